@@ -1,5 +1,8 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
 from tailgauge_analysis.comparing.curve import (
     RATE,
@@ -95,7 +98,7 @@ from tailgauge_analysis.text.formatting import (
     share,
 )
 from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
@@ -118,6 +121,9 @@ from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE
 from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 from tailgauge_analysis.verdict.verdict import Check, reasons
 from tailgauge_analysis.verdict.verdict import worst as worst_verdict
+
+if TYPE_CHECKING:  # plotly and Jinja take a second to load
+    from tailgauge_analysis.report.report import FinishedReport, write_report
 
 __all__ = [
     "AT_ONCE",
@@ -145,6 +151,7 @@ __all__ = [
     "OUTPUT",
     "PASS",
     "RATE",
+    "RED",
     "RELATIVE",
     "REQUESTS",
     "SEED",
@@ -169,6 +176,7 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
+    "FinishedReport",
     "Floats",
     "Frames",
     "Growing",
@@ -179,6 +187,7 @@ __all__ = [
     "Mask",
     "Measurement",
     "ObjectiveLine",
+    "Panel",
     "Percentile",
     "Picture",
     "PlotCurve",
@@ -214,6 +223,7 @@ __all__ = [
     "decided_latency",
     "diagnosis",
     "ended_as",
+    "estimate_curve",
     "fan_outs",
     "figures",
     "fixed_hit",
@@ -260,6 +270,7 @@ __all__ = [
     "spent",
     "stays_s",
     "stream_flow",
+    "tail_curve",
     "tariff",
     "tpot_missing",
     "unequal_work",
@@ -270,4 +281,11 @@ __all__ = [
     "with_usage",
     "worst_outcome",
     "worst_verdict",
+    "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"FinishedReport", "write_report"}:
+        raise AttributeError(f"module 'tailgauge_analysis' has no attribute {name!r}")
+    return getattr(import_module("tailgauge_analysis.report.report"), name)

@@ -17,10 +17,9 @@ from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import planner_of
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import EXPERIMENTS
-from tailgauge_analysis.report.picture import figure
-from tailgauge_analysis.report.report import write
+from tailgauge_analysis.report.report import write_report
 from tailgauge_analysis.report.terminal import terminal
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.picture import Mark, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, ObjectiveLine, Result, Section, Table
 from tailgauge_analysis.verdict.checks import COMPARABLE
 
@@ -71,6 +70,16 @@ class Doubling:
         }
 
 
+FIGURE = Picture(
+    name="a",
+    title="A",
+    caption="b",
+    panels=(Panel("y", (PlotCurve((1.0, 2.0), (3.0, 4.0), "l"),)),),
+    x="x",
+    marks=(Mark(1.0, 2.0, "m"),),
+)
+
+
 def answer(results, remark):
     rows = tuple((one.step.name, str(one.measured["calls"]), str(one.measured["refused"])) for one in results)
     line = ObjectiveLine("20 requests/s", FAIL, "5 requests/s", ">= 20 requests/s")
@@ -80,14 +89,14 @@ def answer(results, remark):
         result=Result(FAIL, "5 requests/s are sustained, 20 are not", (line,), details),
         finding={"levels": len(results)},
         sections=(
-            Section("rates", "Rates", tables=(Table("One row per rate", ("rate", "calls", "429"), rows),)),
-        ),
-        smallest="a third",
-        pictures=(
-            Picture(
-                "a", "A", "b", "x", "y", (PlotCurve("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)
+            Section(
+                "rates",
+                "Rates",
+                tables=(Table("One row per rate", ("rate", "calls", "429"), rows),),
+                figures=(FIGURE,),
             ),
         ),
+        smallest="a third",
     )
 
 
@@ -207,9 +216,8 @@ def report_of(found, runs=()):
 
 def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
-    made = write(
+    made = write_report(
         report_of(done.answer, runs),
-        [figure(one) for one in done.answer.pictures],
         tmp_path,
         80,
         colours=False,

@@ -187,7 +187,7 @@ def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     outcomes = {row[rates.header.index("sustained")].outcome for row in rates.rows}
     assert outcomes <= {"PASS", "FAIL", "INCONCLUSIVE"}
     assert {"requests", "input tokens"} <= {row[0] for row in limits.rows}
-    assert cached.pictures[0].marks[0].low == cached.facts["low_per_s"]
+    assert cached.sections[0].figures[0].marks[0].low == cached.facts["low_per_s"]
 
 
 def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):

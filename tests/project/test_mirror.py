@@ -47,7 +47,6 @@ RUN_BY = {
     "analysis/objectives/live": "end_to_end/test_run_until_known.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",
     "analysis/report": "analysis/report/test_report.py",
-    "analysis/report/picture": "experiments/test_conduct.py",
     "analysis/sections": "analysis/report/test_bad_runs.py",
     "analysis/sections/cache": "analysis/sections/cache/test_section.py",
     "analysis/sections/fan_out": "analysis/sections/fan_out/test_section.py",
@@ -55,7 +54,7 @@ RUN_BY = {
     "analysis/sections/latency_under_load": "analysis/sections/latency_under_load/test_slopes.py",
     "analysis/sections/rate_limits": "analysis/sections/rate_limits/test_buckets.py",
     "analysis/text": "analysis/report/test_published.py",
-    "analysis/text/picture": "experiments/test_conduct.py",
+    "analysis/text/picture": "analysis/report/test_figures.py",
     "analysis/verdict": "analysis/verdict/test_checks.py",
 }
 # Folders of tests that mirror no folder of the product.

@@ -27,6 +27,7 @@ from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.text import section as outcomes
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural
+from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Cell, Column, Measurement, Report, Result, Section, Table, Value
 
@@ -157,7 +158,7 @@ def headline(found: Comparison, of_run: Result) -> Result:
     return replace(of_run, outcome=outcome, sentence=found.sentence, details=details)
 
 
-def section(found: Comparison, figures: tuple[str, ...] = ()) -> Section:
+def section(found: Comparison, figures: Sequence[Picture] = ()) -> Section:
     """Return B against A row by row, then pair by pair."""
     a, b = found.names
     columns = _columns(found)
@@ -239,9 +240,9 @@ def _pairs(found: Comparison) -> tuple[Table, ...]:
 
 
 def report(
-    found: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: tuple[str, ...] = ()
+    found: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: Sequence[Picture] = ()
 ) -> Report:
-    """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared; `figures`: their names."""
+    """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared. The first figure stands beside the result."""
     result = Result(
         found.outcome, found.sentence, details=(*found.remarks, *_power(found), *_differing(found))
     )
@@ -257,7 +258,7 @@ def report(
         summary=(),
         sections=(section(found, figures),),
         exit_code=found.exit_code,
-        figure=figures[0] if figures else "",
+        figure=figures[0] if figures else None,
         data=data,
     )
 

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from tailgauge_analysis.comparing.curve import RATE, Curve, CurveObjective, CurveQuantile, Ends
 from tailgauge_analysis.text.formatting import figures, ms
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.picture import (
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    Mark,
+    Panel,
+    Picture,
+    PlotCurve,
+    Values,
+    estimate_curve,
+)
 
 DRAWN: tuple[CurveQuantile, ...] = ("p50", "p95", "p99")
 TTFT = CurveObjective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
@@ -16,32 +29,42 @@ APART = 0.05  # of the range of tokens/s per user, between points with labels
 BARS = "Bars are 95% intervals."
 KNEE = "Shaded: the 95% interval of the knee, the largest load at which every objective holds."
 FAILED = "at least (failures)"
+COLOURS = {"": "", "A": BLUE, "B": ORANGE}
 Named = Sequence[tuple[str, Curve]]
 
 
 def pictures(*curves: Curve) -> tuple[Picture, ...]:
-    """Of one curve; or of A and B, named so. None of a single point."""
-    if any(len(one.points) < 2 for one in curves):
+    """Draw one curve; or A and B, named so. None of a single point."""
+    if any(len(curve.points) < 2 for curve in curves):
         return ()
-    of = tuple(zip("AB", curves, strict=False)) if len(curves) > 1 else (("", curves[0]),)
-    loads = [point.load for one in curves for point in one.points]
-    log = "x" if max(loads) / min(loads) >= WIDE else ""
-    x = "offered requests/s" if curves[0].by == RATE else "requests in flight"
-    marks = tuple(_marks(of))
-    latencies = {one.metric: one for one in reversed(objectives(curves[0]))}
-    made = (
-        *(
-            Picture(
-                f"{one.metric}-by-load", f"{one.metric.upper()}{f' {one.quantile}' if len(of) > 1 else ''} by load",
-                f"{BARS} {KNEE}" if marks else BARS, x, f"{one.metric.upper()}, ms", tuple(_latency(of, one)), marks, log + "y",
-            )
-            for one in reversed(latencies.values())
-        ),
-        Picture("tokens-by-load", "Output tokens/s by load", BARS, x, "output tokens/s", tuple(_tokens(of)), marks, log),
-        Picture("requests-by-load", "Requests/s by load", BARS, x, "requests/s", tuple(_requests(of)), marks, log),
-        *_per_user(of),
-    )  # fmt: skip
-    return tuple(one for one in made if any(not line.dashed for line in one.curves))
+    named = list(zip("AB", curves, strict=False)) if len(curves) > 1 else [("", curves[0])]
+    marks = tuple(_marks(named))
+    loads = [point.load for curve in curves for point in curve.points]
+    by_load = partial(
+        Picture,
+        x="offered requests/s" if curves[0].by == RATE else "requests in flight",
+        x_scale="log" if max(loads) / min(loads) >= WIDE else "linear",
+        marks=marks,
+    )
+    drawn = []
+    first = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
+    for metric, objective in reversed(first.items()):
+        title = f"{metric.upper()} {objective.quantile}" if len(named) > 1 else metric.upper()
+        latency = by_load(
+            name=f"{metric}-by-load",
+            title=f"{title} by load",
+            caption=f"{BARS} {KNEE}" if marks else BARS,
+            panels=(Panel(f"{metric.upper()}, ms", _drawn(_latency(named, objective)), scale="log"),),
+        )
+        drawn.append(latency)
+    tokens = Panel("output tokens/s", _drawn(_tokens(named)))
+    requests = Panel("requests/s", _drawn(_requests(named)))
+    drawn += [
+        by_load(name="tokens-by-load", title="Output tokens/s by load", caption=BARS, panels=(tokens,)),
+        by_load(name="requests-by-load", title="Requests/s by load", caption=BARS, panels=(requests,)),
+        _per_user(named),
+    ]
+    return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
 
 
 def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
@@ -50,88 +73,108 @@ def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
     return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
 
 
-def _marks(of: Named) -> Iterator[Mark]:
-    for name, curve in of:
+def _is_measured(panel: Panel) -> bool:
+    """Whether it has more than lines to compare with."""
+    return not all(isinstance(curve, PlotCurve) and curve.dash for curve in panel.curves)
+
+
+def _drawn(curves: Iterable[PlotCurve]) -> list[PlotCurve]:
+    return [curve for curve in curves if len(curve.x)]
+
+
+def _marks(named: Named) -> Iterator[Mark]:
+    for name, curve in named:
         low, high = curve.knee.low, curve.knee.high
         if low is not None and high is not None:
-            yield Mark(f"knee {name}".strip(), low, high, name)
-    (_, first), *others = of
-    if first.today and not others:
-        yield Mark("today", first.today, first.today)
+            yield Mark(low, high, f"knee {name}".strip(), COLOURS[name] or GREY)
+    today = named[0][1].today
+    if today and len(named) == 1:
+        yield Mark(today, today, "today")
 
 
-def _latency(of: Named, one: CurveObjective) -> Iterator[PlotCurve]:
-    """Percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
-    quantiles = tuple(dict.fromkeys((*DRAWN, one.quantile))) if len(of) == 1 else (one.quantile,)
+def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
+    """Yield percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
+    quantiles = sorted({*DRAWN, objective.quantile}) if len(named) == 1 else [objective.quantile]
     beyond = []
-    for name, curve in of:
-        for quantile in sorted(quantiles):
-            found = [(point.load, point.quantile(one.metric, quantile)) for point in curve.points]
-            yield from _line(name or quantile, found)
-            beyond += [(load, ends.low) for load, ends in found if ends.value is None and ends.low]
-    if beyond:
-        at, low = zip(*beyond, strict=True)
-        yield PlotCurve(FAILED, at, low, joined=False)
-    loads = [point.load for _, curve in of for point in curve.points]
-    for each in of[0][1].objectives:
-        if each.metric == one.metric and (len(of) == 1 or each == one):
-            name = f"{each.quantile} < {ms(each.bound_ms)} ms"
-            yield PlotCurve(name, (min(loads), max(loads)), (each.bound_ms,) * 2, dashed="red")
+    for name, curve in named:
+        for quantile in quantiles:
+            points = [(point.load, point.quantile(objective.metric, quantile)) for point in curve.points]
+            yield _line(name, quantile, points)
+            beyond += [(load, ends.low) for load, ends in points if ends.value is None and ends.low]
+    yield PlotCurve([load for load, _ in beyond], [low for _, low in beyond], FAILED, style="points")
+    for each in named[0][1].objectives:
+        if each.metric == objective.metric and (len(named) == 1 or each == objective):
+            yield _level(named, each.bound_ms, f"{each.quantile} < {ms(each.bound_ms)} ms", RED)
 
 
-def _tokens(of: Named) -> Iterator[PlotCurve]:
-    for name, curve in of:
-        yield from _by_load(name or "output tokens/s", curve, "output_tokens_per_s")
-    (_, first), *others = of
-    if first.saturation.value and not others:
-        ends = (first.points[0].load, first.points[-1].load)
-        yield PlotCurve("saturation", ends, (first.saturation.value,) * 2, dashed="grey")
+def _tokens(named: Named) -> Iterator[PlotCurve]:
+    for name, curve in named:
+        points = [(point.load, point.output_tokens_per_s) for point in curve.points]
+        yield _line(name, "output tokens/s", points)
+    saturation = named[0][1].saturation.value
+    if saturation and len(named) == 1:
+        yield _level(named, saturation, "saturation", GREY)
 
 
-def _requests(of: Named) -> Iterator[PlotCurve]:
-    for name, curve in of:
-        yield from _by_load(name or "answered", curve, "requests_per_s")
+def _requests(named: Named) -> Iterator[PlotCurve]:
+    for name, curve in named:
+        yield _line(name, "answered", [(point.load, point.requests_per_s) for point in curve.points])
         if not name:
-            yield from _by_load("within [slo]", curve, "good_per_s")
-    if of[0][1].by == RATE:
-        loads = tuple(sorted(point.load for _, curve in of for point in curve.points))
-        yield PlotCurve("offered", loads, loads, dashed="grey")
+            yield _line(name, "within [slo]", [(point.load, point.good_per_s) for point in curve.points])
+    if named[0][1].by == RATE:
+        loads = _loads(named)
+        yield PlotCurve(loads, loads, "offered", colour=GREY, dash="dash")
 
 
-def _by_load(name: str, curve: Curve, figure: str) -> list[PlotCurve]:
-    return _line(name, [(point.load, getattr(point, figure)) for point in curve.points])
+def _per_user(named: Named) -> Picture:
+    """Draw what a user gets against what the system gives; per GPU where their number is known."""
+    per_gpu = all(curve.gpus for _, curve in named)
+    curves = []
+    for name, curve in named:
+        gpus = curve.gpus if per_gpu else None
+        points = []
+        loads = []
+        for point in curve.points:
+            pace = point.user_tokens_per_s.value
+            if pace and point.output_tokens_per_s.value is not None:
+                points.append((pace, point.output_tokens_per_s))
+                loads.append(point.load)
+        line = _line(name, "each load", points, 1 / (gpus or 1))
+        curves.append(replace(line, labels=_labels(line.x, loads)))
+    y = "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
+    unit = named[0][1].unit
+    return Picture(
+        name="tokens-per-user",
+        title="Tokens/s per user and of the system",
+        caption=f"{BARS} Beside points their load in {unit}. Better is further up and to the right.",
+        panels=(Panel(y, _drawn(curves)),),
+        x="tokens/s per user (1000 / TPOT p50)",
+    )
 
 
-def _per_user(of: Named) -> Iterator[Picture]:
-    """What a user gets against what the system gives; per GPU where their number is known."""
-    per_gpu = all(curve.gpus for _, curve in of)
-    lines = []
-    for name, curve in of:
-        paced = ((one.user_tokens_per_s.value, one.output_tokens_per_s, one.load) for one in curve.points)
-        known = [(pace, ends, load) for pace, ends, load in paced if pace and ends.value is not None]
-        paces = [pace for pace, *_ in known]
-        labels, last, width = [], math.inf, max(paces, default=0.0) - min(paces, default=0.0)
-        for pace, _, load in known:
-            labels.append(figures(load) if abs(pace - last) > APART * width else "")
-            last = pace if labels[-1] else last
-        share = 1 / (curve.gpus or 1.0) if per_gpu else 1.0
-        lines += _line(name or "each load", [(pace, ends) for pace, ends, _ in known], share, tuple(labels))
-    unit, y = of[0][1].unit, "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
-    text = f"{BARS} Beside points their load in {unit}. Better is further up and to the right."
-    title, x_title = "Tokens/s per user and of the system", "tokens/s per user (1000 / TPOT p50)"
-    yield Picture("tokens-per-user", title, text, x_title, y, tuple(lines))
+def _labels(paces: Values, loads: Sequence[float]) -> list[str]:
+    """Return the loads of points that lie apart."""
+    width = max(paces, default=0.0) - min(paces, default=0.0)
+    labels = []
+    last = math.inf
+    for pace, load in zip(paces, loads, strict=True):
+        is_apart = abs(pace - last) > APART * width
+        labels.append(figures(load) if is_apart else "")
+        last = pace if is_apart else last
+    return labels
 
 
-def _line(
-    name: str, found: Iterable[tuple[float, Ends]], share: float = 1.0, labels: tuple[str, ...] = ()
-) -> list[PlotCurve]:  # fmt: skip
-    """One line of the estimates that have a value; none without."""
-    rows = [
-        (x, *(share * (ends.value if end is None else end) for end in (ends.value, ends.low, ends.high)))
-        for x, ends in found
-        if ends.value is not None
-    ]
-    if not rows:
-        return []
-    x, y, low, high = zip(*rows, strict=True)
-    return [PlotCurve(name, x, y, low, high, labels=labels)]
+def _line(name: str, title: str, points: Iterable[tuple[float, Ends]], factor: float = 1.0) -> PlotCurve:
+    """Return a line of the curve of this name, or of the only curve with this title."""
+    rows = [(x, ends.value, ends.low, ends.high) for x, ends in points]
+    line = estimate_curve(name or title, rows, lambda value: factor * value)
+    return replace(line, colour=COLOURS[name])
+
+
+def _level(named: Named, value: float, name: str, colour: str) -> PlotCurve:
+    loads = _loads(named)
+    return PlotCurve((loads[0], loads[-1]), (value, value), name, colour=colour, dash="dash")
+
+
+def _loads(named: Named) -> list[float]:
+    return sorted(point.load for _, curve in named for point in curve.points)

@@ -21,7 +21,6 @@ from tailgauge_analysis.comparing.effect import Compared, Effect, decide, unequa
 from tailgauge_analysis.stats.estimate import log_ratio
 from tailgauge_analysis.text.formatting import figures, plain
 from tailgauge_analysis.text.json_values import table, text
-from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.section import Report
 
 FREEDOM = 4  # of Student's t: runs are few
@@ -37,7 +36,7 @@ METHOD = Method(
 )
 
 
-def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Report, tuple[Picture, ...]]:
+def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
     """Return the report of `tailgauge compare` on two report.json of curves, and its figures; `run_id`: its name."""
     (a, a_tree), (b, b_tree) = map(read, paths)
     run_ids = [plain(text(tree.get("run_id")), SHOWN) for tree in (a_tree, b_tree)]
@@ -63,9 +62,8 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
         unequal=tuple(unequal_work((_work(point), _work(other)) for point, other in common)),
     )
     drawn = () if against else pictures(a, b)
-    names = tuple(picture.name for picture in drawn)
-    made = comparison.report(conclude(found), verdicts, figures=names, dry_run=True in dry_runs)
-    return replace(made, run_id=run_id, title="Comparison of load curves"), drawn
+    made = comparison.report(conclude(found), verdicts, figures=drawn, dry_run=True in dry_runs)
+    return replace(made, run_id=run_id, title="Comparison of load curves")
 
 
 def _differences(a: Curve, b: Curve) -> Iterator[Difference]:

@@ -36,7 +36,7 @@ UNREAD = {
     "health": {"dispatched", "ended", "chunks", "queued_rows"},
     "target": {
         "client_request_id", "protocol", "headers_at_ns", "input_tokens", "admitted_at_ns", "replica", "cache_reason",
-        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "error_status", "stop_reason", "spellings",
+        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "error_status", "stop_reason",
     },
 }  # fmt: skip
 MARKED = {  # the counts that each of the usage_marks is about

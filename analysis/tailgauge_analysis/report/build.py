@@ -18,6 +18,7 @@ from tailgauge_analysis.sections import (
     latency,
     measurement,
     objectives,
+    over_time,
     patterns,
     phases,
     plugins,
@@ -115,7 +116,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         summary=(*result.summary(run), *lines),
         sections=sections,
         exit_code=exit_code,
-        figure="timeline",
+        figure=over_time.picture(run),
         data=_contents(run, facts),
     )
 

@@ -7,8 +7,6 @@ cannot occur. The page's Content-Security-Policy also forbids every request, and
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -16,8 +14,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tailgauge_analysis.report.plot import Figure, library
-from tailgauge_analysis.text.section import SIGNS, TONES, Cell, Report, Section, Table
+from tailgauge_analysis.report.plot import library, plot
+from tailgauge_analysis.text.picture import Picture
+from tailgauge_analysis.text.section import SIGNS, TONES, Cell, Report, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
 ICONS = {"good": "%231a7f4b", "bad": "%23c02b2b", "warn": "%23b27700", "idle": "%236b7280"}
@@ -33,24 +32,23 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(tone=lambda outcome: TONES.get(outcome, "idle"), in_script=_in_script)
+    environment.tests["wide"] = _is_wide
     return environment
 
 
-def html(report: Report, figures: Sequence[Figure]) -> str:
+def html(report: Report) -> str:
     """The whole page."""
     tone = TONES.get(report.state, "idle")
-    known = {figure.name: figure for figure in figures}
-    first = known.pop(report.figure, None)
-    figures_of = [[known.pop(name) for name in one.figures if name in known] for one in report.sections]
-    named = [(one, blocks(one, of)) for one, of in zip(report.sections, figures_of, strict=True)]
-    sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
+    sources = ("", "")
+    if report.figures:
+        sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8"))
     return _environment().get_template("report.html.jinja").render(
-        report=report, tone=tone, signs=SIGNS, first_figure=first, sections=named, scripts=bool(figures),
+        report=report, tone=tone, signs=SIGNS,
         icon=f"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'%3E%3Ccircle cx='4.5' cy='4.5' r='4' fill='{ICONS[tone]}'/%3E%3C/svg%3E",
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file
         script=Markup(sources[1]),  # noqa: S704 - our own file
-        script_hashes=Markup(" ".join(map(_hash, sources)) if figures else "'none'"),  # noqa: S704 - base64
+        script_hashes=Markup(" ".join(map(_hash, sources)) if sources[0] else "'none'"),  # noqa: S704 - base64
     )  # fmt: skip
 
 
@@ -59,29 +57,13 @@ def _hash(script: str) -> str:
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
-def _in_script(plot: str) -> Markup:
-    """JSON that cannot end the script element it stands in."""
-    return Markup(plot.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
+def _in_script(figure: Picture) -> Markup:
+    """JSON that cannot end the script element it stands in; it is ASCII."""
+    return Markup(plot(figure).replace("<", "\\u003c"))  # noqa: S704
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The facts, a table or a figure."""
-
-    kind: str
-    content: Table | Figure | None
-    label: str = ""
-    is_wide: bool = False
-
-
-def blocks(section: Section, figures: Sequence[Figure]) -> list[Block]:
-    """Facts, tables and figures; those in columns first."""
-    out = [Block("facts", None)] if section.facts else []
-    for table in section.tables:
-        label = f"{section.title}: {table.title or 'table'}"
-        out.append(Block("table", table, label, _width(table) > COLUMN))
-    out += [Block("figure", figure) for figure in figures]
-    return sorted(out, key=lambda block: block.is_wide)
+def _is_wide(table: Table) -> bool:
+    return _width(table) > COLUMN
 
 
 def _width(table: Table) -> float:

@@ -1,41 +1,59 @@
-"""A figure of the page and what all of them are drawn with: panels, lines, intervals, as Plotly JSON.
+"""Draws figures as Plotly JSON; knows no section.
 
-Colours and grid that depend on light or dark are set by the page. Lines are plain values: Plotly's classes would look at
+Colours and grid that depend on light or dark are set by the page. Traces are plain values: Plotly's classes would look at
 each of them, which takes longer than all else about a figure; the tests have them do it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+import math
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.io
-from plotly.subplots import make_subplots
 
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.picture import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    TIME,
+    Band,
+    Mark,
+    Picture,
+    PlotCurve,
+    Tiles,
+    Values,
+)
 
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
-LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
+Tree = dict[str, Any]  # of Plotly: a trace, an axis, a layout
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
+HEAT = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
+MODES = {"line": "lines", "dots": "markers", "points": "markers", "line and points": "lines+markers"}
+LOG_TICKS = [digit * 10.0**power for power in range(-2, 7) for digit in (1, 2, 5)]
+TAIL_TICKS = {
+    1.0: "100%",
+    0.5: "50% (p50)",
+    0.1: "10% (p90)",
+    0.01: "1% (p99)",
+    0.001: "0.1% (p99.9)",
+    0.0001: "0.01% (p99.99)",
+    0.00001: "0.001% (p99.999)",
+}
+SCALES: dict[str, Tree] = {
+    "linear": {},
+    "category": {"type": "category"},
+    "percent": {"range": [0, 103]},
+    "log": {"type": "log", "tickvals": LOG_TICKS, "ticktext": [f"{tick:,g}" for tick in LOG_TICKS]},
+    "tail": {"type": "log", "tickvals": list(TAIL_TICKS), "ticktext": list(TAIL_TICKS.values())},
+}
+GAP = 0.07  # between panels, of the height
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
-# The page has looks of its own: Plotly's would be loaded to be thrown away.
-plotly.io.templates.default = None
-Tree = dict[str, Any]  # of Plotly: a trace, or a plot with its data and layout
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure: its caption says what is seen, `plot` is Plotly JSON."""
-
-    name: str
-    title: str
-    caption: str
-    height: int
-    plot: str
 
 
 def library() -> str:
@@ -43,95 +61,127 @@ def library() -> str:
     return LIBRARY.read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Lines over one y axis; `x`: the title of its x axis, where panels do not share theirs."""
-
-    y: str
-    lines: Sequence[Tree]
-    axis: Mapping[str, Any] = field(default_factory=lambda: {"rangemode": "tozero"})
-    x: str = ""
-
-
-def titled(text: str) -> Tree:
-    """An axis with a title."""
-    return {"title": {"text": text}}
-
-
-TIME = titled("time since the start of the run (s)")
+def plot(picture: Picture) -> str:
+    """Return the figure as JSON."""
+    traces = list[Tree]()
+    for axis, panel in zip(_y_axes(picture), picture.panels, strict=True):
+        for curve, colour in zip(panel.curves, cycle(COLOURS), strict=False):
+            traces += [trace | {"yaxis": axis} for trace in _traces(curve, colour)]
+    named = {""}
+    for trace in traces:
+        trace["showlegend"] = trace["name"] not in named
+        named.add(trace["name"])
+    layout = _layout(picture) | {"showlegend": len(traces) > 1}
+    return json.dumps({"data": traces, "layout": layout}, allow_nan=False, separators=(",", ":"))
 
 
-def stacked(
-    panels: Sequence[Panel], x: Mapping[str, Any] = TIME, *, gap: float = 0.07,
-    heights: tuple[float, ...] | None = None, **layout: Any,
-) -> Tree:  # fmt: skip
-    """Panels below each other, the x axis `x` below the last."""
-    shared = not any(panel.x for panel in panels)
-    layout |= json.loads(_grid(len(panels), gap, heights, shared=shared))
-    data = list[Tree]()
-    if shared and len(panels) > 1:
-        layout["hoversubplots"] = "axis"
-    for row, panel in enumerate(panels, 1):
-        number = str(row) if row > 1 else ""
-        data += [{**line, "xaxis": f"x{number}", "yaxis": f"y{number}"} for line in panel.lines]
-        layout[f"yaxis{number}"] |= titled(panel.y) | {**panel.axis}
-        if panel.x or row == len(panels):
-            layout[f"xaxis{number}"] |= titled(panel.x) if panel.x else x
-    return {"data": data, "layout": layout}
+def _y_axes(picture: Picture) -> list[str]:
+    return ["y", *(f"y{number}" for number in range(2, len(picture.panels) + 1))]
 
 
-@cache
-def _grid(rows: int, gap: float, heights: tuple[float, ...] | None, *, shared: bool) -> str:
-    """The layout of so many panels, as JSON that each figure reads anew; Plotly makes it once, which takes long."""
-    grid = make_subplots(rows, 1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights)
-    return json.dumps(grid.to_plotly_json()["layout"])
+def _traces(curve: PlotCurve | Band | Tiles, colour: str) -> Sequence[Tree]:
+    match curve:
+        case PlotCurve():
+            by_place = GREY if curve.dash == "dash" else colour
+            return (_curve(curve, curve.colour or by_place),)
+        case Band():
+            return _band(curve)
+        case Tiles():
+            return (_tiles(curve),)
 
 
-def mark(plot: Tree, low: float, high: float, **style: Any) -> None:
-    """A shape over an interval of x, as high as each panel."""
-    for name in [name for name in plot["layout"] if name.startswith("yaxis")]:
-        of = name.removeprefix("yaxis")
-        at = {"x0": low, "x1": high, "xref": f"x{of}", "y0": 0, "y1": 1, "yref": f"y{of} domain"}
-        plot["layout"].setdefault("shapes", []).append(at | style)
+def _curve(curve: PlotCurve, colour: str) -> Tree:
+    trace: Tree = {
+        "x": numbers(curve.x),
+        "y": numbers(curve.y),
+        "name": curve.name,
+        "legendgroup": curve.name,
+    }
+    if curve.hover == "skip":
+        trace["hoverinfo"] = "skip"
+    elif curve.hover:
+        trace["hovertemplate"] = curve.hover if curve.name else f"{curve.hover}<extra></extra>"
+    if len(curve.low):
+        above = numbers(np.subtract(curve.high, curve.y))
+        below = numbers(np.subtract(curve.y, curve.low))
+        trace["error_y"] = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+    if curve.style == "bars":
+        trace.get("error_y", {})["color"] = GREY
+        return trace | {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
+    is_point = curve.style == "line" and len(curve.x) == 1
+    mode = MODES["line and points" if is_point else curve.style]
+    if curve.labels:
+        mode += "+text"
+        trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}
+    if curve.is_filled:
+        trace["fill"] = "tozeroy"
+    marker = {"color": colour, "size": 4, "opacity": 0.5 if curve.style == "dots" else 1}
+    line = {"color": colour, "width": 1.8, "dash": curve.dash or "solid", "shape": curve.steps or "linear"}
+    return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
 
 
-def points(x: Floats, y: Floats, name: str, mode: str, **more: Any) -> Tree:
-    """Points of a panel, as markers or lines."""
-    return {"type": "scatter", "x": numbers(x), "y": numbers(y), "name": name, "mode": mode, **more}
+def _band(band: Band) -> tuple[Tree, Tree]:
+    edge = {"x": numbers(band.x), "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    low = {"y": numbers(band.low), "name": ""}
+    high = {"y": numbers(band.high), "name": band.name, "fill": "tonexty", "fillcolor": f"{band.colour}38"}
+    return edge | low, edge | high
 
 
-def curve(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> Tree:
-    """A line of a panel; of one or two points, with markers."""
-    line: Tree = {"color": colour, "width": 1.8}
-    line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
-    mode = "lines+markers" if len(x) < 3 else "lines"
-    return points(x, y, name, mode, line=line, hovertemplate=hover, **more)
+def _tiles(tiles: Tiles) -> Tree:
+    return {
+        "type": "heatmap",
+        "x": numbers(tiles.x),
+        "y": numbers(tiles.y),
+        "z": [numbers(row) for row in tiles.values],
+        "name": "",
+        "hovertemplate": f"{tiles.hover}<extra></extra>",
+        "colorscale": HEAT,
+        "zmin": 0,
+        "colorbar": {"title": {"text": tiles.title}, "thickness": 10, "outlinewidth": 0},
+    }
 
 
-def numbers(values: Floats) -> list[float | None]:
-    """Plain numbers of six figures; None breaks a line where there is no value."""
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+def numbers(values: Values) -> list[float | None]:
+    """Return plain numbers of six figures; None, where there is no value, breaks a line."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
-def error_bars(value: Floats, low: Floats, high: Floats) -> Tree:
-    """Both ends of intervals."""
-    ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
-    return {"type": "data", "symmetric": False, **ends}
+def _layout(picture: Picture) -> Tree:
+    axes = _y_axes(picture)
+    is_over_time = picture.x == TIME
+    is_unified = is_over_time and not isinstance(picture.panels[0].curves[0], Tiles)
+    axis = {"automargin": True, "zeroline": False}
+    x = {"title": {"text": picture.x}, "anchor": axes[-1], "ticks": "outside", "ticklen": 4}
+    layout: Tree = {
+        "height": picture.height,
+        "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
+        "hovermode": "x unified" if is_unified else "closest",
+        "hoversubplots": "axis",
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "tracegroupgap": 0},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "barmode": "stack",
+        "bargap": 0 if is_over_time else 0.2,
+        "shapes": [_shape(mark) for mark in picture.marks],
+        "xaxis": axis | x | SCALES[picture.x_scale],
+    }
+    heights = sum(panel.height for panel in picture.panels)
+    share = (1 - GAP * (len(axes) - 1)) / heights
+    top = 1.0
+    for name, panel in zip(axes, picture.panels, strict=True):
+        bottom = max(0.0, top - share * panel.height)
+        y = {"title": {"text": panel.title, "standoff": 10}, "domain": [bottom, top], "rangemode": "tozero"}
+        if panel.scale == "tail":  # down to the median, however few have an answer
+            shares = [min(curve.y) for curve in panel.curves if isinstance(curve, PlotCurve)]
+            y["range"] = [math.log10(min(0.5, *shares)) - 0.1, 0.05]
+        layout[name.replace("y", "yaxis")] = axis | y | SCALES[panel.scale]
+        top = bottom - GAP
+    return layout
 
 
-def finish(name: str, title: str, caption: str, height: int, plot: Tree) -> Figure:
-    """The figure, with what all have in common. In JSON, a number that is not finite is null."""
-    layout = plot["layout"]
-    layout |= {
-        "template": {}, "height": height, "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
-        "hovermode": layout.get("hovermode", "x unified"),
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-    }  # fmt: skip
-    for key, axis in layout.items():
-        if key.startswith("xaxis"):
-            axis |= {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
-        elif key.startswith("yaxis"):
-            axis |= {"automargin": True, "zeroline": False}
-            axis["title"]["standoff"] = 10
-    return Figure(name, title, caption, height, str(plotly.io.to_json(plot, validate=False)))
+def _shape(mark: Mark) -> Tree:
+    shape = {"x0": mark.low, "x1": mark.high, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+    shape |= {"name": mark.name, "showlegend": bool(mark.name)}
+    if mark.low == mark.high:
+        return shape | {"type": "line", "line": {"color": mark.colour, "dash": "dot"}}
+    return shape | {"type": "rect", "line": {"width": 0}, "fillcolor": mark.colour, "opacity": 0.16}

@@ -15,11 +15,9 @@ from tailgauge.errors import Exit, UsageError
 from tailgauge.rows.run_folder import replace_text
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
-from tailgauge_analysis.report.plot import Figure
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.latency import ALL
@@ -81,7 +79,7 @@ def make(
     `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
     """
     run = Run(run_dirs)
-    done = write(build(run, tool), figures(run), out, width, colours=colours)
+    done = write_report(build(run, tool), out, width, colours=colours)
     reasons = done.data["verdict"]["reasons"]
     verdict = {"verdict": run.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
     unwritten = []
@@ -93,13 +91,13 @@ def make(
     return replace(done, summary="\n".join([done.summary, *unwritten]))
 
 
-def write(
-    report: Report, drawn: Sequence[Figure], out: Path, width: int, *, colours: bool, more: TextFiles = ()
-) -> FinishedReport:  # fmt: skip
+def write_report(
+    report: Report, out: Path, width: int, *, colours: bool, more: TextFiles = ()
+) -> FinishedReport:
     """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`."""
     folder = Path(out) / "reports" / report.run_id
     tree = json.dumps(report.data, indent=1, allow_nan=False) + "\n"
-    texts = {"report.html": html(report, drawn), "report.md": markdown(report), "report.json": tree}
+    texts = {"report.html": html(report), "report.md": markdown(report), "report.json": tree}
     texts |= {"junit.xml": junit(report), **dict(more)}
     try:
         for name, text in texts.items():

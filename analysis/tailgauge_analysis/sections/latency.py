@@ -23,14 +23,17 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER, UNIT
 from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.timeline import Timeline
+from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import streaming
+from tailgauge_analysis.sections import objectives, over_time, streaming
 from tailgauge_analysis.sections.ends import cut_share
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import one_of, parsed
+from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, PURPLE, Dash, Panel, Picture, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -114,6 +117,8 @@ class Latencies:
     tokens_per_chunk: float | None = field(metadata=UNPUBLISHED)
     cut_share: float = field(metadata=UNPUBLISHED)
     """of the complete answers, those that a limit cut"""
+    judged: Sequence[ObjectiveResult] = field(metadata=UNPUBLISHED)
+    timeline: Timeline = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Latencies:
@@ -132,6 +137,8 @@ def compute(run: Run) -> Latencies:
         first_token=run.steady.first_token,
         tokens_per_chunk=run.result(streaming.compute).streams.tokens_per_chunk_p50,
         cut_share=cut_share(run.steady.requests),
+        judged=run.result(objectives.compute).slo,
+        timeline=run.result(over_time.compute),
     )
 
 
@@ -170,7 +177,8 @@ def section(found: Latencies) -> Section:
         cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
     answer = _answer((everything or successes)[0])
-    return Section("latency", "Latency", answer, (), tuple(tables), ("tail", "heat"), tuple(notes), COMPUTED)
+    drawn = (*_tail(found.rows, found.judged), *over_time.waits_over_time(found.timeline))
+    return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), COMPUTED)
 
 
 def shown(rows: Sequence[Row], view: str, tokens_per_chunk: float | None) -> list[Row]:
@@ -286,3 +294,41 @@ def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
         latency=[_published(name, row) for row in known.values()],
         rows=known,
     )
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+TAILS: dict[str, tuple[str, Dash]] = {
+    "ttft_sched": (BLUE, ""),
+    "ttft_sent": (GREEN, "dot"),
+    "e2e_sched": (ORANGE, ""),
+    "turnaround": (PURPLE, ""),
+}
+
+
+def _tail(rows: Sequence[Row], judged: Sequence[ObjectiveResult]) -> Iterator[Picture]:
+    """Draw the share of the offered requests that took longer, with the bounds of the objectives."""
+    curves = []
+    bounds = []
+    for row in rows:
+        name = row.metric.name
+        if name not in TAILS or row.waits is None:
+            continue
+        curve = tail_curve(*row.waits.tail(), row.metric.title, *TAILS[name])
+        if len(curve.x) == 0:
+            continue
+        curves.append(curve)
+        for objective, bound_ms in over_time.in_sight(judged, name, curve.x[-1]):
+            bounds.append(over_time.bound_line(objective, (bound_ms, bound_ms), (min(curve.y), 1.0)))
+    if curves:
+        yield Picture(
+            name="tail",
+            title="Latency tail",
+            caption=(
+                "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of "
+                "requests without an answer by then."
+            ),
+            panels=(Panel("share of offered requests that took longer", [*curves, *bounds], scale="tail"),),
+            x="latency (ms, logarithmic)",
+            x_scale="log",
+        )

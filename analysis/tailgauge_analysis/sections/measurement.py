@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
+import pandas as pd
+
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
 from tailgauge_analysis.text.json_values import Json, one_of
+from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
@@ -138,7 +143,7 @@ def section(found: Quality) -> Section:
         answer=text,
         facts=tuple(facts),
         tables=tuple(tables),
-        figures=("client",),
+        figures=tuple(_client_state(evidence.frames.health)),
         computed=(COMPUTED, *(f"{result.verdict}: {result.passes_if}" for result in checks)),
         is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
     )
@@ -212,3 +217,35 @@ def _workers(workers: Sequence[Worker]) -> Table:
         ("in flight", lambda worker: count(worker.in_flight_max)),
     )
     return Table.of("Workers in the steady stage, worst second", workers, columns)
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+STATES = (
+    ("cpu_share", 100, "CPU<br>(% of a core)", "%{y:.3~g}%"),
+    ("loop_lag_max_ns", 1e-6, "loop lag,<br>worst (ms)", "%{y:,.4~g} ms"),
+    ("receive_lag_max_ns", 1e-6, "receive lag,<br>worst (ms)", "%{y:,.4~g} ms"),
+)
+
+
+def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
+    """Draw the worst of each worker and stretch of time."""
+    if health.empty:
+        return
+    at_s = health["at_ns"] / 1e9
+    step = width(at_s.max())
+    worst = health.groupby(["worker", at_s // step * step]).max()
+    panels = []
+    for column, factor, title, hover in STATES:
+        curves = []
+        for worker, values in worst[column].groupby(level=0):
+            at = values.index.get_level_values(1).to_numpy(np.float64)
+            curves.append(PlotCurve(at, values.to_numpy() * factor, f"worker {worker}", hover=hover))
+        panels.append(Panel(title, curves))
+    yield Picture(
+        name="client",
+        title="Client state",
+        caption="Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp.",
+        panels=panels,
+        height=480,
+    )

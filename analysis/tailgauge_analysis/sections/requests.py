@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,12 +10,15 @@ import numpy as np
 from tailgauge.protocol_violations import MALFORMED_USAGE
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.run_record import Problem
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import over_time
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.picture import GREY, ORANGE, PURPLE, RED, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table
 from tailgauge_analysis.verdict.conservation import Conservation
@@ -49,6 +52,7 @@ class Requests:
     """kind and text of problems with the data"""
     stage: Steady = field(metadata=UNPUBLISHED)
     preflight: list[Json] = field(metadata=UNPUBLISHED)
+    timeline: Timeline = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Requests:
@@ -59,6 +63,7 @@ def compute(run: Run) -> Requests:
         problems=[replace(problem, text=plain(problem.text, 500)) for problem in run.frames.problems],
         stage=run.steady,
         preflight=run.record["preflight"],
+        timeline=run.result(over_time.compute),
     )
 
 
@@ -83,7 +88,8 @@ def section(found: Requests) -> Section:
     notes += [f"Preflight request, not in the statistics: {_preflight(entry)}" for entry in found.preflight]
     tables = (_outcome_table(found.outcomes), _accounts(found.conservation))
     shown = tables if found.outcomes else tables[1:]
-    return Section("requests", "Requests", answer, (), shown, ("classes",), tuple(notes), (COMPUTED,))
+    drawn = tuple(_outcomes_over_time(found.timeline))
+    return Section("requests", "Requests", answer, (), shown, drawn, tuple(notes), (COMPUTED,))
 
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
@@ -120,3 +126,46 @@ def _preflight(entry: Json) -> str:
     prefix = "usage contradicts the request or the answer: " if is_usage else ""
     message = f": {prefix}{entry['message']}" if entry.get("message") else ""
     return plain(f"{entry['ended']}{status}{message}", 400)
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+COLOURS = {
+    schema.OK: "#86b8a2",
+    schema.CUT: "#b9c96a",
+    schema.EMPTY: "#6fa8c9",
+    schema.REFUSED: "#5b4b9a",
+    schema.FILTERED: "#8f83c4",
+    schema.ABORTED: "#7d2f2f",
+    schema.CANCELLED: GREY,
+    schema.RATE_LIMITED: ORANGE,
+    schema.OVERLOADED: "#b8622a",
+    schema.SERVER_ERROR: RED,
+    schema.CLIENT_ERROR: PURPLE,
+    schema.CONNECT_ERROR: "#7a4fa3",
+    schema.TIMEOUT: "#a33b5c",
+    schema.STREAM_ERROR: "#d1719b",
+    schema.TRUNCATED: "#8c6d46",
+    schema.PLUGIN_ERROR: "#4a4a4a",
+    schema.CENSORED: "#6b7c92",
+    schema.CLIENT_DROP: "#c9a13b",
+}
+
+
+def _outcomes_over_time(timeline: Timeline) -> Iterator[Picture]:
+    """Draw how the requests of each time ended."""
+    rates = timeline.classes_per_s
+    bars = []
+    for name in sorted(rates, key=[*COLOURS, *rates].index):
+        colour = COLOURS.get(name, GREY)
+        bars.append(
+            PlotCurve(timeline.at_s, rates[name], name, colour=colour, style="bars", hover="%{y:,.4~g}/s")
+        )
+    if bars:
+        yield Picture(
+            name="classes",
+            title="Request outcomes over time",
+            caption="By scheduled time, warm-up included.",
+            panels=(Panel("requests per second", bars),),
+            height=280,
+        )

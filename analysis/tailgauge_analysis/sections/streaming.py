@@ -6,7 +6,8 @@ chunks or more. Nothing here is an objective.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,13 @@ import pandas as pd
 from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.chunks import blocks
+from tailgauge_analysis.reading.chunks import BLOCK, blocks
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask, rank
 from tailgauge_analysis.text.formatting import count, ms, plural, share
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve, Scale
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
 KEY = ""
@@ -54,12 +57,17 @@ class Streaming:
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
     tpot_missing: Json
     """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
+    gaps_ns: Floats = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Streaming:
     """Measure the streams of the steady stage."""
     of_target = run.of_target
-    return Streaming(streams=streams(of_target), tpot_missing=pace.missing(of_target.requests))
+    return Streaming(
+        streams=streams(of_target),
+        tpot_missing=pace.missing(of_target.requests),
+        gaps_ns=of_target.gaps_ns,
+    )
 
 
 def section(streaming: Streaming) -> Section | None:
@@ -74,7 +82,8 @@ def section(streaming: Streaming) -> Section | None:
         answer = f"{share(found.fluid_share)} of answers keep up with a reader of 10 tokens/s."
     if (found.buffered_share or 0) > BUFFERED:
         answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
-    return Section("streaming", "Streaming", answer, tuple(facts), figures=("gaps",), notes=missing)
+    drawn = tuple(_gaps(streaming.gaps_ns))
+    return Section("streaming", "Streaming", answer, tuple(facts), figures=drawn, notes=missing)
 
 
 def _facts(found: Streams) -> list[tuple[str, str]]:
@@ -198,3 +207,45 @@ def medians(gaps_ms: Floats, of: Ints) -> Floats:
     """Lower median gap of each answer; 0 where it has none."""
     found = pd.Series(gaps_ms).groupby(of).quantile(0.5, interpolation="lower")
     return np.asarray(found.reindex(np.arange(of.max() + 1), fill_value=0.0), np.float64)
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+WIDE = 20  # the largest gap, in smallest drawn ones, from which their axis is logarithmic
+
+
+def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
+    """Draw the share of the gaps by length. There may be a hundred million: they are counted in blocks."""
+    parts = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
+    positive = sum(int((block > 0).sum()) for block in parts)
+    if not positive:
+        return
+    sample = gaps_ns[:: max(1, len(gaps_ns) // BLOCK)]
+    shortest = min(block[block > 0].min(initial=gaps_ns.max()) for block in parts) / 1e6
+    median = np.median(sample[sample > 0]) / 1e6 if (sample > 0).any() else shortest
+    low = max(shortest, median / 100)
+    high = gaps_ns.max() / 1e6
+    scale: Scale = "linear"
+    edges = np.linspace(low * 0.9, high * 1.1, 61)
+    if high / low > WIDE:
+        scale = "log"
+        edges = np.geomspace(low, high, 81)
+    counts = np.zeros(len(edges) - 1, np.int64)
+    for block in parts:
+        counts += np.histogram(np.clip(block[block > 0] / 1e6, edges[0], edges[-1]), edges)[0]
+    shares = 100 * np.append(counts, counts[-1]) / len(gaps_ns)
+    curve = PlotCurve(edges, shares, steps="hv", is_filled=True, hover="%{y:.3~g}%")
+    caption = f"{len(gaps_ns):,} gaps between consecutive content chunks of one answer."
+    if zero := len(gaps_ns) - positive:
+        caption += f" {zero / len(gaps_ns):.2%} are zero (chunks that came in one read) and not drawn."
+    if shortest < low:
+        caption += " The first bar holds every shorter gap."
+    yield Picture(
+        name="gaps",
+        title="Chunk gaps",
+        caption=caption,
+        panels=(Panel("share of gaps (%)", (curve,)),),
+        x="chunk gap (ms, logarithmic)" if scale == "log" else "chunk gap (ms)",
+        x_scale=scale,
+        height=260,
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.throughput import Throughput
+from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.objectives.goodput import Goodput
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import objectives
+from tailgauge_analysis.sections import objectives, over_time
 from tailgauge_analysis.text.formatting import figures, plural, share, share_range
+from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
@@ -24,6 +27,7 @@ class Rates:
     """whether the steady stage was a steady state of the target; see metrics.md"""
     throughput: Throughput = field(metadata=UNPUBLISHED)
     goodput: Goodput | None = field(metadata=UNPUBLISHED)
+    timeline: Timeline = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Rates:
@@ -32,6 +36,7 @@ def compute(run: Run) -> Rates:
         stability=run.evidence.stability,
         throughput=run.evidence.throughput,
         goodput=run.result(objectives.compute).goodput,
+        timeline=run.result(over_time.compute),
     )
 
 
@@ -48,7 +53,8 @@ def section(found: Rates) -> Section:
     if found.goodput:
         facts.append(("Goodput", _goodput(found.goodput)))
     answer = f"{known}." if known else ""
-    return Section("throughput", "Throughput and stability", answer, tuple(facts), figures=("tokens",))
+    drawn = tuple(_tokens_over_time(found.timeline))
+    return Section("throughput", "Throughput and stability", answer, tuple(facts), figures=drawn)
 
 
 def _goodput(goodput: Goodput) -> str:
@@ -56,3 +62,18 @@ def _goodput(goodput: Goodput) -> str:
     rate = f", {figures(goodput.per_s)}/s" if goodput.per_s is not None else ""
     ends = f"95% CI {share_range(good.low, good.high)}"
     return f"{share(good.value)} of {plural(good.n, 'offered request')} met every objective ({ends}){rate}"
+
+
+def _tokens_over_time(timeline: Timeline) -> Iterator[Picture]:
+    tokens_per_s = timeline.tokens_per_s
+    if tokens_per_s.any():
+        curve = PlotCurve(
+            timeline.at_s, tokens_per_s, steps="hvh", is_filled=True, hover="%{y:,.4~g} tokens/s"
+        )
+        yield Picture(
+            name="tokens",
+            title="Output tokens over time",
+            caption="Of complete answers, spread evenly from the first to the last content of each. Warm-up included.",
+            panels=(Panel("output tokens<br>per second", (curve,)),),
+            height=280,
+        )

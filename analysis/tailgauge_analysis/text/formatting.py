@@ -83,6 +83,11 @@ def plural(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 
+def bin_name(width_s: int) -> str:
+    """`second`, `5 seconds`."""
+    return "second" if width_s == 1 else plural(width_s, "second")
+
+
 def listed(names: Iterable[str], most: int | None = 10) -> str:
     """`0, 1 and 2`; `0, 1 and 7 others` where there are more than `most`; None: all."""
     every = list(names)

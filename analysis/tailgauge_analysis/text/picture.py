@@ -1,55 +1,133 @@
-"""A figure as plain values: points with their intervals, and marked intervals of x; drawn by report/picture.py."""
+"""A figure as plain values: panels one above the other, which report/plot.py draws; it knows no section.
+
+Titles of axes have their unit. A curve has few enough points for any size of run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
+
+import numpy as np
+
+from tailgauge_analysis.stats.quantiles import Floats
+
+BLUE, ORANGE, GREEN, PURPLE, GREY, RED = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98", "#c94f4f"
+TIME = "time since the start of the run (s)"
+POINTS = 400  # of a distribution
+TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
+Values = Sequence[float] | Floats
+Dash = Literal["", "dot", "dash"]
+Scale = Literal["linear", "log", "percent", "category", "tail"]  # tail: logarithmic, percentiles as ticks
+Style = Literal["line", "dots", "points", "line and points", "bars"]  # dots: many and pale
 
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """Points, with their intervals if there are any. `dashed`: of a line without points its colour, red or grey; `labels`: beside the points."""
+    """Points (x, y); NaN breaks a line. Bars of several curves are stacked.
 
+    `colour`: without one, by the place in the panel; grey of a dashed line. `low`, `high`: intervals of y. `labels`: beside the points.
+    `steps`: hv from each point, hvh around it. `hover`: in d3's formats, `%{y:,.4~g} ms`, or `skip`.
+    """
+
+    x: Values
+    y: Values
+    name: str = ""  # in the legend, which has no curve without one
+    colour: str = ""
+    style: Style = "line"
+    dash: Dash = ""
+    steps: Literal["", "hv", "hvh"] = ""
+    is_filled: bool = False
+    low: Values = ()
+    high: Values = ()
+    labels: Sequence[str] = ()
+    hover: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """What lies between two lines."""
+
+    x: Values
+    low: Values
+    high: Values
     name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    joined: bool = True  # a line through the points
-    dashed: str = ""
-    labels: tuple[str, ...] = ()
+    colour: str
 
-    @classmethod
-    def of(
-        cls, name: str, points: Sequence[tuple[float, Any]], shown: Callable[[float], float], *, joined: bool
-    ) -> PlotCurve:
-        """Estimates (value, low, high) at x."""
-        ends = ("value", "low", "high")
-        value, low, high = (tuple(shown(getattr(one, end) or 0.0) for _, one in points) for end in ends)
-        return cls(name, tuple(x for x, _ in points), value, low, high, joined)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Values by x and y as colours, a row for each y; `title`: of their scale. NaN is not drawn."""
+
+    x: Values
+    y: Values
+    values: Floats
+    title: str
+    hover: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A shaded interval of x, or a vertical line if both ends are the same; `of`: the name of its curve."""
+    """A shaded interval of x in every panel, or a line if both ends are the same. `name`: in the legend, if any."""
 
-    name: str
     low: float
     high: float
-    of: str = ""
+    name: str = ""
+    colour: str = GREY
 
 
 @dataclass(frozen=True, slots=True)
+class Panel:
+    """Curves over one y axis with a title; `height` is relative to other panels."""
+
+    title: str
+    curves: Sequence[PlotCurve | Band | Tiles]
+    scale: Scale = "linear"
+    height: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One figure of an answer. `log`: its logarithmic axes, of `xy`."""
+    """One figure. `name` is its anchor, `caption` says what is seen, `height` is in pixels."""
 
     name: str
     title: str
     caption: str
-    x: str
-    y: str
-    curves: tuple[PlotCurve, ...]
-    marks: tuple[Mark, ...] = ()
-    log: str = ""
-    tails: bool = False  # curves are shares that took longer than x ms: both axes are logarithmic
+    panels: Sequence[Panel]
+    x: str = TIME
+    x_scale: Scale = "linear"
+    marks: Sequence[Mark] = ()
+    height: int = 360
+
+
+def tail_curve(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
+    """Return the share that took longer than each time, ascending, at few points, dense in the tail.
+
+    Where some have no answer the line runs on, level. A logarithmic axis has no zero: neither a time nor a share.
+    """
+    x = at_ms[at_ms > 0]
+    y = beyond[at_ms > 0]
+    n = len(x)
+    ranks = np.unique(n - np.geomspace(max(n, 1), 1, POINTS).astype(int))[:n]
+    x = np.concatenate((x[:1], x[ranks], 1.5 * x[-1:]))
+    y = np.concatenate((np.ones(len(x[:1])), y[ranks], y[-1:]))
+    return PlotCurve(x[y > 0], y[y > 0], name, colour=colour, dash=dash, steps="hv", hover=TOOK)
+
+
+def estimate_curve(
+    name: str,
+    rows: Iterable[tuple[float, float | None, float | None, float | None]],
+    shown: Callable[[float], float] = float,
+) -> PlotCurve:
+    """Return the estimates (x, value, low, high) that have a value; an end that is not known is the value."""
+    known = np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 4)
+    x, value, low, high = known.T
+    return PlotCurve(
+        x,
+        [shown(number) for number in value],
+        name,
+        style="line and points",
+        low=[shown(number) for number in np.where(np.isnan(low), value, low)],
+        high=[shown(number) for number in np.where(np.isnan(high), value, high)],
+    )

@@ -6,12 +6,14 @@ escapes it for its format. Numbers in cells are formatted already; report.json h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.text.picture import Picture
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 PASS, FAIL, INCONCLUSIVE, NO_ANSWER = "PASS", "FAIL", "INCONCLUSIVE", "NO ANSWER"
 SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?"}
@@ -73,7 +75,7 @@ class Table:
 class Section:
     """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
 
-    `figures` names the figures (report/figures.py) that stand beside the tables; `brief` is its lines in the terminal.
+    `figures` stand beside the tables; `brief` is its lines in the terminal.
     `listing` is a long text shown as it is, folded, under a title; a section that `is_folded` is shown by its title alone.
     """
 
@@ -82,7 +84,7 @@ class Section:
     answer: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
-    figures: tuple[str, ...] = ()
+    figures: Sequence[Picture] = field(default=(), metadata=UNPUBLISHED)
     notes: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
@@ -142,7 +144,7 @@ class Report:
     """A report as every renderer gets it.
 
     `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines of the terminal
-    (`target`, `latency`, `cache`, ...) between result and measurement; `data` the contents of report.json.
+    (`target`, `latency`, `cache`, ...) between result and measurement; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
     """
 
     run_id: str
@@ -155,8 +157,15 @@ class Report:
     summary: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
     exit_code: Exit
-    figure: str = ""
+    figure: Picture | None = None
     data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> list[Picture]:
+        """All of the page, in their order."""
+        first = [] if self.figure is None else [self.figure]
+        others = [picture for section in self.sections for picture in section.figures]
+        return [*first, *(picture for picture in others if picture is not self.figure)]
 
     @property
     def state(self) -> str:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings
     from tailgauge.scenario.simulated import Simulated
     from tailgauge.simulator.http.requests import ServerOptions
-    from tailgauge_analysis.text.picture import Picture
     from tailgauge_analysis.text.section import Report
 
 PLANNED = "Begin at this rate; fail if it is not VALID."
@@ -255,7 +254,6 @@ def compare(
         raise UsageError("--json and --markdown: choose one")
     curves = [find(one, out) for one in run_dirs]
     page = None
-    pictures: Sequence[Picture] = ()
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError("--baseline: give one run, without --metric: its first objective decides")
@@ -265,14 +263,13 @@ def compare(
     elif any(curves):
         if allow or metrics:
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
-        made, pictures = _compare_curves(run_dirs, curves, threshold / 100)
+        made = _compare_curves(run_dirs, curves, threshold / 100)
     else:
         made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
-        from tailgauge_analysis.report.picture import figure
-        from tailgauge_analysis.report.report import write
+        from tailgauge_analysis.report.report import write_report
 
-        page = write(made, [figure(one) for one in pictures], out, screen.columns(), colours=False).html
+        page = write_report(made, out, screen.columns(), colours=False).html
     if as_json or as_markdown:
         paths = {"report": {"html": str(page)}} if page else {}
         click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
@@ -284,10 +281,8 @@ def compare(
 cli.add_command(baseline_command)
 
 
-def _compare_curves(
-    given: tuple[Path, ...], files: list[Path | None], threshold: float
-) -> tuple[Report, Sequence[Picture]]:
-    """The comparison of two load curves, and its figures."""
+def _compare_curves(given: tuple[Path, ...], files: list[Path | None], threshold: float) -> Report:
+    """The comparison of two load curves."""
     from tailgauge_analysis.comparing.curves import compare
 
     known = [file for file in files if file]
@@ -370,13 +365,15 @@ def endpoint(
         _replay(replay, given, host, port, lifeline=lifeline)
         return
     with loading():
+        from tailgauge.simulator.http.routes import application
         from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
         click.echo(f"listening on {url}")
 
     table, server = simulated(sets, profile, given)
-    serve(table, seed, server, host, port, on_listening=on_listening, lifeline=lifeline)
+    app = application(table, seed, server)
+    serve(app, server, host, port, on_listening=on_listening, lifeline=lifeline)
 
 
 def _check_replay() -> None:
@@ -394,14 +391,17 @@ def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifel
     answers = read_answers(path)
     counts = Counter(str(answer.facts.get("ended", "unknown"))[:40] for answer in answers)
     with loading():
-        from tailgauge.simulator.http.replay import serve_replay
+        from tailgauge.simulator.http.replay import replay
+        from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
         click.echo(f"listening on {url}")
         outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
         _print_progress(f"recorded answers in turn: {plain(outcomes)}")
 
-    serve_replay(answers, server_options(given), host, port, on_listening=on_listening, lifeline=lifeline)
+    options = server_options(given)
+    app = replay(answers, options)
+    serve(app, options, host, port, on_listening=on_listening, lifeline=lifeline)
 
 
 def simulated(

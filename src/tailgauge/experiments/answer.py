@@ -64,7 +64,6 @@ class Answer:
     finding: Any
     sections: tuple[Section, ...] = ()
     smallest: str = ""
-    pictures: tuple[Picture, ...] = ()
     files: section.TextFiles = ()
 
     @property
@@ -79,10 +78,9 @@ def answered(
     smallest: str = "", pictures: Sequence[Picture] = (), files: section.TextFiles = (),
 ) -> Answer:  # fmt: skip
     """An answer with its evidence in one section."""
-    names = tuple(one.name for one in pictures)
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
-    evidence = Section(kind, title, tables=tuple(tables), figures=names, notes=texts)
-    return Answer(kind, result, finding, (evidence,), smallest, tuple(pictures), files)
+    evidence = Section(kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts)
+    return Answer(kind, result, finding, (evidence,), smallest, files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class RunRow:
     reason: str
 
 
-@with_config(ConfigDict(use_attribute_docstrings=True))
+@with_config(ConfigDict(use_attribute_docstrings=True, arbitrary_types_allowed=True))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFile:
     """report.json of an experiment; docs/reference/answer.schema.json is generated from it."""
@@ -178,6 +176,6 @@ def report(of: AnswerFile) -> Report:
     title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
     return Report(
         of.run_id, title, tuple(filter(None, about)), of.started_at, of.dry_run, of.result, of.measurement,
-        (), (*of.sections, method), of.exit_code, next((name for one in of.sections for name in one.figures), ""),
+        (), (*of.sections, method), of.exit_code, next((figure for one in of.sections for figure in one.figures), None),
         plain_values(of),
     )  # fmt: skip

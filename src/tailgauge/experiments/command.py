@@ -47,7 +47,7 @@ from tailgauge_analysis import (
 )
 
 if TYPE_CHECKING:  # its libraries take a second to load
-    from tailgauge_analysis.report.report import FinishedReport
+    from tailgauge_analysis import FinishedReport
 
 
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
@@ -79,11 +79,10 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         planned=tuple(planned), took=_took(done.ledger), scenario=base.scenario.name, description=base.scenario.description,
         target=target, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
     ))  # fmt: skip
-    from tailgauge_analysis.report.picture import figure
-    from tailgauge_analysis.report.report import write
+    from tailgauge_analysis import write_report
 
-    drawn, colours = [figure(one) for one in done.answer.pictures], screen.has_colours()
-    return write(made, drawn, base.out, screen.columns(), colours=colours, more=done.answer.files)
+    colours = screen.has_colours()
+    return write_report(made, base.out, screen.columns(), colours=colours, more=done.answer.files)
 
 
 def _result(done: Conducted) -> Result:

@@ -27,14 +27,17 @@ from tailgauge_analysis import (
     INCONCLUSIVE,
     MOST_FACTOR,
     PASS,
+    RED,
     Cell,
     Column,
     Mark,
+    Panel,
     Picture,
     PlotCurve,
     Result,
     Table,
     Value,
+    estimate_curve,
     figures,
     kind_name,
     listed,
@@ -420,22 +423,20 @@ def _pictures(series: Series, found: Sustained, unit: Unit) -> tuple[Picture, ..
     """Draw the refused share by rate, and where the sustainable rate lies."""
     if len(series.loads) < 2:
         return ()
-    points = [(load.load, load.refused) for load in series.loads if load.refused.value is not None]
-    curve = PlotCurve.of("refused", points, lambda value: 100 * value, joined=True)
+    rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in series.loads]
+    curve = estimate_curve("refused", rows, lambda value: 100 * value)
     ends = (series.loads[0].load, series.loads[-1].load)
     allowed = 100 * found.refused_at_most
-    bound = PlotCurve("allowed", ends, (allowed, allowed), dashed="red")
+    bound = PlotCurve(ends, (allowed, allowed), "allowed", colour=RED, dash="dash")
     marks: tuple[Mark, ...] = ()
     if found.low_per_s is not None and found.high_per_s is not None:
-        marks = (Mark("sustainable rate", found.low_per_s, found.high_per_s),)
-    return (
-        Picture(
-            "headroom",
-            "Calls refused at each rate",
-            FIGURE_NOTE,
-            unit.name,
-            "refused, %",
-            (curve, bound),
-            marks,
-        ),
+        marks = (Mark(found.low_per_s, found.high_per_s, "sustainable rate"),)
+    picture = Picture(
+        name="headroom",
+        title="Calls refused at each rate",
+        caption=FIGURE_NOTE,
+        panels=(Panel("refused, %", (curve, bound)),),
+        x=unit.name,
+        marks=marks,
     )
+    return (picture,)

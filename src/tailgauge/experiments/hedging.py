@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -42,6 +42,7 @@ from tailgauge_analysis import (
     Floats,
     Growing,
     Mark,
+    Panel,
     Picture,
     PlotCurve,
     Result,
@@ -52,6 +53,7 @@ from tailgauge_analysis import (
     block_pairs,
     block_work,
     ended_as,
+    estimate_curve,
     figures,
     good_requests,
     grows_throughout,
@@ -66,6 +68,7 @@ from tailgauge_analysis import (
     quantile_contrast,
     share,
     stays_s,
+    tail_curve,
     unequal_work,
 )
 
@@ -681,24 +684,34 @@ def _delays(delays: Sequence[ComparedLoad]) -> Table:
 
 def _pictures(finding: Hedging) -> Iterator[Picture]:
     """The change by load, and the tail with hedging and without at today's load."""
-    compared = [(load.load, load.tail) for load in finding.loads if load.tail]
-    if len(compared) > 1:
-        ends = (compared[0][0], compared[-1][0])
+    rows = [
+        (load.load, load.tail.value, load.tail.low, load.tail.high) for load in finding.loads if load.tail
+    ]
+    if len(rows) > 1:
+        ends = (rows[0][0], rows[-1][0])
         curves = (
-            PlotCurve.of("each load", compared, _drawn, joined=False),
-            PlotCurve("no change", ends, (0.0, 0.0), dashed="grey"),
+            replace(estimate_curve("each load", rows, _drawn), style="points"),
+            PlotCurve(ends, (0.0, 0.0), "no change", dash="dash"),
         )
-        marks = () if finding.crossover is None else (Mark("crossover", *finding.crossover),)
-        title = f"{finding.tail} with hedging, relative to without"
-        y = f"change of the {finding.tail}, %"
-        yield Picture("hedging", title, CHANGES_NOTE, finding.unit, y, curves, marks)
+        yield Picture(
+            name="hedging",
+            title=f"{finding.tail} with hedging, relative to without",
+            caption=CHANGES_NOTE,
+            panels=(Panel(f"change of the {finding.tail}, %", curves),),
+            x=finding.unit,
+            marks=() if finding.crossover is None else (Mark(*finding.crossover, "crossover"),),
+        )
     if finding.today is not None and finding.today.run.off.ms:
         run = finding.today.run
-        curves = (_tail_curve("without hedging", run.off), _tail_curve("with hedging", run.on))
-        note = TAILS_NOTE.format(_rate_text(finding.today))
-        title = "Latency tail at today's load"
-        y = "share of requests that took longer"
-        yield Picture("tails", title, note, "latency (ms)", y, curves, tails=True)
+        tails = (_tail_curve("without hedging", run.off), _tail_curve("with hedging", run.on))
+        yield Picture(
+            name="tails",
+            title="Latency tail at today's load",
+            caption=TAILS_NOTE.format(_rate_text(finding.today)),
+            panels=(Panel("share of requests that took longer", tails, scale="tail"),),
+            x="latency (ms, logarithmic)",
+            x_scale="log",
+        )
 
 
 def _drawn(value: float) -> float:
@@ -709,4 +722,4 @@ def _tail_curve(name: str, blocks: Blocks) -> PlotCurve:
     ms = np.sort(np.concatenate(blocks.ms))
     known = ms[np.isfinite(ms)]
     longer = 1 - np.arange(1, len(known) + 1) / len(ms)
-    return PlotCurve(name, tuple(known.tolist()), tuple(longer.tolist()))
+    return tail_curve(known, longer, name)

@@ -9,12 +9,13 @@ from analysis.comparing.planted_curves import curve, with_latency
 
 from tailgauge_analysis.comparing.curve import UNKNOWN, Ends
 from tailgauge_analysis.comparing.curve_pictures import FAILED, pictures
-from tailgauge_analysis.report.picture import figure
+from tailgauge_analysis.report.plot import plot
+from tailgauge_analysis.text.picture import BLUE, ORANGE
 
 
 def lines(of, name):
     (found,) = [one for one in pictures(*of) if one.name == name]
-    return {one.name: one for one in found.curves}, found
+    return {curve.name: curve for curve in found.panels[0].curves}, found
 
 
 def test_latency_by_load_has_the_objective_and_the_knee():
@@ -22,7 +23,7 @@ def test_latency_by_load_has_the_objective_and_the_knee():
     drawn, found = lines([of], "ttft-by-load")
 
     assert list(drawn) == ["p50", "p95", "p99", "p95 < 800 ms"]
-    assert drawn["p95"].x == tuple(point.load for point in of.points)
+    assert list(drawn["p95"].x) == [point.load for point in of.points]
     assert drawn["p95 < 800 ms"].y == (800.0, 800.0)
     assert [(mark.low, mark.high) for mark in found.marks] == [(of.knee.low, of.knee.high), (6.0, 6.0)]
 
@@ -36,10 +37,10 @@ def test_throughput_and_goodput_by_load():
 def test_user_tokens_against_system_tokens_are_per_gpu_where_their_number_is_known():
     alone, shared = (lines([curve(gpus=gpus)], "tokens-per-user") for gpus in (None, 4.0))
 
-    assert alone[1].y == "output tokens/s of the system"
-    assert shared[1].y == "output tokens/s per GPU"
+    assert alone[1].panels[0].title == "output tokens/s of the system"
+    assert shared[1].panels[0].title == "output tokens/s per GPU"
     assert shared[0]["each load"].y == pytest.approx([y / 4 for y in alone[0]["each load"].y])
-    assert alone[0]["each load"].labels == ("1.5", "3", "6", "9", "12", "14", "", "18", "")
+    assert alone[0]["each load"].labels == ["1.5", "3", "6", "9", "12", "14", "", "18", ""]
 
 
 def test_a_percentile_among_failures_is_drawn_as_at_least():
@@ -47,7 +48,7 @@ def test_a_percentile_among_failures_is_drawn_as_at_least():
     drawn, _ = lines([of], "ttft-by-load")
 
     assert len(drawn["p99"].x) == len(of.points) - 1
-    assert (drawn[FAILED].x, drawn[FAILED].y) == ((24.0,), (9000.0,))
+    assert (drawn[FAILED].x, drawn[FAILED].y) == ([24.0], [9000.0])
 
 
 def test_two_curves_share_their_figures():
@@ -55,7 +56,7 @@ def test_two_curves_share_their_figures():
     drawn, found = lines([a, b], "ttft-by-load")
 
     assert list(drawn) == ["A", "B", "p95 < 800 ms"]
-    assert [(mark.name, mark.of) for mark in found.marks] == [("knee A", "A"), ("knee B", "B")]
+    assert [(mark.name, mark.colour) for mark in found.marks] == [("knee A", BLUE), ("knee B", ORANGE)]
     assert list(lines([a, b], "tokens-per-user")[0]) == ["A", "B"]
 
 
@@ -68,17 +69,17 @@ def test_what_is_not_known_is_not_drawn():
         of, points=points, knee=Ends(None, 4.0, None), saturation=UNKNOWN, today=None, objectives=()
     )
 
-    found = {one.name: [line.name for line in one.curves] for one in pictures(bare)}
+    found = {one.name: [line.name for line in one.panels[0].curves] for one in pictures(bare)}
     assert found == {"tokens-by-load": ["output tokens/s"], "requests-by-load": ["answered", "offered"]}
     assert pictures(replace(bare, points=points[:1])) == ()
 
 
 @pytest.mark.parametrize(("loads", "kind"), [((2, 4, 8), "-"), ((1, 4, 32), "log")], ids=["narrow", "wide"])
 def test_a_wide_axis_of_loads_is_logarithmic(loads, kind):
-    first, *others = [json.loads(figure(one).plot) for one in pictures(curve(loads=loads))]
+    first, *others = [json.loads(plot(one)) for one in pictures(curve(loads=loads))]
     axes = first["layout"]
 
     assert axes["xaxis"].get("type", "-") == kind
     assert axes["yaxis"]["type"] == "log"
-    for plot in (first, *others):
-        go.Figure(plot)  # refuses a key or a value that Plotly does not know
+    for tree in (first, *others):
+        go.Figure(tree)  # refuses a key or a value that Plotly does not know

@@ -13,9 +13,10 @@ from run_folders.loaded import LoadedRun
 
 from tailgauge_analysis.metrics.timeline import Timeline, heat, width, windows
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.report.figures import figures, survival
-from tailgauge_analysis.report.plot import LIBRARY, library
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.plot import LIBRARY, library, plot
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.text.picture import tail_curve
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def drawn(write):
 
 def plots(run):
     """Each figure of a run, which Plotly's own classes accept: no key and no value is misspelt."""
-    trees = {f.name: json.loads(f.plot) for f in figures(Run([run]))}
+    trees = {figure.name: json.loads(plot(figure)) for figure in build(Run([run])).figures}
     for tree in trees.values():
         go.Figure(tree)
     return trees
@@ -53,16 +54,15 @@ def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(d
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
     plots = drawn(n=400)
 
-    assert list(plots) == ["timeline", "tail", "gaps", "classes", "client", "heat", "tokens"]
-    for name, plot in plots.items():
-        for key, axis in axes(plot).items():
-            shared = key.startswith("x") and axis.get("matches") and not axis.get("title")
-            title = axis.get("title", {}).get("text", "")
+    assert list(plots) == ["timeline", "classes", "tail", "heat", "tokens", "gaps", "client"]
+    for name, tree in plots.items():
+        for key, axis in axes(tree).items():
+            title = axis["title"]["text"]
             has_unit = any(
                 word in title
                 for word in ("(", "share of", "per second", "per<br>second", "<br>per second", "in flight")
             )
-            assert shared or has_unit, (name, key, title)
+            assert has_unit, (name, key, title)
 
 
 def test_a_run_without_rows_has_no_figures(drawn):
@@ -72,8 +72,8 @@ def test_a_run_without_rows_has_no_figures(drawn):
 def test_a_long_run_has_few_points(drawn):
     plots = drawn(n=5000, rate_per_s=1, chunks=2, server_log=False)
 
-    for plot in plots.values():
-        assert all(len(trace["x"]) <= 620 for trace in plot["data"])
+    for tree in plots.values():
+        assert all(len(trace["x"]) <= 620 for trace in tree["data"])
 
 
 @pytest.mark.parametrize(("seconds", "bin_s"), [(10, 1), (600, 1), (601, 2), (86_400, 300)])
@@ -132,8 +132,8 @@ def test_too_few_or_crowded_requests_have_no_percentile_over_time(at):
 def test_the_caption_names_the_window_or_why_there_is_none(write):
     def drawn(n):
         run = write(str(n), n=n, rate_per_s=50, ttft_ms=waits(n), chunks=1, server_log=False, run_id=str(n))
-        (figure,) = (f for f in figures(Run([run])) if f.name == "timeline")
-        return figure.caption, [trace["name"] for trace in json.loads(figure.plot)["data"]]
+        figure = build(Run([run])).figure
+        return figure.caption, [trace["name"] for trace in json.loads(plot(figure))["data"]]
 
     few, many = drawn(300), drawn(3000)
     assert "TTFT p99: windows of 10 seconds with at least 300 requests" in many[0]
@@ -152,7 +152,8 @@ def test_requests_before_the_start_are_drawn_at_the_start():
 
 
 def test_the_tail_levels_off_at_the_share_of_failures():
-    x, y = survival(np.arange(1.0, 91.0), 1 - np.arange(1, 91) / 100)
+    curve = tail_curve(np.arange(1.0, 91.0), 1 - np.arange(1, 91) / 100, "")
+    x, y = curve.x, curve.y
 
     assert (x[0], y[0]) == (1.0, 1.0)
     assert y[-1] == pytest.approx(0.1)
@@ -161,11 +162,13 @@ def test_the_tail_levels_off_at_the_share_of_failures():
 
 
 def test_the_tail_of_a_run_without_failures_ends_above_zero():
-    x, y = survival(np.arange(1.0, 101.0), 1 - np.arange(1, 101) / 100)
+    curve = tail_curve(np.arange(1.0, 101.0), 1 - np.arange(1, 101) / 100, "")
+    x, y = curve.x, curve.y
+    single = tail_curve(np.array([5.0]), np.zeros(1), "")
 
     assert y[-1] == pytest.approx(0.01)
     assert x[-1] == 99
-    assert [list(axis) for axis in survival(np.array([5.0]), np.zeros(1))] == [[5.0, 5.0], [1.0, 1.0]]
+    assert (list(single.x), list(single.y)) == ([5.0], [1.0])
 
 
 def test_tokens_over_time_add_up_to_what_the_answers_hold(write):
@@ -191,11 +194,11 @@ def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
     run = mixed()
     for i in range(100):
         run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
-    drawn = {f.name: f for f in figures(Run([run.write(tmp_path / "run")]))}
-    plot = json.loads(drawn["timeline"].plot)
+    drawn = {figure.name: figure for figure in build(Run([run.write(tmp_path / "run")])).figures}
+    tree = json.loads(plot(drawn["timeline"]))
 
-    assert plot["layout"]["yaxis"]["title"]["text"] == "Join since<br>scheduled (ms)"
-    assert [t["name"] for t in plot["data"] if 120.0 in t["y"]]
+    assert tree["layout"]["yaxis"]["title"]["text"] == "Join since<br>scheduled (ms)"
+    assert [t["name"] for t in tree["data"] if 120.0 in t["y"]]
     assert drawn["heat"].title == "Join over time"
 
 
@@ -208,18 +211,19 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
         ]
     )
     findings = LoadedRun(frames)
-    first, *_ = figures(findings)
+    made = build(findings)
+    first = plot(made.figure)
     requests, stage = frames.requests, findings.steady
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"])[requests["ended"] == "ok"] / 1e6
     fetched = frames.attempts[frames.attempts["output_tokens"].notna() & (frames.attempts["ended"] == "ok")]
     tokens = fetched.loc[stage.holds(fetched["ended_at_ns"]), "output_tokens"].sum()
-    panel = [trace for trace in json.loads(first.plot)["data"] if "Turnaround" in trace.get("name", "")]
+    panel = [trace for trace in json.loads(first)["data"] if "Turnaround" in trace.get("name", "")]
     t = Timeline(frames)
 
     assert sorted(t.points[1]) == pytest.approx(sorted(took))
     assert panel
-    assert "turnaround p50" in first.plot
+    assert "turnaround p50" in first
     assert findings.evidence.throughput.output_tokens_per_s == pytest.approx(tokens / stage.seconds)
     assert tokens > 0
     assert t.tokens_per_s.sum() * t.width_s == pytest.approx(fetched["output_tokens"].sum())
-    assert {"tail", "tokens"} <= {figure.name for figure in figures(findings)}
+    assert {"tail", "tokens"} <= {figure.name for figure in made.figures}

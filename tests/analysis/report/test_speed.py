@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from tailgauge_analysis.report.figures import figures
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.plot import plot
 from tailgauge_analysis.run import Run
 
 MIB = 1 << 20
@@ -60,12 +61,11 @@ def test_the_page_does_not_grow_with_the_run(measured):
 
 def test_figures_have_few_points_however_large_the_run(folder, measured, sizes):
     largest = max(folder.iterdir(), key=lambda run: int(run.name.partition("-")[0]))
-    findings = Run([largest])
-    drawn = figures(findings)
+    drawn = build(Run([largest])).figures
 
     assert len(drawn) >= 8
     for figure in drawn:
-        assert points(json.loads(figure.plot)["data"]) < 25_000, figure.name
+        assert points(json.loads(plot(figure))["data"]) < 25_000, figure.name
 
 
 def points(tree):

@@ -162,7 +162,7 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     found = Run([master_dir, worker_dir])
     made = build(found)
     data = made.data
-    texts = html(made, []), markdown(made), terminal(made, Path("report.html"), 80)
+    texts = html(made), markdown(made), terminal(made, Path("report.html"), 80)
 
     assert (found.verdict, int(exit_code(found, result(found)))) == (INVALID, 3)
     worker = data["environment"]["workers"][1]

@@ -6,7 +6,7 @@ writes has no entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -31,8 +31,9 @@ from tailgauge_analysis.sections.cache.misses import (
 )
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
-from tailgauge_analysis.text.formatting import count, ms, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import bin_name, count, ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, number, table, tables
+from tailgauge_analysis.text.picture import POINTS, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -214,7 +215,7 @@ def section(use: CacheUse) -> Section | None:
         listed += (_rates(one, of), _misses(one, of))
     kept = tuple(one for one in listed if one.rows)
     return Section(
-        "cache", "Prompt cache", " ".join(map(sentence, found)), facts, kept, ("cache-over-time", "cache-ttft"),
+        "cache", "Prompt cache", " ".join(map(sentence, found)), facts, kept, (*_reads_over_time(found), *_ttft(found)),
         computed=(*COMPUTED, *(f"{title}: {formula}." for title, formula in RATES)),
         brief=tuple(line for one in found for line in _brief(one, several=len(found) > 1)),
     )  # fmt: skip
@@ -359,3 +360,70 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
 
 def _money(value: Fraction, unit: str) -> str:
     return f"{float(value):,.0f}" if unit == UNIT else f"{float(value):,.4f}"
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+WIDE = 20  # the slowest TTFT, in fastest ones, from which their axis is logarithmic
+
+
+def _reads_over_time(found: Sequence[Cache]) -> Iterator[Picture]:
+    """Draw a line for each traffic table, where one spans several bins."""
+    if not any(len(one.over_time.at_s) > 2 for one in found):
+        return
+    reads = []
+    costs = []
+    for one in found:
+        name = plain(one.traffic, 40)
+        over_time = one.over_time
+        read = 100 * over_time.read_share
+        cost = 100 * over_time.cost_share
+        reads.append(PlotCurve(over_time.at_s, read, name, steps="hvh", hover="%{y:.3~g}%"))
+        costs.append(PlotCurve(over_time.at_s, cost, name, steps="hvh", hover="%{y:.3~g}%"))
+    step = bin_name(max(one.over_time.width_s for one in found))
+    yield Picture(
+        name="cache-over-time",
+        title="Cache reads and input cost over time",
+        caption=f"One point per {step}, by the time of sending, warm-up included.",
+        panels=(
+            Panel("input tokens<br>read (%)", reads, scale="percent"),
+            Panel("input cost (% of<br>without a cache)", costs),
+        ),
+    )
+
+
+def _ttft(found: Sequence[Cache]) -> Iterator[Picture]:
+    """Draw the traffic table with the most answers of which some read and some did not."""
+    of_both = [one for one in found if min(len(one.worth.hit_ms), len(one.worth.miss_ms)) >= effect.EACH]
+    if not of_both:
+        return
+    one = max(of_both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms))
+    hits = one.worth.hit_ms
+    misses = one.worth.miss_ms
+    low = min(hits[0], misses[0])
+    is_wide = low > 0 and max(hits[-1], misses[-1]) / low > WIDE
+    yield Picture(
+        name="cache-ttft",
+        title="TTFT with and without the cache",
+        caption=(
+            f"{plain(one.traffic, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache "
+            "alone: hits and misses may differ in length and time."
+        ),
+        panels=(
+            Panel(
+                "answers (%)",
+                (_within(hits, "read from the cache"), _within(misses, "read nothing")),
+                scale="percent",
+            ),
+        ),
+        x="TTFT since sent (ms, logarithmic)" if is_wide else "TTFT since sent (ms)",
+        x_scale="log" if is_wide else "linear",
+    )
+
+
+def _within(values: Floats, name: str) -> PlotCurve:
+    """Return the share of the ascending values up to each, at few enough points."""
+    ranks = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(np.int64))
+    shares = 100 * (ranks + 1) / len(values)
+    title = f"{name} ({len(values):,})"
+    return PlotCurve(values[ranks], shares, title, steps="hv", hover="%{y:.3~g}% within %{x:,.4~g} ms")

@@ -7,7 +7,7 @@ times since sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quanti
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.picture import BLUE, ORANGE, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import Section
 
 KEY = "fan_out"
@@ -176,7 +177,7 @@ def section(found: Sequence[FanOut]) -> Section | None:
     waits = (cells.quantile_table(f"Waits of {one.traffic}", "from", _waits(one)) for one in found)
     answer = cells.by_traffic([(one.traffic, _answer(one)) for one in found])
     return Section(
-        "fan-out", "Fan-out", answer, facts, (*waits, *tables), ("fan-out-last",), computed=COMPUTED,
+        "fan-out", "Fan-out", answer, facts, (*waits, *tables), tuple(_last_legs(found)), computed=COMPUTED,
         brief=tuple(map(_brief, found)),
     )  # fmt: skip
 
@@ -265,3 +266,33 @@ def _partial_text(partial: PartialFailures, requests: int) -> str:
         (partial.copies, "hedges"),
     )  # fmt: skip
     return text + "".join(f"; {count(n)} {name}" for n, name in others if n)
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+FEWEST = 20  # requests, below which the last legs are not drawn
+
+
+def _last_legs(found: Sequence[FanOut]) -> Iterator[Picture]:
+    """Draw the traffic table with the most requests whose last leg is known."""
+    known = [(one.critical, one) for one in found if one.critical and one.critical.n >= FEWEST]
+    if not known:
+        return
+    last, fan_out = max(known, key=lambda pair: pair[0].n)
+    ends = np.array([(share.value or 0.0, share.low or 0.0, share.high or 0.0) for share in last.positions])
+    shares, low, high = 100 * ends.T
+    legs = range(len(shares))
+    bars = PlotCurve(
+        legs, shares, low=low, high=high, colour=BLUE, style="bars", hover="leg %{x}: %{y:.3~g}%"
+    )
+    even = PlotCurve(legs, [100 * last.even] * len(legs), colour=ORANGE, dash="dash", hover="skip")
+    word = "longest" if fan_out.is_sequential else "last"
+    yield Picture(
+        name="fan-out-last",
+        title=f"Which leg is {word}",
+        caption=f"{fan_out.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike.",
+        panels=(Panel(f"requests in which the leg is {word} (%)", (bars, even)),),
+        x="leg (number)",
+        x_scale="category",
+        height=300,
+    )

@@ -7,7 +7,7 @@ time: a difference between them is not the difference that switching hedging on 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,6 +33,7 @@ from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
+from tailgauge_analysis.text.picture import GREY, Panel, Picture, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
@@ -271,7 +272,7 @@ def section(found: Sequence[Variant]) -> Section | None:
     answer = cells.by_traffic([(one.traffic, _answer(one)) for one in hedging])
     notes = (INTERFERENCE,) if any(one.versus for one in hedging) else ()
     brief = tuple(line for one in hedging for line in _brief(one))
-    return Section("hedging", "Hedging", answer, facts, tables, ("hedging",), notes, brief=brief)
+    return Section("hedging", "Hedging", answer, facts, tables, tuple(_tails(found)), notes, brief=brief)
 
 
 def _answer(one: Variant) -> str:
@@ -396,3 +397,30 @@ def _ratios(ratios: Sequence[Ratio], paired: Sequence[bool]) -> str:
     text = ", ".join(f"{percentile(r.p)} {ratio_text(r)}" for r in ratios)
     together = [percentile(r.p) for r, yes in zip(ratios, paired, strict=True) if yes]
     return f"{text}; interval from paired time intervals for {', '.join(together)}" if together else text
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+
+def _tails(found: Sequence[Variant]) -> Iterator[Picture]:
+    """Draw controls and their variants by the first metric that all have."""
+    controls = {one.versus.traffic for one in found if one.versus}
+    drawn = [one for one in found if one.traffic in controls or one.versus]
+    metric = next((name for name in METRICS if all(name in one.waits for one in drawn)), "")
+    if not drawn or not metric:
+        return
+    curves = []
+    for one in drawn:
+        name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
+        curves.append(tail_curve(*one.waits[metric].tail(), name, GREY if one.is_control else ""))
+    curves = [curve for curve in curves if len(curve.x)]
+    if len(curves) > 1:
+        yield Picture(
+            name="hedging",
+            title="Latency tail with and without hedges",
+            caption=f"{METRICS[metric]} since scheduled, failures slowest. The ratios have the intervals.",
+            panels=(Panel("share of offered requests that took longer", curves, scale="tail"),),
+            x="latency (ms, logarithmic)",
+            x_scale="log",
+            height=380,
+        )

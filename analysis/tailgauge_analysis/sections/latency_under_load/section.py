@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import slopes
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
 from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, PS, TITLES, UNITS, Regression, slope_cell
 from tailgauge_analysis.text.formatting import count, percentile
+from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Dash, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import Section, Table, Value
 
 KEY = ""
@@ -46,7 +49,7 @@ def section(found: LatencyUnderLoad) -> Section:
     return Section(
         "latency-under-load", "Latency under load", found.diagnosis.sentence,
         tables=(Table("Cost of tokens and concurrency", header, rows),) if rows else (),
-        figures=("against",),
+        figures=tuple(picture for one in found.slopes for picture in _scatter(one)),
         notes=tuple(text for one in found.slopes for text in _not_estimated(one)),
         computed=(COMPUTED,) if estimated else (),
     )  # fmt: skip
@@ -79,3 +82,46 @@ def _not_estimated(one: Regression) -> Iterator[str]:
 
 def _names(columns: Sequence[str]) -> str:
     return ", ".join(UNITS[name][1] for name in columns)
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+CAPTION = (
+    "One dot per {}, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other influences on "
+    "latency are in the dots, not in the lines."
+)
+
+
+def _scatter(regression: Regression) -> Iterator[Picture]:
+    """Draw latency against what it is regressed on, with its reliable slopes, if there are any."""
+    x = regression.x
+    slopes = [slope for slope in regression.slopes if slope.name == regression.against and not slope.mark]
+    known = [(slope.p, slope.value) for slope in slopes if slope.value is not None]
+    if not known or len(x) < 2:
+        return
+    is_ttft = regression.of == "ttft_sent"
+    curves = [
+        PlotCurve(
+            x,
+            regression.y,
+            colour=BLUE if is_ttft else GREEN,
+            style="dots",
+            hover="%{x:,.4~g}: %{y:,.4~g} ms",
+        )
+    ]
+    ends = np.array([x.min(), x.max()])
+    for p, slope in known:
+        per_unit = slope / 1000 if is_ttft else slope
+        start = np.quantile(regression.y - per_unit * x, p, method="inverted_cdf")
+        dash: Dash = "" if p == 0.5 else "dot"
+        curves.append(
+            PlotCurve(ends, start + per_unit * ends, percentile(p), colour=ORANGE, dash=dash, hover="skip")
+        )
+    yield Picture(
+        name="ttft-by-prompt" if is_ttft else "tpot-by-answers",
+        title="TTFT against prompt tokens" if is_ttft else "TPOT against concurrent answers",
+        caption=CAPTION.format("answer" if is_ttft else "gap between chunks"),
+        panels=(Panel("TTFT since sent (ms)" if is_ttft else "TPOT of one gap (ms)", curves),),
+        x="uncached prompt tokens" if is_ttft else "answers arriving at the same time",
+        height=320,
+    )

@@ -28,7 +28,8 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
 from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, refused
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
-from tailgauge_analysis.text.formatting import plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import bin_name, plain, plural, share, share_range
+from tailgauge_analysis.text.picture import BLUE, GREY, ORANGE, Band, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
 
@@ -140,7 +141,7 @@ def section(found: RateLimits | None) -> Section | None:
         return None
     tables = (_kinds(found), _buckets(found))
     return Section(
-        "rate-limits", "Rate limits", sentence(found), tuple(_facts(found)), tuple(one for one in tables if one.rows), ("refusals",),
+        "rate-limits", "Rate limits", sentence(found), tuple(_facts(found)), tuple(one for one in tables if one.rows), tuple(_refusals_over_time(found)),
         computed=COMPUTED, brief=tuple(_brief(found)),
     )  # fmt: skip
 
@@ -347,3 +348,40 @@ def _short(value: float | None) -> str:
     if value is None:
         return "?"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+
+def _refusals_over_time(found: RateLimits) -> Iterator[Picture]:
+    """Draw the 429s, and the bucket of the limit that binds, or of the first whose level is known."""
+    bins = found.bins
+    if bins is None or not bins.refused.any():
+        return
+    at_s = bins.at_s
+    known = ~np.isnan(bins.share)
+    band = Band(
+        x=at_s[known],
+        low=100 * bins.low[known],
+        high=100 * bins.high[known],
+        name="95% interval",
+        colour=ORANGE,
+    )
+    refused = PlotCurve(at_s, 100 * bins.share, "429s", colour=ORANGE, hover="%{y:.3~g}%")
+    per_s = "%{y:,.4~g}/s"
+    rates = [PlotCurve(at_s, bins.attempts / bins.width_s, "attempts", colour=GREY, dash="dot", hover=per_s)]
+    for kind, counts in bins.by_kind.items():
+        rates.append(PlotCurve(at_s, counts / bins.width_s, f"429s, {kind_name(kind)}", hover=per_s))
+    panels = [Panel("429s<br>(% of attempts)", (band, refused), scale="percent"), Panel("per second", rates)]
+    caption = f"One point per {bin_name(bins.width_s)}, by the time of sending, the whole run; the band is the exact 95% interval."
+    buckets = sorted(found.buckets, key=lambda bucket: bucket is not found.binding.bucket)
+    bucket = next((one for one in buckets if one.levels is not None), None)
+    if bucket is not None and bucket.levels is not None:
+        kind = kind_name(bucket.kind)
+        name = f"{kind} left at least"
+        level = PlotCurve(bucket.levels.at_s, bucket.levels.lowest, name, colour=BLUE, hover="%{y:,.4~g}")
+        panels.append(Panel(f"{kind}<br>left in the bucket", (level,)))
+        caption += " Below: the lowest level of the bucket in each bin, by the headers."
+    yield Picture(
+        name="refusals", title="429s over time", caption=caption, panels=panels, height=160 * len(panels) + 60
+    )

@@ -415,4 +415,4 @@ def test_the_figures_stand_on_the_page(engine):
     page = engine.html.read_text()
 
     assert 'id="figure-heat"' in page
-    assert 'id="figure-against"' in page
+    assert 'id="figure-ttft-by-prompt"' in page
