@@ -159,7 +159,7 @@ def _lost(load: float, calls: int) -> float:
 
 
 SHORT = {"prompt_tokens": 200, "output_tokens": 20}
-REPLICAS = {"replicas": 2, "router": "prefix_affinity", "slots": 3, "step_ms": 7.0}
+REPLICAS = {"replicas": 2, "router": "least_loaded", "slots": 3, "step_ms": 7.0}
 PREFIXED = {"prefixes": 12, "system_tokens": 1500, "breakpoints": ["system"]}
 
 

@@ -37,8 +37,7 @@ from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknow
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
 from tailgauge_analysis.objectives.outcome import decided_latency
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.reading.frames import CALL, Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
@@ -70,6 +69,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
     FEW_EPISODES,
@@ -103,6 +103,7 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
+    EXITS,
     FAIL,
     INCONCLUSIVE,
     PASS,
@@ -114,6 +115,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Section,
     Table,
+    TextFiles,
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
@@ -136,6 +138,7 @@ __all__ = [
     "COMPARABLE",
     "CONFIDENCE",
     "DECISIONS",
+    "EXITS",
     "FAIL",
     "FEWEST_FOR_GROWTH",
     "FEW_EPISODES",
@@ -200,6 +203,7 @@ __all__ = [
     "Section",
     "Steady",
     "Table",
+    "TextFiles",
     "Value",
     "Waits",
     "Work",
@@ -252,6 +256,7 @@ __all__ = [
     "percentile",
     "plain_values",
     "plural",
+    "predicted_quantile",
     "proportion",
     "quantile_cell",
     "quantile_contrast",
