@@ -56,14 +56,12 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
     Estimate,
     known_buckets,
-    offered_load,
 )
-from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
 from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
-from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
@@ -167,7 +165,6 @@ __all__ = [
     "Check",
     "Column",
     "Contrast",
-    "Costs",
     "Criterion",
     "Curve",
     "CurveObjective",
@@ -180,7 +177,6 @@ __all__ = [
     "Floats",
     "Frames",
     "Growing",
-    "Growth",
     "Ints",
     "Json",
     "Mark",
@@ -214,7 +210,6 @@ __all__ = [
     "compare",
     "count",
     "counted",
-    "countings",
     "criteria",
     "curve_files",
     "curve_objectives",
@@ -230,7 +225,6 @@ __all__ = [
     "good_requests",
     "goodput",
     "grows_throughout",
-    "growth",
     "hedging_variants",
     "kind_name",
     "known_buckets",
@@ -245,7 +239,6 @@ __all__ = [
     "n_min",
     "no_price",
     "number",
-    "offered_load",
     "offered_ms",
     "on_latency",
     "p_text",
