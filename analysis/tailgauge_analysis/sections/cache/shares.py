@@ -52,11 +52,6 @@ def request_hit(calls: pd.DataFrame) -> Share:
     return _of_calls(calls["hit"])
 
 
-def full_hit(calls: pd.DataFrame) -> Share:
-    """Share of the calls that read something and wrote nothing."""
-    return _of_calls(calls["hit"] & (calls["created"] == 0))
-
-
 def write_amplification(calls: pd.DataFrame) -> Share:
     """Tokens written / tokens that each text's first writing call wrote: 1 where nothing is written again."""
     written = calls[calls["created"] > 0]

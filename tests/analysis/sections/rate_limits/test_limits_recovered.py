@@ -102,7 +102,7 @@ def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     assert values["growth"]["value"] < 1
 
 
-def test_the_acceleration_limit_binds_by_its_code_and_without_it_nothing_is_said():
+def test_the_acceleration_limit_binds_by_its_code_alone():
     run = dry_run_frames(limited({"rpm": 6000, **RAMP}, arrival=GROWING))
     values = agreed(run, compute(run_of(run.frames)))
     run.frames.attempts[["error_body", "error_type"]] = None
