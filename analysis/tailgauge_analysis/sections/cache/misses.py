@@ -6,6 +6,7 @@ fits, since earlier ones are more certain, or hide the later ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,16 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache.calls import CacheSettings
 
-SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
-EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
-FIRST, NO_CACHE, UNEXPLAINED = "first", "no_cache", "unexplained"
+SALTED = "salted"
+BELOW_MINIMUM = "below_minimum"
+UNSTABLE = "unstable"
+RACE = "race"
+EXPIRED = "expired"
+LOOKBACK = "lookback"
+PARAMETER = "parameter"
+FIRST = "first"
+NO_CACHE = "no_cache"
+UNEXPLAINED = "unexplained"
 MOST_BYTES = 5
 
 
@@ -142,6 +150,6 @@ def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
     """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
-    counts = calls.loc[cause == UNSTABLE, "first_difference"].value_counts()
-    frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_BYTES]
-    return [(int(byte), int(calls)) for byte, calls in frequent]
+    differing = calls.loc[cause == UNSTABLE, "first_difference"].astype(int)
+    frequent = Counter(differing.tolist()).items()
+    return sorted(frequent, key=lambda item: (-item[1], item[0]))[:MOST_BYTES]

@@ -192,7 +192,7 @@ def _over_time(calls: pd.DataFrame) -> OverTime:
     read = np.bincount(bins, calls["read"])
     total = np.bincount(bins, calls["total"])
     shares = np.divide(read, total, out=np.full(len(read), np.nan), where=total > 0)
-    middle = (np.arange(len(read)) + 0.5) * step
+    middle = (np.arange(len(read)) + 0.5).astype(np.float64) * step
     return OverTime(width_s=step, at_s=middle, read_share=shares)
 
 
@@ -252,7 +252,8 @@ def _between(of: shares.Share) -> str:
 
 def _saved(one: Cache) -> str:
     """`-74% (95% CI -76% – -70%)`; empty where no price is known."""
-    if not one.cost or not (part := one.cost.saved_share).value:
+    part = one.cost.saved_share if one.cost else None
+    if part is None or not part.value:
         return ""
     ends = sorted(-end for end in (part.low, part.high) if end is not None)
     sure = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
@@ -353,7 +354,8 @@ def _expiry(one: shares.Expiry) -> str:
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
-    unit, part = cost.unit, cost.saved_share
+    unit = cost.unit
+    part = cost.saved_share
     unknown = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
     if cost.by_asked:
         unknown += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"

@@ -21,7 +21,8 @@ from tailgauge_analysis.stats.quantiles import Floats
 
 FEW = 20
 REPS = 500
-TOO_FEW, NONE_MARKED = "too few calls for an interval", "the target does not report cache writes"
+TOO_FEW = "too few calls for an interval"
+NONE_MARKED = "the target does not report cache writes"
 
 
 @dataclass(frozen=True, slots=True)

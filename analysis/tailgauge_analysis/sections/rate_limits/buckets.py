@@ -47,7 +47,9 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 _WINDOW_NAMES = {float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()}
 _CLOSE = 1e-3
-HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
+HEADERS = "headers"
+DECISIONS = "429s"
+BOTH = "headers and 429s"
 NEVER_EMPTY = "no 429 by this limit: its bucket was never seen empty"
 MOST_MODELS = 5
 ONE_OF = {INPUT, OUTPUT}
@@ -123,13 +125,14 @@ def read_headers(
         # Where a part of the run tells no window, that of the others.
         usual_s = attempts[name].mode()
         windows_s = attempts[name].fillna(MINUTE_S if usual_s.empty else usual_s.iloc[0])
-    pairs = pd.DataFrame({LIMIT: limits, WINDOW: windows_s}).iloc[attempt].value_counts(sort=False)
-    limit, most_frequent_s = pairs.idxmax()
+    pairs = np.stack((limits, windows_s), axis=1)[attempt]
+    different, counts = np.unique(pairs, axis=0, return_counts=True)
+    limit, most_frequent_s = different[int(np.argmax(counts))]
     left = remaining.to_numpy(np.float64)[attempt]
     return HeaderReadings(
         limit=float(limit),
         window_s=float(most_frequent_s),
-        limits=len(pairs),
+        limits=len(different),
         least=float(left.min()),
         slack=rounding(kind, left),
         missing=limits.to_numpy(np.float64)[attempt] - left,

@@ -21,10 +21,14 @@ from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, 
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
-RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
+RAMP = "ramp"
+SPEND = "spend"
+UNKNOWN = "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
 
-BY_CODE, BY_EMPTY, BY_MESSAGE = "error code", "empty in the headers", "message"
+BY_CODE = "error code"
+BY_EMPTY = "empty in the headers"
+BY_MESSAGE = "message"
 
 # What providers write: Anthropic's and OpenAI's error codes and messages.
 _CODES = {RAMP: "ramp_limit_exceeded", SPEND: "enforced_spend_limit_reached|insufficient_quota|usage limits"}

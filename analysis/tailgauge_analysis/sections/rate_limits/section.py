@@ -293,7 +293,8 @@ def _buckets(limits: RateLimits) -> Table:
         whys = {bucket.rate.why, bucket.burst.why} - {None}
         reasons |= {f"{kind_name(bucket.kind)}: {why}" for why in whys}
     note = f"Unknown: {'; '.join(sorted(reasons))}." if reasons else ""
-    return Table.of("Buckets", (*buckets, *limits.further_windows), columns, note)
+    rows: list[Bucket | FurtherWindow] = [*buckets, *limits.further_windows]
+    return Table.of("Buckets", rows, columns, note)
 
 
 def _used(bucket: Bucket) -> str:
