@@ -11,7 +11,7 @@ import pytest
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
-from tailgauge.experiments.command import conduct
+from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, Planner, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import planner_of
