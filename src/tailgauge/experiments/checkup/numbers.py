@@ -242,8 +242,8 @@ def _usual_ms(users: Steady, end: Floats) -> Floats:
     """Return the median time of a request of its table with as many new tokens in, and tokens out."""
     requests = users.requests
     answers = users.attempts[users.attempts["ended"].isin(schema.COMPLETE)].groupby("request_id")
-    new_tokens = requests["request_id"].map(answers[NEW_TOKENS].max().sum(axis=1))
-    prompt = new_tokens.fillna(new_tokens.median()).fillna(0.0).to_numpy(np.float64)
+    prompt = requests["request_id"].map(answers[NEW_TOKENS].max().sum(axis=1))
+    tokens_in = prompt.fillna(prompt.median()).fillna(0.0).to_numpy(np.float64)
     output = requests["output_tokens"].fillna(requests["asked_output_tokens"]).to_numpy(np.float64)
     usual = np.full(len(end), np.nan)
     for name in requests["traffic"].unique():
@@ -252,7 +252,7 @@ def _usual_ms(users: Steady, end: Floats) -> Floats:
             continue
         columns: dict[str, Floats] = {"one": np.ones(len(rows))}
         if len(rows) >= FEWEST:
-            columns |= {"prompt": prompt[rows], "output": output[rows]}
+            columns |= {"prompt": tokens_in[rows], "output": output[rows]}
         predicted = predicted_quantile(columns, end[rows], 0.5)
         usual[rows] = np.maximum(predicted, LEAST_USUAL * np.median(end[rows]))
     return usual
