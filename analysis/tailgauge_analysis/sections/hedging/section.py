@@ -17,17 +17,16 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, copies
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, copies
 from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
@@ -63,15 +62,6 @@ class LoserCost:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedShares:
-    """Attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)."""
-
-    of_all: Proportion
-    of_first: Proportion
-    of_copies: Proportion
-
-
-@dataclass(frozen=True, slots=True)
 class ControlComparison:
     """A variant beside its control: quantiles of the variant over those of the control, by metric, and which of their
     intervals are of both together; the share of 429s and 529s minus the control's.
@@ -92,7 +82,8 @@ class Variant:
     is_control: bool
     requests: int
     latency: dict[str, tuple[Quantile, ...]]
-    limited: RefusedShares
+    limited: Proportion
+    """attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)"""
     legs: int
     hedged: Proportion
     won: Proportion
@@ -100,8 +91,6 @@ class Variant:
     held: dict[str, int]
     """requests whose hedges were held back, by the reason"""
     extra_requests: float | None
-    extra_input_tokens: float | None
-    """prompt tokens of the hedges over those of all other attempts that were served"""
     delay: tuple[Quantile, ...]
     waste: Waste | None
     cost: LoserCost | None
@@ -160,10 +149,9 @@ class _Table:
         self.latency = tuple(row for row in rows if row.n)
         self.is_copy = (attempts["cause"] == schema.HEDGE).to_numpy(np.bool_)
 
-    def limited(self) -> RefusedShares:
+    def limited(self) -> Proportion:
         """Attempts that were refused."""
-        refused = ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED)
-        return RefusedShares(*map(proportion, (refused, refused[~self.is_copy], refused[self.is_copy])))
+        return proportion(ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED))
 
 
 def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
@@ -188,7 +176,6 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
         no_winner=int((~found.decided).sum()),
         held={str(name): int(n) for name, n in held.items()},
         extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
-        extra_input_tokens=_extra_input(one, found),
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
@@ -199,13 +186,6 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
 
 def _over(more: float, of: float) -> float | None:
     return more / of if of else None
-
-
-def _extra_input(one: _Table, found: Copies) -> float | None:
-    # First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
-    first, copy = waste.prompts(found.first), waste.prompts(found.copy)
-    others = waste.prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()
-    return _over(float(copy.fillna(first).sum()), float(others))
 
 
 def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
@@ -232,7 +212,7 @@ def _versus(variant: _Table, control: _Table) -> ControlComparison:
         plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
         ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
         paired[row.metric.name] = tuple(end is not None for end in ends)
-    limited = proportions.difference(variant.limited().of_all, control.limited().of_all)
+    limited = proportions.difference(variant.limited(), control.limited())
     return ControlComparison(plain(control.name, 80), ratios, paired, limited)
 
 
@@ -248,15 +228,6 @@ def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
     if end is None:
         return one
     return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
-
-
-def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
-    """When the target would have begun to answer, where it had drawn that beforehand and met no fault."""
-    keys = list(CALL)
-    known = server_log[server_log["fault"].isna()].dropna(subset=["planned_ttft_ns", "request_id"])
-    named = known.drop_duplicates(keys).set_index(keys)
-    at = named["received_at_ns"] + named["planned_ttft_ns"]
-    return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
 
 def section(found: Sequence[Variant]) -> Section | None:
@@ -325,7 +296,6 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
         why = ", ".join(f"{name} {count(n)}" for name, n in one.held.items())
         rows.append(("Held back", f"{plural(sum(one.held.values()), 'request')}: {why}"))
     rows.append(("Extra requests", change_text(one.extra_requests)))
-    rows.append(("Extra input tokens", change_text(one.extra_input_tokens)))
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
     if one.waste:
@@ -381,16 +351,15 @@ def cost_text(cost: LoserCost | None) -> str:
     return text if cost.low_share is None else f"{text}, {added(cost)} of the cost of the answers"
 
 
-def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[tuple[str, str]]:
-    rows, more = [], versus.limited if versus else None
+def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[tuple[str, str]]:
+    if limited.k:
+        yield "429 and 529", f"{_counted(limited)} attempts"
+    else:
+        yield "429 and 529", f"none in {plural(limited.n, 'attempt')}"
+    more = versus.limited if versus else None
     if more and more.value and more.low is not None and more.high is not None:
         value, low, high = (f"{100 * end:+.2f}" for end in (more.value, more.low, more.high))
-        rows.append(("429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"))
-    if not limited.of_all.k:
-        return [("429 and 529", f"none in {plural(limited.of_all.n, 'attempt')}"), *rows]
-    rows.append(("429 and 529", f"{_counted(limited.of_all)} attempts"))
-    rows.append(("429 and 529 of first calls", _counted(limited.of_first)))
-    return [*rows, ("429 and 529 of hedges", _counted(limited.of_copies))]
+        yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"
 
 
 def _ratios(ratios: Sequence[Ratio], paired: Sequence[bool]) -> str:
