@@ -83,7 +83,6 @@ def test_each_traffic_table_has_its_details(everything, tmp_path):
     chat, hedged, fan = (found[name] for name in ("chat", "hedged", "fan"))
 
     assert (chat.requests, chat.attempts, chat.ended) == (10, 10, {"ok": 10})
-    assert chat.chunks == {"text": 20, "thinking": 20, "tool_json": 0}
     assert hedged.causes["hedge"] == 4
     assert (fan.legs_max, fan.legs_per_request, fan.attempts) == (5, 5.0, 50)
     assert found["retried"].causes["retry"] == 10
@@ -140,7 +139,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
         assert "10 attempts read slowly on purpose" in shown
     assert "40.0% of 10 calls hedged, 75.0% of the hedges won" in page
     assert "2 requests: budget 2" in page
-    assert "10 retries" in text
+    assert "retry 10" in text
     assert "| fan | fan\\_out | 10 | 5 | 50 |" in text
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
