@@ -48,28 +48,27 @@ INTERFERENCE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoserCost:
     """What the losers cost, as an interval, absolute and relative to all that answered; `why` where there is no price."""
 
-    unit: str
-    low: float | None
-    high: float | None
-    answered: float | None
-    low_share: float | None
-    high_share: float | None
-    why: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    answered: float | None = None
+    low_share: float | None = None
+    high_share: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlComparison:
-    """A variant beside its control: quantiles of the variant over those of the control, by metric, and which of their
-    intervals are of both together; the share of 429s and 529s minus the control's.
+    """A variant beside its control: quantiles of the variant over those of the control, by metric; the share of 429s and 529s
+    minus the control's.
     """
 
     traffic: str
     ratios: dict[str, tuple[Ratio, ...]]
-    paired: dict[str, tuple[bool, ...]]
     limited: proportions.Difference
 
 
@@ -161,7 +160,9 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
     held = one.stage.requests["hedge_held"].dropna().value_counts()
     log, prices = run.frames.server_log, tariff(run.record)
-    losers, winners = found.losers(), found.winners()
+    losers = found.losers()
+    winners = found.winners()
+    primary = int((~one.is_copy).sum())
     return Variant(
         traffic=plain(one.name, 80),
         policy=plain(one.policy, 40),
@@ -175,7 +176,7 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
         won=proportion(found.copy_won),
         no_winner=int((~found.decided).sum()),
         held={str(name): int(n) for name, n in held.items()},
-        extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
+        extra_requests=float(one.is_copy.sum() / primary) if primary else None,
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
@@ -184,36 +185,36 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     )
 
 
-def _over(more: float, of: float) -> float | None:
-    return more / of if of else None
-
-
 def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
     """What losers cost beside the answers among these attempts."""
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
-        return LoserCost("", None, None, None, None, None, why)
+        return LoserCost(why=why)
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
-    low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
+    low, high = map(float, ends)
+    answered = None if total is None else float(total)
     return LoserCost(
-        prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",
-    )  # fmt: skip
+        unit=prices.unit,
+        low=low,
+        high=high,
+        answered=answered,
+        low_share=low / answered if answered else None,
+        high_share=high / answered if answered else None,
+    )
 
 
 def _versus(variant: _Table, control: _Table) -> ControlComparison:
     by = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
-    paired: dict[str, tuple[bool, ...]] = {}
     for row in (row for row in variant.latency if row.metric.name in by):
         sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
         pairs = list(zip(row.quantiles, by[row.metric.name], strict=True))
         ends = [quantile_ratio_interval(*sides, a, b) for a, b in pairs]
         plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
         ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
-        paired[row.metric.name] = tuple(end is not None for end in ends)
     limited = proportions.difference(variant.limited(), control.limited())
-    return ControlComparison(plain(control.name, 80), ratios, paired, limited)
+    return ControlComparison(plain(control.name, 80), ratios, limited)
 
 
 def _waits(metric: Metric, steady: Steady) -> Timed:
@@ -303,7 +304,8 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
     if one.versus:
         for metric, ratios in one.versus.ratios.items():
-            rows.append((f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric])))
+            text = ", ".join(f"{percentile(ratio.p)} {ratio_text(ratio)}" for ratio in ratios)
+            rows.append((f"{METRICS[metric]} over control", text))
     return rows
 
 
@@ -322,25 +324,27 @@ def change_text(value: float | None) -> str:
     return "unknown" if value is None else f"{value * 100:+.1f}%"
 
 
-def _waste(one: waste.Waste) -> list[tuple[str, str]]:
+def _waste(one: waste.Waste) -> Iterator[tuple[str, str]]:
     output = f"{count(one.output_low)} – {count(one.output_high)}, of {plural(one.losers, 'loser')} ({count(one.closed)} closed)"
     if one.by_max_tokens:
         output += f"; {count(one.by_max_tokens)} counted with max_tokens"
+    yield "Wasted output tokens", output
     reported = f"reported by {plural(one.input_reported, 'loser')}, else as the winner's"
     unknown = f"; {count(one.input_unknown)} unknown" if one.input_unknown else ""
-    prompts = f"{count(one.input_tokens)}, {reported}{unknown}"
-    rows, log = [("Wasted output tokens", output), ("Input tokens of losers", prompts)], one.server_log
+    yield "Input tokens of losers", f"{count(one.input_tokens)}, {reported}{unknown}"
+    yield "Cancellation", _cancellation(one.server_log)
+
+
+def _cancellation(log: waste.LosersInLog | None) -> str:
     if log is None:
-        unknown = "unknown: only the target knows what it generates after a disconnect"
-        return [*rows, ("Cancellation", unknown)]
-    inside = "within the interval" if log.inside else "OUTSIDE the interval"
-    text = f"{count(log.made_tokens)} output tokens generated for {plural(log.losers, 'loser')}, {inside}; {count(log.billed_tokens)} billed"
+        return "unknown: only the target knows what it generates after a disconnect"
     effect = log.cancel_effectiveness
-    cancelled = f"server skipped {share(effect)} of the remaining tokens"
-    if effect in {None, 1}:
-        cancelled = "server stopped generating at once" if effect else "nothing was left to generate"
-    extra = f"{count(log.after_cancel_tokens)} extra tokens"
-    return [*rows, ("Server log", text), ("Cancellation", f"{cancelled} ({extra})")]
+    text = f"server skipped {share(effect)} of the remaining tokens"
+    if effect is None:
+        text = "nothing was left to generate"
+    elif effect == 1:
+        text = "server stopped generating at once"
+    return f"{text} ({count(log.after_cancel_tokens)} extra tokens)"
 
 
 def cost_text(cost: LoserCost | None) -> str:
@@ -360,12 +364,6 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
     if more and more.value and more.low is not None and more.high is not None:
         value, low, high = (f"{100 * end:+.2f}" for end in (more.value, more.low, more.high))
         yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"
-
-
-def _ratios(ratios: Sequence[Ratio], paired: Sequence[bool]) -> str:
-    text = ", ".join(f"{percentile(r.p)} {ratio_text(r)}" for r in ratios)
-    together = [percentile(r.p) for r, yes in zip(ratios, paired, strict=True) if yes]
-    return f"{text}; interval from paired time intervals for {', '.join(together)}" if together else text
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
