@@ -70,7 +70,8 @@ class _Of:
         caused = self.stage.attempts[self.stage.attempts["cause"] == cause]
         if caused.empty:
             return caused, caused
-        attempts, again = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS), self.in_order(caused)
+        attempts = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS)
+        again = self.in_order(caused)
         keys = again[KEYS].assign(attempt=again["of_attempt"].fillna(-1)).astype("int64")
         known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
@@ -105,16 +106,17 @@ def _progressive(of: _Of) -> Sentence | None:
         return None
     alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
     since = rows["scheduled_at_ns"]
-    seen, large = rows["first_at_ns"] - since, alone - since
+    seen = rows["first_at_ns"] - since
+    large = alone - since
     calls = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
     whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
-    first, n = proportion((seen < large).to_numpy(np.bool_)), plural(len(rows), "request")
+    first = proportion((seen < large).to_numpy(np.bool_))
+    n = plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
-    with_large, whole_answer = (
-        f"of the large model alone {_times(large)}",
-        _times(rows["whole_at_ns"] - since),
+    whole_answer = _times(rows["whole_at_ns"] - since)
+    text = (
+        f"first text {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
     )
-    text = f"first text {_times(seen)}, {with_large}; whole answer {whole_answer}. "
     text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
     brief = f"first text {_value(*_quantiles(seen))}, of the large model alone {_value(*_quantiles(large))}"
     return text, (brief, f"fast model first in {share(first.value)} of {n}, for {extra}")
@@ -137,7 +139,8 @@ def _second(of: _Of, cause: str, did: str) -> Sentence | None:
 
 
 def _cancel(of: _Of) -> Sentence | None:
-    attempts, requests = of.stage.attempts, of.stage.requests
+    attempts = of.stage.attempts
+    requests = of.stage.requests
     is_left = (requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)
     calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
     calls = calls[calls["request_id"].isin(requests.loc[is_left, "request_id"])]
@@ -152,15 +155,17 @@ def _cancel(of: _Of) -> Sentence | None:
         pace = BY_NAME["tpot"].ns(of.stage)
         each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
         stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
-        found, made = _quantiles(stopped.dropna()), f"later, {count(after.sum())} tokens made"
-        how, short = (f"the server stopped {text(*found)} {made}" for text in (quantiles_text, _value))
+        made = f"later, {count(after.sum())} tokens made"
+        how = f"the server stopped {_times(stopped.dropna())} {made}"
+        short = f"the server stopped {_value(*_quantiles(stopped.dropna()))} {made}"
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
     full = f"{of.share(calls)} were left by their users; {how}. Their answers: {lost}"
     return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
 
 
 def _second_call(of: _Of) -> Sentence | None:
-    attempts, requests = of.stage.attempts, of.stage.requests
+    attempts = of.stage.attempts
+    requests = of.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
     calls = attempts[attempts["request_id"].isin(of_two)]
     if not calls["leg"].eq(1).any():
@@ -191,7 +196,8 @@ def compute(run: Run) -> list[Answer]:
     found = []
     for table in sorted(of_target.requests["traffic"].unique()):
         stage = of_target.of_traffic(table, gaps=False)
-        name, n = plain(str(table), 80), len(stage.requests)
+        name = plain(str(table), 80)
+        n = len(stage.requests)
         of = _Of(stage, run.frames)
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
         made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))

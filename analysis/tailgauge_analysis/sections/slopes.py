@@ -51,13 +51,19 @@ from tailgauge_analysis.verdict.clocks import calls_between
 P = 0.5
 ALPHA = 0.05
 TOGETHER = 0.9  # correlation of two columns
-MOST, REPS, POINTS = 2000, 200, 400
+MOST = 2000  # values of a regression
+REPS = 200
+POINTS = 400
 EACH = 20  # answers that must lie apart from as many others in a column
 ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer has no variation
 ALIKE_MS = 0.01  # nor has a latency
 OF_MEAN = 0.05
-UNCACHED, CACHED, IN_FLIGHT, CONNECTION = "uncached_tokens", "cached_tokens", "in_flight", "new_connection"
-CONTEXT, NEIGHBOURS = "context_tokens", "arriving"
+UNCACHED = "uncached_tokens"
+CACHED = "cached_tokens"
+IN_FLIGHT = "in_flight"
+CONNECTION = "new_connection"
+CONTEXT = "context_tokens"
+NEIGHBOURS = "arriving"
 UNITS = {  # title, name, scale
     UNCACHED: ("ms per 1,000 uncached prompt tokens", "uncached prompt tokens", "tokens"),
     CACHED: ("ms per 1,000 cached prompt tokens", "cached prompt tokens", "tokens"),
@@ -178,7 +184,8 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     requests = stage.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
     paced = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
-    skip, gaps = requests["pace_skip"].to_numpy(np.int64), stage.gap_counts
+    skip = requests["pace_skip"].to_numpy(np.int64)
+    gaps = stage.gap_counts
     counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
     ends = np.cumsum(counted)
     some = np.unique(np.linspace(0, max(0, counted.sum() - 1), min(MOST, counted.sum())).astype(np.int64))
@@ -330,7 +337,8 @@ def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
     total = np.zeros(len(at_ns))
     for at, sign in ((begun, 1.0), (over, -1.0)):
         order = np.argsort(at)[: int(np.isfinite(at).sum())]
-        passed, parts = np.searchsorted(at[order], at_ns, "right"), (prompt - rate * begun, rate)
-        fixed, growing = (np.concatenate(([0.0], np.cumsum(of[order]))) for of in parts)
+        passed = np.searchsorted(at[order], at_ns, "right")
+        fixed = np.concatenate(([0.0], np.cumsum((prompt - rate * begun)[order])))
+        growing = np.concatenate(([0.0], np.cumsum(rate[order])))
         total += sign * (fixed[passed] + growing[passed] * at_ns)
     return total

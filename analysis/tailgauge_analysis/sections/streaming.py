@@ -68,7 +68,8 @@ def compute(run: Run) -> Streaming:
 
 def section(streaming: Streaming) -> Section | None:
     """None where nothing was streamed."""
-    found, tpot_missing = streaming.streams, streaming.tpot_missing
+    found = streaming.streams
+    tpot_missing = streaming.tpot_missing
     facts = _facts(found)
     missing = (tpot_missing["sentence"],) if tpot_missing["sentence"] else ()
     if not facts and not missing:

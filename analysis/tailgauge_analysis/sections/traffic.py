@@ -23,7 +23,7 @@ from tailgauge_analysis.text.section import Section, Table
 KEY = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """Tokens of a table, of prompts or of its exact outputs: what was asked, and how many complete answers have as many.
 
@@ -113,11 +113,17 @@ def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *,
 def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]) -> Lengths:
     asked = requests[requests["legs"] == 1].set_index("request_id")[column]
     answers = calls[calls["ended"].isin(schema.COMPLETE) & calls["request_id"].isin(asked.index)]
-    wanted, got = answers["request_id"].map(asked), tokens[answers.index]
-    least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
+    wanted = answers["request_id"].map(asked)
+    got = tokens[answers.index]
     off = (got - wanted).abs().max()
-    counted, same = int(got.notna().sum()), int((got == wanted).sum())
-    return Lengths(least, most, len(answers), counted, same, None if pd.isna(off) else int(off))
+    return Lengths(
+        asked_min=int(wanted.min()) if len(answers) else 0,
+        asked_max=int(wanted.max()) if len(answers) else 0,
+        answers=len(answers),
+        counted=int(got.notna().sum()),
+        same=int((got == wanted).sum()),
+        off_most=None if pd.isna(off) else int(off),
+    )
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:

@@ -61,7 +61,8 @@ class Transport:
 
 def compute(run: Run) -> list[Transport]:
     """Return resumed streams and jobs by traffic table."""
-    requests, attempts = run.of_target.requests, run.of_target.attempts
+    requests = run.of_target.requests
+    attempts = run.of_target.attempts
     found = []
     for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
         of = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]
@@ -94,7 +95,10 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
     """Of each cut after content: the time to the next content, or to the end mark where nothing was left."""
     times: list[float] = []
     for request, rows in attempts.groupby("request_id", sort=False):
-        cut_ns, of_request, at_ns, ended = None, [], None, ""
+        of_request: list[float] = []
+        cut_ns = None
+        at_ns = None
+        ended = ""
         calls = rows[["first_content_at_ns", "ended_at_ns", "ended"]].itertuples(index=False)
         for content, end, ended in calls:
             at_ns = content if pd.notna(content) else end if ended in schema.COMPLETE else None
@@ -113,7 +117,8 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
 
 def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
     polls = attempts[attempts["cause"] == schema.POLL]
-    last, ended = by_request(polls, "last"), by_request(polls[polls["stop_reason"].notna()], "last")
+    last = by_request(polls, "last")
+    ended = by_request(polls[polls["stop_reason"].notna()], "last")
     states, statuses, classes = (of.to_dict() for of in (ended["stop_reason"], last["status"], last["ended"]))
 
     def outcome(job: int, end: str) -> str:

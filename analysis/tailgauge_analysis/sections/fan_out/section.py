@@ -138,7 +138,8 @@ def _quantiles(values: Floats) -> tuple[Quantile, ...]:
 
 def _critical(one: Legs) -> LastLegs | None:
     """Parallel: the leg that was over last before the join; one after the other: the longest."""
-    times, legs = (one.times_ms if one.is_sequential else one.ended_ms)[one.ok], len(one.kinds)
+    times = (one.times_ms if one.is_sequential else one.ended_ms)[one.ok]
+    legs = len(one.kinds)
     if not times.size or legs < 2:
         return None
     known = np.where(np.isnan(times), -np.inf, times)
@@ -250,7 +251,8 @@ def _critical_text(critical: LastLegs) -> str:
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:
-    text, cell = "no leg failed", share_cell(partial.failed_share)
+    text = "no leg failed"
+    cell = share_cell(partial.failed_share)
     if partial.failed:
         of = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
         text = f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {of}; "

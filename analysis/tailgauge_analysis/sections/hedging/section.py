@@ -101,8 +101,10 @@ class Variant:
 
 def compute(run: Run) -> list[Variant]:
     """Return every variant after its control; none where nothing hedges."""
-    of_target, scenario = run.of_target, run.record["scenario"]
-    traffic, rows = tables(scenario, "traffic"), of_target.attempts
+    of_target = run.of_target
+    scenario = run.record["scenario"]
+    traffic = tables(scenario, "traffic")
+    rows = of_target.attempts
     present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
     hedging = [name for name, of in present.items() if name in sent or _policy(of) != OFF]
@@ -141,7 +143,8 @@ class _Table:
     """One traffic table's rows."""
 
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
-        self.name, self.policy = name, _policy(traffic) if traffic else "unknown"
+        self.name = name
+        self.policy = _policy(traffic) if traffic else "unknown"
         self.stage = steady.of_traffic(name)
         self.attempts = attempts
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
@@ -159,7 +162,8 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     legs = one.attempts[KEYS].drop_duplicates()
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
     held = one.stage.requests["hedge_held"].dropna().value_counts()
-    log, prices = run.frames.server_log, tariff(run.record)
+    log = run.frames.server_log
+    prices = tariff(run.record)
     losers = found.losers()
     winners = found.winners()
     primary = int((~one.is_copy).sum())
@@ -268,8 +272,9 @@ def _bounded(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _direction(ratio: Ratio) -> str:
-    low, high = ratio.low or 0.0, ratio.high or 0.0
-    return "faster" if high < 1 else "slower" if low > 1 else "no difference found"
+    if (ratio.high or 0.0) < 1:
+        return "faster"
+    return "slower" if (ratio.low or 0.0) > 1 else "no difference found"
 
 
 def _brief(one: Variant) -> list[str]:

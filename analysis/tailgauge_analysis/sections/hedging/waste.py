@@ -91,7 +91,8 @@ def cost(
     """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
     low, high = bounds(losers, winners)
     models = {name: winners[name] for name in ("model", "asked_model")}
-    served, reported = losers["ended"].isin(_GENERATES), losers["input_tokens"].notna()
+    served = losers["ended"].isin(_GENERATES)
+    reported = losers["input_tokens"].notna()
     names = list(USAGE[:-1])
     prompts = losers[names].where(reported, winners[names], axis=0)
     ends = []
