@@ -161,7 +161,7 @@ def section(found: list[Transport]) -> Section | None:
     )
     times = [(f"{one.traffic}: {TIMES[one.kind]}", one.times) for one in found]
     return Section(
-        name="transports",
+        name="transport",
         title="Resumed streams and jobs",
         answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
         tables=(Table.of("", found, columns, prose=(1, 2)), quantile_table("", "time", times)),

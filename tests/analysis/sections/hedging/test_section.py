@@ -209,7 +209,7 @@ def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_pat
         assert "Variant and control ran at the same time" in shown
         assert "run both in alternating blocks" in shown
     assert "Latency tail with and without hedges" in page
-    assert "of the remaining tokens" in text
+    assert "Cancellation" in text
     assert "TTFT over control (plain): p" in text
     assert ", faster" in text
 
