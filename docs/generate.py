@@ -252,6 +252,11 @@ def json_schema(model: Any) -> dict[str, Any]:
     return TypeAdapter(model).json_schema(schema_generator=_Untitled)
 
 
+def answer_schema() -> dict[str, Any]:
+    """The JSON Schema of report.json of an experiment, as it is written."""
+    return TypeAdapter(AnswerFile).json_schema(schema_generator=_Untitled, mode="serialization")
+
+
 def report_schema() -> dict[str, Any]:
     """The JSON Schema of report.json: its facts, and the result of each section under its key or as keys."""
     results = [get_type_hints(section.compute)["return"] for section in SECTIONS]
@@ -507,7 +512,7 @@ FILES: Mapping[str, Callable[[], str]] = {
         report_schema(), "report", SCHEMA_VERSION, "Tailgauge report.json"
     ),
     "reference/answer.schema.json": lambda: schema_file(
-        json_schema(AnswerFile), "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
+        answer_schema(), "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
     "reference/baseline.schema.json": lambda: schema_file(
         json_schema(RunSummary), "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"

@@ -106,7 +106,7 @@ AT_FULL_SIZE = (
     "end_to_end/test_user_space_clock.py::test_every_row_says_who_stamped_it[chosen]",
     "extension/test_faults.py::test_a_behaviour_is_a_file_with_settings_and_the_places_that_call_it[real]",
     "extension/test_faults.py::test_a_fault_is_one_row_and_one_name[real]",
-    "extension/test_protocols.py::test_a_protocol_touches_six_files_at_most[real]",
+    "extension/test_protocols.py::test_a_protocol_touches_three_files_beside_those_of_the_simulator[real]",
     "many_machines/test_random_kills.py",
     "project/test_action.py::test_a_run_is_judged_by_the_baseline",
     "project/test_distribution.py::test_a_wheel_without_the_compiled_reader",

@@ -1,6 +1,9 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
-from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tailgauge_analysis.comparing.comparison import STABLE, Growing
 from tailgauge_analysis.comparing.curve import (
     RATE,
     UNKNOWN,
@@ -29,15 +32,12 @@ from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import Work
-from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.goodput import good_requests, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
-from tailgauge_analysis.objectives.outcome import decided_latency
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.reading.frames import CALL, Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
-from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
 from tailgauge_analysis.sections.cache.calls import CacheSettings
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
@@ -45,6 +45,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, ta
 from tailgauge_analysis.sections.cache.section import Cache as CacheResult
 from tailgauge_analysis.sections.cache.section import compute as cache_results
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
+from tailgauge_analysis.sections.fan_out.section import FanOut
 from tailgauge_analysis.sections.fan_out.section import compute as fan_outs
 from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
@@ -53,33 +54,29 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
     Estimate,
     known_buckets,
-    offered_load,
 )
-from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
 from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
-from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
-from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
+from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
-    CONFIDENCE,
     FEW_EPISODES,
     NORMAL_975,
     TOO_FEW,
     Floats,
-    Ints,
     Mask,
     Quantile,
     at_level,
     n_min,
     quantiles,
-    rank,
 )
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
@@ -96,10 +93,11 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
-from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
+from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
+    EXITS,
     FAIL,
     INCONCLUSIVE,
     PASS,
@@ -111,6 +109,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Section,
     Table,
+    TextFiles,
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
@@ -118,6 +117,9 @@ from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE
 from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 from tailgauge_analysis.verdict.verdict import Check, reasons
 from tailgauge_analysis.verdict.verdict import worst as worst_verdict
+
+if TYPE_CHECKING:  # plotly and Jinja take a second to load
+    from tailgauge_analysis.report.report import FinishedReport, write_report
 
 __all__ = [
     "AT_ONCE",
@@ -128,8 +130,8 @@ __all__ = [
     "CALL",
     "CHECKS",
     "COMPARABLE",
-    "CONFIDENCE",
     "DECISIONS",
+    "EXITS",
     "FAIL",
     "FEWEST_FOR_GROWTH",
     "FEW_EPISODES",
@@ -137,7 +139,6 @@ __all__ = [
     "FOR_FIGURES",
     "INCONCLUSIVE",
     "INPUT",
-    "KINDS",
     "MOST_FACTOR",
     "NORMAL_975",
     "NO_READS",
@@ -153,7 +154,6 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
-    "UNPUBLISHED",
     "Bucket",
     "CacheResult",
     "CacheSettings",
@@ -161,7 +161,6 @@ __all__ = [
     "Check",
     "Column",
     "Contrast",
-    "Costs",
     "Criterion",
     "Curve",
     "CurveObjective",
@@ -170,11 +169,11 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
+    "FanOut",
+    "FinishedReport",
     "Floats",
     "Frames",
     "Growing",
-    "Growth",
-    "Ints",
     "Json",
     "Mark",
     "Mask",
@@ -193,9 +192,9 @@ __all__ = [
     "Section",
     "Steady",
     "Table",
+    "TextFiles",
     "Value",
     "Waits",
-    "Work",
     "at_level",
     "block_answered",
     "block_growths",
@@ -207,13 +206,11 @@ __all__ = [
     "compare",
     "count",
     "counted",
-    "countings",
     "criteria",
     "curve_files",
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
-    "decided_latency",
     "diagnosis",
     "ended_as",
     "estimate_curve",
@@ -221,9 +218,7 @@ __all__ = [
     "figures",
     "fixed_hit",
     "good_requests",
-    "goodput",
     "grows_throughout",
-    "growth",
     "hedging_variants",
     "kind_name",
     "known_buckets",
@@ -238,19 +233,17 @@ __all__ = [
     "n_min",
     "no_price",
     "number",
-    "offered_load",
     "offered_ms",
     "on_latency",
-    "p_text",
     "percentile",
     "plain_values",
     "plural",
+    "predicted_quantile",
     "proportion",
     "quantile_cell",
     "quantile_contrast",
     "quantile_values",
     "quantiles",
-    "rank",
     "rate_limits",
     "ratio_interval",
     "reasons",
@@ -269,9 +262,15 @@ __all__ = [
     "unequal_work",
     "unknown_pace",
     "waits",
-    "weighted_quantiles",
     "with_interval",
     "with_usage",
     "worst_outcome",
     "worst_verdict",
+    "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"FinishedReport", "write_report"}:
+        raise AttributeError(f"module 'tailgauge_analysis' has no attribute {name!r}")
+    return getattr(import_module("tailgauge_analysis.report.report"), name)

@@ -16,12 +16,11 @@ from tailgauge.simulator.http.requests import ServerOptions
 OPTIONS = dict.fromkeys(("api_key_env", "certfile", "keyfile"))
 EVERYTHING: dict[str, Any] = {
     "profile": "sonnet",
-    "engine": {"replicas": 2, "draft_distribution": "binomial", "draft_tokens": 3, "draft_accept": 0.5, "cancel_mode": "after_ms", "cancel_after_ms": 20.0},
+    "engine": {"replicas": 2, "draft_tokens": 3, "cancel_mode": "after_ms", "cancel_after_ms": 20.0},
     "limits": {"rpm": 60, "itpm": 1000, "otpm": 100, "otpm_mode": "reserve", "ramp_growth": 1.5, "spend": 0.3},
     "cache": {"mode": "marked", "ttl_5m_s": 2.0, "sliding": False},
     "stragglers": {"slow_share": 0.01},
     "faults": {"a": {"kind": "cut", "share": 0.25}, "b": {"kind": "status", "share": 0.5, "retry_after_s": 3}},
-    "proxy": {"buffer_ms": 5.0},
     "billing": {"read": 0.1},
     "content": {"thinking_display": "omitted"},
 }  # fmt: skip
@@ -56,7 +55,7 @@ def test_a_scenarios_table_arrives_whole_through_the_command_line() -> None:
     engine, profile = engine_of(arrived), PROFILES["sonnet"]
     assert engine is not None
     assert (engine.replicas, engine.slots) == (2, profile.slots)
-    assert (engine.draft_distribution, engine.draft_tokens, engine.draft_accept) == ("binomial", 3, 0.5)
+    assert engine.draft_tokens == 3
     assert (engine.cancel_mode, engine.cancel_after_ms) == ("after_ms", 20.0)
 
 

@@ -86,7 +86,6 @@ def test_the_folder_is_reported_as_a_dry_run(folder, tmp_path):
     [
         ({"traffic": {"main": {"pattern": "batch"}}}, "message batches"),
         ({"traffic": {"main": {"reader": {"bytes_per_s": 1000.0}}}}, "slow reader"),
-        ({"simulated": {"proxy": {"buffer_ms": 10.0}}}, "simulated.proxy"),
         (
             {"arrival": {"rate_per_s": 10_000.0}, "traffic": {"main": {"output_tokens": 1000}}},
             "chunks are planned",

@@ -1,13 +1,16 @@
-"""Ends, limits and spellings in a dry run: what only its own clock and its own short cuts could get wrong."""
+"""Ends and limits in a dry run: what only its own clock and its own short cuts could get wrong."""
 
 from __future__ import annotations
+
+from typing import get_args
 
 import pytest
 from dry_run.in_memory import UNBOUNDED, run_in_memory
 
-from tailgauge.simulator.protocols.limit_headers import FAMILIES
+from tailgauge.scenario.simulated import HeaderFamily
 
 MODEL = {"ttft_ms": 100.0, "chunk_gap_ms": 5.0}
+DECODED = {"served": {"service_tier": "priority"}}  # written and read, not known
 WITHOUT_RESETS = {"mistral"}
 
 
@@ -43,9 +46,9 @@ def test_an_answer_at_its_limit_is_cut_where_answers_end_by_themselves(protocol,
     assert [row.output_tokens for row in kept.attempts] == [row.output_tokens for row in kept.server_rows]
 
 
-@pytest.mark.parametrize("spelled", [{}, {"spellings": {"empty_data": 1.0}}], ids=["plain", "spelled"])
-def test_a_user_who_leaves_has_what_came_until_then(spelled):
-    kept = run(spelled, cancel={"share": 1.0, "after_chunks": 5})
+@pytest.mark.parametrize("served", [{}, DECODED], ids=["plain", "decoded"])
+def test_a_user_who_leaves_has_what_came_until_then(served):
+    kept = run(served, cancel={"share": 1.0, "after_chunks": 5})
 
     assert {(row.ended, row.chunks, row.stop_reason) for row in kept.attempts} == {("cancelled", 5, None)}
     assert {row.output_tokens for row in kept.server_rows} == {5}
@@ -53,15 +56,16 @@ def test_a_user_who_leaves_has_what_came_until_then(spelled):
 
 
 def test_a_user_who_leaves_before_the_first_byte_has_nothing():
-    kept = run({"spellings": {"empty_data": 1.0}}, cancel={"share": 1.0, "after_s": 0.05})
+    kept = run(DECODED, cancel={"share": 1.0, "after_s": 0.05})
 
     assert {(row.ended, row.status, row.chunks, row.events) for row in kept.attempts} == {
         ("cancelled", None, 0, 0)
     }
 
 
-def test_spelled_answers_have_the_times_of_plain_ones():
-    plain, spelled = run({}), run({"spellings": {"empty_data": 1.0, "done_after_stop": 1.0}})
+def test_decoded_answers_have_the_times_of_plain_ones():
+    plain = run({})
+    decoded = run(DECODED)
     times = (
         "headers_at_ns",
         "first_event_at_ns",
@@ -72,11 +76,11 @@ def test_spelled_answers_have_the_times_of_plain_ones():
 
     for name in (*times, "ended_at_ns", "chunks", "input_tokens", "output_tokens", "ended", "model"):
         expected = [getattr(row, name) for row in plain.attempts]
-        assert [getattr(row, name) for row in spelled.attempts] == expected
+        assert [getattr(row, name) for row in decoded.attempts] == expected
     for key, chunks in plain.chunks_of.items():
-        assert spelled.chunks_of[key].arrived == chunks.arrived
-        assert spelled.chunks_of[key].chars == chunks.chars
-        assert spelled.chunks_of[key].low == chunks.low
+        assert decoded.chunks_of[key].arrived == chunks.arrived
+        assert decoded.chunks_of[key].chars == chunks.chars
+        assert decoded.chunks_of[key].low == chunks.low
 
 
 def waits(**limits):
@@ -96,7 +100,7 @@ def test_every_form_of_a_wait_is_the_same_wait(form):
     assert seconds == pytest.approx(expected, abs=1.0 if form == "date" else 1e-9)
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - WITHOUT_RESETS))
+@pytest.mark.parametrize("family", sorted(set(get_args(HeaderFamily)) - WITHOUT_RESETS))
 def test_without_a_wait_the_reset_of_the_limit_is_one(family):
     expected, _ = waits(retry_after="none", headers="openai")
     seconds, names = waits(retry_after="none", headers=family)

@@ -53,16 +53,6 @@ overloaded = {kind = "error_event", share = 0.1, status = 529}
 limited = {kind = "error_event", share = 0.06, status = 429, shape = "flat"}
 failed = {kind = "error_event", share = 0.06, status = 500, shape = "field"}
 broken = {kind = "error_event", share = 0.06, status = 529, shape = "chunk", at_chunk = 3}
-[simulated.spellings]
-done_after_stop = 0.5
-empty_data = 0.3
-usage_zeros = 0.3
-output_beyond_limit = 0.1
-content_in_start = 0.2
-usage_in_choice = 0.2
-done_by_prefix = 0.4
-unknown_event = 0.2
-no_model_first = 0.3
 [simulated.served]
 service_tier = "priority"
 fallback = 0.2
@@ -78,7 +68,7 @@ EQUAL = (
     "ended", "status", "error_type", "error_class", "stop_reason", "model", "output_tokens", "chunks", "usage_marks",
     "tolerated", "not_understood", "service_tier", "fallback", "server_tool_calls", "stop_details",
 )  # fmt: skip
-SENT = ("status", "fault", "error_status", "stop_reason", "spellings", "output_tokens")
+SENT = ("status", "fault", "error_status", "stop_reason", "output_tokens")
 Runs = dict[tuple[str, str], RunData]
 
 

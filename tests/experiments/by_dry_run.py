@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from run_folders.dry_runs import dry_run_of
 
-from tailgauge.experiments.command import Conducted, conduct
+from tailgauge.experiments.conduct import Conducted, conduct
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import planner_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from experiments import by_dry_run
 
-from tailgauge.experiments.command import Conducted
+from tailgauge.experiments.conduct import Conducted
 
 OFF: Mapping[str, Any] = {"policy": "off"}
 ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.7}

@@ -11,13 +11,13 @@ import pytest
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
-from tailgauge.experiments.command import conduct
+from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, Planner, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import planner_of
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import EXPERIMENTS
-from tailgauge_analysis.report.report import write
+from tailgauge_analysis.report.report import write_report
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.picture import Mark, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, ObjectiveLine, Result, Section, Table
@@ -216,7 +216,7 @@ def report_of(found, runs=()):
 
 def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
-    made = write(
+    made = write_report(
         report_of(done.answer, runs),
         tmp_path,
         80,

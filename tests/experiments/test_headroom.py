@@ -199,20 +199,11 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
         HeadroomPlanner(base)
 
 
-@pytest.mark.parametrize(
-    "slo", [{}, {"few_errors": {"metric": "error_rate", "max": 0.01}}], ids=["none", "no latency"]
-)
-def test_a_required_share_of_good_requests_needs_an_objective_by_which_they_are_good(tmp_path, slo):
-    wanted = tree("requests", 1, good=0.95) | {"slo": slo}
-    base = Base(tmp_path / "good.toml", scenarios.parse(wanted, "good"), (), tmp_path)
-
-    with pytest.raises(UsageError, match=r"headroom.good: expected an objective on a latency in \[slo\]"):
-        HeadroomPlanner(base)
-
-
 def test_an_objective_may_be_what_is_met_first(tmp_path):
-    wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, step_s=30.0)
-    wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0, "traffic": "chat"}}
+    wanted = tree("capacity", 7, growth=1.6, confirm=2, step_s=30.0)
+    wanted["slo"] = {
+        "first_token": {"metric": "ttft_sched", "max_ms": 400.0, "quantile": 0.95, "traffic": "chat"}
+    }
     answer = conducted(wanted, tmp_path).answer
 
     assert answer.facts["binding"] == "objectives"

@@ -36,7 +36,8 @@ SETTINGS = '''class SizesTable(Table):
 
 '''
 APPLIED_AT = """draw the fault; raises `Refused`.\"\"\"
-        endpoint, request = self.endpoint, self.request
+        endpoint = self.endpoint
+        request = self.request
 """
 APPLIED = """        if not endpoint.sizes.takes(request.input_tokens):
             raise Refused(413, "The prompt is too long")

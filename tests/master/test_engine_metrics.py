@@ -44,10 +44,10 @@ def test_both_engines_pages_are_read_and_replicas_summed():
 
 def test_the_simulated_endpoints_own_page_is_one():
     meters = Meters()
-    call = meters.received(0, 10)
+    call = meters.received()
     call.admitted()
     assert parse_count(render(meters, 'odd "name"')) == TokenCount("vLLM", 0, 1, 0, 0, 0)
-    call.finished(9, "stop", 7)
+    call.finished("stop", 7)
     assert parse_count(render(meters, "tiny")) == TokenCount("vLLM", 7, 0, 0, 0, 1)
 
 

@@ -71,7 +71,7 @@ def test_it_has_the_sections_that_the_code_writes_today(example, today):
         sections(example / "report.html")
     )
     assert figures(example / "report.html") == figures(today / "report.html")
-    assert {"timeline", "tail", "heat", "cache-over-time"} <= set(figures(example / "report.html"))
+    assert {"timeline", "tail", "cache-over-time"} <= set(figures(example / "report.html"))
     assert headings(example / "report.md") == headings(today / "report.md")
 
 

@@ -83,7 +83,7 @@ DEFAULTS = {
         }
     },
     "limits": {
-        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0, "lost_share": "reassign",
+        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0,
     },
     "guard": {"max_requests": None, "max_tokens": None, "max_cost": None, "prices": None},
     "stop": {"min_completed": 0.5, "connect_errors": 20, "max_ttft_ms": None, "ttft_s": 10.0},
@@ -106,7 +106,6 @@ DEFAULTS = {
             "size_sigma": 0.0, "slow_share": 0.0, "slow_factor": 10.0, "pareto_alpha": 0.0, "brownout_factor": 1.0,
             "brownout_on_s": 5.0, "brownout_off_s": 55.0,
         },
-        "proxy": {"buffer_bytes": 0, "buffer_ms": 0.0, "buffer_all": False},
         "gateway": {"delay_ms": 0.0, "delay_sigma": 0.0, "holds": False},
         "billing": {"bill_cancelled": "generated", "read": 0.1, "write_5m": 1.25, "write_1h": 2.0, "output": 5.0},
         "content": {
@@ -114,7 +113,6 @@ DEFAULTS = {
             "text_blocks": 1,
         },
         "natural": {"share": 0.0, "tokens": 50, "sigma": 0.0},
-        "spellings": {},
         "served": {
             "model": "", "service_tier": "", "speed": "", "inference_geo": "", "fallback": 0.0,
             "fallback_model": "fallback-model",

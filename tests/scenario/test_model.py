@@ -116,12 +116,6 @@ REFUSED = [
     ({"limits": {"attempt_deadline_s": 0}}, "limits.attempt_deadline_s", "expected a number > 0"),
     ({"limits": {"drain_s": -1}}, "limits.drain_s", "expected a number >= 0"),
     ({"simulated": {"tokens_per_chunk": 0}}, "simulated.tokens_per_chunk", "expected a number >= 1"),
-    (
-        {"simulated": {"spellings": {"done_after_stopp": 1.0}}},
-        "simulated.spellings.done_after_stopp",
-        "got 'done_after_stopp'; did you mean done_after_stop?",
-    ),
-    ({"simulated": {"spellings": {"no_done": 1.5}}}, "simulated.spellings.no_done", "expected a number <= 1"),
     ({"simulated": {"natural": {"share": 2.0}}}, "simulated.natural.share", "expected a number <= 1"),
     ({"simulated": {"limits": {"headers": "aws"}}}, "simulated.limits.headers", "expected 'provider', "),
     (

@@ -102,7 +102,6 @@ EXPECTED: dict[tuple[str, str], Callable[[Rows], Any]] = {
     ("retries", "busy"): lambda rows: rows.ended("overloaded") > 0 and rows.count("retry") > 0,
     ("streaming", "natural"): lambda rows: rows.ended("ok") > 0 and rows.ended("cut") > 0,
     ("streaming", "refusals"): lambda rows: rows.ended("refused") > 0,
-    ("streaming", "spellings"): lambda rows: bool(rows.attempts.tolerated.notna().any()),
     ("structured", "two_calls"): lambda rows: rows.legs() == {2},
 }
 

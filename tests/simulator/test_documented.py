@@ -13,7 +13,6 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/simulator.md").read_text(enc
 CHOICES = {
     "shape": simulated.ErrorShape,
     "headers": simulated.HeaderFamily,
-    "spelling": simulated.Spelling,
 }
 
 

@@ -23,14 +23,16 @@ PROGRAM = """
 import collections, gc, json, signal, sys
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.http.requests import ServerOptions
+from tailgauge.simulator.http.routes import application
 from tailgauge.simulator.http.server import serve
 def census(*_):  # what the collector knows of since the start, by type
     gc.collect()
     print(json.dumps(collections.Counter(type(one).__name__ for one in gc.get_objects())), flush=True)
 signal.signal(signal.SIGUSR1, census)
 table, options = json.loads(sys.argv[1])
+options = ServerOptions(**options)
 serve(
-    Simulated(**table), 1, ServerOptions(**options), "127.0.0.1", 0,
+    application(Simulated(**table), 1, options), options, "127.0.0.1", 0,
     on_listening=lambda url: print(url, flush=True), lifeline=True,
 )
 """

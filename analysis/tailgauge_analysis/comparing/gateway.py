@@ -31,8 +31,7 @@ from tailgauge_analysis.comparing.variant_blocks import BlockPairs, compared, wa
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import ms, percentile, plain, plural, share
 

@@ -33,6 +33,8 @@ from tailgauge_analysis.comparing.effect import (
 )
 from tailgauge_analysis.comparing.run_summary import METRICS, RunFigure, RunSummary, summarize
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
+from tailgauge_analysis.reading import run_record
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.estimate import paired
 from tailgauge_analysis.text.section import Report
 
@@ -73,14 +75,20 @@ def compare(
 
     if len(folders) < 2 or len(folders) % 2:
         raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
+    _refuse_twice(folders)
     runs = [summarize(folder, metrics) for folder in folders]
-    by_run: dict[str, Path] = {}
-    for folder, run in zip(folders, runs, strict=True):
-        if run.run_id in by_run:
-            both = f"{folder} and {by_run[run.run_id]}"
-            raise UsageError(f"{both} are the same run, {run.run_id}: give each run once")
-        by_run[run.run_id] = folder
     return weigh(runs, allow, threshold, metrics)
+
+
+def _refuse_twice(folders: Sequence[Path]) -> None:
+    """Raise UsageError of a run that is given twice, RunDataError of a folder without a run."""
+    by_run: dict[str, Path] = {}
+    for folder in folders:
+        run_record.check(folder)
+        run_id = Run([folder]).record["run_id"]
+        if run_id in by_run:
+            raise UsageError(f"{folder} and {by_run[run_id]} are the same run, {run_id}: give each run once")
+        by_run[run_id] = folder
 
 
 def weigh(

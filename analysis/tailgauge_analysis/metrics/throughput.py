@@ -15,8 +15,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.quantile import UNPUBLISHED

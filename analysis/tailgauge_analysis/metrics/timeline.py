@@ -29,8 +29,6 @@ FILLED = 0.8  # of the windows with a request must have enough of them
 MOST_POINTS = 2000
 PS = (0.5, 0.99)
 WAITS = {"TTFT": "ttft_sched", "Join": "join_sched", "Turnaround": "turnaround"}  # with their metrics
-HEAT_COLUMNS, HEAT_ROWS = 300, 28
-HEAT_FEWEST = 50  # requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,6 @@ class Timeline:
         classes = requests["ended"].to_numpy(dtype=object)
         of = {str(name): at[classes == name] for name in pd.unique(classes)}
         self.classes_per_s = {name: np.bincount(bin_of, minlength=bins) / step for name, bin_of in of.items()}
-        self.heat = heat(scheduled, ttft)  # of TTFT
 
 
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
@@ -133,35 +130,3 @@ def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
     starts = np.cumsum(counts) - counts
     picks = [start + rank(int(n), p) - 1 if n else -1 for start, n in zip(starts, counts, strict=True)]
     return np.append(values[order], np.nan)[picks]
-
-
-@dataclass(frozen=True, slots=True)
-class Heat:
-    """`counts[row, column]`; rows are classes of wait, the shortest first."""
-
-    width_s: int
-    at_s: Floats
-    edges_ms: Floats
-    middle_ms: Floats
-    counts: Ints
-
-
-def heat(scheduled_s: Floats, wait_ms: Floats) -> Heat | None:
-    """How many answered requests of each stretch of time waited how long; None for too few.
-
-    At most HEAT_COLUMNS x HEAT_ROWS cells: stretches of equal length by scheduled time, waits in logarithmic classes.
-    """
-    known = ~np.isnan(wait_ms) & (wait_ms > 0)
-    at, wait = scheduled_s[known], wait_ms[known]
-    if len(at) < HEAT_FEWEST:
-        return None
-    low, high = float(wait.min()), float(wait.max())
-    edges = np.geomspace(low, max(high, low * 1.2), HEAT_ROWS + 1)
-    length = float(at.max(initial=0.0))  # damaged rows may lie before the start
-    width = next((w for w in WIDTHS_S if length // w < HEAT_COLUMNS), WIDTHS_S[-1])
-    columns = int(length // width) + 1
-    row = np.clip(np.searchsorted(edges, wait, "right") - 1, 0, HEAT_ROWS - 1)
-    cell = row * columns + _bin(at, width, columns)
-    counts = np.bincount(cell, minlength=HEAT_ROWS * columns).reshape(HEAT_ROWS, columns)
-    at_s = np.arange(columns, dtype=np.float64) * width + width / 2
-    return Heat(width, at_s, edges, np.sqrt(edges[1:] * edges[:-1]), counts)

@@ -41,15 +41,6 @@ class Runs:
         """Some of them, in that order."""
         return Runs(*(getattr(self, f.name)[rows] for f in fields(self)))
 
-    def singly(self) -> Runs:
-        """Every chunk a run of its own; the sums stay with the first of each."""
-        row = np.repeat(np.arange(len(self.length)), self.length)
-        begin = np.cumsum(self.length) - self.length
-        place = np.arange(len(row)) - begin[row]
-        out = self.at(row)
-        sums = {name: getattr(out, name) * (place == 0) for name in ("chars", "thinking", "tool_json")}
-        return replace(out, first=out.first + place, length=np.ones(len(row), np.int64), **sums)
-
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
@@ -159,14 +150,6 @@ class Fold:
         self._ranges: list[Ranges] = []
         self._runs: list[Runs] = []
 
-    def mark(self) -> int:
-        """Where we are."""
-        return len(self._runs)
-
-    def since(self, mark: int) -> Runs:
-        """The runs that came after."""
-        return _joined(self._runs[mark:])
-
     def add(self, table: pa.Table, shift_ns: int) -> None:
         """Rows of a worker; `shift_ns` leads from its clock to the run's."""
         n = table.num_rows
@@ -189,12 +172,9 @@ class Fold:
         del self._arrived
         runs = _joined(self._runs)
         self._runs = []
-        order, runs_in_order = _sorted(runs)
-        if _overlaps(runs_in_order):  # a repeated chunk, or numbers that go back: row by row
-            runs = runs.singly()
-            order, runs_in_order = _sorted(runs)
+        order = np.lexsort((runs.first, runs.attempt, runs.leg, runs.request_id))
         begin = (np.cumsum(runs.length) - runs.length)[order]
-        runs = runs_in_order
+        runs = runs.at(order)
         ranges = Ranges(*(_whole(getattr(part, f.name) for part in self._ranges) for f in fields(Ranges)))
         if (np.diff(begin) < 0).any():
             arrived = _gathered(arrived, begin, runs.length)
@@ -251,21 +231,11 @@ def _runs(column: dict[str, Ints], kind: Ints) -> Runs:
     )  # fmt: skip
 
 
-def _sorted(runs: Runs) -> tuple[npt.NDArray[np.intp], Runs]:
-    order = np.lexsort((runs.first, runs.attempt, runs.leg, runs.request_id))
-    return order, runs.at(order)
-
-
 def _same(runs: Runs) -> npt.NDArray[np.bool_]:
     """Whether a run is of the attempt of the run before it."""
     same = np.zeros(len(runs.first), np.bool_)
     same[1:] = (np.diff(runs.request_id) == 0) & (np.diff(runs.leg) == 0) & (np.diff(runs.attempt) == 0)
     return same
-
-
-def _overlaps(runs: Runs) -> bool:
-    ahead = runs.first[1:] < runs.first[:-1] + runs.length[:-1]
-    return bool((ahead & _same(runs)[1:] & (runs.length[:-1] > 1)).any())
 
 
 def _gathered(values: Ints, begin: Ints, sizes: Ints) -> Ints:

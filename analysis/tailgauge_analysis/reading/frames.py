@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import COOLDOWN, SINGLE, STEADY, TABLES, TURNS, columns
-from tailgauge_analysis.reading import chunks, dedup, parquet, rate_limit_headers, run_record
+from tailgauge_analysis.reading import chunks, parquet, rate_limit_headers, run_record
 from tailgauge_analysis.reading.chunks import Chunks, Fold
 from tailgauge_analysis.reading.run_record import Problem
 
@@ -36,9 +36,11 @@ UNREAD = {
     "health": {"dispatched", "ended", "chunks", "queued_rows"},
     "target": {
         "client_request_id", "protocol", "headers_at_ns", "input_tokens", "admitted_at_ns", "replica", "cache_reason",
-        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "error_status", "stop_reason", "spellings",
+        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "error_status", "stop_reason",
     },
 }  # fmt: skip
+CALL = ("request_id", "leg", "attempt")
+KEYS = {"requests": ("request_id",), "attempts": CALL, "chunks": (*CALL, "chunk_index")}
 MARKED = {  # the counts that each of the usage_marks is about
     "input": (
         "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
@@ -113,7 +115,7 @@ def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
     table = _table(opened, name, tuple(column.name for column in columns(name)), Counts(), _as_read)
     start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], Counts(), _as_read))
     table = parquet.shifted(table.drop_columns("folder"), -start)
-    table = table.sort_by([(key, "ascending") for key in dedup.KEYS[name]])
+    table = table.sort_by([(key, "ascending") for key in KEYS[name]])
     frame: pd.DataFrame = table.replace_schema_metadata(schema(name).metadata).to_pandas()
     return frame
 
@@ -162,10 +164,9 @@ def ended_as(attempts: pd.DataFrame, *classes: str) -> np.ndarray:
 def _table(opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, reduce: Reduces) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
     listed = parquet.listed(opened.folders, name, opened.problems)
-    read, earlier = [], dedup.Rows(name, listed)
+    read = []
     for part in listed:
-        held = parquet.read(part, wanted, opened.problems)
-        new = earlier.without(part, held)
+        new = parquet.read(part, wanted, opened.problems)
         rows[name, part.worker] += new.num_rows
         # The endpoint is on the master's host.
         offset = 0 if name == "target" else opened.offset_ns(part.worker)
@@ -186,10 +187,8 @@ def _chunks(opened: _Opened, start_at_ns: int, rows: Counts) -> Chunks:
     """All parts with chunks, folded as they are read."""
     listed = parquet.listed(opened.folders, "chunks", opened.problems)
     fold = Fold(sum(part.rows for part in listed))
-    earlier = dedup.Pieces(fold)
     for part in listed:
-        for rows_read in parquet.pieces(part, chunks.WANTED, opened.problems):
-            piece = earlier.without(part, rows_read)
+        for piece in parquet.pieces(part, chunks.WANTED, opened.problems):
             fold.add(piece, opened.offset_ns(part.worker) - start_at_ns)
             rows["chunks", part.worker] += piece.num_rows
     return fold.done()

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +38,6 @@ class Part:
     folder: int
     worker: int
     path: Path
-    version: int
     replaces: frozenset[str]
     rows: int
 
@@ -81,19 +79,15 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     try:
         held = pq.read_metadata(path)
         footer = held.metadata or {}
-        version = int(footer.get(_VERSION, b"0"))
-        if any(held.row_group(i).num_rows > _MOST_ROWS for i in range(held.num_row_groups)):
+        check_version(path, int(footer.get(_VERSION, b"0")))
+        rows = [held.row_group(number).num_rows for number in range(held.num_row_groups)]
+        if max(rows, default=0) > _MOST_ROWS:
             raise pa.ArrowInvalid(f"a row group has more than {_MOST_ROWS:,} rows")
-        if held.num_rows != sum(held.row_group(i).num_rows for i in range(held.num_row_groups)):
-            raise pa.ArrowInvalid("its footer contradicts itself")
     except _UNREADABLE as error:
         return _left_out(table, path, f"cannot be read and is left out: {_reason(error)}")
-    check_version(path, version)
-    if version < 1:
-        return _left_out(table, path, "names no schema version and is left out")
     names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
     replaces = frozenset(name.strip() for name in names) - {"", path.name}
-    return Part(table, folder, int(match[1]), path, version, replaces, held.num_rows)
+    return Part(table, folder, int(match[1]), path, replaces, sum(rows))
 
 
 def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table:
@@ -107,10 +101,11 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
     lost, why = 0, ""
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
-            columns_of = _Columns(part, wanted, file.schema_arrow.names)
+            columns = schema(part.table).empty_table().select(list(wanted)).schema
+            _check_columns(columns.names, file.schema_arrow.names)
             for number in range(file.num_row_groups):
                 try:
-                    rows = columns_of.read(file, number)
+                    rows = _read_group(file, number, columns)
                 except _UNREADABLE as error:
                     lost += file.metadata.row_group(number).num_rows
                     why = why or _reason(error)
@@ -124,36 +119,28 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
         problems.append(_left_out(part.table, part.path, f"{some if lost < part.rows else whole}: {why}"))
 
 
-class _Columns:
-    """Reads the columns `wanted` of a part."""
+def _check_columns(wanted: list[str], names: list[str]) -> None:
+    for name in wanted:
+        if names.count(name) != 1:
+            problem = "is there more than once" if name in names else "is missing"
+            raise pa.ArrowInvalid(f"column {name} {problem}")
 
-    def __init__(self, part: Part, wanted: Sequence[str], names: list[str]) -> None:
-        described = schema(part.table)
-        self._wanted = wanted
-        self._kinds = {field.name: field.type for field in described}
-        self._never_empty = [field.name for field in described if not field.nullable and field.name in wanted]
-        lacking = [name for name in wanted if name not in names]
-        if lacking:
-            raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-        doubled = [name for name in wanted if names.count(name) > 1]
-        if doubled:
-            raise pa.ArrowInvalid(f"column {doubled[0]} is there more than once")
 
-    def read(self, file: pq.ParquetFile, number: int) -> pa.Table:
-        """A row group."""
-        rows = file.read_row_group(number, columns=list(self._wanted))
-        whole = pa.table({name: self._column(rows[name], self._kinds[name]) for name in self._wanted})
-        hollow = [name for name in self._never_empty if whole[name].null_count]
-        if hollow:
-            raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
-        return whole
+def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema) -> pa.Table:
+    """Read the columns of a row group with the record's types."""
+    rows = file.read_row_group(number, columns=columns.names)
+    table = pa.table({column.name: _measured(rows[column.name].cast(column.type)) for column in columns})
+    for column in columns:
+        if table[column.name].null_count and not column.nullable:
+            raise pa.ArrowInvalid(f"column {column.name} has empty values")
+    return table
 
-    def _column(self, values: pa.ChunkedArray, kind: pa.DataType) -> Any:
-        column = values.cast(kind)
-        if not pa.types.is_floating(column.type):
-            return column
-        measured = pc.less_equal(pc.abs(column), _LARGEST)  # false for NaN
-        return pc.if_else(measured, column, pa.scalar(None, column.type))
+
+def _measured(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(values.type):
+        return values
+    is_measured = pc.less_equal(pc.abs(values), _LARGEST)  # false for NaN
+    return pc.if_else(is_measured, values, pa.scalar(None, values.type))
 
 
 def shifted(rows: pa.Table, by_ns: int) -> pa.Table:

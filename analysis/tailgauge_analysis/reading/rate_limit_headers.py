@@ -15,16 +15,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from tailgauge import limits, vendors
 from tailgauge_analysis.stats.quantiles import Floats, Mask
-from tailgauge_analysis.text.json_values import parsed
+from tailgauge_analysis.text.json_values import Json, parsed
 
 REQUESTS = "requests"
 INPUT = "input_tokens"
@@ -52,7 +51,8 @@ class Reading:
     """What a family of headers says of one limit, a number each row; NaN where it says nothing."""
 
     kind: str
-    order: tuple[float, int, str]  # window, rank and name: the first of a kind counts
+    order: tuple[float, int, str, float]
+    """window, rank, name, and window of a policy: the first of a kind counts"""
     limit: Floats
     remaining: Floats
     window_s: Floats
@@ -143,21 +143,15 @@ def _merged(readings: list[Reading], count: int) -> dict[str, Floats]:
 
 
 def _parsed(texts: pa.ChunkedArray) -> Texts:
-    """Return the texts of each header. Arrow reads them all at once; where it stumbles each is tried alone."""
-    lines = texts.cast(pa.string()).to_pylist()
-    try:
-        table = pyarrow.json.read_json(BytesIO("\n".join(lines).encode()))
-    except pa.ArrowInvalid:
-        table = None
-    if table is None or table.num_rows != len(lines):
-        rows = [{name: str(value) for name, value in parsed(line).items()} for line in lines]
-        names = {name for row in rows for name in row if _is_read(name)}
-        return {name: pa.chunked_array([[row.get(name) for row in rows]], pa.string()) for name in names}
-    return {
-        name: table[name].cast(pa.string())
-        for name in table.column_names
-        if _is_read(name) and not pa.types.is_nested(table[name].type)
-    }
+    """Return the texts of each header that says something of a limit."""
+    rows = [parsed(text) for text in texts.to_pylist()]
+    names = filter(_is_read, dict.fromkeys(chain.from_iterable(rows)))
+    return {name: pa.chunked_array([_column(rows, name)]) for name in names}
+
+
+def _column(rows: Sequence[Json], name: str) -> pa.Array:
+    values = (row.get(name) for row in rows)
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def _is_read(name: str) -> bool:
@@ -190,7 +184,7 @@ def _named(headers: Texts, count: int) -> Iterator[Reading]:
             windows_s = np.full(count, window_by_resets(limit, remaining, resets_s) or np.nan)
         yield Reading(
             kind=known.kind,
-            order=(known.window_s or MINUTE_S, known.rank, family),
+            order=(known.window_s or MINUTE_S, known.rank, family, 0.0),
             limit=limit,
             remaining=remaining,
             window_s=windows_s,
@@ -228,15 +222,12 @@ def _structured(headers: Texts) -> Iterator[Reading]:
         coded = joined.dictionary_encode()
         answers = [_answers(names, text) for text in coded.dictionary.to_pylist()]
         codes = np.asarray(coded.indices)
-        shortest = [_shortest(answer) for answer in answers]
         for kind in KINDS:
-            limit, remaining, window_s = _numbers([answer.get(kind) for answer in shortest], 3)[codes].T
-            yield Reading(kind, (MINUTE_S, 0, prefix), limit, remaining, window_s)
             counts = Counter(window for answer in answers for name, window in answer if name == kind)
             for window, _ in counts.most_common(MOST_WINDOWS):
                 limit, remaining = _numbers([answer.get((kind, window)) for answer in answers], 2)[codes].T
                 windows_s = np.full(len(codes), window if math.isfinite(window) else np.nan)
-                yield Reading(kind, (max(window, MINUTE_S), 1, prefix), limit, remaining, windows_s)
+                yield Reading(kind, (MINUTE_S, 0, prefix, window), limit, remaining, windows_s)
 
 
 def _numbers(values: Sequence[tuple[float, ...] | None], count: int) -> Floats:
@@ -254,15 +245,6 @@ def _answers(names: list[str], text: str) -> dict[tuple[str, float], tuple[float
             key = (value.kind, value.window_s or math.inf)
             roles.setdefault(key, {})[value.role] = value.value
     return {key: (role.get(LIMIT, math.nan), role.get(REMAINING, math.nan)) for key, role in roles.items()}
-
-
-def _shortest(answer: Mapping[tuple[str, float], tuple[float, float]]) -> dict[str, tuple[float, ...]]:
-    """Return limit, remaining and window by kind, of the policy with the shortest window."""
-    numbers: dict[str, tuple[float, ...]] = {}
-    for kind, window in sorted(answer):
-        if kind not in numbers:
-            numbers[kind] = (*answer[kind, window], window if math.isfinite(window) else math.nan)
-    return numbers
 
 
 def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats:

@@ -26,14 +26,12 @@ from tailgauge_analysis.text.picture import (
     Mark,
     Picture,
     PlotCurve,
-    Tiles,
     Values,
 )
 
 Tree = dict[str, Any]  # of Plotly: a trace, an axis, a layout
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
-HEAT = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
 MODES = {"line": "lines", "dots": "markers", "points": "markers", "line and points": "lines+markers"}
 LOG_TICKS = [digit * 10.0**power for power in range(-2, 7) for digit in (1, 2, 5)]
 TAIL_TICKS = {
@@ -79,15 +77,13 @@ def _y_axes(picture: Picture) -> list[str]:
     return ["y", *(f"y{number}" for number in range(2, len(picture.panels) + 1))]
 
 
-def _traces(curve: PlotCurve | Band | Tiles, colour: str) -> Sequence[Tree]:
+def _traces(curve: PlotCurve | Band, colour: str) -> Sequence[Tree]:
     match curve:
         case PlotCurve():
             by_place = GREY if curve.dash == "dash" else colour
             return (_curve(curve, curve.colour or by_place),)
         case Band():
             return _band(curve)
-        case Tiles():
-            return (_tiles(curve),)
 
 
 def _curve(curve: PlotCurve, colour: str) -> Tree:
@@ -127,20 +123,6 @@ def _band(band: Band) -> tuple[Tree, Tree]:
     return edge | low, edge | high
 
 
-def _tiles(tiles: Tiles) -> Tree:
-    return {
-        "type": "heatmap",
-        "x": numbers(tiles.x),
-        "y": numbers(tiles.y),
-        "z": [numbers(row) for row in tiles.values],
-        "name": "",
-        "hovertemplate": f"{tiles.hover}<extra></extra>",
-        "colorscale": HEAT,
-        "zmin": 0,
-        "colorbar": {"title": {"text": tiles.title}, "thickness": 10, "outlinewidth": 0},
-    }
-
-
 def numbers(values: Values) -> list[float | None]:
     """Return plain numbers of six figures; None, where there is no value, breaks a line."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
@@ -149,13 +131,12 @@ def numbers(values: Values) -> list[float | None]:
 def _layout(picture: Picture) -> Tree:
     axes = _y_axes(picture)
     is_over_time = picture.x == TIME
-    is_unified = is_over_time and not isinstance(picture.panels[0].curves[0], Tiles)
     axis = {"automargin": True, "zeroline": False}
     x = {"title": {"text": picture.x}, "anchor": axes[-1], "ticks": "outside", "ticklen": 4}
     layout: Tree = {
         "height": picture.height,
         "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
-        "hovermode": "x unified" if is_unified else "closest",
+        "hovermode": "x unified" if is_over_time else "closest",
         "hoversubplots": "axis",
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "tracegroupgap": 0},
         "paper_bgcolor": "rgba(0,0,0,0)",

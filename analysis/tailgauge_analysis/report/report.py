@@ -79,7 +79,7 @@ def make(
     `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
     """
     run = Run(run_dirs)
-    done = write(build(run, tool), out, width, colours=colours)
+    done = write_report(build(run, tool), out, width, colours=colours)
     reasons = done.data["verdict"]["reasons"]
     verdict = {"verdict": run.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
     unwritten = []
@@ -91,7 +91,9 @@ def make(
     return replace(done, summary="\n".join([done.summary, *unwritten]))
 
 
-def write(report: Report, out: Path, width: int, *, colours: bool, more: TextFiles = ()) -> FinishedReport:
+def write_report(
+    report: Report, out: Path, width: int, *, colours: bool, more: TextFiles = ()
+) -> FinishedReport:
     """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`."""
     folder = Path(out) / "reports" / report.run_id
     tree = json.dumps(report.data, indent=1, allow_nan=False) + "\n"

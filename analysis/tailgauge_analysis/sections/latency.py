@@ -23,7 +23,6 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER, UNIT
 from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives, over_time, streaming
@@ -118,7 +117,6 @@ class Latencies:
     cut_share: float = field(metadata=UNPUBLISHED)
     """of the complete answers, those that a limit cut"""
     judged: Sequence[ObjectiveResult] = field(metadata=UNPUBLISHED)
-    timeline: Timeline = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Latencies:
@@ -138,7 +136,6 @@ def compute(run: Run) -> Latencies:
         tokens_per_chunk=run.result(streaming.compute).streams.tokens_per_chunk_p50,
         cut_share=cut_share(run.steady.requests),
         judged=run.result(objectives.compute).slo,
-        timeline=run.result(over_time.compute),
     )
 
 
@@ -177,7 +174,7 @@ def section(found: Latencies) -> Section:
         cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
     answer = _answer((everything or successes)[0])
-    drawn = (*_tail(found.rows, found.judged), *over_time.waits_over_time(found.timeline))
+    drawn = tuple(_tail(found.rows, found.judged))
     return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), COMPUTED)
 
 

@@ -23,7 +23,6 @@ from tailgauge_analysis.text.picture import (
     Panel,
     Picture,
     PlotCurve,
-    Tiles,
     Values,
 )
 
@@ -129,28 +128,3 @@ def bound_line(objective: ObjectiveResult, x: Values, y: Values) -> PlotCurve:
     name = f"{plain(objective.label, 60)}: {objective.line.bound}"
     colour = RED if objective.outcome == FAIL else GREEN
     return PlotCurve(x, y, name, colour=colour, dash="dash", hover="skip")
-
-
-def waits_over_time(timeline: Timeline) -> Iterator[Picture]:
-    """Draw the share of the requests of a time that waited so long."""
-    heat = timeline.heat
-    if heat is None:
-        return
-    shares = 100 * heat.counts / np.maximum(1, heat.counts.sum(axis=0))
-    tiles = Tiles(
-        x=heat.at_s,
-        y=heat.middle_ms,
-        values=np.where(heat.counts > 0, np.round(shares, 1), np.nan),
-        title="% of the<br>requests",
-        hover="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%",
-    )
-    yield Picture(
-        name="heat",
-        title=f"{timeline.wait} over time",
-        caption=(
-            f"One column per {bin_name(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests "
-            "by waiting time. Two bands are two kinds of answers; a band that rises is a growing queue."
-        ),
-        panels=(Panel(f"{timeline.wait} since<br>scheduled (ms, logarithmic)", (tiles,), scale="log"),),
-        height=300,
-    )

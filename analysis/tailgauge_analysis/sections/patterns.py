@@ -17,8 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste

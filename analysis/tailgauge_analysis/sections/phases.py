@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table

@@ -14,7 +14,7 @@ import pandas as pd
 
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import (
     UNIT,

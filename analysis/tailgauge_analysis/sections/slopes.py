@@ -37,7 +37,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.estimate import holm

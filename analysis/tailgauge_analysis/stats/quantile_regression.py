@@ -25,6 +25,13 @@ def fit(x: Floats, y: Floats, p: float) -> Floats:
     return coefficients
 
 
+def predicted(columns: dict[str, Floats], y: Floats, p: float) -> Floats:
+    """Return the quantile p of y that the columns predict in each row."""
+    x = np.stack(list(independent(columns).values()), axis=1)
+    values: Floats = x @ fit(x, y, p)
+    return values
+
+
 def errors(x: Floats, y: Floats, p: float, reps: int, combine: Floats | None = None) -> tuple[Floats, float]:
     """Return the standard errors of the coefficients, or of the rows of `combine`, and their degrees of freedom.
 

@@ -56,17 +56,6 @@ class Band:
     colour: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
-    """Values by x and y as colours, a row for each y; `title`: of their scale. NaN is not drawn."""
-
-    x: Values
-    y: Values
-    values: Floats
-    title: str
-    hover: str
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A shaded interval of x in every panel, or a line if both ends are the same. `name`: in the legend, if any."""
@@ -82,7 +71,7 @@ class Panel:
     """Curves over one y axis with a title; `height` is relative to other panels."""
 
     title: str
-    curves: Sequence[PlotCurve | Band | Tiles]
+    curves: Sequence[PlotCurve | Band]
     scale: Scale = "linear"
     height: float = 1.0
 

@@ -19,7 +19,7 @@ from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
 from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, NEITHER, RATE, SCHEDULED
 from tailgauge_analysis.metrics.steady import Steady, worst_of
-from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
 from tailgauge_analysis.text.formatting import percentile
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED
-from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.stats.quantiles import TOO_FEW, quantiles
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.verdict.client_error import allowed_ms

@@ -267,9 +267,9 @@ def compare(
     else:
         made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
-        from tailgauge_analysis.report.report import write
+        from tailgauge_analysis.report.report import write_report
 
-        page = write(made, out, screen.columns(), colours=False).html
+        page = write_report(made, out, screen.columns(), colours=False).html
     if as_json or as_markdown:
         paths = {"report": {"html": str(page)}} if page else {}
         click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
@@ -365,13 +365,15 @@ def endpoint(
         _replay(replay, given, host, port, lifeline=lifeline)
         return
     with loading():
+        from tailgauge.simulator.http.routes import application
         from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
         click.echo(f"listening on {url}")
 
     table, server = simulated(sets, profile, given)
-    serve(table, seed, server, host, port, on_listening=on_listening, lifeline=lifeline)
+    app = application(table, seed, server)
+    serve(app, server, host, port, on_listening=on_listening, lifeline=lifeline)
 
 
 def _check_replay() -> None:
@@ -389,14 +391,17 @@ def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifel
     answers = read_answers(path)
     counts = Counter(str(answer.facts.get("ended", "unknown"))[:40] for answer in answers)
     with loading():
-        from tailgauge.simulator.http.replay import serve_replay
+        from tailgauge.simulator.http.replay import replay
+        from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
         click.echo(f"listening on {url}")
         outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
         _print_progress(f"recorded answers in turn: {plain(outcomes)}")
 
-    serve_replay(answers, server_options(given), host, port, on_listening=on_listening, lifeline=lifeline)
+    options = server_options(given)
+    app = replay(answers, options)
+    serve(app, options, host, port, on_listening=on_listening, lifeline=lifeline)
 
 
 def simulated(

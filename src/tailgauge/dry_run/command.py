@@ -38,7 +38,6 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import PREFLIGHT, SCHEMA_VERSION, TURNS
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.simulated import ProxyTable
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.sessions import Turn
 from tailgauge.simulator.behaviours import tokens
@@ -113,8 +112,6 @@ def _possible(scenario: Scenario, schedule: Schedule) -> None:
         if traffic.reader.bytes_per_s is not None:
             text = "a slow reader needs real sockets: leave out --dry-run"
             raise UsageError(f"--dry-run: traffic.{name}.reader: {text}")
-    if scenario.simulated.proxy != ProxyTable():
-        raise UsageError("--dry-run: simulated.proxy: a proxy holds real bytes back: leave out --dry-run")
     outputs = float((schedule.output_tokens * schedule.turns).sum())
     per_chunk = scenario.simulated.tokens_per_chunk
     if outputs / per_chunk > MAX_CHUNKS:

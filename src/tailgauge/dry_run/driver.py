@@ -114,7 +114,7 @@ class Delivery:
     """One answer on its way. `watch`: number of the chunk that the client waits for, 0 for none."""
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
-        self._holds = answer.exchange.proxy.buffer_all  # a gateway keeps the answer back until it ends
+        self._holds = answer.exchange.is_held
         self._held: list[Callable[[], None]] = []  # what the client has not learned yet
         self.answer = answer
         self._client = client
@@ -289,7 +289,7 @@ class DryEndpoint:
     def through_gateway(self, exchange: Exchange) -> int:
         """A call passes the gateway: how long that takes, in ns."""
         table = self.core.table.gateway
-        exchange.proxy = gateway.proxy(table)
+        exchange.is_held = table.holds
         return gateway.delay_ns(table, self.core.seed, exchange.key)
 
     def serve(

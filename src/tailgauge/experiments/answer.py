@@ -16,6 +16,8 @@ from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis import (
+    EXITS,
+    Column,
     Measurement,
     ObjectiveLine,
     Picture,
@@ -23,13 +25,13 @@ from tailgauge_analysis import (
     Result,
     Section,
     Table,
+    TextFiles,
     Value,
     figures,
     plain_values,
     plural,
     sentence,
 )
-from tailgauge_analysis.text import section
 
 SCHEMA_VERSION: Literal[1] = 1
 NOTHING = "no answer: every run was INVALID, or there was no time for one"
@@ -64,7 +66,7 @@ class Answer:
     finding: Any
     sections: tuple[Section, ...] = ()
     smallest: str = ""
-    files: section.TextFiles = ()
+    files: TextFiles = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class Answer:
 
 def answered(
     kind: ExperimentKind, title: str, result: Result, finding: Any, tables: Iterable[Table], notes: Iterable[str] = (),
-    smallest: str = "", pictures: Sequence[Picture] = (), files: section.TextFiles = (),
+    smallest: str = "", pictures: Sequence[Picture] = (), files: TextFiles = (),
 ) -> Answer:  # fmt: skip
     """An answer with its evidence in one section."""
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
@@ -154,15 +156,19 @@ def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) ->
     """The first that holds."""
     if interrupted:
         return Exit.INTERRUPTED
-    return Exit.INVALID if measurement.verdict == INVALID else section.EXITS[result.outcome]
+    return Exit.INVALID if measurement.verdict == INVALID else EXITS[result.outcome]
 
 
 def report(of: AnswerFile) -> Report:
     """The report as every renderer gets it."""
-    planned, expected = [("planned", text) for text in of.planned], ("expected by the dry run", of.expected)
-    smallest = ("minimum detectable effect", of.smallest)
-    facts = (("took", of.took), *planned, smallest, expected, ("command", of.command))
-    columns: list[section.Column[RunRow]] = [
+    facts = (
+        ("took", of.took),
+        *(("planned", text) for text in of.planned),
+        ("minimum detectable effect", of.smallest),
+        ("expected by the dry run", of.expected),
+        ("command", of.command),
+    )
+    columns: list[Column[RunRow]] = [
         ("run", lambda one: one.name),
         ("verdict", lambda one: Value(one.verdict, outcome=one.verdict)),
         ("first reason", lambda one: one.reason),

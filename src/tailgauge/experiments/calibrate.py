@@ -15,7 +15,7 @@ from typing import Any
 from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
 from tailgauge.experiments.loads.planner import DRAIN_S, MOST_IN_FLIGHT, of_queue
-from tailgauge.experiments.loads.search import NextLoad, Search, bracket
+from tailgauge.experiments.loads.search import NextLoad, Search, TriedLoad, bracket
 from tailgauge.master.run_json import machine
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
@@ -55,38 +55,6 @@ class CalibrationRun:
     requests: int
     verdict: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CalibratedLoad:
-    """The runs at one load, at least one."""
-
-    runs: tuple[CalibrationRun, ...]
-
-    @property
-    def load(self) -> float:
-        """Return the planned requests/s."""
-        return self.runs[0].requests_per_s
-
-    @property
-    def arrived(self) -> float:
-        """Return the planned requests/s: the schedule is exact."""
-        return self.load
-
-    @property
-    def best(self) -> CalibrationRun:
-        """Return the run with the best verdict."""
-        return max(self.runs, key=lambda run: WORST_FIRST.index(run.verdict))
-
-    @property
-    def outcome(self) -> str:
-        """Return PASS if a run is VALID."""
-        return PASS if self.best.verdict == VALID else FAIL
-
-    @property
-    def leans(self) -> str:
-        """Return the outcome: a load is never inconclusive."""
-        return self.outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +153,8 @@ class CalibratePlanner(Planner):
         """Return the largest VALID load, with the reason of the first above it."""
         low, high = bracket(loads(self.results))
         finding = Calibration(
-            largest_valid=_best_run(low),
-            lowest_not_valid=_best_run(high),
+            largest_valid=None if low is None else low.runs[0],
+            lowest_not_valid=None if high is None else high.runs[0],
             planned_per_s=self._settings.planned,
             workers=self._base.workers,
             clock=self._scenario.clock,
@@ -209,14 +177,15 @@ def answer_s(scenario: Scenario) -> float:
     return (simulated.ttft_ms + chunks * simulated.chunk_gap_ms) / 1e3
 
 
-def loads(runs: Iterable[CalibrationRun]) -> list[CalibratedLoad]:
-    """Group runs by their load, ascending."""
-    ascending = sorted(runs, key=lambda run: run.requests_per_s)
-    return [CalibratedLoad(tuple(group)) for _, group in groupby(ascending, lambda run: run.requests_per_s)]
-
-
-def _best_run(load: CalibratedLoad | None) -> CalibrationRun | None:
-    return None if load is None else load.best
+def loads(runs: Iterable[CalibrationRun]) -> list[TriedLoad]:
+    """Group runs by their load, ascending, the best verdict first; one VALID run is enough."""
+    ascending = sorted(runs, key=lambda run: (run.requests_per_s, -WORST_FIRST.index(run.verdict)))
+    tried = []
+    for load, group in groupby(ascending, lambda run: run.requests_per_s):
+        of_load = tuple(group)
+        outcome = PASS if of_load[0].verdict == VALID else FAIL
+        tried.append(TriedLoad(load=load, arrived=load, runs=of_load, outcome=outcome, leans=outcome))
+    return tried
 
 
 def sentence(largest: CalibrationRun | None, above: CalibrationRun | None) -> str:

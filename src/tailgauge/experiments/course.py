@@ -23,17 +23,7 @@ from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis import (
-    COMPARABLE,
-    Check,
-    Measurement,
-    Run,
-    Steady,
-    reasons,
-)
-from tailgauge_analysis import (
-    worst_verdict as worst,
-)
+from tailgauge_analysis import COMPARABLE, Check, Measurement, Run, Steady, reasons, worst_verdict
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
@@ -48,11 +38,13 @@ class RunReading:
     """
 
     def __init__(self, folder: Path, checks: Sequence[Check]) -> None:
-        self.run = run = Run([folder])
-        self.evidence, self.frames = run.evidence, run.frames
-        self.run_id: str = run.record["run_id"]
-        against, attempts = reasons(checks, self.evidence), self.frames.attempts
-        self.verdict = worst(against)
+        self.run = Run([folder])
+        self.evidence = self.run.evidence
+        self.frames = self.run.frames
+        self.run_id: str = self.run.record["run_id"]
+        attempts = self.frames.attempts
+        against = reasons(checks, self.evidence)
+        self.verdict = worst_verdict(against)
         self.reason = against[0].text if against else ""
         self.calls = int(attempts["sent_at_ns"].notna().sum())
         self.tokens = int(attempts[list(_TOKENS)].sum().sum())
@@ -122,7 +114,8 @@ class Planner(ABC):
     has_dry_run = True
 
     def __init__(self, base: Base) -> None:
-        self._base, self._scenario = base, base.scenario
+        self._base = base
+        self._scenario = base.scenario
         self._number = 0  # of the last step
         self.spent_s = 0.0  # on the steps until now
         self._kept: list[StepResult] = []
@@ -132,9 +125,9 @@ class Planner(ABC):
         try:
             yield from self.steps()
         except SpentError as spent:
-            found = self.answer()
-            details = (f"{spent}: the answer is based on the runs until then", *found.result.details)
-            return replace(found, result=replace(found.result, details=details))
+            answer = self.answer()
+            details = (f"{spent}: the answer is based on the runs until then", *answer.result.details)
+            return replace(answer, result=replace(answer.result, details=details))
         return self.answer()
 
     @abstractmethod

@@ -24,12 +24,11 @@ from tailgauge.experiments.loads.planner import (
     Series,
     SeriesPlanner,
     Unit,
-    planned_traffic,
-    rate_unit,
+    holds,
 )
 from tailgauge.experiments.loads.run import LoadRun, latency_objectives, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search
-from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
+from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge_analysis import (
     FAIL,
     FILES_NOTE,
@@ -91,9 +90,8 @@ class CurvePlanner(SeriesPlanner):
 
     def __init__(self, base: Base) -> None:
         settings = base.table.curve
-        super().__init__(base, refused=settings.refused, precision=NARROW - 1, rest_s=settings.rest_s)
+        super().__init__(base, settings, NARROW - 1)
         self._settings = settings
-        self._wanted_s = settings.step_s
         self._points = settings.points
         arrival = base.scenario.arrival
         self._is_open = settings.by == RATE
@@ -110,12 +108,10 @@ class CurvePlanner(SeriesPlanner):
             least = math.ceil(count * (SHORTEST_S + RUN_S) / 60)
             text = f"{count} loads take {least} minutes or more: raise it, or give fewer loads"
             raise base.refused("experiment.minutes", text)
-        self._unit = Unit("requests in flight")
         self._today: float | None = arrival.closed.users if arrival.process == CLOSED else None
         if self._is_open:
             self._today = base.today()
-            self._planned = planned_traffic(base)
-            self._unit = rate_unit(self._planned)
+            self.plan_arrivals()
 
     @property
     def runs(self) -> list[LoadRun]:
@@ -165,15 +161,14 @@ class CurvePlanner(SeriesPlanner):
         return half is not None and last.served.value < GAINS * half.served.value
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
-        """Return the traffic at another load, without its shape."""
-        if not self._is_open:
-            return [("arrival", {"process": CLOSED, "closed": {"users": int(load), "think_s": 0.0}})]
-        flat = [] if self._scenario.arrival.process == TRACE else [("arrival.shape", None)]
-        return [("arrival.rate_per_s", load), *flat]
+        """Return the traffic at another load."""
+        if self._is_open:
+            return super().overrides_at(load)
+        return [("arrival", {"process": CLOSED, "closed": {"users": int(load), "think_s": 0.0}})]
 
     def name_of(self, load: float) -> str:
         """Name the load, for readers."""
-        return f"{load:.4g} {self._unit.name}" if self._is_open else f"{load:.0f} in flight"
+        return super().name_of(load) if self._is_open else f"{load:.0f} in flight"
 
     def fewest(self, load: float) -> float:
         """Return the seconds in which enough arrive; a closed loop always has some."""
@@ -231,7 +226,7 @@ class CurvePlanner(SeriesPlanner):
         """Judge today's load: by the interval, else by its own runs; without one whether any load holds."""
         if self._today is None:
             return INCONCLUSIVE if series.low is None else PASS
-        return series.outcome(self._today) or outcomes.get(self._today, INCONCLUSIVE)
+        return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
 
     def _saturation(self) -> tuple[Ends, Ends]:
         """Return output tokens/s and requests/s of the load that gave most tokens; without a value where none was too much.

@@ -11,17 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate, load_line
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, between, estimate, load_line
 from tailgauge.experiments.course import Base, RunReading, Step
 from tailgauge.experiments.loads import limits
 from tailgauge.experiments.loads.judge import JudgedLoad, is_limited
 from tailgauge.experiments.loads.limits import CAPACITY, OBJECTIVES, Bound
-from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, planned_traffic, rate_unit
+from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, holds
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
-from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge.scenario.figures import LATENCY
-from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import (
     FAIL,
     INCONCLUSIVE,
@@ -31,6 +28,7 @@ from tailgauge_analysis import (
     Cell,
     Column,
     Mark,
+    ObjectiveLine,
     Panel,
     Picture,
     PlotCurve,
@@ -89,23 +87,23 @@ class Sustained:
     without_cache: WithoutCache | None = None
     limits: tuple[Bound, ...] = ()
 
+    def text(self, per_s: float) -> str:
+        """Name a rate."""
+        return Unit(self.unit, self.requests_per_arrival).text(per_s)
+
+    def times(self, per_s: float) -> float:
+        """Return a rate relative to today's."""
+        return per_s / self.today_per_s
+
 
 class HeadroomPlanner(SeriesPlanner):
-    """The course, and its results. `overrides` go over those of every step."""
+    """The course, and its results."""
 
-    def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...] = ()) -> None:
-        settings = base.table.headroom
-        super().__init__(base, refused=settings.refused, precision=settings.precision, rest_s=settings.rest_s)
-        self._settings = settings
-        self._overrides = overrides
+    def __init__(self, base: Base) -> None:
+        self._settings = base.table.headroom
+        super().__init__(base, self._settings, self._settings.precision)
         self._today = base.today()
-        self._wanted_s = settings.step_s
-        latencies = [row for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
-        if settings.good and not latencies:
-            raise base.refused("experiment.headroom.good", "expected an objective on a latency in [slo]")
-        self._is_trace = base.scenario.arrival.process == TRACE
-        self._planned = planned_traffic(base)
-        self._unit = rate_unit(self._planned)
+        self.plan_arrivals()
 
     @property
     def runs(self) -> list[LoadRun]:
@@ -132,25 +130,12 @@ class HeadroomPlanner(SeriesPlanner):
         return search.next_loads(series.loads, known, ceiling)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
-        """Return today's traffic at another rate, without its shape."""
-        if load == self._today and not self._kept:
-            return list(self._overrides)
-        flat = [] if self._is_trace else [("arrival.shape", None)]
-        return [*self._overrides, ("arrival.rate_per_s", load), *flat]
-
-    def name_of(self, load: float) -> str:
-        """Name the load, for readers."""
-        return f"{load:.4g} {self._unit.name}"
+        """Return today's traffic at another rate; the first run keeps its shape."""
+        return super().overrides_at(load) if load != self._today or self._kept else []
 
     def measure(self, step: Step, reading: RunReading) -> LoadRun:
         """Measure a run."""
-        attempt: NextLoad = step.given
-        return measure(
-            attempt.load,
-            reading,
-            requests_per_arrival=self._planned.requests_per_arrival,
-            good=self._settings.good,
-        )
+        return measure(step.given.load, reading, requests_per_arrival=self._planned.requests_per_arrival)
 
     def answer(self) -> Answer:
         """Return what was found."""
@@ -162,25 +147,12 @@ class HeadroomPlanner(SeriesPlanner):
             requests_per_arrival=self._planned.requests_per_arrival,
         )
         if not self.results:
-            return answered(
-                "headroom",
-                "Sustained rate",
-                Result(INCONCLUSIVE, NOTHING, details=tuple(self.remarks)),
-                found,
-                [],
-            )
+            result = Result(INCONCLUSIVE, NOTHING, details=tuple(self.remarks))
+            return answered("headroom", "Sustained rate", result, found, [])
         series = self.series()
-        known = _by_headers(found, series) if self._settings.no_429 else _by_search(found, series)
+        found = _by_headers(found, series) if found.no_429 else _by_search(found, series)
         remarks = [SAME_TRACE] if self._is_trace else []
-        return _answer(
-            self._settings,
-            known or found,
-            series,
-            self.runs[0],
-            self._unit,
-            [*remarks, *self.remarks],
-            known is None,
-        )
+        return _answer(found, series, self._settings.need, [*remarks, *self.remarks])
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
@@ -197,22 +169,22 @@ def _by_search(found: Sustained, series: Series) -> Sustained:
         sustained_per_s=series.value,
         low_per_s=series.low,
         high_per_s=series.high,
-        growth=None if series.value is None else series.value / found.today_per_s,
+        growth=None if series.value is None else found.times(series.value),
         binding=binding,
         without_cache=_without_cache(bounds),
         limits=tuple(bounds),
     )
 
 
-def _by_headers(found: Sustained, series: Series) -> Sustained | None:
-    """Return what one run without a 429 shows; None if no header names a limit and today's rate is not shown to hold."""
+def _by_headers(found: Sustained, series: Series) -> Sustained:
+    """Return what one run without a 429 shows: no more than was known if no header names a limit and today's rate is not shown to hold."""
     holds = all(load.leans == PASS and not load.refused.k for load in series.loads)
     least = found.today_per_s if holds else 0.0
     bounds = [limits.raised(bound, least) for bound in series.bounds if bound.limit is not None]
     if bounds:
         found = replace(found, high_per_s=bounds[0].per_s.high, binding=bounds[0].kind)
     elif any(load.outcome != PASS for load in series.loads):
-        return None
+        return found
     low = min((bound.per_s.low for bound in bounds), default=found.today_per_s)
     return replace(found, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds))
 
@@ -229,108 +201,92 @@ def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
 # --- the answer -----------------------------------------------------------------------------------------------------
 
 
-def _answer(
-    settings: Settings,
-    found: Sustained,
-    series: Series,
-    first: LoadRun,
-    unit: Unit,
-    remarks: Sequence[str],
-    unknown: bool,
-) -> Answer:
+def _answer(found: Sustained, series: Series, need: float, remarks: Sequence[str]) -> Answer:
     today = found.today_per_s
-    text, details = (NO_HEADER, []) if unknown else _text(found, series, first, unit)
+    is_unknown = found.low_per_s is None and found.high_per_s is None
+    text, details = _text(found, series)
     problems: list[str] = []
     if found.without_cache is not None:
         breaks = found.without_cache.high_per_s < today
-        cache = _cache_text(found.without_cache, today, breaks=breaks)
+        cache = _cache_text(found, found.without_cache, breaks=breaks)
         (problems if breaks else details).append(cache)
     rows = []
-    if found.low_per_s is not None or found.high_per_s is not None:
-        rows = [_objective(f"today's {figures(today)} {unit.name}", today, found, unit)]
-        if settings.need:
-            rows.append(_objective(f"growth to {_times(settings.need)}", settings.need * today, found, unit))
-    tables = [Table.of("Rates", series.loads, _rate_columns(series.loads, today, unit), RATES_NOTE)]
+    if not is_unknown:
+        rows = [_objective(f"today's {figures(today)} {found.unit}", today, found)]
+        if need:
+            rows.append(_objective(f"growth to {_times(need)}", need * today, found))
+    tables = [Table.of("Rates", series.loads, _rate_columns(series.loads, found), RATES_NOTE)]
     if found.limits:
-        tables.append(Table.of("Limits", found.limits, _limit_columns(unit), LIMITS_NOTE))
-    result = Result(
-        worst_outcome(row.outcome for row in rows),
-        text,
-        tuple(rows),
-        (*details, *remarks),
-        problems=tuple(problems),
-    )
+        tables.append(Table.of("Limits", found.limits, _limit_columns(found.unit), LIMITS_NOTE))
+    outcome = worst_outcome(row.outcome for row in rows)
+    result = Result(outcome, text, tuple(rows), (*details, *remarks), problems=tuple(problems))
     smallest = ""
     if found.low_per_s and found.high_per_s:
         smallest = f"a change of the sustainable rate by {share(found.high_per_s / found.low_per_s - 1)}"
-    notes = _notes(settings, found, series, unit)
-    return answered(
-        "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(series, found, unit)
-    )
+    pictures = _pictures(series, found)
+    notes = _notes(found, series)
+    return answered("headroom", "Sustained rate", result, found, tables, notes, smallest, pictures)
 
 
-def _objective(name: str, needed: float, found: Sustained, unit: Unit) -> Any:
-    outcome = INCONCLUSIVE
-    if found.low_per_s is not None and found.low_per_s >= needed:
-        outcome = PASS
-    elif found.high_per_s is not None and found.high_per_s <= needed:
-        outcome = FAIL
-    return load_line(
-        name, outcome, needed, (found.sustained_per_s, found.low_per_s, found.high_per_s), unit.name
-    )
+def _objective(name: str, needed: float, found: Sustained) -> ObjectiveLine:
+    ends = (found.sustained_per_s, found.low_per_s, found.high_per_s)
+    return load_line(name, holds(needed, *ends[1:]) or INCONCLUSIVE, needed, ends, found.unit)
 
 
-def _text(found: Sustained, series: Series, first: LoadRun, unit: Unit) -> tuple[str, list[str]]:
+def _text(found: Sustained, series: Series) -> tuple[str, list[str]]:
     """Say the answer in a sentence, and how much of today's traffic that is, with what binds."""
-    low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
-    today = f"today's {unit.text(found.today_per_s)}"
+    low = found.low_per_s
+    value = found.sustained_per_s
+    high = found.high_per_s
+    today = f"today's {found.text(found.today_per_s)}"
     binds = f"{limit_name(found.binding)} binds first"
     if low is None and high is None:
+        if found.no_429:
+            return NO_HEADER, []
         highest = figures(max(load.load for load in series.loads))
         allowed = share(found.refused_at_most)
-        return f"too few calls to show that up to {highest} {unit.name} fewer than {allowed} are refused", []
+        return f"too few calls to show that up to {highest} {found.unit} fewer than {allowed} are refused", []
     if low is None:
-        return f"no sustainable rate was found: {unit.text(high or 0.0)} already fail", [binds]
+        return f"no sustainable rate was found: {found.text(high or 0.0)} already fail", [binds]
     if high is None:
-        return f"at least {unit.text(low)} can be sustained", [
-            f"{_times(low / found.today_per_s)} {today}; no limit was met"
-        ]
-    ends = f"{figures(low)} – {figures(high)}"
-    if value is None:
-        met = f"{first.refused.k:,} calls were refused" if first.refused.k else "without a single 429"
-        times = _between(low / found.today_per_s, high / found.today_per_s)
-        return f"{ends} {unit.name} can be sustained, from one run ({met})", [f"{times} {today}; {binds}"]
-    times = _times(value / found.today_per_s)
-    return f"{unit.text(value)} can be sustained (CI {ends})", [f"{times} {today}; {binds}"]
+        details = [f"{_times(found.times(low))} {today}; no limit was met"]
+        return f"at least {found.text(low)} can be sustained", details
+    ends = between(low, high)
+    if value is not None:
+        details = [f"{_times(found.times(value))} {today}; {binds}"]
+        return f"{found.text(value)} can be sustained (CI {ends})", details
+    refused = series.loads[0].runs[0].refused.k
+    met = f"{refused:,} calls were refused" if refused else "without a single 429"
+    details = [f"{_between(found.times(low), found.times(high))} {today}; {binds}"]
+    return f"{ends} {found.unit} can be sustained, from one run ({met})", details
 
 
-def _cache_text(without: WithoutCache, today: float, *, breaks: bool) -> str:
+def _cache_text(found: Sustained, without: WithoutCache, *, breaks: bool) -> str:
     """Say what a cold cache leaves of today's traffic; `breaks`: less than all of it."""
-    ends = _between(without.low_per_s / today, without.high_per_s / today)
+    ends = _between(found.times(without.low_per_s), found.times(without.high_per_s))
     only = "only " if breaks else ""
     return f"without the prompt cache {only}{ends} of today's traffic fits"
 
 
-def _notes(settings: Settings, found: Sustained, series: Series, unit: Unit) -> Iterator[str]:
-    if settings.no_429:
+def _notes(found: Sustained, series: Series) -> Iterator[str]:
+    if found.no_429:
         unseen = [bound.kind for bound in found.limits if not bound.is_known]
         if unseen:
             yield f"the interval is wide: nothing was refused, so the burst size of {listed(map(limit_name, unseen))} is unknown"
         return
     open_rates = [figures(load.load) for load in series.loads if load.outcome == INCONCLUSIVE]
     if open_rates:
-        yield f"inconclusive at {', '.join(open_rates)} {unit.name}"
+        yield f"inconclusive at {', '.join(open_rates)} {found.unit}"
     if series.contradicted is not None:
-        sustains = unit.text(series.contradicted.per_s.value)
+        sustains = found.text(series.contradicted.per_s.value)
         yield CONTRADICTED.format(limit_name(series.contradicted.kind), sustains)
     kinds = limits.by_kind([run for load in series.loads for run in load.runs])
     if "ramp" in kinds:
         yield "an acceleration limit refused calls: set experiment.headroom.growth lower"
     if "spend" in kinds:
         yield "the spending limit refused calls: the answer is based on the runs before"
-    refused = any(
-        load.outcome == FAIL and (load.refused.low or 0.0) > settings.refused for load in series.loads
-    )
+    failed = [load for load in series.loads if load.outcome == FAIL]
+    refused = any((load.refused.low or 0.0) > found.refused_at_most for load in failed)
     if refused and series.by is None and series.contradicted is None:
         yield "no limit explains the refusals: the interval is based on the tried rates alone"
 
@@ -352,23 +308,22 @@ def _between(low: float | None, high: float | None) -> str:
 # --- tables and the figure ------------------------------------------------------------------------------------------
 
 
-def _rate_columns(loads: Sequence[JudgedLoad], today: float, unit: Unit) -> Iterator[Column[JudgedLoad]]:
-    yield unit.name, lambda load: figures(load.load)
-    yield "times today", lambda load: f"{load.load / today:.3g}"
+def _rate_columns(loads: Sequence[JudgedLoad], found: Sustained) -> Iterator[Column[JudgedLoad]]:
+    yield found.unit, lambda load: figures(load.load)
+    yield "times today", lambda load: f"{found.times(load.load):.3g}"
     yield "refused of attempts", lambda load: share_cell(load.refused)
-    yield f"answered {unit.name}", _served
+    yield f"answered {found.unit}", _served
     if any(load.objectives for load in loads):
         yield "beyond [slo]", _beyond
     yield "sustained", lambda load: Value(load.outcome.lower(), outcome=load.outcome)
-    yield (
-        "429s by",
-        lambda load: (
-            ", ".join(kind_name(kind) for kind, _ in limits.by_kind(load.runs).most_common()) or NONE
-        ),
-    )
+    yield "429s by", _refused_by
     yield "backlog grows", _grows
     yield "runs", lambda load: f"{len(load.runs)}"
     yield "requests", lambda load: f"{sum(run.requests for run in load.runs):,}"
+
+
+def _refused_by(load: JudgedLoad) -> str:
+    return ", ".join(kind_name(kind) for kind, _ in limits.by_kind(load.runs).most_common()) or NONE
 
 
 def _served(load: JudgedLoad) -> str:
@@ -388,12 +343,12 @@ def _grows(load: JudgedLoad) -> str:
     return f"{growing} of {len(load.runs)}" if growing else "no"
 
 
-def _limit_columns(unit: Unit) -> Iterator[Column[Bound]]:
+def _limit_columns(unit: str) -> Iterator[Column[Bound]]:
     yield "limit", lambda bound: kind_name(bound.kind)
     yield "429s", lambda bound: NONE if bound.limit is None else f"{bound.limit.refused:,}"
     yield "per second", lambda bound: NONE if bound.limit is None else _rate(bound.limit.rate)
     yield "burst", _burst
-    yield f"sustained {unit.name}", lambda bound: _rate(bound.per_s, is_exact=bound.is_known)
+    yield f"sustained {unit}", lambda bound: _rate(bound.per_s, is_exact=bound.is_known)
     yield "without cache", _uncached
 
 
@@ -419,7 +374,7 @@ def _rate(rate: Interval, *, is_exact: bool = True) -> Value:
     return cell if is_exact else Value(cell.interval or cell.text)
 
 
-def _pictures(series: Series, found: Sustained, unit: Unit) -> tuple[Picture, ...]:
+def _pictures(series: Series, found: Sustained) -> tuple[Picture, ...]:
     """Draw the refused share by rate, and where the sustainable rate lies."""
     if len(series.loads) < 2:
         return ()
@@ -436,7 +391,7 @@ def _pictures(series: Series, found: Sustained, unit: Unit) -> tuple[Picture, ..
         title="Calls refused at each rate",
         caption=FIGURE_NOTE,
         panels=(Panel("refused, %", (curve, bound)),),
-        x=unit.name,
+        x=found.unit,
         marks=marks,
     )
     return (picture,)

@@ -23,7 +23,7 @@ import numpy as np
 from tailgauge.experiments.answer import NONE, Answer, answered
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.experiments.loads.planner import MOST_IN_FLIGHT, planned_traffic, rate_unit
-from tailgauge.experiments.loads.search import Search
+from tailgauge.experiments.loads.search import Search, TriedLoad
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import ADAPTIVE, Delay
@@ -187,23 +187,6 @@ class ComparedLoad:
     missed: Contrast | None
     run: HedgedRun
 
-    @property
-    def arrived(self) -> float:
-        """Return the planned load."""
-        return self.load
-
-    @property
-    def runs(self) -> tuple[HedgedRun]:
-        """Return its run."""
-        return (self.run,)
-
-    @property
-    def outcome(self) -> str:
-        """Return FAIL where lower loads are to be tried."""
-        return FAIL if self.label in TOO_HIGH else PASS
-
-    leans = outcome
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedging:
@@ -267,7 +250,7 @@ class HedgingPlanner(Planner):
         for runs in range(loads, 0, -1):
             tried = self._loads()
             unknown = [load.load for load in tried if load.label == BACKLOG]
-            next_loads = search.next_loads(tried)
+            next_loads = search.next_loads([_tried(load) for load in tried])
             if unknown:
                 yield from self.run([self._step(unknown[0], runs, hedged=False)])
             elif next_loads:
@@ -374,6 +357,12 @@ def _tested(base: Base) -> str:
         text = f"expected one of the tables of [traffic] that hedge: {names}"
         raise base.refused("experiment.hedging.traffic", text)
     return tested[0]
+
+
+def _tried(load: ComparedLoad) -> TriedLoad:
+    """Tell the search where lower loads are to be tried."""
+    outcome = FAIL if load.label in TOO_HIGH else PASS
+    return TriedLoad(load=load.load, arrived=load.load, runs=(load.run,), outcome=outcome, leans=outcome)
 
 
 def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:

@@ -51,8 +51,11 @@ class DryRunner:
     def run(self, steps: Sequence[Prepared]) -> Paths:
         """Run each."""
         for one in steps:
-            of = one.settings
-            yield dry_run(of.scenario, of.schedule, of.scenario_file, of.overrides, self._out).path
+            settings = one.settings
+            scenario_file = settings.scenario_file
+            yield dry_run(
+                settings.scenario, settings.schedule, scenario_file, settings.overrides, self._out
+            ).path
 
 
 class RealRunner:
@@ -62,7 +65,8 @@ class RealRunner:
 
     def __init__(self, out: Path, workers: int, log: Path, progress: Progress) -> None:
         self._options = [f"--workers={workers}", "--json", f"--out={out}", *plugin.options()]
-        self._log, self._progress = log, progress
+        self._log = log
+        self._progress = progress
         self._ended: float | None = None  # of the last run
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
@@ -103,7 +107,8 @@ class RealRunner:
     def _folder(self, one: Prepared, line: str) -> Path:
         try:
             facts: dict[str, Any] = json.loads(line)
-            code, folder = Exit(facts["exit_code"]), Path(facts["run_dir"])
+            code = Exit(facts["exit_code"])
+            folder = Path(facts["run_dir"])
         except (ValueError, KeyError) as error:
             raise self._failure(one, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:

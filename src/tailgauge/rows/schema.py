@@ -333,7 +333,6 @@ class ServerLogRow:
     last_due_at_ns: Annotated[Int64 | None, "when the last of them was due"] = None
     error_status: Annotated[Int16 | None, "status that its error stands for, also of an error inside a 200; null without an error"] = None
     stop_reason: Annotated[String | None, "why the answer ended, as it says; null where it says nothing"] = None
-    spellings: Annotated[String | None, "spellings of its answer, comma-separated: see `tailgauge docs simulator`"] = None
 # fmt: on
 
 

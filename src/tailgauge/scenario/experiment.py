@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, model_validator
 
-from tailgauge.table import NonNegative, Positive, Share, Table
+from tailgauge.table import NonNegative, Positive, Table
 
 # A row an experiment: its planner, which loads pandas, by its place. Its settings are a table of `Experiment`.
 EXPERIMENTS = {
@@ -49,8 +49,6 @@ class Headroom(Table):
 
     refused: float = Field(0.01, gt=0, le=0.5)
     """allowed share of calls with a 429 or an overload at a sustained rate"""
-    good: Share = 0.0
-    """required share of requests that meet every objective of [slo]; 0: each objective on a latency by itself"""
     growth: float = Field(1.25, gt=1, le=2)
     """rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute; without any limit
     it is doubled

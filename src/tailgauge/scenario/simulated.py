@@ -14,9 +14,7 @@ from tailgauge.scenario.prices import cached_from
 from tailgauge.table import Count, NonNegative, Positive, Share, Sigma, Table
 
 FIXED = "fixed"
-Router = Literal["random", "least_loaded", "prefix_affinity", "hash"]
-Reservation = Literal["growth", "full"]
-DraftDistribution = Literal["none", "fixed", "binomial", "geometric"]
+Router = Literal["random", "least_loaded"]
 CancelMode = Literal["immediate", "next_step", "after_ms", "never"]
 FaultKind = Literal[
     "status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers",
@@ -28,13 +26,6 @@ HeaderFamily = Literal[
 ]  # fmt: skip
 RetryAfter = Literal["seconds", "milliseconds", "date", "none"]
 RefusalCategory = Literal["cyber", "bio", "frontier_llm", "reasoning_extraction", "general_harms"]
-Spelling = Literal[
-    "empty_data", "unknown_event", "done_after_stop", "content_in_start", "content_list", "tool_without_index",
-    "tool_input_object", "reasoning", "reasoning_details", "thinking_in_text", "done_by_prefix", "no_done",
-    "no_model_first", "no_usage", "usage_zeros", "usage_only_in_delta", "usage_in_choice", "usage_in_x_groq",
-    "usage_on_every_chunk", "usage_deepseek", "usage_kimi", "usage_litellm", "usage_vllm", "input_beyond_prompt",
-    "output_beyond_limit",
-]  # fmt: skip
 ProfileName = Literal[
     "fixed", "tiny", "haiku", "sonnet", "opus", "llama3-8b-h100", "llama2-70b-h100-tp8",
     "llama2-70b-h100-tp4", "llama2-70b-a100-tp8",
@@ -54,26 +45,18 @@ class EngineTable(Table):
     """queue length per replica; further calls are rejected as overloaded"""
     token_budget: Count | None = None
     """tokens per step, prompts and answers together"""
-    prefill_first: bool | None = None
-    """whole prompts before any decoding"""
     kv_blocks: Count | None = None
     """KV memory per replica, in blocks"""
     block_tokens: int | None = Field(None, ge=1, le=4096)
     """tokens of a block"""
-    reservation: Reservation | None = None
-    """blocks are allocated as the context grows, or all at admission"""
     step_ms: Positive | None = None
     """fixed part of a step's duration"""
     overhead_ms: NonNegative | None = None
     """median delay before a call reaches its replica"""
     overhead_sigma: Sigma | None = None
     """sigma of that delay's logarithm"""
-    draft_distribution: DraftDistribution | None = None
-    """distribution of tokens per step with speculative decoding"""
     draft_tokens: int | None = Field(None, ge=0, le=64)
-    """drafted tokens per step"""
-    draft_accept: Share | None = None
-    """probability that a drafted token is accepted"""
+    """tokens per step beyond the first, as with speculative decoding"""
     cancel_mode: CancelMode | None = None
     """when the engine stops a cancelled call"""
     cancel_after_ms: NonNegative | None = None
@@ -194,17 +177,6 @@ class FaultTable(Table):
     """category of a refusal, in `stop_details` of the Anthropic protocol"""
     retry_after_s: int | None = Field(None, ge=0, le=86_400)
     """`retry-after` of an HTTP error"""
-
-
-class ProxyTable(Table):
-    """A buffering proxy in front of the endpoint."""
-
-    buffer_bytes: int = Field(0, ge=0, le=1_000_000_000)
-    """buffer size; 0: off"""
-    buffer_ms: NonNegative = 0.0
-    """maximum time that bytes are buffered; 0: off"""
-    buffer_all: bool = False
-    """buffers until the response ends"""
 
 
 class GatewayTable(Table):
@@ -349,13 +321,10 @@ class Simulated(Table):
     cache: CacheTable = CacheTable()
     stragglers: StragglersTable = StragglersTable()
     faults: Mapping[str, FaultTable] = {}
-    proxy: ProxyTable = ProxyTable()
     gateway: GatewayTable = GatewayTable()
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()
     natural: NaturalTable = NaturalTable()
-    spellings: Mapping[Spelling, Share] = {}
-    """share of the answers with each spelling: see `tailgauge docs simulator`"""
     served: ServedTable = ServedTable()
     search: SearchTable = SearchTable()
     jobs: JobsTable = JobsTable()

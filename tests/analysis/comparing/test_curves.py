@@ -28,7 +28,7 @@ def compared(tmp_path):
         if keys:
             tree = json.loads(files[1].read_text())
             files[1].write_text(json.dumps({**tree, **keys}))
-        return compare(files, 0.05, "x")[0]
+        return compare(files, 0.05, "x")
 
     return of
 

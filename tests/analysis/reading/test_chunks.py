@@ -58,7 +58,7 @@ def by_hand(rows):
     return {key: np.diff(times).tolist() for key, times in found.items()}
 
 
-@pytest.fixture(params=["in order", "interleaved", "shuffled", "with holes", "repeated"])
+@pytest.fixture(params=["in order", "interleaved", "shuffled", "with holes"])
 def rows(request):
     rng = np.random.default_rng(7)
     rows = rows_of(11)
@@ -68,7 +68,6 @@ def rows(request):
         "interleaved": np.lexsort((np.arange(n), np.asarray(rows["chunk_index"]) // 5)),
         "shuffled": rng.permutation(n),
         "with holes": np.flatnonzero(rng.random(n) < 0.6),
-        "repeated": np.concatenate((np.arange(n), np.arange(n // 2))),
     }[request.param]
     return taken(rows, order)
 

@@ -85,7 +85,7 @@ def report_data(*folders):
     """Contents of the report, after looking for numbers that are none in all that would be written."""
     findings = Run(folders)
     report = build(findings)
-    page, text = html(report, []), markdown(report)
+    page, text = html(report), markdown(report)
     body = re.sub(r"<(pre|script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
     expected = terminal(report, Path("report.html"), 80)
     found = [hit for shown in (body, text, expected) for hit in NO_NUMBER.findall(shown)]
@@ -150,7 +150,7 @@ def test_bytes_that_flipped_are_found(copy):
 def test_every_share_states_of_what(rich):
     """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
     report = build(Run([rich]))
-    text, page = markdown(report), html(report, [])
+    text, page = markdown(report), html(report)
     rows = text.splitlines()
     tops = [row for row, below in pairwise(rows) if below.startswith("|---")]
     assert len(tops) > 10

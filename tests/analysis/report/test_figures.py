@@ -11,7 +11,7 @@ import pytest
 from run_folders.dry_runs import dry_run_of
 from run_folders.loaded import LoadedRun
 
-from tailgauge_analysis.metrics.timeline import Timeline, heat, width, windows
+from tailgauge_analysis.metrics.timeline import Timeline, width, windows
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.plot import LIBRARY, library, plot
@@ -54,7 +54,7 @@ def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(d
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
     plots = drawn(n=400)
 
-    assert list(plots) == ["timeline", "classes", "tail", "heat", "tokens", "gaps", "client"]
+    assert list(plots) == ["timeline", "classes", "tail", "tokens", "gaps", "client"]
     for name, tree in plots.items():
         for key, axis in axes(tree).items():
             title = axis["title"]["text"]
@@ -143,14 +143,6 @@ def test_the_caption_names_the_window_or_why_there_is_none(write):
     assert "TTFT p99" not in few[1]
 
 
-def test_requests_before_the_start_are_drawn_at_the_start():
-    """No run has them; damaged rows may."""
-    found = heat(np.linspace(-50, -10, 200), np.linspace(1, 100, 200))
-
-    assert found is not None
-    assert (found.counts.sum(), len(found.at_s)) == (200, 1)
-
-
 def test_the_tail_levels_off_at_the_share_of_failures():
     curve = tail_curve(np.arange(1.0, 91.0), 1 - np.arange(1, 91) / 100, "")
     x, y = curve.x, curve.y
@@ -199,7 +191,6 @@ def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
 
     assert tree["layout"]["yaxis"]["title"]["text"] == "Join since<br>scheduled (ms)"
     assert [t["name"] for t in tree["data"] if 120.0 in t["y"]]
-    assert drawn["heat"].title == "Join over time"
 
 
 def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_results(tmp_path):

@@ -42,7 +42,7 @@ SECTION = Section(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("render", [lambda report: html(report, []), markdown])
+@pytest.mark.parametrize("render", [html, markdown])
 def test_everything_of_a_report_is_shown(render):
     shown = render(report_of(SECTION)).replace("\\", "").replace("&lt;", "<")
 
@@ -56,7 +56,7 @@ def test_everything_of_a_report_is_shown(render):
 
 
 def test_the_page_says_its_outcome_in_title_icon_and_colour():
-    failed, passed = html(report_of(), []), html(report_of(outcome=PASS), [])
+    failed, passed = html(report_of()), html(report_of(outcome=PASS))
 
     assert "<title>FAIL · overload · Tailgauge</title>" in failed
     assert '<body class="bad">' in failed
@@ -68,7 +68,7 @@ def test_the_page_says_its_outcome_in_title_icon_and_colour():
 
 def test_the_result_of_an_invalid_run_is_struck_out_and_not_the_headline():
     report = report_of(outcome=PASS, verdict="INVALID")
-    page, text = html(report, []), markdown(report)
+    page, text = html(report), markdown(report)
 
     assert "<title>INVALID · overload" in page
     assert '<body class="bad">' in page
@@ -83,7 +83,7 @@ def test_untrusted_text_stays_text():
     )
     report = report_of(section, text=EVIL)
 
-    assert "<script>alert" not in html(report, [])
+    assert "<script>alert" not in html(report)
     assert "<script" not in markdown(report)
     assert "\n~~" not in markdown(report)
 

@@ -139,7 +139,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
         assert "10 attempts read slowly on purpose" in shown
     assert "40.0% of 10 calls hedged, 75.0% of the hedges won" in page
     assert "2 requests: budget 2" in page
-    assert "retry 10" in text
+    assert "attempts per call" in text
     assert "| fan | fan\\_out | 10 | 5 | 50 |" in text
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))

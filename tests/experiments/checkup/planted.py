@@ -10,7 +10,7 @@ from experiments.by_dry_run import conducted_on
 
 from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.plan import PROBES
-from tailgauge.experiments.command import Conducted
+from tailgauge.experiments.conduct import Conducted
 from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.packaged import find
@@ -32,8 +32,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "pace": {f"{ENGINE}.step_ms": 80.0, f"{ENGINE}.slots": 64},
     "tail": {"simulated.stragglers": {"slow_share": 0.2, "slow_factor": 10.0}, f"{ENGINE}.step_ms": 6.0, f"{ENGINE}.slots": 64},
     "not_streamed": {"traffic.assistant.stream": False},
-    "held_back": {f"{ENGINE}.draft_distribution": "fixed", f"{ENGINE}.draft_tokens": 31, f"{ENGINE}.draft_accept": 1.0},
-    "coalesced": {f"{ENGINE}.draft_distribution": "fixed", f"{ENGINE}.draft_tokens": 7, f"{ENGINE}.draft_accept": 1.0},
+    "held_back": {f"{ENGINE}.draft_tokens": 31},
+    "coalesced": {f"{ENGINE}.draft_tokens": 7},
     "stalled": {"simulated.faults.planted": {"kind": "stall", "share": 0.15, "at_chunk": 5, "seconds": 1.5}},
     "broken": {"simulated.faults.planted": {"kind": "cut", "share": 0.1, "at_chunk": 5}},
     "refused": {f"{LIMITS}.rpm": 300, f"{LIMITS}.burst": 5},

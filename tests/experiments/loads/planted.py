@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from experiments import by_dry_run
 
-from tailgauge.experiments.command import Conducted
+from tailgauge.experiments.conduct import Conducted
 
 TODAY, LIMIT = 4.0, 10.0  # requests/s
 PROMPT, OUTPUT = 200, 20  # tokens

@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tailgauge.experiments.loads.run import Interval
-from tailgauge.experiments.loads.search import NextLoad, Search, bracket
+from tailgauge.experiments.loads.search import NextLoad, Search, TriedLoad, bracket
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS
 
 SEARCH = Search(start=4.0, least=0.1, most=40.0, growth=1.25, narrow=1.05, confirm=3, period_s=40.0)
 
 
-@dataclass(frozen=True)
-class Tried:
+def tried_load(load: float, outcome: str = PASS, leans: str = PASS, runs: int = 1) -> TriedLoad:
     """A load that was run."""
-
-    load: float
-    outcome: str = PASS
-    leans: str = PASS
-    runs: tuple[Any, ...] = (None,)
-
-    @property
-    def arrived(self) -> float:
-        """As planned."""
-        return self.load
+    return TriedLoad(load=load, arrived=load, runs=(None,) * runs, outcome=outcome, leans=leans)
 
 
-def fails(load: float, runs: int = 1) -> Tried:
+def fails(load: float, runs: int = 1) -> TriedLoad:
     """A load that fails."""
-    return Tried(load, FAIL, FAIL, (None,) * runs)
+    return tried_load(load, FAIL, FAIL, runs)
 
 
-def next_loads(tried: list[Tried], search: Search = SEARCH, **known: Any) -> list[float]:
+def next_loads(tried: list[TriedLoad], search: Search = SEARCH, **known: Any) -> list[float]:
     """The loads that come next."""
     return [load.load for load in search.next_loads(tried, **known)]
 
 
 def test_the_search_begins_at_todays_load_and_goes_up_by_steps() -> None:
     assert next_loads([]) == [4.0]
-    assert next_loads([Tried(4.0)]) == [5.0]
+    assert next_loads([tried_load(4.0)]) == [5.0]
 
 
 def test_towards_a_named_limit_it_goes_up_at_most_twice_in_a_minute() -> None:
-    assert next_loads([Tried(4.0)], ceiling=100.0) == [pytest.approx(4 * 2 ** (40 / 60), rel=1e-3)]
-    assert next_loads([Tried(4.0)], ceiling=5.5) == [pytest.approx(5.5 * 1.05, rel=1e-3)]
+    assert next_loads([tried_load(4.0)], ceiling=100.0) == [pytest.approx(4 * 2 ** (40 / 60), rel=1e-3)]
+    assert next_loads([tried_load(4.0)], ceiling=5.5) == [pytest.approx(5.5 * 1.05, rel=1e-3)]
 
 
 def test_where_todays_load_fails_it_goes_down_and_gives_up_in_the_end() -> None:
@@ -55,37 +45,39 @@ def test_where_todays_load_fails_it_goes_down_and_gives_up_in_the_end() -> None:
 
 
 def test_inconclusive_loads_count_by_what_they_lean_to_until_the_gap_is_narrow() -> None:
-    tried = [Tried(4.0, INCONCLUSIVE), Tried(9.0, INCONCLUSIVE, FAIL)]
+    tried = [tried_load(4.0, INCONCLUSIVE), tried_load(9.0, INCONCLUSIVE, FAIL)]
 
     assert next_loads(tried) == [6.0]
-    assert next_loads([Tried(8.8), fails(9.0)]) == [8.8, 9.0]
+    assert next_loads([tried_load(8.8), fails(9.0)]) == [8.8, 9.0]
 
 
 def test_both_ends_are_confirmed_and_then_it_is_over() -> None:
-    confirmed = (None,) * 3
+    confirmed = 3
 
-    assert SEARCH.next_loads([Tried(8.8), fails(9.0, 2)]) == [NextLoad(8.8, 2), NextLoad(9.0, 1)]
-    assert next_loads([Tried(8.8, runs=confirmed), fails(9.0, 3)]) == []
+    assert SEARCH.next_loads([tried_load(8.8), fails(9.0, 2)]) == [NextLoad(8.8, 2), NextLoad(9.0, 1)]
+    assert next_loads([tried_load(8.8, runs=confirmed), fails(9.0, 3)]) == []
 
 
 def test_once_a_limit_is_known_a_load_just_below_it_is_confirmed() -> None:
     known = Interval(10.0, 9.9, 10.1)
-    (below,) = SEARCH.next_loads([Tried(4.0), fails(12.0)], known)
+    (below,) = SEARCH.next_loads([tried_load(4.0), fails(12.0)], known)
 
     assert below == NextLoad(pytest.approx(10 / 1.05, rel=1e-3), 3)
-    assert next_loads([Tried(4.0), Tried(below.load, runs=(None,) * 3), fails(12.0)], known=known) == []
+    assert next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known=known) == []
 
 
 def test_where_nothing_fails_the_highest_load_is_confirmed() -> None:
-    assert SEARCH.next_loads([Tried(40.0)]) == [NextLoad(40.0, 2)]
-    assert next_loads([Tried(40.0, runs=(None,) * 3)]) == []
+    assert SEARCH.next_loads([tried_load(40.0)]) == [NextLoad(40.0, 2)]
+    assert next_loads([tried_load(40.0, runs=3)]) == []
 
 
 def test_on_both_sides_loads_come_ever_closer_and_none_is_run_twice() -> None:
     search = replace(SEARCH, on_both_sides=True)
-    tried = [Tried(8.0), fails(32.0)]
+    tried = [tried_load(8.0), fails(32.0)]
     first = next_loads(tried, search)
-    again = next_loads([*tried, *(Tried(load, INCONCLUSIVE) for load in first[:2]), fails(first[2])], search)
+    again = next_loads(
+        [*tried, *(tried_load(load, INCONCLUSIVE) for load in first[:2]), fails(first[2])], search
+    )
 
     assert first == [pytest.approx(8 * 2**power, rel=1e-3) for power in (0.5, 1, 1.5)]
     assert not set(first) & set(again)
@@ -93,7 +85,7 @@ def test_on_both_sides_loads_come_ever_closer_and_none_is_run_twice() -> None:
 
 
 def test_the_ends_are_the_largest_that_holds_below_the_smallest_that_fails() -> None:
-    low, high = bracket([Tried(4.0), Tried(6.0), fails(8.0), Tried(10.0), fails(12.0)])
+    low, high = bracket([tried_load(4.0), tried_load(6.0), fails(8.0), tried_load(10.0), fails(12.0)])
 
     assert low is not None
     assert high is not None

@@ -42,7 +42,6 @@ class Fluid:
         self,
         index: int,
         config: EngineConfig,
-        seed: int,  # noqa: ARG002 - a Batch's arguments
         hooks: Hooks,
         left: Callable[[Call], None],
         *,

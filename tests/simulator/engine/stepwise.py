@@ -25,8 +25,6 @@ def chunk_times_ns(config, arrivals):
         prefilling = [c for c in running if c["left"]]
         decoding = [c for c in running if c["left"] == 0]
         chunks = _chunks(config, prefilling, len(decoding))
-        if chunks and config.prefill_first:
-            decoding = []
         now = _step(config, now, decoding, chunks)
         running[:] = [c for c in running if len(c["times"]) < c["output"]]
         # Who arrives while a step runs, its last instant excepted, is looked at when it ends.
@@ -70,11 +68,11 @@ def _admit(config, running, waiting):
 
 
 def _chunks(config, prefilling, decoding):
-    budget = config.token_budget - (0 if config.prefill_first else decoding)
+    budget = config.token_budget - decoding
     chunks = []
     for call in prefilling:
-        tokens = call["left"] if config.prefill_first else min(budget, call["left"])
-        if tokens <= 0 or (config.prefill_first and chunks and tokens > budget):
+        tokens = min(budget, call["left"])
+        if tokens <= 0:
             break
         chunks.append((call, tokens))
         budget -= tokens

@@ -154,38 +154,25 @@ def test_a_call_can_be_cancelled_on_its_way_to_the_replica():
     assert engine.next_due_ns() is None
 
 
-def replicas(config, keys):
-    """Replica of each call, all open at once; a key is that of its prefix."""
+def replicas(config, calls):
+    """Replica of each call, all open at once."""
     engine = Engine(replace(config, replicas=4), 1)
-    for i, prefix in enumerate(keys):
-        engine.submit(Job(i, 10, 10, prefix), i)
+    for i in range(calls):
+        engine.submit(Job(i, 10, 10), i)
     ended = [e for e in engine.advance(EVER) if e.kind == "finished"]
     return [e.call.replica for e in sorted(ended, key=lambda e: e.job.key)]
 
 
 def test_least_loaded_deals_out_in_turn():
-    assert replicas(CONFIG, [None] * 8) == [0, 1, 2, 3] * 2
+    assert replicas(CONFIG, 8) == [0, 1, 2, 3] * 2
 
 
 def test_random_uses_every_replica_and_repeats_by_seed():
     config = replace(CONFIG, router="random")
-    first = replicas(config, [None] * 40)
+    first = replicas(config, 40)
 
     assert set(first) == {0, 1, 2, 3}
-    assert replicas(config, [None] * 40) == first
-
-
-def test_hash_keeps_a_prefix_together_and_spreads_the_others():
-    config = replace(CONFIG, router="hash")
-
-    assert len(set(replicas(config, ["p"] * 9))) == 1
-    assert len(set(replicas(config, [None] * 30))) == 4
-
-
-def test_prefix_affinity_stays_until_its_replica_is_much_busier():
-    config = replace(CONFIG, router="prefix_affinity", affinity_slack=3)
-
-    assert replicas(config, ["p"] * 5) == [0, 0, 0, 0, 1]
+    assert replicas(config, 40) == first
 
 
 class Recorded(Hooks):
@@ -240,9 +227,7 @@ def test_a_call_draws_the_same_whatever_else_is_there():
         slots=8,
         overhead_ms=20,
         overhead_sigma=1.0,
-        draft_distribution="geometric",
         draft_tokens=4,
-        draft_accept=0.7,
     )
     chunks = []
     for others in (0, 5):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.engine.fluid import Fluid
 from simulator.engine.measuring import gauges
 
-from tailgauge.scenario.simulated import CancelMode, DraftDistribution, Router
+from tailgauge.scenario.simulated import CancelMode, Router
 from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import ENDINGS, Hooks, Job
@@ -17,12 +17,11 @@ from tailgauge.simulator.engine.job import ENDINGS, Hooks, Job
 MS = 1_000_000
 EVER = 2**62
 STEPS = StepTime(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
-# Gap before it, prompt, output, prefix, cancelled so long after (None: never).
+# Gap before it, prompt, output, cancelled so long after (None: never).
 CALL = st.tuples(
     st.integers(0, 60 * MS),
     st.integers(1, 250),
     st.integers(1, 80),
-    st.integers(0, 3),
     st.one_of(st.none(), st.integers(0, 600 * MS)),
 )
 
@@ -61,12 +60,8 @@ def configs(draw):
         slots=draw(st.integers(1, 5)),
         queue_cap=draw(st.sampled_from([None, 0, 3])),
         token_budget=draw(st.sampled_from([8, 64, 500])),
-        prefill_first=draw(st.booleans()),
         kv_blocks=draw(st.sampled_from([None, 21, 40])),
-        reservation=draw(st.sampled_from(["growth", "growth", "full"])),
-        draft_distribution=draw(st.sampled_from(get_args(DraftDistribution))),
-        draft_tokens=3,
-        draft_accept=0.6,
+        draft_tokens=draw(st.sampled_from([0, 3])),
         overhead_ms=draw(st.sampled_from([0.0, 8.0])),
         overhead_sigma=0.5,
         cancel_mode=draw(st.sampled_from(get_args(CancelMode))),
@@ -79,9 +74,9 @@ def drive(config, calls, *, tokens, late):
     hooks = Uneven()
     engine = Engine(config, 1, hooks, tokens=tokens)
     todo, at = [], 0
-    for key, (gap, prompt, output, prefix, leaves) in enumerate(calls):
+    for key, (gap, prompt, output, leaves) in enumerate(calls):
         at += gap
-        job = Job(key, prompt, output, prefix)
+        job = Job(key, prompt, output)
         todo.append((at, key, engine.submit, job))
         if leaves is not None:
             todo.append((at + leaves, key, engine.cancel, job))

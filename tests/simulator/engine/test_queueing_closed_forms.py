@@ -133,7 +133,7 @@ def test_row_7_little(calls):
 def test_row_21_m_tokens_per_chunk_every_g_ms():
     """chunk gap = g, tpot = g * (chunks - 1) / (n - 1), coalescing m: to the nanosecond."""
     m, gap_ms, chunks, calls = 4, 30, 25, 3
-    config = EngineConfig(StepTime(gap_ms), slots=1, draft_distribution="fixed", draft_tokens=m - 1)
+    config = EngineConfig(StepTime(gap_ms), slots=1, draft_tokens=m - 1)
     n = m * chunks
     at = np.arange(calls) * 10**10
     measured = run(config, at, Demands(np.full(calls, 100), np.full(calls, n)), 1)

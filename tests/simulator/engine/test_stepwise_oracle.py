@@ -21,7 +21,6 @@ def configs(draw):
         TIMING,
         slots=draw(st.integers(1, 6)),
         token_budget=draw(st.sampled_from([8, 64, 500])),
-        prefill_first=draw(st.booleans()),
         kv_blocks=draw(st.sampled_from([None, 23, 40])),
         block_tokens=16,
     )

@@ -21,6 +21,7 @@ FORKING = """
 import json, os, signal, sys
 import pyarrow.parquet
 from tailgauge.cli.main import simulated as settings
+from tailgauge.simulator.http.routes import application
 from tailgauge.simulator.http.server import serve
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 options = dict.fromkeys(("api_key_env", "certfile", "keyfile"))
@@ -28,7 +29,7 @@ received = lambda url: print(url, os.getpid(), flush=True)
 while line := sys.stdin.readline():
     if os.fork() == 0:
         table, server = settings(json.loads(line), None, options)
-        serve(table, 1, server, "127.0.0.1", 0, on_listening=received, lifeline=False)
+        serve(application(table, 1, server), server, "127.0.0.1", 0, on_listening=received, lifeline=False)
         os._exit(0)
 """
 QUICK = ("ttft_ms=2", "chunk_gap_ms=1")

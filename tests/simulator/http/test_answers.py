@@ -19,7 +19,7 @@ BLOCKS = ("content.thinking_share=0.25", "content.tool_share=0.5", "content.text
 TIMES = {
     "model": (*BLOCKS, "tokens_per_chunk=4"),
     "engine": (*BLOCKS, "profile=tiny"),
-    "drafts": (*BLOCKS, "profile=tiny", "engine.draft_distribution=fixed", "engine.draft_tokens=3"),
+    "drafts": (*BLOCKS, "profile=tiny", "engine.draft_tokens=3"),
 }
 
 
@@ -97,7 +97,7 @@ def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: ServedForked) -
 
 @pytest.mark.parametrize("blocks", [(), BLOCKS])
 def test_drafted_tokens_leave_several_at_a_time(serve: Serve, blocks: tuple[str, ...]) -> None:
-    endpoint = serve(*blocks, "profile=tiny", "engine.draft_distribution=fixed", "engine.draft_tokens=3")
+    endpoint = serve(*blocks, "profile=tiny", "engine.draft_tokens=3")
     with endpoint.claude.messages.create(**request_of(), **named("d"), stream=True) as stream:
         texts = [len(e.delta.text) // 4 for e in stream if e.type == "content_block_delta"]
     assert texts == [4] * 40

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tailgauge.scenario.simulated import JobsTable
+from tailgauge.simulator.http import api
 from tailgauge.simulator.http.api import BatchStore, Entry, entries
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import CallRequest, Refused
@@ -67,20 +68,23 @@ def test_a_batch_of_more_than_100_000_requests_is_refused_before_any_is_looked_a
         next(entries({"requests": [None] * 100_001}, anthropic.parse))
 
 
-def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not() -> None:
-    store = BatchStore(SMALL, 1, kept_requests=5)
-    first, second = store.add(some(2), 0.0), store.add(some(2), 0.5)
-    with pytest.raises(Refused) as caught:
-        store.add(some(3), 0.9)
-    assert caught.value.status == 429
-    third = store.add(some(3), 1.2)
-    assert [store.get(batch.id) for batch in (second, third)] == [second, third]
+def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "KEPT_REQUESTS", 5)
+    store = BatchStore(SMALL, 1)
+    first = store.add(some(2), 0.0)
+    second = store.add(some(2), 0.5)
+    third = store.add(some(3), 0.9)
+    assert [store.get(batch.id) for batch in (first, second, third)] == [first, second, third]
+    fourth = store.add(some(1), 1.2)
+    assert [store.get(batch.id) for batch in (second, third, fourth)] == [second, third, fourth]
     with pytest.raises(Refused, match="No such"):
         store.get(first.id)
 
 
 def test_only_an_ended_batch_has_results() -> None:
-    store = BatchStore(SMALL, 1, kept_requests=5)
+    store = BatchStore(SMALL, 1)
     batch = store.add(some(2), 0.0)
     with pytest.raises(Refused) as caught:
         store.ended(batch.id, 0.9)

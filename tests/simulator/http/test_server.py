@@ -239,9 +239,12 @@ def test_a_taken_port_is_one_sentence(endpoint: Any) -> None:
         "from tailgauge.errors import UsageError\n"
         "from tailgauge.scenario.simulated import Simulated\n"
         "from tailgauge.simulator.http.requests import ServerOptions\n"
+        "from tailgauge.simulator.http.routes import application\n"
         "from tailgauge.simulator.http.server import serve\n"
+        "options = ServerOptions()\n"
+        "app = application(Simulated(), 1, options)\n"
         "try:\n"
-        f"    serve(Simulated(), 1, ServerOptions(), '127.0.0.1', {endpoint.port}, on_listening=print, lifeline=True)\n"
+        f"    serve(app, options, '127.0.0.1', {endpoint.port}, on_listening=print, lifeline=True)\n"
         "except UsageError as error:\n"
         "    print('said:', error)\n"
     )

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price, spent
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.stats.quantiles import Floats

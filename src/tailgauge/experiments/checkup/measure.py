@@ -9,22 +9,28 @@ import numpy as np
 
 from tailgauge.experiments.checkup import cache, cancel, hedging, numbers
 from tailgauge.experiments.checkup.numbers import Number, quantile_of
-from tailgauge.experiments.checkup.tested import BURST_FROM, BURST_TO, COLD, CONTROL, WARM, UserTraffic
+from tailgauge.experiments.checkup.tested import (
+    BURST_FROM,
+    BURST_TO,
+    COLD,
+    CONTROL,
+    LEFT_SHARE,
+    WARM,
+    UserTraffic,
+)
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis import (
     Floats,
-    Proportion,
     Quantile,
     Steady,
-    at_level,
     cache_settings,
     counted,
+    rate_limits,
     share,
 )
 
 SETTLING = 0.1  # of the run, after the burst
-LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,7 @@ class ProbeResult:
     """The numbers of one run, by check; the medians by name. `failed`: no request got a complete answer."""
 
     numbers: Mapping[str, Number]
-    failed: bool
+    failed: bool = False
     medians: Mapping[str, Quantile | None] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
@@ -75,16 +81,15 @@ def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
     if of.streams:
         streamed = numbers.only(steady, of.streams)
         found |= _of_streams(streamed, of)
-        remarks = (_hedging(users, of.streams, tail),)
+        remarks = (hedging.advice(users, of.streams, has_tail=tail.exceeds),)
     if of.whole:
         medians[WHOLE] = quantile_of(numbers.whole_ms(numbers.only(steady, [of.whole]), "sent_at_ns"))
-        control = numbers.only(steady, [CONTROL])
-        medians[STREAMED] = quantile_of(numbers.ms_of(control, "first_at_ns", "sent_at_ns"))
+        medians[STREAMED] = numbers.first_median(steady, CONTROL)
     if of.fan_out:
-        joins = numbers.only(steady, [of.fan_out])
-        found |= _of_fan_out(of, reading, joins)
-        medians[JOIN] = numbers.slowest_leg(reading, of.fan_out)
-    return ProbeResult(numbers=found, failed=_failed(reading), medians=medians, remarks=remarks)
+        section = numbers.fan_out_of(reading, of.fan_out)
+        found |= _of_fan_out(of, reading, numbers.heavy_leg(section))
+        medians[JOIN] = None if section is None else section.slowest[0]
+    return ProbeResult(numbers=found, medians=medians, remarks=remarks)
 
 
 def _of_streams(streamed: Steady, of: UserTraffic) -> dict[str, Number]:
@@ -97,26 +102,14 @@ def _of_streams(streamed: Steady, of: UserTraffic) -> dict[str, Number]:
     }
 
 
-def _of_fan_out(of: UserTraffic, reading: RunReading, joins: Steady) -> dict[str, Number]:
-    found = {
-        "legs_refused": numbers.refused(joins.sent),
-        "heavy_leg": numbers.heavy_leg(reading, of.fan_out),
-    }
+def _of_fan_out(of: UserTraffic, reading: RunReading, heavy_leg: Number) -> dict[str, Number]:
+    joins = numbers.only(reading.steady, [of.fan_out])
+    found = {"legs_refused": numbers.refused(joins.sent), "heavy_leg": heavy_leg}
     prefix = numbers.caches(reading).get(of.fan_out)
     if prefix is not None:
         found["race"] = cache.of_cause(prefix, cache.RACE)
         found["per_slot"] = cache.of_cause(prefix, cache.UNEXPLAINED)
     return found
-
-
-def _hedging(users: Steady, streams: set[str], tail: Number) -> str:
-    has_tail = tail.low is not None and tail.allowed is not None and tail.low > tail.allowed
-    return hedging.advice(users, streams, has_tail=has_tail)
-
-
-def _failed(reading: RunReading) -> bool:
-    requests = reading.steady.requests
-    return bool(len(requests)) and not requests["ended"].isin(schema.COMPLETE).any()
 
 
 def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
@@ -125,13 +118,13 @@ def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
     assert table is not None
     steady = reading.steady
     found = numbers.caches(reading)
-    cold = quantile_of(numbers.ms_of(numbers.only(steady, [COLD]), "first_at_ns", "sent_at_ns"))
-    warm = quantile_of(numbers.ms_of(numbers.only(steady, [WARM]), "first_at_ns", "sent_at_ns"))
     if WARM not in found:
         engine = reading.frames.run["engine_cache"]
         calls = len(numbers.only(steady, [WARM]).requests)
+        cold = numbers.first_median(steady, COLD)
+        warm = numbers.first_median(steady, WARM)
         by_times = cache.without_usage(engine, calls, cold, warm)
-        return ProbeResult(numbers=by_times, failed=_failed(reading))
+        return ProbeResult(numbers=by_times)
     prefix = found.pop(WARM)
     is_marked = bool(of.marks.places) and bool(table.breakpoints)
     by_cause = cache.warm_numbers(prefix, found, is_marked=is_marked, has_marks=bool(of.marks.places))
@@ -141,7 +134,7 @@ def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
         per_s = of.rate_per_s * part * weights / weights.sum()
         settings = cache_settings(reading.frames.run)
         by_cause |= cache.lifetime(prefix, per_s, of.marks.ttl(table), settings)
-    return ProbeResult(numbers=by_cause, failed=_failed(reading))
+    return ProbeResult(numbers=by_cause)
 
 
 def fan_out(of: UserTraffic, reading: RunReading) -> ProbeResult:
@@ -163,14 +156,14 @@ def fan_out(of: UserTraffic, reading: RunReading) -> ProbeResult:
     remarks: tuple[str, ...] = ()
     if not of.streams:
         found = _of_streams(steady, of)
-        remarks = (_hedging(steady, set(kinds), numbers.tail(steady)),)
-    return ProbeResult(numbers=found, failed=_failed(reading), medians={SINGLE: slowest}, remarks=remarks)
+        remarks = (hedging.advice(steady, set(kinds), has_tail=numbers.tail(steady).exceeds),)
+    return ProbeResult(numbers=found, medians={SINGLE: slowest}, remarks=remarks)
 
 
 def cancelled(of: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure what follows after clients left."""
     left_share = of.tables[of.heaviest].cancel.share or LEFT_SHARE
-    return ProbeResult(numbers=cancel.cancelled(reading, left_share), failed=_failed(reading))
+    return ProbeResult(numbers=cancel.cancelled(reading, left_share))
 
 
 def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
@@ -187,37 +180,29 @@ def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
     when = sent["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
     is_burst = (when >= BURST_FROM) & (when < BURST_TO) & (sent["cause"] == schema.PRIMARY)
     found = {"burst": numbers.refused(sent[is_burst])}
-    limits = numbers.limits(reading)
+    limits = rate_limits(reading.run)
     if limits is not None:
-        named = limits.retry_after.with_header
-        silent = _all_but(named)
-        text = f"{silent.k} of {silent.n} 429s have no retry-after"
-        if silent.n:
-            found["no_retry_after"] = numbers.of_share(silent, text, silent.k / len(sent))
+        with_header = limits.retry_after.with_header
+        silent = counted(with_header.n - with_header.k, with_header.n, with_header.n_eff)
         early = limits.retry_after.violations
-        text = f"{early.k} of {early.n} retries before retry-after had elapsed, {share(early.value)}"
-        if early.n:
-            found["early_retries"] = numbers.of_share(early, text, early.k / len(sent))
-    return ProbeResult(numbers=found, failed=_failed(reading), medians=medians)
-
-
-def _all_but(found: Proportion) -> Proportion:
-    return counted(found.n - found.k, found.n, found.n_eff)
-
-
-def _at_level(measure: Measure) -> Measure:
-    def measured(of: UserTraffic, reading: RunReading) -> ProbeResult:
-        with at_level(numbers.LEVEL):
-            return measure(of, reading)
-
-    return measured
+        texts = {
+            "no_retry_after": (silent, f"{silent.k} of {silent.n} 429s have no retry-after"),
+            "early_retries": (
+                early,
+                f"{early.k} of {early.n} retries before retry-after had elapsed, {share(early.value)}",
+            ),
+        }
+        for name, (part, text) in texts.items():
+            if part.n:
+                found[name] = numbers.of_share(part, text, part.k / len(sent))
+    return ProbeResult(numbers=found, medians=medians)
 
 
 Measure = Callable[[UserTraffic, RunReading], ProbeResult]
 MEASURES: Mapping[str, Measure] = {
-    "light": _at_level(light),
-    "cached": _at_level(cached),
-    "fan_out": _at_level(fan_out),
-    "cancelled": _at_level(cancelled),
-    "loaded": _at_level(loaded),
+    "light": light,
+    "cached": cached,
+    "fan_out": fan_out,
+    "cancelled": cancelled,
+    "loaded": loaded,
 }

@@ -21,11 +21,11 @@ from tailgauge_analysis import (
     BUFFERED,
     BY_NAME,
     CacheResult,
+    FanOut,
     Floats,
     Mask,
     Proportion,
     Quantile,
-    RateLimits,
     Steady,
     cache_results,
     coalescing,
@@ -33,14 +33,13 @@ from tailgauge_analysis import (
     diagnosis,
     ended_as,
     fan_outs,
+    predicted_quantile,
     proportion,
     quantiles,
-    rate_limits,
     share,
     stream_flow,
     tpot_missing,
 )
-from tailgauge_analysis.stats import quantile_regression
 
 LEVEL = 0.996
 FEWEST = 10  # values of a sample
@@ -73,6 +72,11 @@ class Number:
     high: float | None = None
     allowed: float | None = None
 
+    @property
+    def exceeds(self) -> bool:
+        """Return whether the whole interval is beyond what this number itself allows."""
+        return self.low is not None and self.allowed is not None and self.low > self.allowed
+
 
 def of_share(found: Proportion, evidence: str, gain: float | None = None) -> Number:
     """Return a share; its own size is the gain where none is given."""
@@ -97,24 +101,16 @@ def of_ratio(over: Quantile | None, under: Quantile | None, evidence: str) -> Nu
     """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008)."""
     if over is None or under is None or min(over.n, under.n) < FEWEST:
         return Number(evidence="too few answers")
-    value, low, high = _logs(over)
-    by, by_low, by_high = _logs(under)
-    least = math.exp(value - by - math.hypot(value - low, by_high - by))
-    most = math.exp(value - by + math.hypot(high - value, by - by_low))
-    if not math.isfinite(least) or least == 0:
+    value, low, high = over.value, over.low, over.high
+    by, by_low, by_high = under.value, under.low, under.high
+    if not (value and low and high and by and by_low and by_high):
         return Number(evidence="too few answers", n=over.n)
-    ratio = math.exp(value - by)
+    ratio = value / by
+    least = ratio / math.exp(math.hypot(math.log(value / low), math.log(by_high / by)))
+    most = ratio * math.exp(math.hypot(math.log(high / value), math.log(by / by_low)))
     text = evidence.format(f"{ratio:.2f}x ({least:.2f} to {most:.2f})")
     gain = max(0.0, 1 - 1 / ratio)
     return Number(evidence=text, gain=gain, n=over.n, value=ratio, low=least, high=most)
-
-
-def _logs(quantile: Quantile) -> tuple[float, float, float]:
-    """Return value, low and high end; an end that is not known is infinite."""
-    value = math.log(quantile.value) if quantile.value else -math.inf
-    low = math.log(quantile.low) if quantile.low else -math.inf
-    high = math.log(quantile.high) if quantile.high else math.inf
-    return value, low, high
 
 
 def saved(part: Floats, whole: Floats) -> float:
@@ -140,16 +136,14 @@ def only(steady: Steady, names: Collection[str]) -> Steady:
 def ms_of(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
     """Return the ms until a time; of a request that timed out, until then."""
     requests = steady.requests
-    timed_out = requests["ended"].eq(schema.TIMEOUT)
-    until = requests[column].mask(timed_out, requests["ended_at_ns"])
+    until = requests[column].mask(requests["ended"].eq(schema.TIMEOUT), requests["ended_at_ns"])
     began = requests[since].fillna(requests["first_sent_at_ns"])
     return ((until - began) / 1e6).to_numpy(np.float64)
 
 
 def whole_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
     """Return the ms until the whole answer, or the join of several."""
-    single = ms_of(steady, "last_content_at_ns", since)
-    return np.where(np.isnan(single), ms_of(steady, "joined_at_ns", since), single)
+    return np.fmax(ms_of(steady, "last_content_at_ns", since), ms_of(steady, "joined_at_ns", since))
 
 
 def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
@@ -157,6 +151,11 @@ def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
     streamed = steady.requests["traffic"].isin(streams).to_numpy(np.bool_)
     first = ms_of(steady, "first_at_ns", "sent_at_ns")
     return np.where(streamed, first, whole_ms(steady, "sent_at_ns"))
+
+
+def first_median(steady: Steady, name: str) -> Quantile | None:
+    """Return the median time to the first content of a traffic table, since sent."""
+    return quantile_of(ms_of(only(steady, [name]), "first_at_ns", "sent_at_ns"))
 
 
 def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
@@ -168,21 +167,22 @@ def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
     known = values[~np.isnan(values)]
     if not len(known):
         return None
-    found = quantiles(known, (p,))[0]
-    low = _surely_at_least(known, 1 - p) if found.low is None else found.low
-    mirrored = _surely_at_least(-known, p) if found.high is None else None
-    high = found.high if mirrored is None else -mirrored
-    return replace(found, low=low, high=high)
+    quantile = quantiles(known, (p,))[0]
+    low = quantile.low
+    high = quantile.high
+    if low is None:
+        low = _surely_at_least(known, 1 - p)
+    if high is None:
+        mirrored = _surely_at_least(-known, p)
+        high = None if mirrored is None else -mirrored
+    return replace(quantile, low=low, high=high)
 
 
 def _surely_at_least(values: Floats, part: float) -> float | None:
     """Return a value that more than this part of the values surely reach."""
     ordered = np.sort(values)
-    for place in BELOW:
-        value = float(ordered[int(place * len(ordered))])
-        if (proportion(values >= value).low or 0.0) > part:
-            return value
-    return None
+    ends = [float(ordered[int(place * len(ordered))]) for place in BELOW]
+    return next((end for end in ends if (proportion(values >= end).low or 0.0) > part), None)
 
 
 # --- the user's own traffic --------------------------------------------------------------------------------------------
@@ -192,44 +192,50 @@ def first_content(streamed: Steady, first_ms: float) -> Number:
     """Return the share of the streamed answers whose first content is later than the bound."""
     first = ms_of(streamed, "first_at_ns")
     end = ms_of(streamed, "last_content_at_ns")
-    answered = ~np.isnan(first + end)
-    first, end = first[answered], end[answered]
-    typical = f"{np.median(first):,.0f}" if len(first) else "–"
+    typical = _median_text(first[~np.isnan(end)], ",.0f")
     text = f"median time to first content {typical} ms, allowed {first_ms:,.0f} ms"
-    return of_share(proportion(first > first_ms), text, saved(np.maximum(first - first_ms, 0), end))
+    return _beyond(first - first_ms, end, text)
 
 
 def pace(streamed: Steady, tokens_per_s: float) -> Number:
     """Return the share of the answers that are slower than the bound."""
     tpot = BY_NAME["tpot"].ns(streamed) / 1e6
-    answered = ~np.isnan(tpot)
-    tpot = tpot[answered]
-    tokens = streamed.requests["pace_tokens"].to_numpy(np.float64)[answered]
-    limit = 1000 / tokens_per_s
-    rate = f"{1000 / np.median(tpot):.3g}" if len(tpot) and np.median(tpot) > 0 else "–"
+    later_tokens = streamed.requests["pace_tokens"].to_numpy(np.float64) - 1
+    with np.errstate(divide="ignore"):
+        rate = _median_text(1000 / tpot, ".3g")
     text = f"half of the answers arrive at {rate} tokens/s or less, allowed {tokens_per_s:g}"
-    late = np.maximum(tpot - limit, 0) * (tokens - 1)
-    gain = saved(late, ms_of(streamed, "last_content_at_ns")[answered])
-    return of_share(proportion(tpot > limit), text, gain)
+    late = (tpot - 1000 / tokens_per_s) * later_tokens
+    return _beyond(late, ms_of(streamed, "last_content_at_ns"), text)
+
+
+def _median_text(values: Floats, form: str) -> str:
+    known = values[np.isfinite(values)]
+    return format(np.median(known), form) if len(known) else "–"
+
+
+def _beyond(late_ms: Floats, end: Floats, text: str) -> Number:
+    """Return the share of the answers that are late, and the part of their times by which they are."""
+    known = ~np.isnan(late_ms + end)
+    late_ms = late_ms[known]
+    return of_share(proportion(late_ms > 0), text, saved(np.maximum(late_ms, 0), end[known]))
 
 
 def tail(users: Steady) -> Number:
     """Return the share of requests far above the usual for their size: beyond p95's bound, else beyond p99's."""
     end = whole_ms(users)
-    usual = _usual_ms(users, end)
-    late = users.requests["ended"].eq(schema.TIMEOUT).to_numpy(np.bool_)
     answered = ~np.isnan(end)
+    usual = _usual_ms(users, end)[answered]
+    late = users.requests["ended"].eq(schema.TIMEOUT).to_numpy(np.bool_)[answered]
+    end = end[answered]
     numbers = []
     for times, allowed in SLOW:
-        slow = (late | (end > times * usual))[answered]
+        slow = late | (end > times * usual)
         text = f"{of_all(slow)} requests take more than {times:g} times the median of their size"
         text += f", or time out ({int(late.sum())})" if late.any() else ""
-        gain = saved(np.where(slow, (end - usual)[answered], 0), end[answered])
+        gain = saved(np.where(slow, end - usual, 0), end)
         number = of_share(proportion(slow), f"{text}. {diagnosis(users).sentence}", gain)
-        if number.low is not None and number.low > allowed:
-            return replace(number, allowed=allowed)
         numbers.append(replace(number, allowed=allowed))
-    return numbers[0]
+    return next((number for number in numbers if number.exceeds), numbers[0])
 
 
 def _usual_ms(users: Steady, end: Floats) -> Floats:
@@ -237,21 +243,17 @@ def _usual_ms(users: Steady, end: Floats) -> Floats:
     requests = users.requests
     answers = users.attempts[users.attempts["ended"].isin(schema.COMPLETE)].groupby("request_id")
     prompt = requests["request_id"].map(answers[NEW_TOKENS].max().sum(axis=1))
-    prompt = prompt.fillna(prompt.median()).fillna(0.0)
-    output = requests["output_tokens"].fillna(requests["asked_output_tokens"])
+    prompt = prompt.fillna(prompt.median()).fillna(0.0).to_numpy(np.float64)
+    output = requests["output_tokens"].fillna(requests["asked_output_tokens"]).to_numpy(np.float64)
     usual = np.full(len(end), np.nan)
     for name in requests["traffic"].unique():
         rows = np.flatnonzero(requests["traffic"].eq(name).to_numpy(np.bool_) & ~np.isnan(end))
         if not len(rows):
             continue
-        columns = {
-            "one": np.ones(len(rows)),
-            "prompt": prompt.to_numpy(np.float64)[rows],
-            "output": output.to_numpy(np.float64)[rows],
-        }
-        kept = list(quantile_regression.independent(columns).values())
-        x = np.stack(kept if len(rows) >= FEWEST else kept[:1], axis=1)
-        predicted = x @ quantile_regression.fit(x, end[rows], 0.5)
+        columns: dict[str, Floats] = {"one": np.ones(len(rows))}
+        if len(rows) >= FEWEST:
+            columns |= {"prompt": prompt[rows], "output": output[rows]}
+        predicted = predicted_quantile(columns, end[rows], 0.5)
         usual[rows] = np.maximum(predicted, LEAST_USUAL * np.median(end[rows]))
     return usual
 
@@ -353,32 +355,23 @@ def caches(reading: RunReading) -> dict[str, CacheResult]:
     return {one.traffic: one for one in cache_results(reading.run).cache}
 
 
-def limits(reading: RunReading) -> RateLimits | None:
-    """Return the section on rate limits."""
-    return rate_limits(reading.run)
+def fan_out_of(reading: RunReading, name: str) -> FanOut | None:
+    """Return the fan-out section of a traffic table, if a request has all of several legs."""
+    sections = [one for one in fan_outs(reading.run) if one.traffic == name]
+    return next((one for one in sections if one.slowest), None)
 
 
-def heavy_leg(reading: RunReading, name: str) -> Number:
+def heavy_leg(section: FanOut | None) -> Number:
     """Return how often requests wait for the leg that is last most often; half of the way from an even share is allowed."""
-    found = [one for one in fan_outs(reading.run) if one.traffic == name]
-    last = found[0].critical if found else None
-    if last is None or not found[0].slowest:
+    last = None if section is None else section.critical
+    if section is None or last is None:
         return Number(evidence="no request with all of several legs")
     often = last.positions[last.most]
-    slowest = found[0].slowest[0].value or 0.0
-    rest = found[0].one_less[0].value or 0.0
+    slowest = section.slowest[0].value or 0.0
+    rest = section.one_less[0].value or 0.0
     gain = 1 - rest / slowest if slowest > 0 else 0.0
     text = f"leg {last.most + 1} of {len(last.positions)}: {share(often.value)} of the requests wait for it last (median join {slowest:,.0f} ms, without it {rest:,.0f} ms)"
-    number = of_share(often, text, gain)
-    return replace(number, allowed=(1 + last.even) / 2)
-
-
-def slowest_leg(reading: RunReading, name: str) -> Quantile | None:
-    """Return the median time of the slowest leg, since sent."""
-    for one in fan_outs(reading.run):
-        if one.traffic == name and one.slowest:
-            return one.slowest[0]
-    return None
+    return replace(of_share(often, text, gain), allowed=(1 + last.even) / 2)
 
 
 def refused(attempts: pd.DataFrame) -> Number:

@@ -15,13 +15,13 @@ valid run is lost, and the answer states that. A quick checkup repeats nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup import report
 from tailgauge.experiments.checkup.measure import MEASURES, RATIOS, ProbeResult
-from tailgauge.experiments.checkup.numbers import Number, of_ratio
+from tailgauge.experiments.checkup.numbers import LEVEL, Number, of_ratio
 from tailgauge.experiments.checkup.tested import (
     BURST_FROM,
     BURST_TO,
@@ -37,8 +37,9 @@ from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step,
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.estimate import short_prefixes
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.rows import schema
 from tailgauge.scenario.packaged import packaged
-from tailgauge_analysis import Quantile
+from tailgauge_analysis import Quantile, at_level
 
 SKIP = "experiment.checkup.skip"
 QUICK_MINUTES = 3.0
@@ -95,7 +96,11 @@ class CheckupPlanner(Planner):
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The numbers of a probe."""
-        return MEASURES[step.given](self._of, reading)
+        with at_level(LEVEL):
+            result = MEASURES[step.given](self._of, reading)
+        ended = reading.steady.requests["ended"]
+        failed = bool(len(ended)) and not ended.isin(schema.COMPLETE).any()
+        return replace(result, failed=failed)
 
     def usable(self, result: StepResult) -> bool:
         """Whether its run is valid, or INVALID only because the target answered nothing."""

@@ -19,6 +19,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from tailgauge.experiments.loads.run import Exceedance, LoadRun
+from tailgauge.experiments.loads.search import TriedLoad
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS, Proportion, counted, worst_outcome
 
 REFUSALS, BACKLOG = "refusals", "backlog"
@@ -28,20 +29,16 @@ CLEAR = 0.5  # of the growth that is seen in nine of ten runs: more fails a load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedLoad:
+class JudgedLoad(TriedLoad):
     """The runs at one load. `shares`: of refused attempts and missed objectives, pooled over its runs.
 
     `cause`: what failed it, empty otherwise. `met`: outcome of the objectives alone. `unseen_per_s`: growth of the backlog that its runs may have missed.
     """
 
-    load: float
-    arrived: float
     runs: tuple[LoadRun, ...]
     shares: tuple[Exceedance, ...]
-    outcome: str
     cause: str
     met: str
-    leans: str
     unseen_per_s: float
 
     @property

@@ -23,6 +23,7 @@ from tailgauge.experiments.loads.limits import Bound, Planned
 from tailgauge.experiments.loads.run import LoadRun
 from tailgauge.experiments.loads.search import NextLoad, bracket
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.experiment import Curve, Headroom
 from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Limits
 from tailgauge.schedule.schedule import Schedule, plan
@@ -89,11 +90,12 @@ class Series:
             value = math.sqrt(holds * fails)
         return min(max(value, self.low), self.high)
 
-    def outcome(self, needed: float) -> str | None:
-        """Return whether a load holds by the interval; None inside it."""
-        if self.low is not None and self.low >= needed:
-            return PASS
-        return FAIL if self.high is not None and self.high <= needed else None
+
+def holds(needed: float, low: float | None, high: float | None) -> str | None:
+    """Return whether a load holds by the largest that does and the smallest that fails; None between them."""
+    if low is not None and low >= needed:
+        return PASS
+    return FAIL if high is not None and high <= needed else None
 
 
 class SeriesPlanner(Planner):
@@ -101,16 +103,18 @@ class SeriesPlanner(Planner):
 
     checks = CHECKS  # a load at which nothing is answered has its result
 
-    def __init__(self, base: Base, *, refused: float, precision: float, rest_s: float) -> None:
+    def __init__(self, base: Base, settings: Headroom | Curve, precision: float) -> None:
         super().__init__(base)
-        self._refused = refused
+        self._refused = settings.refused
         self._precision = precision
         # The simulated endpoint resets with every run, and needs no rest.
-        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else rest_s
+        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else settings.rest_s
         self._all_s = base.table.minutes * 60
-        self._wanted_s: float | None = None  # seconds of a run
+        self._wanted_s = settings.step_s  # of a run
         self._points = 0  # fewest runs
         self._planned = Planned(np.empty(0))
+        self._unit = Unit("requests in flight")
+        self._is_trace = base.scenario.arrival.process == TRACE
         bounds_ms = [row.bound for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
         self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
         self.is_spent = False
@@ -125,13 +129,19 @@ class SeriesPlanner(Planner):
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads."""
 
-    @abstractmethod
-    def overrides_at(self, load: float) -> list[tuple[str, Any]]:
-        """Return the overrides of a step that set the load."""
+    def plan_arrivals(self) -> None:
+        """Count loads in arrivals per second."""
+        self._planned = planned_traffic(self._base)
+        self._unit = rate_unit(self._planned)
 
-    @abstractmethod
+    def overrides_at(self, load: float) -> list[tuple[str, Any]]:
+        """Return the overrides of a step that set the load: another rate, without its shape."""
+        flat = [] if self._is_trace else [("arrival.shape", None)]
+        return [("arrival.rate_per_s", load), *flat]
+
     def name_of(self, load: float) -> str:
         """Name the load, for readers."""
+        return f"{load:.4g} {self._unit.name}"
 
     def steps(self) -> Steps:
         """Run what the search chooses, in random order, while there is time."""

@@ -28,21 +28,17 @@ from tailgauge_analysis import (
     Floats,
     Json,
     Proportion,
-    counted,
     criteria,
     ended_as,
-    good_requests,
     known_buckets,
     proportion,
     refusal_kinds,
     refused_attempts,
-    unknown_pace,
 )
 
 OVERFLOW = 0.1  # growth of the backlog, as a share of the arrivals, that only a full target shows
 WRITTEN = ["input_tokens", "cache_creation_input_tokens"]
 READ = "cache_read_input_tokens"
-GOOD = "within [slo]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +103,8 @@ def measure(
     *,
     requests_per_arrival: float,
     is_open: bool = True,
-    good: float = 0.0,
 ) -> LoadRun:
-    """Measure a run; `good`: required share of good requests, 0 where each objective is judged by itself."""
+    """Measure a run."""
     stage = reading.steady
     stability = reading.evidence.stability
     overloads = ended_as(stage.sent, schema.OVERLOADED)
@@ -132,7 +127,7 @@ def measure(
         refused=proportion(refused_attempts(stage.sent) | overloads),
         overloaded=int(overloads.sum()),
         kinds={str(kind): int(n) for kind, n in refusal_kinds(stage.sent)["kind"].value_counts().items()},
-        objectives=exceedances(reading, good),
+        objectives=exceedances(reading),
         served=Interval(*(end / requests_per_arrival for end in (served.value, served.low, served.high))),
         growth_per_s=None if growth_per_s is None else growth_per_s / requests_per_arrival,
         detectable_per_s=(stability.detectable_growth_per_s or 0.0) / requests_per_arrival,
@@ -154,18 +149,13 @@ def objective_text(row: Criterion) -> str:
     return f"{row.objective.label} < {row.objective.bound:,.6g} ms"
 
 
-def exceedances(reading: RunReading, good: float) -> tuple[Exceedance, ...]:
-    """Count the requests beyond the bound of each objective, or those that are not good."""
-    wanted = latency_objectives(reading.frames.run["scenario"])
-    stage = reading.steady
-    if good:
-        if unknown_pace(wanted, stage):
-            return (Exceedance(GOOD, counted(0, 0), 1 - good),)
-        return (Exceedance(GOOD, proportion(~good_requests(wanted, stage)), 1 - good),)
-    return tuple(
-        Exceedance(objective_text(row), row.beyond(row.part(stage)), 1 - row.objective.quantile)
-        for row in wanted
-    )
+def exceedances(reading: RunReading) -> tuple[Exceedance, ...]:
+    """Count the requests beyond the bound of each objective."""
+    shares = []
+    for row in latency_objectives(reading.frames.run["scenario"]):
+        missed = row.beyond(row.part(reading.steady))
+        shares.append(Exceedance(objective_text(row), missed, 1 - row.objective.quantile))
+    return tuple(shares)
 
 
 def _served(reading: RunReading) -> Interval:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tailgauge.experiments.loads.run import Interval
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS
@@ -19,28 +19,18 @@ PER_MINUTE = 2.0  # providers refuse faster growth
 SAME = 1e-6  # relative difference of loads that are the same
 
 
-class TriedLoad(Protocol):
-    """What a search needs of a load that was run; `leans`: the more likely outcome of an inconclusive one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedLoad:
+    """A load with its runs, at least one: arrivals/s, or requests in flight.
 
-    @property
-    def load(self) -> float:
-        """Return its arrivals/s, or requests in flight."""
+    `arrived` varies around the planned load. `leans`: the more likely outcome of an inconclusive one.
+    """
 
-    @property
-    def arrived(self) -> float:
-        """Return the load that arrived, which varies around the planned one."""
-
-    @property
-    def runs(self) -> Sequence[Any]:
-        """Return its runs, at least one."""
-
-    @property
-    def outcome(self) -> str:
-        """Return PASS, FAIL or INCONCLUSIVE."""
-
-    @property
-    def leans(self) -> str:
-        """Return PASS or FAIL."""
+    load: float
+    arrived: float
+    runs: tuple[Any, ...]
+    outcome: str
+    leans: str
 
 
 _Load = TypeVar("_Load", bound=TriedLoad)

@@ -63,12 +63,9 @@ class Plan:
 
 def plan(
     table: ContentTable, output_tokens: int, tokens_per_chunk: int, *, tools: bool, thinking: bool,
-    schema: bool = False, tool_at_once: bool = False,
+    schema: bool = False,
 ) -> Plan:  # fmt: skip
-    """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not.
-
-    `tool_at_once`: the input of a tool comes in one chunk.
-    """
+    """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not."""
     thought = round(output_tokens * table.thinking_share) if thinking else 0
     called = min(round(output_tokens * table.tool_share), output_tokens - thought) if tools else 0
     called = called if called >= _LEAST_PAIR else 0
@@ -80,11 +77,7 @@ def plan(
         blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields))
         made += size
     if called:
-        if tool_at_once:
-            whole_input = Chunk(JSON_DELTA, called, made + called)
-            blocks.append(Block(TOOL_JSON, called, (whole_input,), is_json=True))
-        else:
-            blocks.append(_tool_use(called, made, table.tool_pair_tokens, tokens_per_chunk))
+        blocks.append(_tool_use(called, made, table.tool_pair_tokens, tokens_per_chunk))
     return Plan(tuple(blocks), thought, "tool_use" if called else "max_tokens")
 
 

@@ -21,18 +21,10 @@ class Search:
     result_tokens: int
 
 
-class Searches:
-    """The searches of an endpoint, drawn for each call by its key."""
-
-    def __init__(self, table: SearchTable, seed: int) -> None:
-        self._table = table
-        self._seed = seed
-
-    def draw(self, call_key: str) -> Search | None:
-        """Return the search of a call; None: it does not search."""
-        table = self._table
-        if not table.share or draws(self._seed, "search", call_key).random() >= table.share:
-            return None
-        words = tokens.text(table.query_tokens).decode().split()
-        pieces = ['{"query":"', *(f"{word} " for word in words), '"}']
-        return Search(round(table.seconds * 1e9), tuple(pieces), table.result_tokens)
+def draw_search(table: SearchTable, seed: int, call_key: str) -> Search | None:
+    """Return the search of a call; None: it does not search."""
+    if not table.share or draws(seed, "search", call_key).random() >= table.share:
+        return None
+    words = tokens.text(table.query_tokens).decode().split()
+    pieces = ['{"query":"', *(f"{word} " for word in words), '"}']
+    return Search(round(table.seconds * 1e9), tuple(pieces), table.result_tokens)

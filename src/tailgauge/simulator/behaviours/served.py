@@ -23,23 +23,18 @@ class ServedAs:
     fallback: str = ""  # the model that took over
 
 
-class Served:
-    """How the answers of an endpoint are served, drawn for each call by its key."""
+NOTHING = ServedAs()
 
-    def __init__(self, table: ServedTable, seed: int) -> None:
-        self._table = table
-        self._seed = seed
 
-    def draw(self, call_key: str) -> ServedAs | None:
-        """Return what the answer to a call says; None: nothing."""
-        table = self._table
-        if table == ServedTable():
-            return None
-        has_fallback = draws(self._seed, "fallback", call_key).random() < table.fallback
-        return ServedAs(
-            model=table.model,
-            service_tier=table.service_tier,
-            speed=table.speed,
-            inference_geo=table.inference_geo,
-            fallback=table.fallback_model if has_fallback else "",
-        )
+def draw_served(table: ServedTable, seed: int, call_key: str) -> ServedAs:
+    """Return what the answer to a call says."""
+    if table == ServedTable():
+        return NOTHING
+    has_fallback = draws(seed, "fallback", call_key).random() < table.fallback
+    return ServedAs(
+        model=table.model,
+        service_tier=table.service_tier,
+        speed=table.speed,
+        inference_geo=table.inference_geo,
+        fallback=table.fallback_model if has_fallback else "",
+    )

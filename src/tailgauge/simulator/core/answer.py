@@ -215,8 +215,7 @@ class EngineAnswer(Answer):
         request = exchange.request
         # A client request id may come again while its first call is open.
         key = f"{exchange.key}#{exchange.number}" if endpoint.is_open(exchange.key) else exchange.key
-        tokens = max(1, request.input_tokens), max(1, request.max_tokens)
-        self._job = Job(key, *tokens, exchange.prefix_key)
+        self._job = Job(key, max(1, request.input_tokens), max(1, request.max_tokens))
         self._made = 0
         self._every_token = endpoint.every_token
         if self.streams and not self._every_token:
@@ -254,9 +253,7 @@ class EngineAnswer(Answer):
             self.exchange.serve()
         elif kind == events.PREFILL_STARTED:
             row.prefill_started_at_ns = call.prefill_started_ns
-        elif kind == events.PREEMPTED:
-            self.exchange.endpoint.meters.preemptions += 1
-        else:
+        elif kind != events.PREEMPTED:
             self._end(emission)
 
     def tokens_in(self, chunks: int) -> int:

@@ -1,7 +1,6 @@
-"""The bytes of one answer: its head, its content chunks, its end, as the protocol and the answer's spellings have them.
+"""The bytes of one answer: its head, its content chunks, its end, as the protocol has them.
 
 Everything that a stream's chunks share is encoded once, when the call starts: sending one costs a join of ready-made bytes.
-Only an answer with spellings is parsed and written again, event by event.
 """
 
 from __future__ import annotations
@@ -23,26 +22,30 @@ class Encoding:
     def __init__(self, answer: Answer, *, chunked: bool) -> None:
         self._answer = answer
         self._chunked = chunked
-        self._rewriter = answer.exchange.rewriter()
+        self._held = b""  # what the end of a search brings, before the first chunk
         self.chunk = self._frames()
 
     def head(self) -> bytes:
         """What comes before the first content; once."""
         exchange = self._answer.exchange
-        return framed(self._rewritten(exchange.wire.opening(exchange.reply)), self._chunked)
+        if exchange.reply.search is not None:
+            self._held = exchange.wire.after_search(exchange.reply)
+        return framed(exchange.wire.opening(exchange.reply), self._chunked)
 
     def end(self) -> bytes:
         """The end of the answer, or the error that ends it; nothing where the connection ends."""
         answer = self._answer
         exchange = answer.exchange
         if answer.ending == END_MARK:
-            return self._rewritten(exchange.wire.closing(exchange.reply))
+            return self._resumed(exchange.wire.closing(exchange.reply))
         if answer.ending == ERROR_EVENT:
             return exchange.error_event(exchange.failure(answer.fault.status), has_begun=True)
         return b""
 
-    def _rewritten(self, data: bytes) -> bytes:
-        return data if self._rewriter is None else self._rewriter.rewrite(data)
+    def _resumed(self, data: bytes) -> bytes:
+        held = self._held
+        self._held = b""
+        return held + data
 
     def _frames(self) -> Frames:
         answer = self._answer
@@ -50,7 +53,8 @@ class Encoding:
         wire = exchange.wire
         reply = exchange.reply
         pieces = answer.pieces
-        chunked = self._chunked and self._rewriter is None
+        searches = reply.search is not None
+        chunked = self._chunked and not searches
         frames: Frames
         if isinstance(pieces, PlanPieces):
             pair_tokens = exchange.endpoint.table.content.tool_pair_tokens
@@ -60,9 +64,9 @@ class Encoding:
             frames = numbered_frames(wire.around_text(reply), pieces, name, exchange.first, chunked=chunked)
         else:
             frames = text_frames(wire.around_text(reply), pieces, chunked=chunked)
-        if self._rewriter is None:
+        if not searches:
             return frames
-        return lambda index: framed(self._rewritten(frames(index)), self._chunked)
+        return lambda index: framed(self._resumed(frames(index)), self._chunked)
 
 
 Frames = Callable[[int], bytes]  # what is written for a chunk, by its index

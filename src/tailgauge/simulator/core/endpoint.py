@@ -15,12 +15,8 @@ from tailgauge.simulator.behaviours import (
     faults,
     jobs,
     limits,
-    natural_ends,
     prefix_cache,
     resumption,
-    search,
-    served,
-    spellings,
     stragglers,
 )
 from tailgauge.simulator.core.metrics import Meters
@@ -74,10 +70,6 @@ class Endpoint(Hooks):
         self.meters = Meters()
         self.cache = prefix_cache.PrefixCache(table.cache, seed)
         self.faults = faults.Faults(table.faults.values(), seed)
-        self.natural_ends = natural_ends.NaturalEnds(table.natural, seed)
-        self.spellings = spellings.Spellings(table.spellings, seed)
-        self.served = served.Served(table.served, seed)
-        self.searches = search.Searches(table.search, seed)
         self.diagnostics = diagnostics.Diagnostics()
         self.stragglers = stragglers.Stragglers(table.stragglers, seed)
         self.billing = billing.Billing(table.billing)
@@ -86,7 +78,7 @@ class Endpoint(Hooks):
         config = engine_of(table) if engine is None else engine
         refill_s = limits.MINUTE_S if config is None else config.refill_s
         self.limits = limits.Limits(table.limits, driver.now_ns(), refill_s)
-        self.plans = (config is not None and config.drafts) or table.content != ContentTable()
+        self.plans = (config is not None and config.draft_tokens > 0) or table.content != ContentTable()
         self.every_token = watched or self._depends_on_tokens()
         self.engine = None if config is None else Engine(config, seed, self, tokens=self.every_token)
         self._residents: dict[int | str, Resident] = {}
@@ -94,8 +86,8 @@ class Endpoint(Hooks):
     def _depends_on_tokens(self) -> bool:
         table = self.table
         counted = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
-        changes_events = bool(table.spellings or table.search.share)
-        return self.plans or counted or changes_events or bool(table.faults) or table.tokens_per_chunk > 1
+        has_parts = self.plans or table.search.share > 0 or table.tokens_per_chunk > 1
+        return has_parts or counted or bool(table.faults)
 
     def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:
         """The rate-limit headers of any response."""

@@ -26,16 +26,16 @@ from tailgauge.simulator.behaviours.faults import (
 )
 from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.behaviours.limits import Charge, Decision
+from tailgauge.simulator.behaviours.natural_ends import natural_length
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
 from tailgauge.simulator.behaviours.resumption import IGNORED, Stream
-from tailgauge.simulator.behaviours.search import Search
+from tailgauge.simulator.behaviours.search import draw_search
+from tailgauge.simulator.behaviours.served import NOTHING, draw_served
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
-from tailgauge.simulator.protocols import served, spellings
 from tailgauge.simulator.protocols.error_shapes import error_in_stream
 from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
-from tailgauge.simulator.protocols.rewriting import Rewriter
 from tailgauge.simulator.protocols.wire import Wire
 
 _LIMIT_STATUS = 429
@@ -57,15 +57,11 @@ class Exchange:
         self.number = number
         self.key = draw_key(row.client_request_id, number)
         self.fault = NO_FAULT
-        self.proxy = endpoint.table.proxy
+        self.is_held = False  # until its end, by a gateway
         self.headers: dict[str, str] = {}
-        self.prefix_key: bytes | None = None
         self.stream: Stream | None = None  # where the events have ids
         self.first = 0  # number of the first event
         self.asked_tokens = 0  # of the answer; it may end earlier
-        self.spellings = spellings.of_protocol(endpoint.spellings.draw(self.key), wire.NAME)
-        self.served = endpoint.served.draw(self.key)
-        self.search: Search | None = None
         self._prompt: Prompt | None = None
         self._charge = Charge()
         self._lookup: Lookup | None = None
@@ -77,22 +73,26 @@ class Exchange:
         """Take a request; of its body only what the prefix cache looks at is read."""
         table = self.endpoint.table
         self.row.input_tokens = request.input_tokens
-        self.row.spellings = ",".join(sorted(self.spellings)) or None
         self.asked_tokens = request.max_tokens
-        length = self.endpoint.natural_ends.draw(self.key)
+        length = natural_length(table.natural, self.endpoint.seed, self.key)
         stop = None
         if length is not None and length < request.max_tokens:
             request = replace(request, max_tokens=length)
             stop = None if request.tool is not None else BY_ITSELF
         self.request = request
         self.has_reply = True
-        self.reply = Reply(request, f"{self.number:024d}", int(time.time()), self._plan(request), stop=stop)
+        self.reply = Reply(
+            request,
+            f"{self.number:024d}",
+            int(time.time()),
+            self._plan(request),
+            stop=stop,
+            served=draw_served(table.served, self.endpoint.seed, self.key),
+        )
         if table.cache.mode == "marked":
             self._prompt = marked_prompt(body)
         elif table.cache.mode == "automatic":
             self._prompt = block_prompt(body, table.cache.block_tokens)
-        if self._prompt is not None and self._prompt.positions:
-            self.prefix_key = self._prompt.positions[0].key
 
     def _plan(self, request: CallRequest) -> content.Plan | None:
         """What the answer consists of; None: one text."""
@@ -109,7 +109,6 @@ class Exchange:
             tools=request.tool is not None,
             thinking=request.thinking,
             schema=request.schema,
-            tool_at_once="tool_input_object" in self.spellings,
         )
 
     def _stop_early(self, fault: Fault) -> None:
@@ -170,8 +169,9 @@ class Exchange:
         if self.fault.stop is not None and self.request.max_tokens:
             self._stop_early(self.fault)
         if self.wire.SERVER_TOOLS:
-            self.search = endpoint.searches.draw(self.key)
-        self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)
+            search = draw_search(endpoint.table.search, endpoint.seed, self.key)
+            self.reply = replace(self.reply, search=search)
+        self._meter = endpoint.meters.received()
 
     def _beyond_limit(self, decision: Decision) -> Refused:
         """The error of a call beyond a limit."""
@@ -203,34 +203,27 @@ class Exchange:
     def log_end(self) -> None:
         """Write into the row what the end of the answer says."""
         self.row.stop_reason = self.reply.reason(self.wire.STOP_REASONS)
-        if self.search is not None:
-            self.row.input_tokens += self.search.result_tokens
+        if self.reply.search is not None:
+            self.row.input_tokens += self.reply.search.result_tokens
 
     def log_refusal(self, refused: Refused) -> None:
         """Write into the row what a call is refused with."""
         self.row.error_status = refused.status
         self.row.status = 200 if refused.in_band else refused.status
 
-    def rewriter(self) -> Rewriter | None:
-        """What changes the events of the answer; None: nothing."""
-        name = self.wire.NAME
-        steps = served.steps(name, self.reply, self.served, self.search)
-        steps += spellings.steps(self.spellings, name, self.reply)
-        return Rewriter(steps) if steps else None
-
     @property
     def is_plain(self) -> bool:
         """Whether the answer is written as usual, and ends by itself or by its limit."""
         if not self.has_reply:
             return True
-        is_as_usual = not (self.spellings or self.served or self.search or self.reply.diagnostics)
-        is_complete = self.fault.ending != ERROR_EVENT and self.fault.stop is None
-        return is_as_usual and is_complete
+        reply = self.reply
+        is_usual = reply.served == NOTHING and reply.search is None and not reply.diagnostics
+        return is_usual and self.fault.ending != ERROR_EVENT and self.fault.stop is None
 
     @property
     def delay_ns(self) -> int:
         """How much later the content comes than the first event, because of a search."""
-        return 0 if self.search is None else self.search.delay_ns
+        return 0 if self.reply.search is None else self.reply.search.delay_ns
 
     # --- jobs -------------------------------------------------------------------------------------------------
 
@@ -319,7 +312,7 @@ class Exchange:
     def begin(self, now_ns: int) -> None:
         """The first token is there: others may read what the call writes."""
         if self._meter is not None:
-            self._meter.first_token(now_ns)
+            self._meter.admitted()
         if self._lookup is not None:
             self.endpoint.cache.begin(self._lookup, now_ns)
 
@@ -348,7 +341,7 @@ class Exchange:
             prompt = self.prompt_tokens if self._admitted else PromptTokens(0)
             limits.spend(billing.cost(prompt, billed))
 
-    def close(self, now_ns: int) -> None:
+    def close(self) -> None:
         """Nothing more can happen to it: the meters let go of it."""
         if self._meter is not None:
             row = self.row
@@ -356,7 +349,7 @@ class Exchange:
             if row.ended_at_ns is None or row.status >= 300:
                 reason = ABORT if row.cancelled_at_ns is not None else ERROR
             made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
-            self._meter.finished(now_ns, reason, made, row.chunk_sent_at_ns)
+            self._meter.finished(reason, made)
 
     @property
     def prompt_tokens(self) -> PromptTokens:
@@ -378,6 +371,4 @@ def whole(exchange: Exchange) -> bytes:
         contents = [tokens.text(reply.request.max_tokens).decode()]
     else:
         contents = content.whole_contents(reply.plan, exchange.endpoint.table.content.tool_pair_tokens)
-    body = exchange.wire.whole(reply, contents)
-    rewriter = exchange.rewriter()
-    return body if rewriter is None else rewriter.whole(body)
+    return exchange.wire.whole(reply, contents)

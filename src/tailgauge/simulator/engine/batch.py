@@ -20,7 +20,7 @@ import numpy as np
 
 from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.config import EngineConfig
-from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints, Job, draw_steps
+from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints, Job, plan_steps
 
 _LONGEST_PLAN = 256  # steps; a plan that an arrival cuts was computed in vain
 _STEPS = 4096  # that the arrays of a ledger hold at first
@@ -30,13 +30,10 @@ _FEW = 6  # steps below which Python is faster than numpy
 class Batch:
     """One replica under a `StepTime`. `due_ns` is the end of its plan, None while it has nothing to do."""
 
-    def __init__(
-        self, index: int, config: EngineConfig, seed: int, hooks: Hooks, left: Callable[[Call], None]
-    ) -> None:
+    def __init__(self, index: int, config: EngineConfig, hooks: Hooks, left: Callable[[Call], None]) -> None:
         self.index = index
         self._config = config
         self._timing = config.timing
-        self._seed = seed
         self._hooks = hooks
         self._left = left
         self.due_ns: int | None = None
@@ -145,7 +142,6 @@ class Batch:
             call = next(reversed(self.running.values()))
             self._withdraw(call)
             call.skip_pauses()
-            call.preemptions += 1
             self.waiting.appendleft(call)
             out.append(Emission(events.PREEMPTED, call, now_ns))
             preempted = True
@@ -157,10 +153,10 @@ class Batch:
             call = self.waiting[0]
             if not len(call.counts):
                 call.slowdown = self._hooks.slowdown(call.job, self.index, now_ns)
-                draw_steps(call, self._config, self._seed)
+                plan_steps(call, self._config)
             held = call.job.prompt_tokens + call.tokens_before(call.next)
             context = held + int(call.counts[call.next])
-            blocks = self.memory.at_admission(call.job, context)
+            blocks = self.memory.blocks(context)
             if not self.memory.fits(blocks + growth):
                 return
             self.waiting.popleft()
@@ -179,12 +175,11 @@ class Batch:
 
     def _choose_chunks(self, now_ns: int, out: list[Emission]) -> list[tuple[Call, int]]:
         """Prompt tokens for one step, oldest call first."""
-        whole = self._config.prefill_first
-        left = self._config.token_budget - (0 if whole else len(self._decoding))
+        left = self._config.token_budget - len(self._decoding)
         chunks: list[tuple[Call, int]] = []
         for call in self._prefilling:
-            tokens = call.prefill_left if whole else min(call.prefill_left, left)
-            if (whole and chunks and tokens > left) or tokens <= 0:
+            tokens = min(call.prefill_left, left)
+            if tokens <= 0:
                 break
             left -= tokens
             chunks.append((call, tokens))
@@ -194,11 +189,11 @@ class Batch:
         return chunks
 
     def _plan_step(self, now_ns: int) -> None:
-        """One step with prompts; the decodes take part unless whole prompts come first."""
-        decoding = 0 if self._config.prefill_first and self._chunks else len(self._decoding)
+        """One step with prompts, in which the decodes take part."""
+        decoding = len(self._decoding)
         prompt = sum(tokens for _, tokens in self._chunks)
         fixed, slope = self._step_ns(decoding, prompt)
-        self.due_ns = now_ns + round(fixed + slope * (self._context if decoding else 0))
+        self.due_ns = now_ns + round(fixed + slope * self._context)
         self._run = 1 if decoding else 0
         if decoding:
             self._ledger.ends[self._step - self._ledger.base] = self.due_ns
@@ -311,7 +306,7 @@ class Batch:
         emitted = done if call.plain else int(call.counts[call.next : call.next + done].sum())
         context = call.context + emitted
         self._context -= context
-        self.memory.used -= self.memory.blocks(context) if self.memory.grows else call.blocks
+        self.memory.used -= self.memory.blocks(context)
         call.keep(self._ledger.ends[at : at + done])
         if call.next < len(call.counts):
             self._ledger.add(call, self._step, call.next, context, -1)
@@ -378,14 +373,13 @@ def _shifted(array: Ints, skip: int, size: int) -> Ints:
 class Memory:
     """KV memory of a replica, in blocks; `total` None means that memory is not modelled.
 
-    A call holds ceil(context / block) blocks, or with full reservation those of its longest context from the start. Blocks
-    that a prefix cache shares between calls are counted for each of them: this memory is never overcommitted.
+    A call holds ceil(context / block) blocks. Blocks that a prefix cache shares between calls are counted for each of them: this memory is never overcommitted.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.total = config.kv_blocks
         self.used = 0
-        self.grows = config.kv_blocks is not None and config.reservation == "growth"
+        self.grows = config.kv_blocks is not None
         self._block = config.block_tokens
 
     def blocks(self, tokens: int) -> int:
@@ -395,10 +389,6 @@ class Memory:
     def holds(self, job: Job) -> bool:
         """Whether the call would fit if it were alone; else it could never run."""
         return self.total is None or self.blocks(job.prompt_tokens + job.output_tokens) <= self.total
-
-    def at_admission(self, job: Job, context: int) -> int:
-        """Blocks that a call needs to begin, with `context` tokens after its first one."""
-        return self.blocks(context if self.grows else job.prompt_tokens + job.output_tokens)
 
     def fits(self, blocks: int) -> bool:
         """Whether so many more blocks are free."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tailgauge.errors import ScenarioError
-from tailgauge.scenario.simulated import FIXED, CancelMode, DraftDistribution, Reservation, Router, Simulated
+from tailgauge.scenario.simulated import FIXED, CancelMode, Router, Simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,12 @@ class EngineConfig:
     timing: StepTime
     replicas: int = 1
     router: Router = "least_loaded"
-    affinity_slack: int = 8  # calls that a prefix's own replica may have more than the least loaded one
     slots: int | None = None  # sequences in service at once, on each replica; None: no limit
     queue_cap: int | None = None  # calls that each replica takes beyond its slots; one more is refused
     token_budget: int = 2048  # tokens of one step: decodes first, then prompts in chunks
-    prefill_first: bool = False  # whole prompts before any decode, which stalls; else chunked prefill
     kv_blocks: int | None = None  # memory of each replica; None: no limit
     block_tokens: int = 16
-    reservation: Reservation = "growth"  # blocks as the context grows, or at admission for the longest answer
-    # Tokens that a step emits of one sequence. none: 1. fixed: 1 + draft_tokens, the first chunk too. binomial: 1 +
-    # Binomial(draft_tokens, draft_accept). geometric: 1 + the drafts accepted before the first refusal (speculative
-    # decoding). The prefill of the last two yields one token, as no draft follows it.
-    draft_distribution: DraftDistribution = "none"
-    draft_tokens: int = 0
-    draft_accept: float = 0.0
+    draft_tokens: int = 0  # that a step emits of one sequence beyond the first, the prefill's step too
     overhead_ms: float = 0.0  # median delay before a call reaches its replica: gateway, checks, tokeniser
     overhead_sigma: float = 0.0  # of its logarithm
     cancel_mode: CancelMode = "immediate"
@@ -74,18 +66,13 @@ class EngineConfig:
     refill_s: int = 60  # how soon an empty limit in front of it is full again, where its burst is not given
     replica: Callable[..., Any] | None = None  # a server with the methods of `batch.Batch`, in its place
 
-    @property
-    def drafts(self) -> bool:
-        """Whether a step may yield several tokens of a sequence."""
-        return self.draft_distribution != "none"
-
     def __post_init__(self) -> None:
         """Refuse what only a whole engine can: each value was checked by itself in the scenario."""
         if self.queue_cap is not None and self.slots is None:
             raise ValueError("queue_cap counts calls beyond the slots, but slots has no limit")
         if self.timing.step_ms <= 0:
             raise ValueError("step_ms must be above 0: time would not advance")
-        if self.slots is not None and self.token_budget <= self.slots and not self.prefill_first:
+        if self.slots is not None and self.token_budget <= self.slots:
             raise ValueError("token_budget must be above slots: decodes would leave no budget for a prompt")
 
 

@@ -7,8 +7,6 @@ decode step is emitted: cheaper, and the times are the same; a call's own chunk 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any
@@ -33,8 +31,7 @@ class Engine:
         self._hooks = hooks
         replica = config.replica or Batch
         indices = range(config.replicas)
-        self.replicas: list[Batch] = [replica(i, config, seed, hooks, self._left) for i in indices]
-        self._router = Router(config, seed)
+        self.replicas: list[Batch] = [replica(i, config, hooks, self._left) for i in indices]
         self._loads = [0] * config.replicas  # calls not ended, by replica
         self._open: dict[int | str, Call] = {}
         self._submitted = self._planned = 0
@@ -46,7 +43,7 @@ class Engine:
         """Take a call; False: refused, because its replica's queue is full or it could never fit into memory."""
         self._let_happen(now_ns)
         self._check(job)
-        index = self._router.choose(job, self._loads)
+        index = self._route(job)
         call = Call(job, self._submitted, index)
         self._submitted += 1
         if self._is_full(index) or not self.replicas[index].memory.holds(job):
@@ -108,6 +105,12 @@ class Engine:
             raise ValueError(f"a call with the key {job.key!r} is still open")
         if job.prompt_tokens < 1 or job.output_tokens < 1:
             raise ValueError("a call has at least one prompt token and one output token")
+
+    def _route(self, job: Job) -> int:
+        """The replica of a call; with equal loads the first."""
+        if self.config.router == "random":
+            return int(uniform(self._seed, job.key, "route") * len(self.replicas))
+        return self._loads.index(min(self._loads))
 
     def _is_full(self, index: int) -> bool:
         config = self.config
@@ -176,50 +179,3 @@ class Engine:
 def _is_stale(entry: tuple[int, int, int, Any]) -> bool:
     due_ns, _, kind, subject = entry
     return bool(subject.due_ns != due_ns if kind == _REPLICA else subject.ended_ns is not None)
-
-
-# --- routing: which replica serves a call ------------------------------------------------------------------------
-
-
-_MAX_PREFIXES = 100_000  # remembered; the one unused for longest goes
-
-
-class Router:
-    """One of the four routers of the scenario: a choice from the loads; ties go to the first replica."""
-
-    def __init__(self, config: EngineConfig, seed: int) -> None:
-        self._seed = seed
-        self._slack = config.affinity_slack
-        self._replica_of: OrderedDict[Hashable, int] = OrderedDict()
-        routers = {"random": self._random, "prefix_affinity": self._prefix_affinity, "hash": self._hash}
-        self._choose = routers.get(config.router, _least_loaded)
-
-    def choose(self, job: Job, loads: Sequence[int]) -> int:
-        """Index of the replica."""
-        return 0 if len(loads) == 1 else self._choose(job, loads)
-
-    def _random(self, job: Job, loads: Sequence[int]) -> int:
-        return int(uniform(self._seed, job.key, "route") * len(loads))
-
-    def _hash(self, job: Job, loads: Sequence[int]) -> int:
-        """All calls of a prefix go to one replica; calls without one are spread."""
-        key = job.key if job.prefix_key is None else job.prefix_key
-        return int(uniform(self._seed, key, "hash") * len(loads))
-
-    def _prefix_affinity(self, job: Job, loads: Sequence[int]) -> int:
-        """The replica that had the prefix last, unless it is much busier than the idlest, which then takes it over."""
-        least = _least_loaded(job, loads)
-        if job.prefix_key is None:
-            return least
-        replica = self._replica_of.get(job.prefix_key, least)
-        if loads[replica] > loads[least] + self._slack:
-            replica = least
-        self._replica_of[job.prefix_key] = replica
-        self._replica_of.move_to_end(job.prefix_key)
-        if len(self._replica_of) > _MAX_PREFIXES:
-            self._replica_of.popitem(last=False)
-        return replica
-
-
-def _least_loaded(job: Job, loads: Sequence[int]) -> int:  # noqa: ARG001 - the routers' common signature
-    return min(range(len(loads)), key=loads.__getitem__)

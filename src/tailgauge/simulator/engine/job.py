@@ -8,7 +8,6 @@ a copy with another key draws anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ class Job:
     key: int | str
     prompt_tokens: int = 1
     output_tokens: int = 1
-    prefix_key: Hashable = None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +46,6 @@ class Call:
     cancelled_ns: int | None = None
     cached_tokens: int = 0  # of the prompt, at the first admission
     slowdown: float = 1.0
-    preemptions: int = 0
     running: bool = False
     # Tokens of each of its steps, from the first token on.
     counts: Ints = field(default_factory=lambda: NO_INTS)
@@ -187,12 +184,12 @@ def lognormal(median: float, sigma: float, seed: int, key: object, purpose: str)
     return median * math.exp(sigma * _NORMAL.inv_cdf(uniform(seed, key, purpose)))
 
 
-def counts(config: EngineConfig, tokens: int, slowdown: float, seed: int, key: object) -> Ints:
+def counts(config: EngineConfig, tokens: int, slowdown: float) -> Ints:
     """Tokens of each step of a call, the prefill's first; their sum is `tokens`, the last step may be short.
 
     Under a slowdown S token group i comes S*i steps after the first: the steps between carry none.
     """
-    drawn = _cut(_accepted(config, tokens, seed, key), tokens) if config.drafts else _all_ones(tokens)
+    drawn = _drafted(tokens, 1 + config.draft_tokens) if config.draft_tokens else _all_ones(tokens)
     if slowdown == 1.0:
         return drawn
     steps = np.ceil(np.arange(len(drawn)) * slowdown - 1e-9).astype(np.int64)
@@ -201,32 +198,16 @@ def counts(config: EngineConfig, tokens: int, slowdown: float, seed: int, key: o
     return spread
 
 
-def draw_steps(call: Call, config: EngineConfig, seed: int) -> None:
+def plan_steps(call: Call, config: EngineConfig) -> None:
     """Give a call the steps of its answer."""
-    call.counts = counts(config, call.job.output_tokens, call.slowdown, seed, call.job.key)
-    call.plain = not config.drafts and call.slowdown == 1.0
+    call.counts = counts(config, call.job.output_tokens, call.slowdown)
+    call.plain = not config.draft_tokens and call.slowdown == 1.0
 
 
-def _accepted(config: EngineConfig, tokens: int, seed: int, key: object) -> Ints:
-    if config.draft_distribution == "fixed":
-        return np.full(tokens, 1 + config.draft_tokens, np.int64)
-    rng = np.random.Generator(np.random.Philox(key=digest(8, seed, "drafts", key)))
-    if config.draft_distribution == "binomial":
-        accepted = rng.binomial(config.draft_tokens, config.draft_accept, tokens)
-    else:
-        refused_at = rng.geometric(1.0 - config.draft_accept, tokens) if config.draft_accept < 1 else None
-        accepted = np.full(tokens, config.draft_tokens) if refused_at is None else refused_at - 1
-    emitted: Ints = 1 + np.minimum(accepted, config.draft_tokens).astype(np.int64)
-    emitted[0] = 1
-    return emitted
-
-
-def _cut(emitted: Ints, tokens: int) -> Ints:
-    reached = np.cumsum(emitted)
-    steps = int(np.searchsorted(reached, tokens)) + 1
-    emitted = emitted[:steps]
-    emitted[-1] -= reached[steps - 1] - tokens
-    return emitted
+def _drafted(tokens: int, each: int) -> Ints:
+    steps: Ints = np.full(-(-tokens // each), each, np.int64)
+    steps[-1] -= steps.sum() - tokens
+    return steps
 
 
 def _all_ones(tokens: int) -> Ints:

@@ -259,16 +259,19 @@ def _instant(at_s: float) -> str:
 class BatchStore:
     """The batches that the endpoint holds by their ids, in memory and bounded."""
 
-    def __init__(self, table: JobsTable, seed: int, kept_requests: int = KEPT_REQUESTS) -> None:
+    def __init__(self, table: JobsTable, seed: int) -> None:
         self._table = table
         self._seed = seed
-        self._kept = kept_requests
         self._number = 0
         self._batches: dict[str, Batch] = {}  # in the order of their creation
 
     def add(self, entries: Sequence[Entry], now_s: float) -> Batch:
         """A new batch; ended ones are dropped for it, from the oldest on."""
-        self._make_space(len(entries), now_s)
+        requests = len(entries) + sum(len(batch.entries) for batch in self._batches.values())
+        for batch in list(self._batches.values()):
+            if requests > KEPT_REQUESTS and batch.has_ended(now_s):
+                requests -= len(batch.entries)
+                del self._batches[batch.id]
         self._number += 1
         ended_s = now_s + turnaround_s(self._table, draws(self._seed, "batch", self._number))
         batch = Batch(f"msgbatch_{self._number:024d}", now_s, ended_s, tuple(entries))
@@ -287,17 +290,6 @@ class BatchStore:
         if not batch.has_ended(now_s):
             raise Refused(400, f"{batch_id}: the batch has not ended, there are no results yet")
         return batch
-
-    def _make_space(self, wanted: int, now_s: float) -> None:
-        free = self._kept - sum(len(b.entries) for b in self._batches.values())
-        ended = [b for b in self._batches.values() if b.has_ended(now_s)]
-        if free + sum(len(b.entries) for b in ended) < wanted:
-            raise Refused(429, "too many batch requests are waiting to be processed")
-        for batch in ended:
-            if free >= wanted:
-                return
-            free += len(batch.entries)
-            del self._batches[batch.id]
 
 
 def entries(body: dict[str, Any], parse: Parse) -> Iterator[Entry]:

@@ -82,7 +82,7 @@ class Server:
                 await sleep_until(received_ns)
             exchange = Exchange(self.core, self.log.open(name, wire.NAME, received_ns), wire, number)
             if behind_gateway:
-                exchange.proxy = gateway.proxy(table)
+                exchange.is_held = table.holds
             row = exchange.row
             call = _Call(request, exchange, self._options)
             try:
@@ -209,7 +209,7 @@ class _Call:
         """Close the row when nothing more can happen to the call: an engine may work on when the client has long left."""
 
         def close_both() -> None:
-            self._exchange.close(monotonic_ns())
+            self._exchange.close()
             close()
 
         if self._answer is None or self._answer.over:

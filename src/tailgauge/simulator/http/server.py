@@ -11,16 +11,13 @@ import selectors
 import signal
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from aiohttp import web
 
 from tailgauge.clock import WALL
 from tailgauge.errors import UsageError
-from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.http.requests import ServerOptions, listen
-from tailgauge.simulator.http.routes import application
 
 BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
 _MAX_HEADERS = 64  # an SDK sends some twenty, of 8 kB at most
@@ -28,20 +25,20 @@ _SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then f
 
 
 def serve(
-    table: Simulated, seed: int, options: ServerOptions, host: str, port: int, *,
+    app: web.Application, options: ServerOptions, host: str, port: int, *,
     on_listening: Callable[[str], None], lifeline: bool,
 ) -> None:  # fmt: skip
-    """Serve until SIGTERM or SIGINT, or with `lifeline` until standard input ends: its writer has died.
+    """Serve an application until SIGTERM or SIGINT, or with `lifeline` until standard input ends: its writer has died.
 
     Port 0 takes a free one; `on_listening` is called once with the address, when it accepts connections.
     """
 
     async def until_stopped() -> None:
-        tls = tls_of(options)
+        tls = _tls(options)
         loop = asyncio.get_running_loop()
-        stop = stop_event(lifeline=lifeline)
+        stop = _stop_event(lifeline=lifeline)
         runner = web.AppRunner(
-            application(table, seed, options), access_log=None, keepalive_timeout=options.keepalive_s,
+            app, access_log=None, keepalive_timeout=options.keepalive_s,
             max_headers=_MAX_HEADERS, shutdown_timeout=_SHUTDOWN_S,
             handler_cancellation=True,  # a client that leaves ends its call at once
         )  # fmt: skip
@@ -55,17 +52,12 @@ def serve(
         finally:
             await runner.cleanup()
 
-    run_until_stopped(until_stopped())
-
-
-def run_until_stopped(service: Coroutine[Any, Any, None]) -> None:
-    """Run a server with fine timers, and with as many descriptors as the system allows."""
     _raise_descriptor_limit()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as event_loop:
-        event_loop.run(service)
+        event_loop.run(until_stopped())
 
 
-def stop_event(*, lifeline: bool) -> asyncio.Event:
+def _stop_event(*, lifeline: bool) -> asyncio.Event:
     """An event that SIGTERM and SIGINT set, with `lifeline` also the end of standard input."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -81,21 +73,12 @@ async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLConte
         for listener in listen(host, port, BACKLOG):
             await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
     except OSError as error:
-        raise cannot_listen(host, port, error) from error
-
-
-def cannot_listen(host: str, port: int, error: OSError) -> UsageError:
-    """The error of an address that cannot be used."""
-    return UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}")
+        text = f"cannot listen on {host} port {port}: {error.strerror or error}"
+        raise UsageError(text) from error
 
 
 def _url(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
-    return url_of(runner.addresses[0], tls)
-
-
-def url_of(address: Sequence[Any], tls: ssl.SSLContext | None) -> str:
-    """The URL of a socket's address."""
-    host, port = address[:2]
+    host, port = runner.addresses[0][:2]
     scheme = "http" if tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -106,7 +89,7 @@ def _follow_wall_clock(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_later(1.0, _follow_wall_clock, loop)
 
 
-def tls_of(options: ServerOptions) -> ssl.SSLContext | None:
+def _tls(options: ServerOptions) -> ssl.SSLContext | None:
     """TLS with the certificate of the options, if they name one."""
     if options.certfile is None:
         return None

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
 
 from aiohttp import HttpVersion11, web
 
-from tailgauge.scenario.simulated import ProxyTable
 from tailgauge.simulator.behaviours.faults import END_MARK, RESET
-from tailgauge.simulator.behaviours.gateway import Buffer, Flush, passes
 from tailgauge.simulator.core.answer import Answer, nobody
 from tailgauge.simulator.core.encoding import Encoding, Frames, framed
 from tailgauge.simulator.http.driver import sleep_until
@@ -149,7 +147,7 @@ class Stream:
         self._chunked = request.version >= HttpVersion11
         self._encoding = Encoding(answer, chunked=self._chunked)
         self._pinger: asyncio.TimerHandle | None = None
-        self._proxy: ProxyWriter | None = None
+        self._held: HeldWriter | None = None
         self._opening = b""
 
     async def run(self) -> web.StreamResponse:
@@ -168,11 +166,9 @@ class Stream:
             chunks = ChunkWriter(writer, self._encoding.chunk, answer, row.chunk_sent_at_ns, head)
             answer.on_change = chunks.wake
             await chunks.run()
-            await self._end(writer)
+            await self._end()
         finally:
             self._stop_pings()
-            if self._proxy is not None:
-                self._proxy.drop()
             self.chunks = len(row.chunk_sent_at_ns)
             answer.log_chunks(row.chunk_sent_at_ns)
         return self._response
@@ -183,14 +179,14 @@ class Stream:
         # The transport is gone where the client left between the last await and here.
         if transport is None:
             raise ConnectionResetError("the client left")
-        if passes(self._exchange.proxy):
+        if not self._exchange.is_held:
             return transport
-        self._proxy = ProxyWriter(transport, self._exchange.proxy, self._response.send_headers)
-        return self._proxy
+        self._held = HeldWriter(transport)
+        return self._held
 
     def _head(self, writer: Writer) -> bytes:
         """What leaves before the first content."""
-        if self._proxy is None:
+        if self._held is None:
             self._response.send_headers()
         every_s = self._table.ping_every_s
         if every_s and self._wire.ping():
@@ -205,7 +201,7 @@ class Stream:
         if not writer.is_closing():
             self._pinger = asyncio.get_running_loop().call_at(due_s, ping)
 
-    async def _end(self, writer: Writer) -> None:
+    async def _end(self) -> None:
         """The end mark when it is due, or what a fault puts in its place."""
         answer = self._answer
         sent_at_ns = self._exchange.row.chunk_sent_at_ns
@@ -217,13 +213,10 @@ class Stream:
         if answer.ending == RESET:
             reset(self._request)
         else:
-            last = self._encoding.end()
-            if self._proxy is not None:
-                if last:
-                    writer.write(framed(last, self._chunked))
-                self._proxy.end()
-                last = b""
-            await self._response.write_eof(last)
+            if self._held is not None:
+                self._response.send_headers()
+                self._held.release()
+            await self._response.write_eof(self._encoding.end())
         answer.finish(ended_at_ns, chunks)
 
     def _stop_pings(self) -> None:
@@ -241,67 +234,28 @@ def reset(request: web.Request) -> None:
         transport.abort()
 
 
-# --- a proxy in front ------------------------------------------------------------------------------------------
+class HeldWriter:
+    """A writer that keeps every byte until the response ends, and its headers too."""
 
-
-class ProxyWriter:
-    """A writer in front of a transport: `behaviours.gateway` decides what leaves when, this keeps the bytes and the timer.
-
-    The headers leave with the first bytes, as those of a proxy that waits for its buffer do.
-    """
-
-    def __init__(self, transport: asyncio.Transport, table: ProxyTable, opening: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._buffer = Buffer(table)
-        self._opening: Callable[[], None] | None = opening
         self._held: list[bytes] = []
-        self._gone = 0  # writes that have left
-        self._timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        """Take bytes; they leave with others."""
+        """Take bytes."""
         self._held.append(data)
-        self._let_go(self._buffer.write(monotonic_ns(), len(data)))
 
     def get_write_buffer_size(self) -> int:
-        """Size of the connection's write buffer; the proxy's own buffer is unlimited."""
-        return self._transport.get_write_buffer_size()
+        """Return nothing: what is held is unlimited."""
+        return 0
 
     def is_closing(self) -> bool:
-        """Whether the connection is gone."""
+        """Return whether the connection is gone."""
         return self._transport.is_closing()
 
-    def end(self) -> None:
-        """The response is over: nothing stays."""
-        self._let_go(self._buffer.end(monotonic_ns()))
-
-    def drop(self) -> None:
-        """The response will not end: what is held is lost."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _due(self) -> None:
-        self._timer = None
-        # A timer may fire a microsecond early; what it came for is due.
-        self._let_go(self._buffer.due(max(monotonic_ns(), self._buffer.due_at_ns or 0)))
-
-    def _let_go(self, flushes: Iterable[Flush]) -> None:
-        for flush in flushes:
-            count = flush.behind - self._gone
-            data = b"".join(self._held[:count])
-            self._gone = flush.behind
-            del self._held[:count]
-            if self._transport.is_closing():
-                continue
-            if self._opening is not None:
-                self._opening()
-                self._opening = None
-            self._transport.write(data)
-        due_ns = self._buffer.due_at_ns
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if due_ns is None else self._loop.call_at(due_ns / 1e9, self._due)
+    def release(self) -> None:
+        """Let all leave."""
+        self._transport.write(b"".join(self._held))
 
 
-Writer = asyncio.Transport | ProxyWriter  # where bytes leave
+Writer = asyncio.Transport | HeldWriter  # where bytes leave

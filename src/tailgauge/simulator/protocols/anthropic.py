@@ -63,6 +63,7 @@ _BLOCKS: Mapping[str, checks.Kinds] = {
     },
 }  # fmt: skip
 _CARRIER = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial_json"}
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _SIGNATURE = "c2ltdWxhdGVkIHRoaW5raW5nLCBzaWduZWQgYnkgbm9ib2R5"
 
 _ERROR_TYPES = {
@@ -122,26 +123,39 @@ def ping() -> bytes:
 
 def opening(reply: Reply) -> bytes:
     """The events before the first delta."""
-    message = _message(reply, [], None, output_tokens=1)
-    return _event({"type": "message_start", "message": message}) + _block_start(reply, 0)
+    message = _message(reply, [], None, _usage(reply, 1))
+    start = _event({"type": "message_start", "message": message})
+    if reply.search is None:
+        return start + _before_text(reply, 0)
+    events = start + _event({"type": "content_block_start", "index": 0, "content_block": _search_call(reply)})
+    for piece in reply.search.query:
+        events += _event(_delta(0, {"type": JSON_DELTA, "partial_json": piece}))
+    return events + _event({"type": "content_block_stop", "index": 0})
 
 
-def around_text(reply: Reply) -> tuple[bytes, bytes]:  # noqa: ARG001 - the same for every reply; not so in OpenAI
+def after_search(reply: Reply) -> bytes:
+    """The results of the search, and what stands before the first text."""
+    return _complete_block(1, _search_results(reply)) + _before_text(reply, 2)
+
+
+def around_text(reply: Reply) -> tuple[bytes, bytes]:
     """The bytes of a text delta before and behind its text."""
-    return _around(0, {"type": "text_delta", "text": "|"})
+    return delta(reply, 0, TEXT_DELTA)
 
 
-def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:  # noqa: ARG001 - the interface
+def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:
     """The bytes of any delta before and behind what it carries; a signature is carried already."""
+    index = _index(reply, block)
     if kind == SIGNATURE_DELTA:
-        signed = {"type": kind, "signature": _SIGNATURE}
-        return _event({"type": "content_block_delta", "index": block, "delta": signed}), b""
-    return _around(block, {"type": kind, _CARRIER[kind]: "|"})
+        return _event(_delta(index, {"type": kind, "signature": _SIGNATURE})), b""
+    before, _, behind = _event(_delta(index, {"type": kind, _CARRIER[kind]: "|"})).partition(b"|")
+    return before, behind
 
 
 def between(reply: Reply, block: int) -> bytes:
     """The end of the block before, and the start of this one."""
-    return _event({"type": "content_block_stop", "index": block - 1}) + _block_start(reply, block)
+    end = _event({"type": "content_block_stop", "index": _index(reply, block) - 1})
+    return end + _block_start(reply, block)
 
 
 def closing(reply: Reply) -> bytes:
@@ -150,9 +164,9 @@ def closing(reply: Reply) -> bytes:
     ended: dict[str, Any] = {"stop_reason": reply.reason(STOP_REASONS), "stop_sequence": None}
     if reply.is_refusal:
         ended["stop_details"] = _stop_details(reply)
-    usage = _usage(reply, reply.request.max_tokens, cumulative=True)
+    usage = _final_usage(reply, cumulative=True)
     return (
-        _event({"type": "content_block_stop", "index": last})
+        _event({"type": "content_block_stop", "index": _index(reply, last)})
         + _event({"type": "message_delta", "delta": ended, "usage": usage})
         + _event({"type": "message_stop"})
     )
@@ -161,9 +175,16 @@ def closing(reply: Reply) -> bytes:
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
     """The body of an answer that is not streamed, with the content of each of its blocks."""
     if not reply.request.max_tokens and reply.stop is None:
-        return checks.to_json(_message(reply, [], "max_tokens", 0))
-    blocks = [_block(reply, number, content) for number, content in enumerate(contents)]
-    message = _message(reply, blocks, reply.reason(STOP_REASONS), reply.request.max_tokens)
+        return checks.to_json(_message(reply, [], "max_tokens", _usage(reply, 0)))
+    blocks: list[dict[str, Any]] = []
+    if reply.search is not None:
+        query = "".join(reply.search.query[1:-1])
+        blocks += [_search_call(reply) | {"input": {"query": query}}, _search_results(reply)]
+    if reply.served.fallback:
+        blocks.append(_fallback_mark(reply))
+    for number, content in enumerate(contents):
+        blocks.append(_block(reply, number, content))
+    message = _message(reply, blocks, reply.reason(STOP_REASONS), _final_usage(reply))
     if reply.is_refusal:
         message["stop_details"] = _stop_details(reply)
     return checks.to_json(message)
@@ -196,15 +217,48 @@ def _stop_details(reply: Reply) -> dict[str, Any]:
     return {"type": "refusal", "category": reply.category, "explanation": None}
 
 
-def _around(block: int, delta: dict[str, str]) -> tuple[bytes, bytes]:
-    event = _event({"type": "content_block_delta", "index": block, "delta": delta})
-    before, _, behind = event.partition(b"|")
-    return before, behind
+def _delta(index: int, delta: dict[str, str]) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _index(reply: Reply, block: int) -> int:
+    """Where a block of the plan stands, behind a search and its results and the mark of a fallback."""
+    return block + (0 if reply.search is None else 2) + bool(reply.served.fallback)
+
+
+def _before_text(reply: Reply, index: int) -> bytes:
+    """The mark of a fallback, if there is one, as block number `index`, and the start of the first block."""
+    mark = _complete_block(index, _fallback_mark(reply)) if reply.served.fallback else b""
+    return mark + _block_start(reply, 0)
+
+
+def _complete_block(index: int, block: dict[str, Any]) -> bytes:
+    """Return the start and the end of a block without deltas."""
+    start = _event({"type": "content_block_start", "index": index, "content_block": block})
+    return start + _event({"type": "content_block_stop", "index": index})
+
+
+def _fallback_mark(reply: Reply) -> dict[str, Any]:
+    """Return the block that says that another model has taken over."""
+    asked = {"model": reply.request.model}
+    to = {"model": reply.served.fallback}
+    return {"type": "fallback", "from": asked, "to": to, "trigger": {"type": "refusal"}}
+
+
+def _search_call(reply: Reply) -> dict[str, Any]:
+    return {"type": "server_tool_use", "id": f"srvtoolu_{reply.id}", "name": "web_search", "input": {}}
+
+
+def _search_results(reply: Reply) -> dict[str, Any]:
+    page = {"title": "A page", "url": "https://example.com/", "encrypted_content": "", "page_age": None}
+    result = {"type": "web_search_result", **page}
+    return {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{reply.id}", "content": [result]}
 
 
 def _block_start(reply: Reply, number: int) -> bytes:
     block = _block(reply, number, "", starting=True)
-    return _event({"type": "content_block_start", "index": number, "content_block": block})
+    index = _index(reply, number)
+    return _event({"type": "content_block_start", "index": index, "content_block": block})
 
 
 def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -> dict[str, Any]:
@@ -219,13 +273,24 @@ def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -
 
 
 def _message(
-    reply: Reply, content: list[dict[str, Any]], stop_reason: str | None, output_tokens: int
+    reply: Reply, content: list[dict[str, Any]], stop_reason: str | None, usage: dict[str, Any]
 ) -> dict[str, Any]:
+    served = reply.served
+    facts = {
+        "service_tier": served.service_tier,
+        "speed": served.speed,
+        "inference_geo": served.inference_geo,
+    }
     message: dict[str, Any] = {
-        "id": f"msg_{reply.id}", "type": "message", "role": "assistant", "model": reply.request.model,
-        "content": content, "stop_reason": stop_reason, "stop_sequence": None,
-        "usage": _usage(reply, output_tokens),
-    }  # fmt: skip
+        "id": f"msg_{reply.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": served.model or reply.request.model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": usage | {name: value for name, value in facts.items() if value},
+    }
     if reply.diagnostics is not None:
         message["diagnostics"] = reply.diagnostics
     return message
@@ -244,6 +309,20 @@ def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dic
         usage["cache_creation"] = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
     if reply.plan is not None and reply.plan.thinking_tokens and output_tokens == reply.request.max_tokens:
         usage["output_tokens_details"] = {"thinking_tokens": reply.plan.thinking_tokens}
+    return usage
+
+
+def _final_usage(reply: Reply, *, cumulative: bool = False) -> dict[str, Any]:
+    """Return the usage of the whole answer, a fallback's two runs and a search included."""
+    usage = _usage(reply, reply.request.max_tokens, cumulative=cumulative)
+    if reply.served.fallback:
+        counts = {name: usage[name] for name in _COUNTS}
+        declined = {"type": "message", "model": reply.request.model, **counts, "output_tokens": 0}
+        served = {"type": "fallback_message", "model": reply.served.fallback, **counts}
+        usage["iterations"] = [declined, served]
+    if reply.search is not None:
+        usage["server_tool_use"] = {"web_search_requests": 1, "web_fetch_requests": 0}
+        usage["input_tokens"] += reply.search.result_tokens
     return usage
 
 

@@ -13,70 +13,38 @@ Sources: public issues and the engines' own sources (2026-11).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from tailgauge.simulator.protocols.request import Refused, Reply, to_json
 from tailgauge.simulator.protocols.wire import Wire
 
 _TYPES = {429: "rate_limit_error", 503: "overloaded_error", 529: "overloaded_error"}
+_WITH_DONE = {"flat", "field", "chunk"}
 
 
 def error_in_stream(shape: str, wire: Wire, reply: Reply | None, refused: Refused) -> bytes:
     """Return the events that end a stream by an error; `reply` is that of an answer that has begun."""
-    return SHAPES[shape](wire, reply, refused)
+    if shape == "provider":
+        return wire.error_event(refused)
+    status = refused.status
+    message = refused.message
+    kind = _TYPES.get(status, "internal_server_error")
+    trees: dict[str, dict[str, Any]] = {
+        "wrapped": {"error": {"message": message, "type": "None", "param": None, "code": str(status)}},
+        "flat": {"object": "error", "message": message, "type": kind, "param": None, "code": status},
+        "message": {"message": message, "code": status},
+        "detail": {"detail": message, "status": status},
+        "field": {"code": status, "message": message, "type": kind},
+        "chunk": _chunk(reply) | {"error": {"code": status, "message": message}},
+    }
+    field = b"error" if shape == "field" else b"data"
+    event = b"%b: %b\n\n" % (field, to_json(trees[shape]))
+    return event + b"data: [DONE]\n\n" if shape in _WITH_DONE else event
 
 
-def _provider(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001 - a row's arguments
-    return wire.error_event(refused)
-
-
-def _wrapped(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001
-    error = {"message": refused.message, "type": "None", "param": None, "code": str(refused.status)}
-    return _data({"error": error})
-
-
-def _flat(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001
-    error = {"object": "error", "message": refused.message, "type": _type(refused), "param": None}
-    return _data(error | {"code": refused.status}) + b"data: [DONE]\n\n"
-
-
-def _message(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001
-    return _data({"message": refused.message, "code": refused.status})
-
-
-def _detail(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001
-    return _data({"detail": refused.message, "status": refused.status})
-
-
-def _field(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001
-    error = {"code": refused.status, "message": refused.message, "type": _type(refused)}
-    return b"error: %b\n\ndata: [DONE]\n\n" % to_json(error)
-
-
-def _chunk(wire: Wire, reply: Reply | None, refused: Refused) -> bytes:  # noqa: ARG001
+def _chunk(reply: Reply | None) -> dict[str, Any]:
     choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": "error"}
-    chunk: dict[str, Any] = {"id": "gen-0", "object": "chat.completion.chunk", "created": 0, "model": ""}
-    if reply is not None:
-        chunk |= {"id": f"gen-{reply.id}", "created": reply.created_s, "model": reply.request.model}
-    error = {"code": refused.status, "message": refused.message}
-    return _data(chunk | {"error": error, "choices": [choice]}) + b"data: [DONE]\n\n"
-
-
-def _type(refused: Refused) -> str:
-    return _TYPES.get(refused.status, "internal_server_error")
-
-
-def _data(tree: dict[str, Any]) -> bytes:
-    return b"data: %b\n\n" % to_json(tree)
-
-
-SHAPES: Mapping[str, Callable[[Wire, Reply | None, Refused], bytes]] = {
-    "provider": _provider,
-    "wrapped": _wrapped,
-    "flat": _flat,
-    "message": _message,
-    "detail": _detail,
-    "field": _field,
-    "chunk": _chunk,
-}
+    chunk: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [choice]}
+    if reply is None:
+        return chunk | {"id": "gen-0", "created": 0, "model": ""}
+    return chunk | {"id": f"gen-{reply.id}", "created": reply.created_s, "model": reply.request.model}

@@ -13,20 +13,31 @@ Sources: the providers' pages on rate limits, LiteLLM's, and the IETF draft on R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from email.utils import formatdate
 
 from tailgauge.simulator.behaviours.limits import MINUTE_S, NS_PER_S, Reading, tightest_tokens
 from tailgauge.simulator.protocols import anthropic, openai
 from tailgauge.simulator.protocols.wire import Wire
 
-Family = Callable[[Wire, Sequence[Reading], int], dict[str, str]]
 _MISTRAL = {"requests": "req-minute", "tokens": "tokens-minute"}
 
 
 def limit_headers(family: str, wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
     """Return the limit headers of a response at `wall_ns`, nanoseconds since 1970."""
-    return FAMILIES[family](wire, readings, wall_ns)
+    match family:
+        case "provider":
+            return wire.limit_headers(readings, wall_ns)
+        case "litellm":
+            headers = wire.limit_headers(readings, wall_ns)
+            return {f"llm_provider-{name}": value for name, value in headers.items()}
+        case "anthropic":
+            return anthropic.limit_headers(readings, wall_ns)
+        case "openai" | "groq":
+            return openai.limit_headers(readings, wall_ns)
+    by_name = tightest_tokens(readings)
+    named = {name: by_name[name] for name in ("requests", "tokens") if name in by_name}
+    return _fields(named) if family == "ietf" else _of_gateway(family, named, wall_ns)
 
 
 def retry_headers(form: str, seconds: int, wall_ns: int) -> dict[str, str]:
@@ -41,85 +52,31 @@ def retry_headers(form: str, seconds: int, wall_ns: int) -> dict[str, str]:
     return {"retry-after": str(seconds)}
 
 
-def _named(readings: Sequence[Reading]) -> dict[str, Reading]:
-    """Return the readings of requests and of the tighter limit on tokens, by name."""
-    by_name = tightest_tokens(readings)
-    return {name: by_name[name] for name in ("requests", "tokens") if name in by_name}
-
-
-def _provider(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
-    return wire.limit_headers(readings, wall_ns)
-
-
-def _anthropic(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001 - a row's
-    return anthropic.limit_headers(readings, wall_ns)
-
-
-def _openai(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001
-    return openai.limit_headers(readings, wall_ns)
-
-
-def _azure(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001
+def _of_gateway(family: str, readings: dict[str, Reading], wall_ns: int) -> dict[str, str]:
     headers = {}
-    for name, reading in _named(readings).items():
-        headers[f"x-ratelimit-limit-{name}"] = str(reading.limit)
-        headers[f"x-ratelimit-remaining-{name}"] = str(reading.remaining)
-        headers[f"x-ratelimit-reset-{name}"] = str(_seconds(reading))
+    for name, reading in readings.items():
+        shown = _MISTRAL[name] if family == "mistral" else name
+        headers[f"x-ratelimit-limit-{shown}"] = str(reading.limit)
+        headers[f"x-ratelimit-remaining-{shown}"] = str(reading.remaining)
+        full_at_ns = wall_ns + reading.full_in_ns
+        resets = {
+            "azure": _seconds(reading),
+            "epoch": -(-full_at_ns // NS_PER_S),
+            "epoch_ms": -(-full_at_ns // 1_000_000),
+        }
+        if family in resets:
+            headers[f"x-ratelimit-reset-{name}"] = str(resets[family])
     return headers
 
 
-def _mistral(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001
-    headers = {}
-    for name, reading in _named(readings).items():
-        headers[f"x-ratelimit-limit-{_MISTRAL[name]}"] = str(reading.limit)
-        headers[f"x-ratelimit-remaining-{_MISTRAL[name]}"] = str(reading.remaining)
-    return headers
-
-
-def _litellm(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
-    headers = wire.limit_headers(readings, wall_ns)
-    return {f"llm_provider-{name}": value for name, value in headers.items()}
-
-
-def _ietf(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001
+def _fields(readings: dict[str, Reading]) -> dict[str, str]:
     policies = []
     states = []
-    for name, reading in _named(readings).items():
+    for name, reading in readings.items():
         policies.append(f'"{name}";q={reading.limit};w={MINUTE_S}')
         states.append(f'"{name}";r={reading.remaining};t={_seconds(reading)}')
     return {"ratelimit-policy": ", ".join(policies), "ratelimit": ", ".join(states)}
 
 
-def _epoch(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001
-    return _at_instants(readings, wall_ns, NS_PER_S)
-
-
-def _epoch_ms(wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001
-    return _at_instants(readings, wall_ns, 1_000_000)
-
-
-def _at_instants(readings: Sequence[Reading], wall_ns: int, unit_ns: int) -> dict[str, str]:
-    headers = {}
-    for name, reading in _named(readings).items():
-        headers[f"x-ratelimit-limit-{name}"] = str(reading.limit)
-        headers[f"x-ratelimit-remaining-{name}"] = str(reading.remaining)
-        headers[f"x-ratelimit-reset-{name}"] = str(-(-(wall_ns + reading.full_in_ns) // unit_ns))
-    return headers
-
-
 def _seconds(reading: Reading) -> int:
     return -(-reading.full_in_ns // NS_PER_S)
-
-
-FAMILIES: Mapping[str, Family] = {
-    "provider": _provider,
-    "anthropic": _anthropic,
-    "openai": _openai,
-    "groq": _openai,
-    "azure": _azure,
-    "mistral": _mistral,
-    "litellm": _litellm,
-    "ietf": _ietf,
-    "epoch": _epoch,
-    "epoch_ms": _epoch_ms,
-}

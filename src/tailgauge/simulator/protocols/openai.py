@@ -98,6 +98,11 @@ def opening(reply: Reply) -> bytes:
     return _event(_choice(reply, {"role": "assistant", "content": ""})) + between(reply, 0)
 
 
+def after_search(reply: Reply) -> bytes:  # noqa: ARG001 - there are no searches
+    """Nothing: this protocol has no searches."""
+    return b""
+
+
 def around_text(reply: Reply) -> tuple[bytes, bytes]:
     """The bytes of a content chunk before and behind its text."""
     return _around(reply, {"refusal" if reply.is_refusal else "content": "|"})
@@ -197,10 +202,17 @@ def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = Non
 
 
 def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{reply.id}", "object": "chat.completion.chunk", "created": reply.created_s,
-        "model": reply.request.model, "choices": choices,
-    }  # fmt: skip
+    served = reply.served
+    chunk: dict[str, Any] = {
+        "id": f"chatcmpl-{reply.id}",
+        "object": "chat.completion.chunk",
+        "created": reply.created_s,
+        "model": served.fallback or served.model or reply.request.model,
+        "choices": choices,
+    }
+    if served.service_tier:
+        chunk["service_tier"] = served.service_tier
+    return chunk
 
 
 def _usage(reply: Reply) -> dict[str, Any]:

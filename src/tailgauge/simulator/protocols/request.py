@@ -15,6 +15,8 @@ from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.billing import PromptTokens
 from tailgauge.simulator.behaviours.content import Plan
 from tailgauge.simulator.behaviours.faults import BY_LIMIT, NO_REASON, REFUSAL
+from tailgauge.simulator.behaviours.search import Search
+from tailgauge.simulator.behaviours.served import NOTHING, ServedAs
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_OUTPUT_TOKENS = 1_000_000
@@ -49,6 +51,8 @@ class Reply:
     stop: str | None = None  # why it ends early, in the terms of `faults`
     category: str = ""  # of a refusal
     diagnostics: Mapping[str, Any] | None = None  # of the prompt cache, where the caller asks for them
+    served: ServedAs = NOTHING
+    search: Search | None = None  # before the text
 
     @property
     def stop_reason(self) -> str:

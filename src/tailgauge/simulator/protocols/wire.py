@@ -47,6 +47,9 @@ class Wire(Protocol):
     def opening(self, reply: Reply, /) -> bytes:
         """The stream up to the first content."""
 
+    def after_search(self, reply: Reply, /) -> bytes:
+        """What comes between a search and the first content; asked for where SERVER_TOOLS is set."""
+
     def around_text(self, reply: Reply, /) -> tuple[bytes, bytes]:
         """A content chunk's bytes before and after its text, where the answer is one text."""
 

@@ -386,25 +386,7 @@ def test_the_section_is_on_the_page_and_in_markdown(engine):
     assert slopes.UNITS["arriving"][0] in page
 
 
-def test_heat_has_every_answered_request_in_its_cell_and_stays_small():
-    from tailgauge_analysis.metrics.timeline import HEAT_COLUMNS, HEAT_ROWS, heat
-
-    at = np.linspace(0, 9000, 60_000)
-    wait = np.where(at < 4500, 100.0, 400.0)
-    wait[::3] = np.nan
-    found = heat(at, wait)
-
-    assert found.counts.shape[0] == HEAT_ROWS
-    assert found.counts.shape[1] <= HEAT_COLUMNS
-    assert found.counts.sum() == 40_000
-    early, late = found.counts[:, found.at_s < 4400], found.counts[:, found.at_s > 4600]
-    assert early[0].sum() == early.sum()
-    assert late[-1].sum() == late.sum()
-    assert heat(at[:40], wait[:40]) is None
-
-
 def test_the_figures_stand_on_the_page(engine):
     page = engine.html.read_text()
 
-    assert 'id="figure-heat"' in page
     assert 'id="figure-ttft-by-prompt"' in page

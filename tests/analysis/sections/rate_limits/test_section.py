@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -300,7 +301,7 @@ def test_columns_with_holes_never_make_nan(full_size):
         run["stage"] = rng.choice(["preflight", "warmup", "steady"], n)
         found = compute(run_of(frames_of(run)))
         finite(found)
-        assert not re.search(r"\b(nan|inf)\b", repr(section(found)))
+        assert not re.search(r"\b(nan|inf)\b", repr(replace(section(found), figures=())))
 
 
 def holes(rng, values):

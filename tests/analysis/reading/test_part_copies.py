@@ -1,9 +1,7 @@
-"""A row that lies in two folders counts once, under whichever names its parts go."""
+"""A part that lies in two folders counts once, folded or not."""
 
 import shutil
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.rows.parquet import compact
@@ -69,42 +67,17 @@ def test_parts_that_the_master_folded_are_not_read_again_from_the_worker_s_folde
     assert of_1["folder"].value_counts().to_dict() == ({0: 20} if folded == 3 else {0: 14, 1: 6})
 
 
-def test_the_same_rows_under_other_names_count_once(two):
-    """Whoever renamed or joined parts, the rows say what they are; each chunk too, though an answer's lie apart."""
+def test_copies_under_other_names_are_duplicates(two):
+    """Tailgauge renames no part. Rows of a renamed copy are reported as duplicates."""
     master_dir, worker_dir = two
     for table in TABLES:
-        some = parts(worker_dir, table)
-        rows = [pq.read_table(part) for part in some]
-        for part in some:
-            part.unlink()
-        for number, one in enumerate(rows):
-            half = len(one) // 2
-            for place, piece in enumerate((one[:half], one[half:])):
-                pq.write_table(piece, worker_dir / table / f"part-1-{10 + 2 * number + place}.parquet")
-    counts(master_dir, worker_dir)
-    for table in TABLES:
-        parts(master_dir, table)[1].unlink()
-    frames = counts(master_dir, worker_dir)
+        for number, part in enumerate(parts(worker_dir, table)):
+            part.rename(part.with_name(f"part-1-{10 + number}.parquet"))
 
-    assert (frames.requests["folder"] == 1).sum() > 0
+    found = conservation(load([master_dir, worker_dir]))
 
-
-def test_chunks_of_one_answer_may_lie_in_both_folders(write, synthetic, tmp_path):
-    """The first chunks came master_dir, under another name than the part that has them all."""
-    master_dir, worker_dir = (
-        write(n=2, rate_per_s=10, parts=1, chunks=9, offsets_ns=(0,)),
-        tmp_path / "worker_dir",
-    )
-    columns, _ = synthetic.rows_of(synthetic.Spec(n=2, rate_per_s=10, chunks=9, offsets_ns=(0,)))["chunks"]
-    early = np.flatnonzero(columns["chunk_index"] < 4)
-    synthetic.write_part(worker_dir, "chunks", "part-0-0", columns, np.arange(18), synthetic.START_AT_NS)
-    synthetic.write_part(master_dir, "chunks", "part-0-7", columns, early, synthetic.START_AT_NS)
-    (master_dir / "chunks" / "part-0-0.parquet").unlink()
-    frames = load([master_dir, worker_dir])
-
-    assert frames.chunks.sizes.tolist() == [9, 9]
-    np.testing.assert_allclose(frames.chunks.gaps_ns(np.array([0, 1])), 10_000_000)
-    assert conservation(frames).broken == ()
+    assert found.duplicates == 20
+    assert "worker 1 wrote 60 rows of chunks, its parts have 120" in found.broken
 
 
 def test_a_row_that_stands_twice_in_one_folder_is_still_found(two):
