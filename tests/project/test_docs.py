@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from tailgauge.cli.main import cli
 from tailgauge.scenario.model import Scenario
-from tailgauge_analysis.sections.streaming import DUE_EACH_MS, DUE_FIRST_MS, FLUID
 from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST
 
 PROSE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
@@ -59,10 +58,6 @@ def test_the_numbers_in_the_text_of_the_metrics_are_those_of_the_code(pages):
 
     assert f"came in fewer than {EPISODES} episodes" in text
     assert f"n_eff is below {FEWEST}" in text
-    assert (
-        f"The first deadline is {DUE_FIRST_MS:g} ms after sending, each later one {DUE_EACH_MS:g} ms" in text
-    )
-    assert f"the share of answers with {FLUID:g} or more" in text
 
 
 def scenario_keys(model) -> set[str]:

@@ -22,14 +22,13 @@ MOST_MODELS = 10
 NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEntry:
     """One worker: its clock, its rows, and what is missing of its share."""
 
     worker: int
     name: str
     host: str
-    pid: int | None
     state: str
     offset_ns: int | None
     error_ns: int | None
@@ -38,13 +37,9 @@ class WorkerEntry:
     reader: str
     requests: int
     chunks: int
-    late_s: float | None
-    silent: list[Stretch]
-    unwritten: dict[str, int]
     missing_requests: int
     missing: tuple[Stretch, ...]
     found: int
-    not_sent: int
     rows_lost: int
     kept: list[str]
 
@@ -68,11 +63,10 @@ class Environment:
 
 def compute(run: Run) -> Environment:
     """Collect what run.json and the rows tell of it."""
-    record, losses = run.record, run.evidence.conservation.workers
+    record = run.record
     models = sorted({str(model) for model in run.steady.requests["model"].dropna().unique()})
-    workers = [
-        _worker(run.frames, entry, loss) for entry, loss in zip(record["workers"], losses, strict=True)
-    ]
+    entries = zip(record["workers"], run.evidence.conservation.workers, strict=True)
+    workers = [_worker(run.frames, entry, loss) for entry, loss in entries]
     return Environment(
         versions=record["versions"],
         master=record["master"],
@@ -88,22 +82,21 @@ def compute(run: Run) -> Environment:
     )
 
 
-def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
-    rows, worker = frames.rows, entry["worker"]
-    lacks = sum(max(0, wrote - rows.get((name, worker), 0)) for name, wrote in entry["rows"].items())
-    names = (
-        "worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps", "reader", "late_s", "silent", "unwritten",
-    )  # fmt: skip
+FROM_RECORD = ("worker", "name", "host", "state", "offset_ns", "error_ns", "drift_ppb", "stamps", "reader")
+
+
+def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
+    worker = entry["worker"]
+    lacks = sum(max(0, n - frames.rows.get((name, worker), 0)) for name, n in entry["rows"].items())
     return WorkerEntry(
-        **{name: entry[name] for name in names},
-        requests=rows.get(("requests", worker), 0),
-        chunks=rows.get(("chunks", worker), 0),
-        missing_requests=of.lost,
-        missing=of.missing,
-        found=of.found,
-        not_sent=of.not_sent,
-        rows_lost=lacks + sum(of.unwritten.values()),
-        kept=losses.notes(of),
+        **{name: entry[name] for name in FROM_RECORD},
+        requests=frames.rows.get(("requests", worker), 0),
+        chunks=frames.rows.get(("chunks", worker), 0),
+        missing_requests=loss.lost,
+        missing=loss.missing,
+        found=loss.found,
+        rows_lost=lacks + sum(loss.unwritten.values()),
+        kept=losses.notes(loss),
     )
 
 
@@ -140,12 +133,15 @@ def besides(run: Json) -> str:
 
 def section(of: Environment) -> Section:
     """Return the facts of the run, its workers and its scenario."""
-    run, target = of.record, of.record["target"]
+    run = of.record
+    target = run["target"]
     parts = [f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"]
-    parts += [f"protocol {target['protocol']}"] if target.get("protocol") else []
-    parts += [f"model {', '.join(of.models)}"] if of.models else []
+    if target.get("protocol"):
+        parts.append(f"protocol {target['protocol']}")
+    if of.models:
+        parts.append(f"model {', '.join(of.models)}")
     rebuilt = ", rebuilt without run.json" if run["rebuilt"] else ""
-    facts = [
+    facts = (
         ("Run", run["run_id"]),
         ("Target", ", ".join(parts)),
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
@@ -153,14 +149,18 @@ def section(of: Environment) -> Section:
         ("Versions", _pairs(of.versions)),
         ("Seed", "unknown" if of.seed is None else str(of.seed)),
         ("Reproduce", of.reproduce or "The run does not name its scenario file."),
-    ]
-    listing = f"Scenario{f' ({of.scenario_file})' if of.scenario_file else ''}, with all defaults"
+    )
+    file = f" ({of.scenario_file})" if of.scenario_file else ""
+    scenario = json.dumps(of.scenario, indent=2, ensure_ascii=False, allow_nan=False)
     return Section(
-        "environment", "Environment", "", tuple(facts), (_workers(of.workers),) if of.workers else (), (),
-        (of.besides,) if of.reproduce else (),
-        listing=(listing, json.dumps(of.scenario, indent=2, ensure_ascii=False, allow_nan=False)),
+        name="environment",
+        title="Environment",
+        facts=facts,
+        tables=(_workers(of.workers),) if of.workers else (),
+        notes=(of.besides,) if of.reproduce else (),
+        listing=(f"Scenario{file}, with all defaults", scenario),
         is_folded=True,
-    )  # fmt: skip
+    )
 
 
 def _pairs(tree: Json) -> str:
@@ -168,17 +168,27 @@ def _pairs(tree: Json) -> str:
 
 
 def _workers(workers: Sequence[WorkerEntry]) -> Table:
-    header = (
-        "worker", "host", "state", "clock offset (ms)", "drift (ppm)", "stamps, reader", "requests", "chunks", "missing", "rows lost",
-    )  # fmt: skip
-    rows = tuple(
-        (Value(str(w.worker), w.name), w.host or "–", "; ".join([w.state, *w.kept]), _offset(w),
-         "–" if w.drift_ppb is None else f"{w.drift_ppb / 1000:.3g}", ", ".join(filter(None, (w.stamps, w.reader))) or "–",
-         Value(count(w.requests), f"{count(w.found)} found" if w.found else ""), count(w.chunks),
-         Value(count(w.missing_requests), _spans(w.missing)), count(w.rows_lost))
-        for w in workers
-    )  # fmt: skip
-    return Table("Workers", header, rows, NOTE, (1, 2, 5))
+    columns = (
+        ("worker", lambda worker: Value(str(worker.worker), worker.name)),
+        ("host", lambda worker: worker.host or "–"),
+        ("state", lambda worker: "; ".join([worker.state, *worker.kept])),
+        ("clock offset (ms)", _offset),
+        ("drift (ppm)", _drift),
+        ("stamps, reader", lambda worker: ", ".join(filter(None, (worker.stamps, worker.reader))) or "–"),
+        ("requests", _requests),
+        ("chunks", lambda worker: count(worker.chunks)),
+        ("missing", lambda worker: Value(count(worker.missing_requests), _spans(worker.missing))),
+        ("rows lost", lambda worker: count(worker.rows_lost)),
+    )
+    return Table.of("Workers", workers, columns, NOTE, (1, 2, 5))
+
+
+def _requests(worker: WorkerEntry) -> Value:
+    return Value(count(worker.requests), f"{count(worker.found)} found" if worker.found else "")
+
+
+def _drift(worker: WorkerEntry) -> str:
+    return "–" if worker.drift_ppb is None else f"{worker.drift_ppb / 1000:.3g}"
 
 
 def _offset(one: WorkerEntry) -> Value:

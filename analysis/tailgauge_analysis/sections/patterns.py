@@ -1,18 +1,12 @@
 """What a pattern gains or costs, in a sentence with its number: one row of ANSWERS for each, one line for each traffic table.
 
-Steady stage, TTFT since scheduled. A fallback or a resubmission is judged against the same requests without it, under the
-same load:
-
-    first call failed     without it the request has no answer
-    first call closed     its content comes when the simulated endpoint had planned it. No other target tells: the wait is cut
-                          short there (stats/survival.py), and of a percentile beyond only "at least" is known
+Steady stage, TTFT since scheduled.
 
 Where a user left, the server went on for as long as the tokens take that it made after that, at the median pace of the answers.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -20,24 +14,19 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import transports
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
-from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text, planned_at_ns
-from tailgauge_analysis.sections.transports import Transport
-from tailgauge_analysis.stats.contrast import Timed, ratio_in_one_run
-from tailgauge_analysis.stats.proportions import proportion, quantile_ratio
-from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Quantile, quantiles
-from tailgauge_analysis.stats.survival import Waits
-from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, ratio_text, share_cell, with_interval
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
+from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.quantiles import FEWEST, Quantile, quantiles
+from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell, with_interval
+from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
@@ -68,7 +57,6 @@ class _Of:
 
     stage: Steady
     frames: Frames
-    transports: list[Transport]
 
     def in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The last of these attempts of each request, in the order of the requests."""
@@ -81,7 +69,8 @@ class _Of:
         caused = self.stage.attempts[self.stage.attempts["cause"] == cause]
         if caused.empty:
             return caused, caused
-        attempts, again = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS), self.in_order(caused)
+        attempts = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS)
+        again = self.in_order(caused)
         keys = again[KEYS].assign(attempt=again["of_attempt"].fillna(-1)).astype("int64")
         known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
@@ -108,37 +97,6 @@ class _Of:
             return text, f"{output} output tokens"
         return text, f"cost {added(cost)}"
 
-    def without(self, again: pd.DataFrame, first: pd.DataFrame) -> tuple[str, str]:
-        """The p95 with these attempts and without, and how many requests they served sooner; in brief the p95s."""
-        given = latency.offered_waits(BY_NAME["ttft_sched"], self.stage)
-        planned = pd.Series(planned_at_ns(first, self.frames.server_log)).where(first["streamed"].eq(True))
-        at_ns = first["first_content_at_ns"].fillna(planned)
-        closed = first["ended"].isin(CLOSED).to_numpy(np.bool_)
-        place = self.stage.requests["request_id"].isin(again["request_id"]).to_numpy(np.bool_)
-        alone = Waits(given.ms.copy(), given.seen.copy(), given.cut.copy())
-        alone.ms[place] = (at_ns.fillna(first["ended_at_ns"]) - first["scheduled_at_ns"]) / 1e6
-        alone.seen[place], alone.cut[place] = closed & at_ns.notna(), closed & at_ns.isna()
-        kept = ~np.isnan(given.ms + alone.ms)
-        a, b = (one.only(kept).quantiles((0.95,))[0] for one in (given, alone))
-        text = f"TTFT with the second call {quantiles_text(a)}, without"
-        short = f"ttft {_value(a)}, without it"
-        without, brief = f"{text} {quantiles_text(b)}", f"{short} {_value(b)}"
-        if a.mark == TOO_FEW:
-            return f"{without}: too few requests to compare", f"{brief}: too few requests"
-        if b.seen_to is not None and b.value == math.inf:
-            least = f"at least {ms(b.seen_to)} ms"
-            why = "the first calls were closed, so it is unknown whether it helped"
-            return f"{text} {least}: {why}", f"{short} {least}: unknown whether it helped"
-        at = self.stage.requests["scheduled_at_ns"].to_numpy(np.float64)[kept]
-        ratio = quantile_ratio(a, b)
-        ends = ratio_in_one_run(Timed(at, given.values[kept]), Timed(at, alone.values[kept]), a.p)
-        low, high = ends or (ratio.low, ratio.high)
-        word = "worse" if (low or 0) > 1 else "better" if (high or math.inf) < 1 else "no difference shown"
-        sooner = proportion((given.values < alone.values)[place & ~alone.cut])
-        how = f"{without}: {word}, {ratio_text(replace(ratio, low=low, high=high))}"
-        how += f"; sooner for {with_interval(share_cell(sooner))} of the second calls"
-        return how, f"{brief}: {word}"
-
 
 def _progressive(of: _Of) -> Sentence | None:
     rows = of.stage.requests
@@ -147,16 +105,17 @@ def _progressive(of: _Of) -> Sentence | None:
         return None
     alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
     since = rows["scheduled_at_ns"]
-    seen, large = rows["first_at_ns"] - since, alone - since
+    seen = rows["first_at_ns"] - since
+    large = alone - since
     calls = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
     whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
-    first, n = proportion((seen < large).to_numpy(np.bool_)), plural(len(rows), "request")
+    first = proportion((seen < large).to_numpy(np.bool_))
+    n = plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
-    with_large, whole_answer = (
-        f"of the large model alone {_times(large)}",
-        _times(rows["whole_at_ns"] - since),
+    whole_answer = _times(rows["whole_at_ns"] - since)
+    text = (
+        f"first text {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
     )
-    text = f"first text {_times(seen)}, {with_large}; whole answer {whole_answer}. "
     text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
     brief = f"first text {_value(*_quantiles(seen))}, of the large model alone {_value(*_quantiles(large))}"
     return text, (brief, f"fast model first in {share(first.value)} of {n}, for {extra}")
@@ -169,14 +128,18 @@ def _second(of: _Of, cause: str, did: str) -> Sentence | None:
         return None
     failed = int((~first["ended"].isin(CLOSED)).sum())
     after = f", {count(failed)} of them after a failure" if failed else ""
+    answered = proportion(again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
+    lost, cost = of.lost(first, again)
+    full = (
+        f"{of.share(again)} {did}{after}; {with_interval(share_cell(answered))} of the second calls answered"
+    )
     calls = plural(len(again), "first call")
-    (text, brief), (lost, cost) = of.without(again, first), of.lost(first, again)
-    full = f"{of.share(again)} {did}{after}. {text}. {calls} in vain: {lost}"
-    return full, (f"{of.share(again, brief=True)} {did}; {cost}", brief)
+    return f"{full}. {calls} in vain: {lost}", (f"{of.share(again, brief=True)} {did}; {cost}",)
 
 
 def _cancel(of: _Of) -> Sentence | None:
-    attempts, requests = of.stage.attempts, of.stage.requests
+    attempts = of.stage.attempts
+    requests = of.stage.requests
     is_left = (requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)
     calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
     calls = calls[calls["request_id"].isin(requests.loc[is_left, "request_id"])]
@@ -191,23 +154,17 @@ def _cancel(of: _Of) -> Sentence | None:
         pace = BY_NAME["tpot"].ns(of.stage)
         each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
         stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
-        found, made = _quantiles(stopped.dropna()), f"later, {count(after.sum())} tokens made"
-        how, short = (f"the server stopped {text(*found)} {made}" for text in (quantiles_text, _value))
+        made = f"later, {count(after.sum())} tokens made"
+        how = f"the server stopped {_times(stopped.dropna())} {made}"
+        short = f"the server stopped {_value(*_quantiles(stopped.dropna()))} {made}"
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
     full = f"{of.share(calls)} were left by their users; {how}. Their answers: {lost}"
     return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
 
 
-def _later(of: _Of, kind: str, what: str) -> Sentence | None:
-    found = [one for one in of.transports if one.kind == kind]
-    if not found:
-        return None
-    n = plural(found[0].requests, kind[:-1])
-    return f"{quantiles_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
-
-
 def _second_call(of: _Of) -> Sentence | None:
-    attempts, requests = of.stage.attempts, of.stage.requests
+    attempts = of.stage.attempts
+    requests = of.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
     calls = attempts[attempts["request_id"].isin(of_two)]
     if not calls["leg"].eq(1).any():
@@ -229,19 +186,18 @@ ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
     "resubmit": lambda of: _second(of, schema.RESUBMIT, "were sent twice"),
     "cancel": _cancel,
     "two calls": _second_call,
-    "turnaround": lambda of: _later(of, "jobs", "turnaround"),
-    "time to resume": lambda of: _later(of, "streams", "time to resume"),
 }
 
 
 def compute(run: Run) -> list[Answer]:
     """Return every pattern that a traffic table shows."""
-    of_target, resumed = run.of_target, run.result(transports.compute)
+    of_target = run.of_target
     found = []
     for table in sorted(of_target.requests["traffic"].unique()):
         stage = of_target.of_traffic(table, gaps=False)
-        name, n = plain(str(table), 80), len(stage.requests)
-        of = _Of(stage, run.frames, [one for one in resumed if one.traffic == name])
+        name = plain(str(table), 80)
+        n = len(stage.requests)
+        of = _Of(stage, run.frames)
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
         made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
         found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in made]

@@ -6,8 +6,7 @@ values, evenly over the stage:
     TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
     TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it
 
-At p50; TTFT also at p95 if its n_eff there is at least MANY. All effects of a report
-are one family (Holm): `value` is None where an effect does not survive at 5%.
+At p50. All effects of a report are one family (Holm): `value` is None where an effect does not survive at 5%.
 
 TTFT is since sent, of every answered call. TPOT is of gaps between chunks, for each of their tokens: of a whole answer it
 depends on the length, since a short answer that meets one foreign prompt has it in few gaps. What stands beside a gap is of
@@ -43,23 +42,28 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
-from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
+from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints
 from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Value
 from tailgauge_analysis.verdict.clocks import calls_between
 
-PS = (0.5, 0.95)
-MANY = 2000  # effective samples of the p95, below which only the p50 is estimated
+P = 0.5
 ALPHA = 0.05
 TOGETHER = 0.9  # correlation of two columns
-MOST, REPS, POINTS = 2000, 200, 400
+MOST = 2000  # values of a regression
+REPS = 200
+POINTS = 400
 EACH = 20  # answers that must lie apart from as many others in a column
 ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer has no variation
 ALIKE_MS = 0.01  # nor has a latency
 OF_MEAN = 0.05
-UNCACHED, CACHED, IN_FLIGHT, CONNECTION = "uncached_tokens", "cached_tokens", "in_flight", "new_connection"
-CONTEXT, NEIGHBOURS = "context_tokens", "arriving"
+UNCACHED = "uncached_tokens"
+CACHED = "cached_tokens"
+IN_FLIGHT = "in_flight"
+CONNECTION = "new_connection"
+CONTEXT = "context_tokens"
+NEIGHBOURS = "arriving"
 UNITS = {  # title, name, scale
     UNCACHED: ("ms per 1,000 uncached prompt tokens", "uncached prompt tokens", "tokens"),
     CACHED: ("ms per 1,000 cached prompt tokens", "cached prompt tokens", "tokens"),
@@ -72,36 +76,16 @@ NO_EFFECT = "no effect seen"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A coefficient, its standard error and the degrees of freedom of that."""
-
-    value: float
-    error: float
-    freedom: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    """A coefficient at one quantile, in ms, with its 95% interval; no value where it does not survive in the family."""
+    """A coefficient at p50, in ms, with its 95% interval; no value where it does not survive in the family."""
 
     name: str
-    p: float
     value: float | None
     low: float
     high: float
     mark: str
     p_value: float
-
-    @classmethod
-    def estimated(cls, name: str, p: float, estimate: Estimate, mark: str) -> Slope:
-        """A slope at quantile p."""
-        half = student(estimate.freedom) * estimate.error
-        p_value = 1.0
-        if estimate.value:
-            t = abs(estimate.value) / max(estimate.error, 1e-300)
-            p_value = 2 * student_beyond(t, estimate.freedom)
-        return cls(name, p, estimate.value, estimate.value - half, estimate.value + half, mark, p_value)
 
     @property
     def excludes_zero(self) -> bool:
@@ -123,7 +107,7 @@ def significant(regressions: Sequence[Sequence[Slope]]) -> list[tuple[Slope, ...
     return family
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
     """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0; `together`: pairs of
     columns that cannot be separated. `why`: the reason without slopes. Points for the figure: x, y in ms.
@@ -131,10 +115,10 @@ class Regression:
 
     of: str
     n: int
-    slopes: tuple[Slope, ...]
-    left_out: tuple[str, ...]
-    confounded: tuple[str, ...]
-    together: tuple[tuple[str, str], ...]
+    slopes: tuple[Slope, ...] = ()
+    left_out: tuple[str, ...] = ()
+    confounded: tuple[str, ...] = ()
+    together: tuple[tuple[str, str], ...] = ()
     why: str
     against: str
     x: Floats = field(metadata=UNPUBLISHED)
@@ -159,28 +143,20 @@ def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[
 def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regression:
     good = calls[calls["ended"].isin(schema.COMPLETE) & calls["reader_paused_ns"].isna()]
     good = good.dropna(subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"])
-    good = good.sort_values("sent_at_ns", kind="stable")
-    waits = ((good["first_content_at_ns"] - good["sent_at_ns"]) / 1e6).to_numpy(np.float64)
-    of = evenly(good)
+    of = evenly(good.sort_values("sent_at_ns", kind="stable"))
     sent = of["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = (tokens.to_numpy(np.float64) for tokens in prompt_tokens(of))
     y = (of["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6
     columns = {
-        UNCACHED: uncached, CACHED: cached, IN_FLIGHT: open_at(run, sent),
+        UNCACHED: uncached,
+        CACHED: cached,
+        IN_FLIGHT: open_at(run, sent),
         CONNECTION: of["connection_is_new"].to_numpy(np.float64),
-    }  # fmt: skip
+    }
     output = of["output_tokens"].to_numpy(np.float64)
     unsure = {IN_FLIGHT: 2 * unsure_calls}
-    return regress(
-        "ttft_sent", columns, y, against=UNCACHED, unsure=unsure, others=_models(of), length=output,
-        ps=estimable(waits),
-    )  # fmt: skip
-
-
-def estimable(waits: Floats) -> tuple[float, ...]:
-    """Return the quantiles of these waits, in order of time, that have enough effective samples."""
-    n_eff = quantiles(waits, PS[1:])[0].n_eff if len(waits) >= MANY else 0
-    return PS if n_eff >= MANY else PS[:1]
+    others = _models(of)
+    return regress("ttft_sent", columns, y, against=UNCACHED, unsure=unsure, others=others, length=output)
 
 
 def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
@@ -208,7 +184,8 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     requests = stage.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
     paced = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
-    skip, gaps = requests["pace_skip"].to_numpy(np.int64), stage.gap_counts
+    skip = requests["pace_skip"].to_numpy(np.int64)
+    gaps = stage.gap_counts
     counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
     ends = np.cumsum(counted)
     some = np.unique(np.linspace(0, max(0, counted.sum() - 1), min(MOST, counted.sum())).astype(np.int64))
@@ -236,41 +213,66 @@ def evenly(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def regress(
-    of: str, columns: Mapping[str, Floats], y: Floats, *, against: str, unsure: Mapping[str, float] | None = None,
-    others: Mapping[str, Floats] | None = None, length: Floats | None = None, ps: Sequence[float] = PS[:1],
-) -> Regression:  # fmt: skip
+    of: str,
+    columns: Mapping[str, Floats],
+    y: Floats,
+    *,
+    against: str,
+    unsure: Mapping[str, float] | None = None,
+    others: Mapping[str, Floats] | None = None,
+    length: Floats | None = None,
+) -> Regression:
     """The slopes of y on those columns that vary enough, and more than by what they are `unsure`, beside `others`, which are not
     reported; `length`: tokens of each answer.
     """
     blur = unsure or {}
     varied = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
     scaled = {n: values / 1000 if UNITS[n][2] == "tokens" else values for n, values in varied.items()}
-    kept = independent({"": np.ones(len(y)), **(others or {}), **scaled})
-    left_out = tuple(name for name in columns if name not in kept)
+    design = independent({"": np.ones(len(y)), **(others or {}), **scaled})
+    left_out = tuple(name for name in columns if name not in design)
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
-    points = columns[against][few], y[few]
-    why = _why(y, len(left_out) < len(columns))
-    if why:
-        return Regression(of, len(y), (), tuple(columns), (), (), why, against, *points)
-    x = np.stack(list(kept.values()), axis=1)
-    longer = kept if length is None else independent({**kept, "length": length})
-    with_length = np.stack(list(longer.values()), axis=1)
+    unknown = Regression(
+        of=of,
+        n=len(y),
+        left_out=tuple(columns),
+        why=_why(y, len(left_out) < len(columns)),
+        against=against,
+        x=columns[against][few],
+        y=y[few],
+    )
+    if unknown.why:
+        return unknown
+    x = np.stack(list(design.values()), axis=1)
+    longer = design if length is None else independent({**design, "length": length})
+    with_length = fit(np.stack(list(longer.values()), axis=1), y, P)
+    deviations, freedom = errors(x, y, P, REPS)
+    half = student(freedom) * deviations
     slopes: list[Slope] = []
-    confounded: dict[str, None] = {}
-    for p in ps:
-        deviations, freedom = errors(x, y, p, REPS)
-        estimates = zip(kept, fit(x, y, p), deviations, fit(with_length, y, p), strict=False)
-        for name, value, error, again in estimates:
-            if name not in columns:
-                continue
-            mark = UNRELIABLE if _smaller(columns[name]) * (1 - p) < BEYOND else ""
-            slope = Slope.estimated(name, p, Estimate(float(value), float(error), freedom), mark)
+    confounded: list[str] = []
+    for name, value, error, width, again in zip(
+        design, fit(x, y, P), deviations, half, with_length, strict=False
+    ):
+        if name not in columns:
+            continue
+        slope = Slope(
+            name=name,
+            value=float(value),
+            low=float(value - width),
+            high=float(value + width),
+            mark=UNRELIABLE if _smaller(columns[name]) * (1 - P) < BEYOND else "",
+            p_value=2 * student_beyond(abs(value) / max(error, 1e-300), freedom) if value else 1.0,
+        )
+        if slope.excludes_zero and (value < 0 or again * value < 0):
+            confounded.append(name)
+        else:
             slopes.append(slope)
-            if slope.excludes_zero and (value < 0 or again * value < 0):
-                confounded[name] = None
-    sure = tuple(slope for slope in slopes if slope.name not in confounded)
-    pairs = _together({name: kept[name] for name in columns if name in kept})
-    return Regression(of, len(y), sure, left_out, tuple(confounded), pairs, "", against, *points)
+    return replace(
+        unknown,
+        slopes=tuple(slopes),
+        left_out=left_out,
+        confounded=tuple(confounded),
+        together=_together({name: design[name] for name in columns if name in design}),
+    )
 
 
 def _together(columns: Mapping[str, Floats]) -> tuple[tuple[str, str], ...]:
@@ -335,7 +337,8 @@ def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
     total = np.zeros(len(at_ns))
     for at, sign in ((begun, 1.0), (over, -1.0)):
         order = np.argsort(at)[: int(np.isfinite(at).sum())]
-        passed, parts = np.searchsorted(at[order], at_ns, "right"), (prompt - rate * begun, rate)
-        fixed, growing = (np.concatenate(([0.0], np.cumsum(of[order]))) for of in parts)
+        passed = np.searchsorted(at[order], at_ns, "right")
+        fixed = np.concatenate(([0.0], np.cumsum((prompt - rate * begun)[order])))
+        growing = np.concatenate(([0.0], np.cumsum(rate[order])))
         total += sign * (fixed[passed] + growing[passed] * at_ns)
     return total

@@ -25,8 +25,6 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
 KEY = ""
-DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first
-FLUID = 0.9
 STALL_MS = 1000.0
 STALL_TIMES = 10.0
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
@@ -43,8 +41,6 @@ class Streams:
     buffered_share: float | None
     stalls: int
     stalled_share: float | None
-    stall_time_share: float | None
-    fluid_share: float | None
     user_tokens_per_s_p50: float | None
     user_tokens_per_s_p1: float | None
 
@@ -54,7 +50,7 @@ class Streaming:
     """How evenly the answers came, and how fast."""
 
     streams: Streams
-    """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
+    """evenness of streams: tokens per chunk, buffered streams, stalls, tokens per second; see metrics.md"""
     tpot_missing: Json
     """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
     gaps_ns: Floats = field(metadata=UNPUBLISHED)
@@ -72,14 +68,13 @@ def compute(run: Run) -> Streaming:
 
 def section(streaming: Streaming) -> Section | None:
     """None where nothing was streamed."""
-    found, tpot_missing = streaming.streams, streaming.tpot_missing
+    found = streaming.streams
+    tpot_missing = streaming.tpot_missing
     facts = _facts(found)
     missing = (tpot_missing["sentence"],) if tpot_missing["sentence"] else ()
     if not facts and not missing:
         return None
     answer = ""
-    if found.fluid_share is not None:
-        answer = f"{share(found.fluid_share)} of answers keep up with a reader of 10 tokens/s."
     if (found.buffered_share or 0) > BUFFERED:
         answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
     drawn = tuple(_gaps(streaming.gaps_ns))
@@ -103,38 +98,33 @@ def _facts(found: Streams) -> list[tuple[str, str]]:
 
 def streams(of_target: Steady) -> Streams:
     """Measure the flow of a stage."""
-    requests, sizes = of_target.requests, of_target.gap_counts
-    per_chunk = coalescing(requests)
-    first = ((requests["pace_from_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
-    skip, held = requests["pace_skip"].to_numpy(np.int64), requests["buffered"].to_numpy(np.bool_)
-    fluid = np.zeros(len(requests))
-    late_gaps = stalled = 0
-    late_ms = all_ms = 0.0
+    requests = of_target.requests
+    sizes = of_target.gap_counts
+    skip = requests["pace_skip"].to_numpy(np.int64)
+    is_buffered = requests["buffered"].to_numpy(np.bool_)
+    stalled_gaps = 0
+    stalled_answers = 0
     begin = np.cumsum(sizes) - sizes
-    for some in blocks(sizes):
-        counts = sizes[some]
-        gaps_ms = of_target.gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())] / 1e6
+    for block in blocks(sizes):
+        counts = sizes[block]
+        gaps_ms = of_target.gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())] / 1e6
         of = np.repeat(np.arange(len(counts)), counts)
-        if skip[some].any():  # a pause of thinking is no stall
-            visible = np.arange(len(of)) - (np.cumsum(counts) - counts)[of] >= skip[some][of]
-            gaps_ms, of = gaps_ms[visible], of[visible]
-        each = np.nan_to_num(per_chunk[some], nan=1.0)
-        fluid[some] = fluidity(np.nan_to_num(first[some]), gaps_ms, of, each, DUE_FIRST_MS, DUE_EACH_MS)
-        late = stalls(gaps_ms, of)
-        late_gaps += int(late.sum())
-        stalled += len(np.unique(of[late]))
-        late_ms, all_ms = late_ms + float(gaps_ms[late].sum()), all_ms + float(gaps_ms.sum())
-    flowed = (sizes > 0) | held
+        if skip[block].any():  # a pause of thinking is no stall
+            visible = np.arange(len(of)) - (np.cumsum(counts) - counts)[of] >= skip[block][of]
+            gaps_ms = gaps_ms[visible]
+            of = of[visible]
+        is_stall = stalls(gaps_ms, of)
+        stalled_gaps += int(is_stall.sum())
+        stalled_answers += len(np.unique(of[is_stall]))
+    flowed = (sizes > 0) | is_buffered
     answers = int(flowed.sum())
     return Streams(
         answers=answers,
-        tokens_per_chunk_p50=_quantile(per_chunk, 0.5),
-        buffered=int(held.sum()),
-        buffered_share=float(held[flowed].mean()) if answers else None,
-        stalls=late_gaps,
-        stalled_share=stalled / answers if answers else None,
-        stall_time_share=late_ms / all_ms if all_ms > 0 else None,
-        fluid_share=float((fluid[flowed] >= FLUID).mean()) if answers else None,
+        tokens_per_chunk_p50=_quantile(coalescing(requests), 0.5),
+        buffered=int(is_buffered.sum()),
+        buffered_share=float(is_buffered[flowed].mean()) if answers else None,
+        stalls=stalled_gaps,
+        stalled_share=stalled_answers / answers if answers else None,
         user_tokens_per_s_p50=_rate(of_target, 0.5),
         user_tokens_per_s_p1=_rate(of_target, 0.99),
     )
@@ -156,40 +146,6 @@ def coalescing(requests: pd.DataFrame) -> Floats:
     known = requests["pace_missing"].isna() | requests["buffered"]
     tokens = requests["pace_tokens"].where(known & (requests["pace_chunks"] > 0))
     return (tokens / requests["pace_chunks"]).to_numpy(np.float64)
-
-
-def fluidity(
-    first_ms: Floats, gaps_ms: Floats, of: Ints, tokens: Floats, due_first_ms: float, due_each_ms: float
-) -> Floats:
-    """Share of its token deadlines that each answer met: does it keep up with its reader?
-
-    The first token is due `due_first_ms` after the start, each later one `due_each_ms` after the one before; time that a
-    token comes early may be used by those after it. A late token misses every deadline that passes while it is awaited,
-    then the count starts again:
-
-        gap <= each + slack    met;  slack becomes slack + each - gap
-        else                   missed 1 + floor((gap - each - slack) / each) deadlines;  slack becomes 0
-
-    Tokens of one chunk come together. After the fluidity-index of Etalon (Agrawal et al. 2024). `first_ms`: wait for the
-    first chunk; `gaps_ms`: between chunks, `of` the answer of each, ascending; `tokens`: mean tokens per chunk.
-    """
-    n = len(first_ms)
-    more = np.maximum(tokens - 1, 0) * due_each_ms  # a chunk's further tokens are there at once
-    late = first_ms - due_first_ms
-    missed = np.where(late > 0, 1 + np.floor(late / due_each_ms), 0.0)
-    met = np.where(late > 0, 0.0, 1.0) + np.maximum(tokens - 1, 0)
-    slack = np.maximum(-late, 0) + more
-    sizes = np.bincount(of, minlength=n)
-    begin = np.cumsum(sizes) - sizes
-    for k in range(int(sizes.max()) if n and len(of) else 0):  # the k-th gap of every answer that has one
-        rows = np.flatnonzero(sizes > k)
-        over = gaps_ms[begin[rows] + k] - due_each_ms - slack[rows]
-        in_time = over <= 1e-9
-        missed[rows] += np.where(in_time, 0, 1 + np.floor(np.maximum(over, 0) / due_each_ms))
-        met[rows] += np.where(in_time, 1, 0) + np.maximum(tokens[rows] - 1, 0)
-        slack[rows] = np.where(in_time, np.maximum(-over, 0), 0) + more[rows]
-    index: Floats = met / (met + missed)
-    return index
 
 
 def stalls(gaps_ms: Floats, of: Ints) -> Mask:

@@ -6,7 +6,7 @@ latency, and no share that another section has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
-from tailgauge_analysis.reading.chunks import Chunks
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, text
@@ -24,7 +23,7 @@ from tailgauge_analysis.text.section import Section, Table
 KEY = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """Tokens of a table, of prompts or of its exact outputs: what was asked, and how many complete answers have as many.
 
@@ -51,13 +50,9 @@ class Traffic:
     legs_per_request: float | None
     attempts: int
     causes: dict[str, int]
-    chunks: dict[str, int]
     slow_readers: int
     not_streamed: int
     second_target: int
-    first_fields: int
-    tools_ready: int
-    citations: int
     turns_max: int
     lengths: Lengths | None = None
     """of outputs, where they were asked to be exact"""
@@ -81,25 +76,22 @@ def compute(run: Run) -> SentTraffic:
     frames = run.frames
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     attempts = frames.attempts[frames.attempts["request_id"].isin(requests["request_id"])]
-    kinds = _kinds(requests, attempts, frames.chunks)
-    by = dict(iter(attempts.groupby("traffic")))
-    none = attempts.iloc[:0]
+    by_name = dict(iter(attempts.groupby("traffic")))
     tables = table(run.record["scenario"], "traffic")
-    exact = {name for name in tables if table(tables, name).get("output") == "exact"}
     sizes = table(run.record, "prompt_sizes")
     entries = {}
     for name, rows in requests.groupby("traffic"):
-        of = by.get(name, none), kinds.get(str(name), {}), text(sizes.get(str(name)))
-        entries[plain(str(name), 80)] = _entry(rows, *of, is_exact=name in exact)
+        calls = by_name.get(name, attempts.iloc[:0])
+        is_exact = table(tables, str(name)).get("output") == "exact"
+        entries[plain(str(name), 80)] = _entry(rows, calls, text(sizes.get(str(name))), is_exact=is_exact)
     return SentTraffic(traffic=entries, estimate=run.record["estimate"])
 
 
-def _entry(
-    requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int], sizes: str | None, *, is_exact: bool
-) -> Traffic:  # fmt: skip
+def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *, is_exact: bool) -> Traffic:
     started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
-    (computed, cached), output = prompt_tokens(attempts), attempts["output_tokens"]
+    computed, cached = prompt_tokens(attempts)
+    output = attempts["output_tokens"]
     return Traffic(
         pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
         requests=len(requests),
@@ -108,13 +100,9 @@ def _entry(
         legs_per_request=float(started.mean()) if len(started) else None,
         attempts=len(attempts),
         causes={cause: int(causes.get(cause, 0)) for cause in schema.CAUSES},
-        chunks=kinds,
         slow_readers=int(attempts["reader_paused_ns"].notna().sum()),
         not_streamed=int((~attempts["streamed"].astype(bool)).sum()),
         second_target=int((attempts["target"] != "main").sum()),
-        first_fields=int(attempts["first_field_at_ns"].notna().sum()),
-        tools_ready=int(attempts["tool_ready_at_ns"].notna().sum()),
-        citations=int(attempts["citations"].sum()),
         turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
         lengths=_lengths(requests, attempts, "asked_output_tokens", output) if is_exact else None,
         prompts=_lengths(requests, attempts, "asked_prompt_tokens", computed + cached) if sizes else None,
@@ -125,11 +113,17 @@ def _entry(
 def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]) -> Lengths:
     asked = requests[requests["legs"] == 1].set_index("request_id")[column]
     answers = calls[calls["ended"].isin(schema.COMPLETE) & calls["request_id"].isin(asked.index)]
-    wanted, got = answers["request_id"].map(asked), tokens[answers.index]
-    least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
+    wanted = answers["request_id"].map(asked)
+    got = tokens[answers.index]
     off = (got - wanted).abs().max()
-    counted, same = int(got.notna().sum()), int((got == wanted).sum())
-    return Lengths(least, most, len(answers), counted, same, None if pd.isna(off) else int(off))
+    return Lengths(
+        asked_min=int(wanted.min()) if len(answers) else 0,
+        asked_max=int(wanted.max()) if len(answers) else 0,
+        answers=len(answers),
+        counted=int(got.notna().sum()),
+        same=int((got == wanted).sum()),
+        off_most=None if pd.isna(off) else int(off),
+    )
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
@@ -139,39 +133,38 @@ def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
     return {str(name): int(found[name]) for name in [*names, *sorted(set(found.index) - set(names))]}
 
 
-def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: Chunks) -> dict[str, dict[str, int]]:
-    """Chunks of each kind by traffic. Nearly all are text: only the others are counted."""
-    total = attempts.groupby("traffic")["chunks"].sum()
-    other = chunks.kinds
-    names = requests.set_index("request_id")["traffic"]
-    found = other.groupby([other["request_id"].map(names), "kind"])["n"].sum().to_dict()
-    out = {}
-    for name in total.index:
-        counts = {kind: int(found.get((name, i), 0)) for i, kind in enumerate(schema.CHUNK_KINDS)}
-        counts[schema.TEXT] = max(0, int(total[name]) - sum(counts.values()))
-        out[str(name)] = counts
-    return out
-
-
 def section(sent: SentTraffic) -> Section | None:
     """What was sent, and what was expected before the run."""
-    found = sent.traffic
-    rows = tuple(
-        (name, one.pattern, count(one.requests), "–" if one.legs_per_request is None else f"{one.legs_per_request:.3g}",
-         count(one.attempts), "; ".join(_details(one)) or "–")
-        for name, one in found.items()
-    )  # fmt: skip
+    if not sent.traffic:
+        return None
+    columns = (
+        ("traffic", lambda row: row[0]),
+        ("pattern", lambda row: row[1].pattern),
+        ("requests", lambda row: count(row[1].requests)),
+        ("legs per request", lambda row: _legs(row[1])),
+        ("attempts", lambda row: count(row[1].attempts)),
+        ("details", lambda row: "; ".join(_details(row[1])) or "–"),
+    )
+    notes = []
+    for name, entry in sent.traffic.items():
+        if entry.lengths is not None:
+            notes.append(f"{name}: {_proof(entry.lengths)}")
+        if entry.prompts and entry.prompts.counted:
+            notes.append(f"{name}: {_sizes(entry.prompts, entry.prompt_sizes)}")
     expected = key_values(sent.estimate)
+    if expected:
+        notes.append(f"Expected before the run: {expected}.")
     return Section(
-        "traffic", "Traffic",
-        tables=(Table("", ("traffic", "pattern", "requests", "legs per request", "attempts", "details"), rows, prose=(1, 5)),),
-        notes=(
-            *(f"{name}: {_proof(one.lengths)}" for name, one in found.items() if one.lengths is not None),
-            *(f"{name}: {_sizes(one.prompts, one.prompt_sizes)}" for name, one in found.items() if one.prompts and one.prompts.counted),
-            *((f"Expected before the run: {expected}.",) if expected else ()),
-        ),
+        name="traffic",
+        title="Traffic",
+        tables=(Table.of("", sent.traffic.items(), columns, prose=(1, 5)),),
+        notes=tuple(notes),
         computed=("The whole run without preflight, all attempts.",),
-    ) if rows else None  # fmt: skip
+    )
+
+
+def _legs(entry: Traffic) -> str:
+    return "–" if entry.legs_per_request is None else f"{entry.legs_per_request:.3g}"
 
 
 def _asked(of: Lengths) -> str:
@@ -197,23 +190,19 @@ def _sizes(of: Lengths, how: str | None) -> str:
     return f"asked {_asked(of)} prompt tokens ({by}), got as many in {share(of.same / of.counted)} of {plural(of.counted, 'prompt')}{off}."
 
 
-def _details(one: Traffic) -> list[str]:
+def _details(entry: Traffic) -> Iterator[str]:
     """What sets a traffic table apart, as short phrases."""
-    repeated = (f"{cause} {count(n)}" for cause, n in one.causes.items() if n and cause != schema.PRIMARY)
-    parts = (("thinking", "thinking chunk"), ("tool_json", "tool input chunk"))
-    counted = (
-        (one.first_fields, "first field in {}"), (one.tools_ready, "tool input complete in {}"),
-        (one.not_streamed, "{} not streamed"), (one.second_target, "{} to the second target"),
-        (one.slow_readers, "{} read slowly on purpose"),
-    )  # fmt: skip
-    texts = [
-        ", ".join(repeated),
-        ", ".join(plural(one.chunks[kind], name) for kind, name in parts if one.chunks.get(kind)),
-        f"up to {one.turns_max} turns per session or user" if one.turns_max > 1 else "",
-        *(text.format(plural(n, "attempt")) for n, text in counted if n),
-        plural(one.citations, "citation") if one.citations else "",
-    ]
-    return [text for text in texts if text]
+    repeated = [f"{cause} {count(n)}" for cause, n in entry.causes.items() if n and cause != schema.PRIMARY]
+    if repeated:
+        yield ", ".join(repeated)
+    if entry.turns_max > 1:
+        yield f"up to {entry.turns_max} turns per session or user"
+    if entry.not_streamed:
+        yield f"{plural(entry.not_streamed, 'attempt')} not streamed"
+    if entry.second_target:
+        yield f"{plural(entry.second_target, 'attempt')} to the second target"
+    if entry.slow_readers:
+        yield f"{plural(entry.slow_readers, 'attempt')} read slowly on purpose"
 
 
 def key_values(tree: Json) -> str:

@@ -8,7 +8,7 @@ slower than any. A poll is wasted if it brought no news: neither the end of the 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,13 +18,19 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.cells import quantile_table
-from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.cells import quantile_cell, quantile_table, with_interval
+from tailgauge_analysis.text.formatting import count, percentile, plain, plural
 from tailgauge_analysis.text.section import Section, Table
 
 KEY = "transports"
+STREAMS = "streams"
+JOBS = "jobs"
+TIMES = {STREAMS: "time to resume", JOBS: "turnaround"}
 PS = (0.5, 0.95)
-COMPLETE, INCOMPLETE, FETCHED, NOT_FETCHED = "complete", "broken off", "fetched", "ended, not fetched"
+COMPLETE = "complete"
+INCOMPLETE = "broken off"
+FETCHED = "fetched"
+NOT_FETCHED = "ended, not fetched"
 WITHOUT_STATE = {schema.CANCELLED: "given up", schema.TIMEOUT: "past the deadline"}
 NS_PER_MS = 1e6
 LOST = {404: "lost (404)", 410: "dropped (410)"}
@@ -36,7 +42,7 @@ _NEVER = float("inf")
 _CUT = (schema.CANCELLED, schema.TRUNCATED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
     """The streams or the jobs of one traffic table. `outcomes` are requests, the most frequent first."""
 
@@ -55,7 +61,8 @@ class Transport:
 
 def compute(run: Run) -> list[Transport]:
     """Return resumed streams and jobs by traffic table."""
-    requests, attempts = run.of_target.requests, run.of_target.attempts
+    requests = run.of_target.requests
+    attempts = run.of_target.attempts
     found = []
     for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
         of = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]
@@ -73,14 +80,25 @@ def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Trans
     outcomes = _ordered(kinds.where(kinds.notna(), rest))
     resumed = int((attempts["cause"] == schema.RESUME).sum())
     times = quantiles(_resume_ns(attempts, set(damage.index)), PS)
-    return Transport(name, "streams", len(requests), outcomes, resumed, 0, times)
+    return Transport(
+        traffic=name,
+        kind=STREAMS,
+        requests=len(requests),
+        outcomes=outcomes,
+        calls=resumed,
+        wasted=0,
+        times=times,
+    )
 
 
 def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
     """Of each cut after content: the time to the next content, or to the end mark where nothing was left."""
     times: list[float] = []
     for request, rows in attempts.groupby("request_id", sort=False):
-        cut_ns, of_request, at_ns, ended = None, [], None, ""
+        of_request: list[float] = []
+        cut_ns = None
+        at_ns = None
+        ended = ""
         calls = rows[["first_content_at_ns", "ended_at_ns", "ended"]].itertuples(index=False)
         for content, end, ended in calls:
             at_ns = content if pd.notna(content) else end if ended in schema.COMPLETE else None
@@ -99,7 +117,8 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
 
 def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
     polls = attempts[attempts["cause"] == schema.POLL]
-    last, ended = by_request(polls, "last"), by_request(polls[polls["stop_reason"].notna()], "last")
+    last = by_request(polls, "last")
+    ended = by_request(polls[polls["stop_reason"].notna()], "last")
     states, statuses, classes = (of.to_dict() for of in (ended["stop_reason"], last["status"], last["ended"]))
 
     def outcome(job: int, end: str) -> str:
@@ -115,8 +134,15 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
     ok = requests["ended"].isin(schema.COMPLETE)
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
     times = quantiles(np.where(ok, took, _NEVER), PS)
-    calls, wasted = len(polls) - int(fetched.sum()), int((~news & ~fetched).sum())
-    return Transport(name, "jobs", len(requests), _ordered(pd.Series(outcomes)), calls, wasted, times)
+    return Transport(
+        traffic=name,
+        kind=JOBS,
+        requests=len(requests),
+        outcomes=_ordered(pd.Series(outcomes)),
+        calls=len(polls) - int(fetched.sum()),
+        wasted=int((~news & ~fetched).sum()),
+        times=times,
+    )
 
 
 def _ordered(outcomes: pd.Series[str]) -> dict[str, int]:
@@ -127,25 +153,35 @@ def section(found: list[Transport]) -> Section | None:
     """What became of streams and jobs, and how long it took."""
     if not found:
         return None
-    rows = tuple(
-        (one.traffic, _outcomes(one), _calls(one), f"{one.wasted / one.requests:.3g}" if one.kind == "jobs" else "–")
-        for one in found
-    )  # fmt: skip
-    names = {"streams": "time to resume", "jobs": "turnaround"}
-    answer = " ".join(f"{one.traffic}: {_outcomes(one)}." for one in found)
-    tables = (
-        Table("", ("traffic", "outcomes", "calls", "wasted polls per job"), rows, prose=(1, 2)),
-        quantile_table("", "time", [(f"{one.traffic}: {names[one.kind]}", one.times) for one in found]),
+    columns = (
+        ("traffic", lambda one: one.traffic),
+        ("outcomes", _outcomes),
+        ("calls", _calls),
+        ("wasted polls per job", lambda one: f"{one.wasted / one.requests:.3g}" if one.kind == JOBS else "–"),
     )
-    return Section("transports", "Resumed streams and jobs", answer, tables=tables, computed=COMPUTED)
+    times = [(f"{one.traffic}: {TIMES[one.kind]}", one.times) for one in found]
+    return Section(
+        name="transport",
+        title="Resumed streams and jobs",
+        answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
+        tables=(Table.of("", found, columns, prose=(1, 2)), quantile_table("", "time", times)),
+        computed=COMPUTED,
+        brief=tuple(map(_brief, found)),
+    )
+
+
+def _brief(one: Transport) -> str:
+    cells = [replace(quantile_cell(quantile), interval="", mark="") for quantile in one.times]
+    values = [f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in zip(PS, cells, strict=True)]
+    return f"{one.traffic}: {TIMES[one.kind]} {', '.join(values)} ({plural(one.requests, one.kind[:-1])})"
 
 
 def _outcomes(one: Transport) -> str:
     texts = ", ".join(f"{count(n)} {name}" for name, n in one.outcomes.items())
-    return f"{plural(one.requests, one.kind.removesuffix('s'))}: {texts}"
+    return f"{plural(one.requests, one.kind[:-1])}: {texts}"
 
 
 def _calls(one: Transport) -> str:
-    if one.kind == "streams":
+    if one.kind == STREAMS:
         return plural(one.calls, "reconnection")
     return f"{plural(one.calls, 'poll')}, {count(one.wasted)} wasted"

@@ -1,7 +1,6 @@
-"""What other programs get of a load curve: numbers under names with units, and MLPerf's step function with its departures."""
+"""What other programs get of a load curve: numbers under names with units."""
 
 import io
-import json
 
 import pandas as pd
 import pytest
@@ -18,10 +17,6 @@ def by_concurrency():
 
 def table(of):
     return pd.read_csv(io.StringIO(dict(files(of))["curve.csv"]))
-
-
-def mlperf(of):
-    return json.loads(dict(files(of))["curve_mlperf.json"])
 
 
 def test_the_table_has_a_row_for_each_load_and_the_units_in_its_names():
@@ -48,32 +43,3 @@ def test_an_unknown_value_is_an_empty_cell():
     assert rows.ttft_p99_ms.isna().tolist() == [False] * 8 + [True]
     assert rows.ttft_p99_low_ms.iloc[-1] == 9000
     assert rows.backlog_growth_requests_per_s.dropna().tolist() == [5.0]
-
-
-def test_the_step_function_is_system_against_user_tokens(by_concurrency):
-    tree, point = mlperf(by_concurrency), by_concurrency.points[2]
-    step, tpot = tree["points"][2], point.latency["tpot"]["p90"]
-
-    assert (step["concurrency"], step["system_tps"]) == (4, point.output_tokens_per_s.value)
-    assert step["tps_per_user"] == pytest.approx(1000 / tpot.value)
-    assert step["tps_per_user_low"] < step["tps_per_user"] < step["tps_per_user_high"]
-    assert (step["tpot_p90_ms"], step["ttft_p90_ms"]) == (tpot.value, point.latency["ttft"]["p90"].value)
-    assert not tree["is_mlperf_result"]
-    assert not any("rate" in text for text in tree["departs_from_rules"])
-    assert "7 points shorter than 600 s, or 1,200 s above a concurrency of 32" in tree["departs_from_rules"]
-
-
-def test_a_curve_by_rate_says_that_it_is_none_of_mlperf():
-    tree = mlperf(curve())
-
-    assert tree["departs_from_rules"][0].startswith("measured at fixed rates, not at fixed concurrency")
-    assert all("concurrency" not in one for one in tree["points"])
-
-
-def test_without_tpot_the_step_function_has_no_user_tokens():
-    of = curve(by="concurrency", loads=(1, 2))
-    for point in of.points:
-        del point.latency["tpot"]
-
-    assert [one["tps_per_user"] for one in mlperf(of)["points"]] == [None, None]
-    assert "2 points of at least 7" in mlperf(of)["departs_from_rules"]

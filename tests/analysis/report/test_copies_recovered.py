@@ -98,8 +98,7 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, p
     assert waste["output_low"] <= made <= waste["output_high"]
     assert waste["output_low"] <= billed <= waste["output_high"]
     assert waste["output_high"] == OUTPUT * served.sum()
-    assert (waste["server_log"]["made_tokens"], waste["server_log"]["billed_tokens"]) == (made, billed)
-    assert (waste["server_log"]["inside"], waste["server_log"]["billed_inside"]) == (True, True)
+    assert waste["server_log"]["made_tokens"] == made
     assert cost["low"] <= PRICE * billed + losers["input_tokens"][served].sum() <= cost["high"]
     left = (OUTPUT - losers["output_tokens"])[losers["cancelled_at_ns"].notna()].sum()
     effect = 1 - losers["tokens_after_cancel"].sum() / left

@@ -1,4 +1,4 @@
-"""How evenly an answer flows: fluidity, stalls, bunches, goodput, on answers worked out by hand."""
+"""How evenly an answer flows: stalls, bunches, goodput, on answers worked out by hand."""
 
 import numpy as np
 import pytest
@@ -6,42 +6,7 @@ import pytest
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.streaming import fluidity, medians, stalls, streams
-
-
-def index(first, gaps, tokens=1.0, due_first=1000.0, due_each=100.0):
-    of = np.zeros(len(gaps), int)
-    return fluidity(
-        np.array([float(first)]), np.array(gaps, float), of, np.array([tokens]), due_first, due_each
-    )[0]
-
-
-def test_an_answer_in_time_is_fluid():
-    assert index(1000, [100] * 50) == 1.0
-    assert index(500, [600, 100, 100]) == 1.0  # early by 500: the pause uses it up
-
-
-@pytest.mark.parametrize(("first", "gaps", "met", "missed"), [
-    (1000, [100, 250, 100, 100], 4, 2),  # 150 late: its own deadline and one more
-    (1250, [100, 100], 2, 3),
-    (1000, [50, 150, 151, 100], 4, 1),
-    (1000, [1000], 1, 10),
-])  # fmt: skip
-def test_missed_deadlines_by_hand(first, gaps, met, missed):
-    assert index(first, gaps) == pytest.approx(met / (met + missed))
-
-
-@pytest.mark.parametrize("each", [99.0, 100.0])
-def test_several_tokens_in_a_chunk_cost_nothing_unless_late(each):
-    """METHOD row 21: m tokens every g ms are fluid where the deadline times m is at least g."""
-    assert (index(1000, [400] * 20, tokens=4.0, due_each=each) == 1.0) == (each * 4 >= 400)
-
-
-def test_several_answers_are_each_their_own():
-    of = np.array([0, 0, 2])
-    found = fluidity(np.array([1000.0, 1000, 2000]), np.array([100.0, 100, 100]), of, np.ones(3), 1000, 100)
-
-    assert found == pytest.approx([1.0, 1.0, 1 / 12])
+from tailgauge_analysis.sections.streaming import medians, stalls, streams
 
 
 def test_a_stall_is_long_and_unlike_its_answer():
@@ -71,7 +36,6 @@ def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
     assert (found.answers, found.tokens_per_chunk_p50) == (10, 2.0)
     assert (found.buffered, found.buffered_share) == (1, 0.1)
     assert (found.stalls, found.stalled_share) == (1, 0.1)
-    assert found.fluid_share == 0.9
     assert found.user_tokens_per_s_p50 == pytest.approx(19 / 0.45)
     assert throughput(frames, stage).output_tokens_per_s == (9 * 20 + 10) / 10
 

@@ -83,7 +83,6 @@ def test_each_traffic_table_has_its_details(everything, tmp_path):
     chat, hedged, fan = (found[name] for name in ("chat", "hedged", "fan"))
 
     assert (chat.requests, chat.attempts, chat.ended) == (10, 10, {"ok": 10})
-    assert chat.chunks == {"text": 20, "thinking": 20, "tool_json": 0}
     assert hedged.causes["hedge"] == 4
     assert (fan.legs_max, fan.legs_per_request, fan.attempts) == (5, 5.0, 50)
     assert found["retried"].causes["retry"] == 10

@@ -80,11 +80,11 @@ class FanOut:
     without_answer: int
     slowest: tuple[Quantile, ...]
     one_less: tuple[Quantile, ...]
+    """the second slowest leg"""
     single: tuple[Quantile, ...]
     """empty where late legs are closed at the join: there the time of one leg is not known"""
     cost: tuple[Ratio, ...]
     critical: LastLegs | None
-    last_began: tuple[Quantile, ...]
     partial: PartialFailures
 
     @property
@@ -107,9 +107,7 @@ def compute(run: Run) -> list[FanOut]:
 def _fan_out(one: Legs, joined: latency.Row) -> FanOut:
     times = one.times_ms[one.complete]
     several = len(one.kinds) > 1 and len(times) > 0
-    ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
-    began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
-    slowest = _quantiles(ordered[:, -1])
+    slowest = _quantiles(times.max(axis=1)) if several else ()
     single: tuple[Quantile, ...] = ()
     cost: tuple[Ratio, ...] = ()
     if several and one.join == ALL:
@@ -126,11 +124,10 @@ def _fan_out(one: Legs, joined: latency.Row) -> FanOut:
         joined=joined.quantiles,
         without_answer=joined.without_answer,
         slowest=slowest,
-        one_less=_quantiles(ordered[:, -2]),
+        one_less=_quantiles(np.sort(times, axis=1)[:, -2]) if several else (),
         single=single,
         cost=cost,
         critical=_critical(one),
-        last_began=_quantiles(np.nanmax(began, axis=1)) if len(began) else (),
         partial=_partial(one),
     )
 
@@ -141,7 +138,8 @@ def _quantiles(values: Floats) -> tuple[Quantile, ...]:
 
 def _critical(one: Legs) -> LastLegs | None:
     """Parallel: the leg that was over last before the join; one after the other: the longest."""
-    times, legs = (one.times_ms if one.is_sequential else one.ended_ms)[one.ok], len(one.kinds)
+    times = (one.times_ms if one.is_sequential else one.ended_ms)[one.ok]
+    legs = len(one.kinds)
     if not times.size or legs < 2:
         return None
     known = np.where(np.isnan(times), -np.inf, times)
@@ -220,15 +218,12 @@ def _awaited(one: FanOut) -> str:
 
 def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
     """Rows of percentiles in ms: what they are of, and the percentiles."""
-    rows = [
+    return [
         ("Join, since scheduled", one.joined),
         ("Slowest leg, measured", one.slowest),
         ("One leg", one.single),
         ("Second slowest leg", one.one_less),
     ]
-    if one.bounded or one.is_sequential or any(q.value and q.value > 1 for q in one.last_began):
-        rows.append(("Last leg sent, since scheduled", one.last_began))
-    return rows
 
 
 def _facts(one: FanOut) -> list[tuple[str, str]]:
@@ -256,7 +251,8 @@ def _critical_text(critical: LastLegs) -> str:
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:
-    text, cell = "no leg failed", share_cell(partial.failed_share)
+    text = "no leg failed"
+    cell = share_cell(partial.failed_share)
     if partial.failed:
         of = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
         text = f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {of}; "

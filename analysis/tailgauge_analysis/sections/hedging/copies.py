@@ -62,7 +62,8 @@ def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
     firsts = attempts[attempts["cause"] != schema.HEDGE].drop_duplicates(keys).set_index(keys)
     beside = sent["of_attempt"].fillna(0).astype("int64")
     places = firsts.index.get_indexer(pd.MultiIndex.from_arrays([sent["request_id"], sent["leg"], beside]))
-    sent, places = sent[places >= 0], places[places >= 0]
+    sent = sent[places >= 0]
+    places = places[places >= 0]
     first = firsts.reset_index().iloc[places].reset_index(drop=True)
     copy = sent.reset_index(drop=True)
     limit = copy["request_id"].map(by_request(requests)["asked_output_tokens"])

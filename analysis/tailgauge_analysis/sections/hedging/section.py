@@ -17,16 +17,16 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import CALL, ended_as
+from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, copies
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, copies
 from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.contrast import Timed, ratio_in_one_run
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
@@ -48,37 +48,27 @@ INTERFERENCE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoserCost:
     """What the losers cost, as an interval, absolute and relative to all that answered; `why` where there is no price."""
 
-    unit: str
-    low: float | None
-    high: float | None
-    answered: float | None
-    low_share: float | None
-    high_share: float | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedShares:
-    """Attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)."""
-
-    of_all: Proportion
-    of_first: Proportion
-    of_copies: Proportion
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    answered: float | None = None
+    low_share: float | None = None
+    high_share: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlComparison:
-    """A variant beside its control: quantiles of the variant over those of the control, by metric, and which of their
-    intervals are of both together; the share of 429s and 529s minus the control's.
+    """A variant beside its control: quantiles of the variant over those of the control, by metric; the share of 429s and 529s
+    minus the control's.
     """
 
     traffic: str
     ratios: dict[str, tuple[Ratio, ...]]
-    paired: dict[str, tuple[bool, ...]]
     limited: proportions.Difference
 
 
@@ -91,7 +81,8 @@ class Variant:
     is_control: bool
     requests: int
     latency: dict[str, tuple[Quantile, ...]]
-    limited: RefusedShares
+    limited: Proportion
+    """attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)"""
     legs: int
     hedged: Proportion
     won: Proportion
@@ -99,8 +90,6 @@ class Variant:
     held: dict[str, int]
     """requests whose hedges were held back, by the reason"""
     extra_requests: float | None
-    extra_input_tokens: float | None
-    """prompt tokens of the hedges over those of all other attempts that were served"""
     delay: tuple[Quantile, ...]
     waste: Waste | None
     cost: LoserCost | None
@@ -112,8 +101,10 @@ class Variant:
 
 def compute(run: Run) -> list[Variant]:
     """Return every variant after its control; none where nothing hedges."""
-    of_target, scenario = run.of_target, run.record["scenario"]
-    traffic, rows = tables(scenario, "traffic"), of_target.attempts
+    of_target = run.of_target
+    scenario = run.record["scenario"]
+    traffic = tables(scenario, "traffic")
+    rows = of_target.attempts
     present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
     hedging = [name for name, of in present.items() if name in sent or _policy(of) != OFF]
@@ -152,17 +143,17 @@ class _Table:
     """One traffic table's rows."""
 
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
-        self.name, self.policy = name, _policy(traffic) if traffic else "unknown"
+        self.name = name
+        self.policy = _policy(traffic) if traffic else "unknown"
         self.stage = steady.of_traffic(name)
         self.attempts = attempts
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
         self.latency = tuple(row for row in rows if row.n)
         self.is_copy = (attempts["cause"] == schema.HEDGE).to_numpy(np.bool_)
 
-    def limited(self) -> RefusedShares:
+    def limited(self) -> Proportion:
         """Attempts that were refused."""
-        refused = ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED)
-        return RefusedShares(*map(proportion, (refused, refused[~self.is_copy], refused[self.is_copy])))
+        return proportion(ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED))
 
 
 def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
@@ -171,8 +162,11 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     legs = one.attempts[KEYS].drop_duplicates()
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
     held = one.stage.requests["hedge_held"].dropna().value_counts()
-    log, prices = run.frames.server_log, tariff(run.record)
-    losers, winners = found.losers(), found.winners()
+    log = run.frames.server_log
+    prices = tariff(run.record)
+    losers = found.losers()
+    winners = found.winners()
+    primary = int((~one.is_copy).sum())
     return Variant(
         traffic=plain(one.name, 80),
         policy=plain(one.policy, 40),
@@ -186,8 +180,7 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
         won=proportion(found.copy_won),
         no_winner=int((~found.decided).sum()),
         held={str(name): int(n) for name, n in held.items()},
-        extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
-        extra_input_tokens=_extra_input(one, found),
+        extra_requests=float(one.is_copy.sum() / primary) if primary else None,
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
@@ -196,43 +189,36 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     )
 
 
-def _over(more: float, of: float) -> float | None:
-    return more / of if of else None
-
-
-def _extra_input(one: _Table, found: Copies) -> float | None:
-    # First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
-    first, copy = waste.prompts(found.first), waste.prompts(found.copy)
-    others = waste.prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()
-    return _over(float(copy.fillna(first).sum()), float(others))
-
-
 def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
     """What losers cost beside the answers among these attempts."""
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
-        return LoserCost("", None, None, None, None, None, why)
+        return LoserCost(why=why)
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
-    low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
+    low, high = map(float, ends)
+    answered = None if total is None else float(total)
     return LoserCost(
-        prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",
-    )  # fmt: skip
+        unit=prices.unit,
+        low=low,
+        high=high,
+        answered=answered,
+        low_share=low / answered if answered else None,
+        high_share=high / answered if answered else None,
+    )
 
 
 def _versus(variant: _Table, control: _Table) -> ControlComparison:
     by = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
-    paired: dict[str, tuple[bool, ...]] = {}
     for row in (row for row in variant.latency if row.metric.name in by):
         sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
         pairs = list(zip(row.quantiles, by[row.metric.name], strict=True))
         ends = [ratio_in_one_run(*sides, quantile.p) for quantile in row.quantiles]
         plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
         ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
-        paired[row.metric.name] = tuple(end is not None for end in ends)
-    limited = proportions.difference(variant.limited().of_all, control.limited().of_all)
-    return ControlComparison(plain(control.name, 80), ratios, paired, limited)
+    limited = proportions.difference(variant.limited(), control.limited())
+    return ControlComparison(plain(control.name, 80), ratios, limited)
 
 
 def _waits(metric: Metric, steady: Steady) -> Timed:
@@ -247,15 +233,6 @@ def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
     if end is None:
         return one
     return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
-
-
-def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
-    """When the target would have begun to answer, where it had drawn that beforehand and met no fault."""
-    keys = list(CALL)
-    known = server_log[server_log["fault"].isna()].dropna(subset=["planned_ttft_ns", "request_id"])
-    named = known.drop_duplicates(keys).set_index(keys)
-    at = named["received_at_ns"] + named["planned_ttft_ns"]
-    return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
 
 def section(found: Sequence[Variant]) -> Section | None:
@@ -295,8 +272,9 @@ def _bounded(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _direction(ratio: Ratio) -> str:
-    low, high = ratio.low or 0.0, ratio.high or 0.0
-    return "faster" if high < 1 else "slower" if low > 1 else "no difference found"
+    if (ratio.high or 0.0) < 1:
+        return "faster"
+    return "slower" if (ratio.low or 0.0) > 1 else "no difference found"
 
 
 def _brief(one: Variant) -> list[str]:
@@ -324,7 +302,6 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
         why = ", ".join(f"{name} {count(n)}" for name, n in one.held.items())
         rows.append(("Held back", f"{plural(sum(one.held.values()), 'request')}: {why}"))
     rows.append(("Extra requests", change_text(one.extra_requests)))
-    rows.append(("Extra input tokens", change_text(one.extra_input_tokens)))
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
     if one.waste:
@@ -332,7 +309,8 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
     if one.versus:
         for metric, ratios in one.versus.ratios.items():
-            rows.append((f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric])))
+            text = ", ".join(f"{percentile(ratio.p)} {ratio_text(ratio)}" for ratio in ratios)
+            rows.append((f"{METRICS[metric]} over control", text))
     return rows
 
 
@@ -351,25 +329,27 @@ def change_text(value: float | None) -> str:
     return "unknown" if value is None else f"{value * 100:+.1f}%"
 
 
-def _waste(one: waste.Waste) -> list[tuple[str, str]]:
+def _waste(one: waste.Waste) -> Iterator[tuple[str, str]]:
     output = f"{count(one.output_low)} – {count(one.output_high)}, of {plural(one.losers, 'loser')} ({count(one.closed)} closed)"
     if one.by_max_tokens:
         output += f"; {count(one.by_max_tokens)} counted with max_tokens"
+    yield "Wasted output tokens", output
     reported = f"reported by {plural(one.input_reported, 'loser')}, else as the winner's"
     unknown = f"; {count(one.input_unknown)} unknown" if one.input_unknown else ""
-    prompts = f"{count(one.input_tokens)}, {reported}{unknown}"
-    rows, log = [("Wasted output tokens", output), ("Input tokens of losers", prompts)], one.server_log
+    yield "Input tokens of losers", f"{count(one.input_tokens)}, {reported}{unknown}"
+    yield "Cancellation", _cancellation(one.server_log)
+
+
+def _cancellation(log: waste.LosersInLog | None) -> str:
     if log is None:
-        unknown = "unknown: only the target knows what it generates after a disconnect"
-        return [*rows, ("Cancellation", unknown)]
-    inside = "within the interval" if log.inside else "OUTSIDE the interval"
-    text = f"{count(log.made_tokens)} output tokens generated for {plural(log.losers, 'loser')}, {inside}; {count(log.billed_tokens)} billed"
+        return "unknown: only the target knows what it generates after a disconnect"
     effect = log.cancel_effectiveness
-    cancelled = f"server skipped {share(effect)} of the remaining tokens"
-    if effect in {None, 1}:
-        cancelled = "server stopped generating at once" if effect else "nothing was left to generate"
-    extra = f"{count(log.after_cancel_tokens)} extra tokens"
-    return [*rows, ("Server log", text), ("Cancellation", f"{cancelled} ({extra})")]
+    text = f"server skipped {share(effect)} of the remaining tokens"
+    if effect is None:
+        text = "nothing was left to generate"
+    elif effect == 1:
+        text = "server stopped generating at once"
+    return f"{text} ({count(log.after_cancel_tokens)} extra tokens)"
 
 
 def cost_text(cost: LoserCost | None) -> str:
@@ -380,22 +360,15 @@ def cost_text(cost: LoserCost | None) -> str:
     return text if cost.low_share is None else f"{text}, {added(cost)} of the cost of the answers"
 
 
-def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[tuple[str, str]]:
-    rows, more = [], versus.limited if versus else None
+def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[tuple[str, str]]:
+    if limited.k:
+        yield "429 and 529", f"{_counted(limited)} attempts"
+    else:
+        yield "429 and 529", f"none in {plural(limited.n, 'attempt')}"
+    more = versus.limited if versus else None
     if more and more.value and more.low is not None and more.high is not None:
         value, low, high = (f"{100 * end:+.2f}" for end in (more.value, more.low, more.high))
-        rows.append(("429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"))
-    if not limited.of_all.k:
-        return [("429 and 529", f"none in {plural(limited.of_all.n, 'attempt')}"), *rows]
-    rows.append(("429 and 529", f"{_counted(limited.of_all)} attempts"))
-    rows.append(("429 and 529 of first calls", _counted(limited.of_first)))
-    return [*rows, ("429 and 529 of hedges", _counted(limited.of_copies))]
-
-
-def _ratios(ratios: Sequence[Ratio], paired: Sequence[bool]) -> str:
-    text = ", ".join(f"{percentile(r.p)} {ratio_text(r)}" for r in ratios)
-    together = [percentile(r.p) for r, yes in zip(ratios, paired, strict=True) if yes]
-    return f"{text}; interval from paired time intervals for {', '.join(together)}" if together else text
+        yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"
 
 
 # --- figure -------------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ A stream that is closed early never reports its usage, and some targets bill the
             the target refused or that failed, what was received
 
 Copies have the same prompt: where a loser did not report its input tokens, the winner's count. The cost is low without what
-was not reported, high with it. The rows of the server log, where they exist, must lie within: tokens generated = sent +
-generated after the disconnect.
+was not reported, high with it. By the server log, where there is one: tokens generated = sent + generated after the disconnect.
 """
 
 from __future__ import annotations
@@ -30,20 +29,17 @@ _GENERATES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LosersInLog:
-    """The losers in the server log of the simulated target. `inside`: tokens made lie within [low, high], loser by loser."""
+    """Output tokens of the losers in the server log of the simulated target."""
 
-    losers: int
     made_tokens: int
-    billed_tokens: int
     after_cancel_tokens: int
-    inside: bool
-    billed_inside: bool
     cancel_effectiveness: float | None
+    """of the tokens that were left when they were closed: the share that was not generated"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waste:
     """Tokens and cost of the losers of decided legs."""
 
@@ -71,7 +67,7 @@ def waste(losers: pd.DataFrame, winners: pd.DataFrame, server_log: pd.DataFrame)
         input_tokens=int(tokens.sum()),
         input_reported=int(losers["input_tokens"].notna().sum()),
         input_unknown=int(tokens.isna().sum()),
-        server_log=_in_log(losers, low, high, server_log),
+        server_log=_in_log(losers, high, server_log),
     )
 
 
@@ -95,7 +91,8 @@ def cost(
     """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
     low, high = bounds(losers, winners)
     models = {name: winners[name] for name in ("model", "asked_model")}
-    served, reported = losers["ended"].isin(_GENERATES), losers["input_tokens"].notna()
+    served = losers["ended"].isin(_GENERATES)
+    reported = losers["input_tokens"].notna()
     names = list(USAGE[:-1])
     prompts = losers[names].where(reported, winners[names], axis=0)
     ends = []
@@ -108,26 +105,20 @@ def cost(
     return (ends[0], ends[1]), ""
 
 
-def _in_log(losers: pd.DataFrame, low: Floats, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
+def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
     """The log's rows of the losers; None without them."""
     named = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
-    logged, calls = (pd.MultiIndex.from_frame(one[[*CALL]].astype("int64")) for one in (named, losers))
+    logged, calls = (pd.MultiIndex.from_frame(rows[[*CALL]].astype("int64")) for rows in (named, losers))
     place = logged.get_indexer(calls)
     known = place >= 0
     if not known.any():
         return None
     rows = named.iloc[place[known]]
     sent = rows["output_tokens"].to_numpy(np.float64)
-    more = (rows[name].fillna(0) for name in ("tokens_after_cancel", "billed_output_tokens"))
-    after, billed = (tokens.to_numpy(np.float64) for tokens in more)
-    made, least, most = sent + after, low[known], high[known]
-    left = np.maximum(most - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
+    after = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
+    left = np.maximum(high[known] - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
     return LosersInLog(
-        losers=int(known.sum()),
-        made_tokens=int(made.sum()),
-        billed_tokens=int(billed.sum()),
+        made_tokens=int((sent + after).sum()),
         after_cancel_tokens=int(after.sum()),
-        inside=bool(((least <= made) & (made <= most)).all()),
-        billed_inside=bool(least.sum() <= billed.sum() <= most.sum()),
         cancel_effectiveness=float(1 - after.sum() / left) if left > 0 else None,
     )

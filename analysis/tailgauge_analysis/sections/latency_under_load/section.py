@@ -10,10 +10,10 @@ import numpy as np
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import slopes
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
-from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, PS, TITLES, UNITS, Regression, slope_cell
+from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, TITLES, UNITS, P, Regression, slope_cell
 from tailgauge_analysis.text.formatting import count, percentile
-from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Dash, Panel, Picture, PlotCurve
-from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Panel, Picture, PlotCurve
+from tailgauge_analysis.text.section import Section, Table
 
 KEY = ""
 COMPUTED = (
@@ -31,7 +31,7 @@ class LatencyUnderLoad:
     """where the slowest requests lose their time"""
     slopes: list[Regression]
     """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, confounded, together (pairs that cannot be separated), slopes
-    (name, p, value, low, high, mark, p_value) in ms; a null value: no effect that survives among all of the report; see reports.md
+    (name, value, low, high, mark, p_value) in ms, at p50; a null value: no effect that survives among all of the report; see reports.md
     """
 
 
@@ -42,25 +42,24 @@ def compute(run: Run) -> LatencyUnderLoad:
 
 def section(found: LatencyUnderLoad) -> Section:
     """Return the bottleneck and the slopes."""
-    estimated = {slope.p for one in found.slopes for slope in one.slopes}
-    ps = [p for p in PS if p in estimated]
-    header = ("cost", *(f"{percentile(p)} (ms)" for p in ps), "n")
-    rows = tuple(row for one in found.slopes for row in _rows(one, ps))
+    tables = []
+    rows = [(one, slope) for one in found.slopes for slope in one.slopes if slope.value is not None]
+    columns = (
+        ("cost", lambda row: f"{TITLES[row[0].of]}: {UNITS[row[1].name][0]}"),
+        ("p50 (ms)", lambda row: slope_cell(row[1])),
+        ("n", lambda row: count(row[0].n)),
+    )
+    if rows:
+        tables.append(Table.of("Cost of tokens and concurrency", rows, columns))
     return Section(
-        "latency-under-load", "Latency under load", found.diagnosis.sentence,
-        tables=(Table("Cost of tokens and concurrency", header, rows),) if rows else (),
+        name="latency-under-load",
+        title="Latency under load",
+        answer=found.diagnosis.sentence,
+        tables=tuple(tables),
         figures=tuple(picture for one in found.slopes for picture in _scatter(one)),
         notes=tuple(text for one in found.slopes for text in _not_estimated(one)),
-        computed=(COMPUTED,) if estimated else (),
-    )  # fmt: skip
-
-
-def _rows(one: Regression, ps: Sequence[float]) -> Iterator[tuple[str | Value, ...]]:
-    """Rows of the effects that survive."""
-    cells = {(slope.name, slope.p): slope_cell(slope) for slope in one.slopes if slope.value is not None}
-    for name in dict.fromkeys(name for name, _ in cells):
-        title = f"{TITLES[one.of]}: {UNITS[name][0]}"
-        yield title, *(cells.get((name, p), "–") for p in ps), count(one.n)
+        computed=(COMPUTED,) if any(one.slopes for one in found.slopes) else (),
+    )
 
 
 def _not_estimated(one: Regression) -> Iterator[str]:
@@ -69,8 +68,7 @@ def _not_estimated(one: Regression) -> Iterator[str]:
     if one.why:
         yield f"{title}: not estimated ({one.why})."
         return
-    shown = {slope.name for slope in one.slopes if slope.value is not None}
-    without = [name for name in dict.fromkeys(slope.name for slope in one.slopes) if name not in shown]
+    without = [slope.name for slope in one.slopes if slope.value is None]
     if without:
         yield f"{title}: {NO_EFFECT} of {_names(without)}."
     for why, names in (("no variation", one.left_out), (CONFOUNDED, one.confounded)):
@@ -87,41 +85,36 @@ def _names(columns: Sequence[str]) -> str:
 # --- figures ------------------------------------------------------------------------------------------------------
 
 CAPTION = (
-    "One dot per {}, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other influences on "
-    "latency are in the dots, not in the lines."
+    "One dot per {}, at most 400, evenly over the stage. The line has the slope of the table; other influences on "
+    "latency are in the dots, not in the line."
 )
 
 
 def _scatter(regression: Regression) -> Iterator[Picture]:
     """Draw latency against what it is regressed on, with its reliable slopes, if there are any."""
     x = regression.x
-    slopes = [slope for slope in regression.slopes if slope.name == regression.against and not slope.mark]
-    known = [(slope.p, slope.value) for slope in slopes if slope.value is not None]
-    if not known or len(x) < 2:
+    slopes = [
+        slope.value for slope in regression.slopes if slope.name == regression.against and not slope.mark
+    ]
+    if not slopes or slopes[0] is None or len(x) < 2:
         return
     is_ttft = regression.of == "ttft_sent"
-    curves = [
-        PlotCurve(
-            x,
-            regression.y,
-            colour=BLUE if is_ttft else GREEN,
-            style="dots",
-            hover="%{x:,.4~g}: %{y:,.4~g} ms",
-        )
-    ]
+    per_unit = slopes[0] / 1000 if is_ttft else slopes[0]
+    start = np.quantile(regression.y - per_unit * x, P, method="inverted_cdf")
     ends = np.array([x.min(), x.max()])
-    for p, slope in known:
-        per_unit = slope / 1000 if is_ttft else slope
-        start = np.quantile(regression.y - per_unit * x, p, method="inverted_cdf")
-        dash: Dash = "" if p == 0.5 else "dot"
-        curves.append(
-            PlotCurve(ends, start + per_unit * ends, percentile(p), colour=ORANGE, dash=dash, hover="skip")
-        )
+    dots = PlotCurve(
+        x,
+        regression.y,
+        colour=BLUE if is_ttft else GREEN,
+        style="dots",
+        hover="%{x:,.4~g}: %{y:,.4~g} ms",
+    )
+    line = PlotCurve(ends, start + per_unit * ends, percentile(P), colour=ORANGE, hover="skip")
     yield Picture(
         name="ttft-by-prompt" if is_ttft else "tpot-by-answers",
         title="TTFT against prompt tokens" if is_ttft else "TPOT against concurrent answers",
         caption=CAPTION.format("answer" if is_ttft else "gap between chunks"),
-        panels=(Panel("TTFT since sent (ms)" if is_ttft else "TPOT of one gap (ms)", curves),),
+        panels=(Panel("TTFT since sent (ms)" if is_ttft else "TPOT of one gap (ms)", (dots, line)),),
         x="uncached prompt tokens" if is_ttft else "answers arriving at the same time",
         height=320,
     )
