@@ -21,7 +21,11 @@ from tailgauge_analysis.text.section import SIGNS, TONES, Cell, Report, Table
 TEMPLATES = Path(__file__).parent / "templates"
 ICONS = {"good": "%231a7f4b", "bad": "%23c02b2b", "warn": "%23b27700", "idle": "%236b7280"}
 COLUMN = 600  # pixels of one of two columns
-LETTER, SMALL, PADDING, NAME, PROSE = 7.2, 6.4, 14, 150, 230
+LETTER = 7.2
+SMALL = 6.4
+PADDING = 14
+NAME = 150
+PROSE = 230
 
 
 @cache

@@ -101,8 +101,12 @@ def of_ratio(over: Quantile | None, under: Quantile | None, evidence: str) -> Nu
     """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008)."""
     if over is None or under is None or min(over.n, under.n) < FEWEST:
         return Number(evidence="too few answers")
-    value, low, high = over.value, over.low, over.high
-    by, by_low, by_high = under.value, under.low, under.high
+    value = over.value
+    low = over.low
+    high = over.high
+    by = under.value
+    by_low = under.low
+    by_high = under.high
     if not (value and low and high and by and by_low and by_high):
         return Number(evidence="too few answers", n=over.n)
     ratio = value / by
