@@ -32,7 +32,7 @@ from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text, planned_at_ns
 from tailgauge_analysis.sections.transports import Transport
-from tailgauge_analysis.stats.contrast import Timed, ratio_in_one_run
+from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
@@ -131,7 +131,7 @@ class _Of:
             return f"{text} {least}: {why}", f"{short} {least}: unknown whether it helped"
         at = self.stage.requests["scheduled_at_ns"].to_numpy(np.float64)[kept]
         ratio = quantile_ratio(a, b)
-        ends = ratio_in_one_run(Timed(at, given.values[kept]), Timed(at, alone.values[kept]), a.p)
+        ends = quantile_ratio_interval(Timed(at, given.values[kept]), Timed(at, alone.values[kept]), a, b)
         low, high = ends or (ratio.low, ratio.high)
         word = "worse" if (low or 0) > 1 else "better" if (high or math.inf) < 1 else "no difference shown"
         sooner = proportion((given.values < alone.values)[place & ~alone.cut])
