@@ -13,18 +13,31 @@ nominal 95% came out as 81 to 94%; with it as 90 to 95% (shares of 300 to 4000 r
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from tailgauge_analysis.stats import quantiles
-from tailgauge_analysis.stats.quantiles import ENDS, Floats, Ints, rank
+from tailgauge_analysis.stats.quantiles import ENDS, Floats, Ints, Quantile, rank
 
 REPS = 2000
 MOST = 4000  # rows to draw from; more are added up in stretches first
 SEED = 20_240_229  # the same rows give the same interval
 
+# Of quantile_ratio_interval.
+IN_STRETCH = 10  # values of each series in a stretch, about
+STRETCHES = (20, 200)
+WANTED = 2 * quantiles.BEYOND  # values beyond the quantile in each
 PAIRED_REPS = (200, 1000)
 PAIRED_WORK = 50_000_000  # values examined for one interval
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Values, and when each was scheduled."""
+
+    at_ns: Floats
+    values: Floats
 
 
 def blocks(values: Floats) -> float:
@@ -88,6 +101,40 @@ def _ends(seen: Floats, centre: float, apart: float) -> tuple[float, float]:
 def of_pairs(seen: Floats, centre: float, n: int) -> tuple[float, float]:
     """Interval about `centre` of what was `seen` when n independent pairs were drawn again."""
     return _ends(seen, centre, _apart(n, 1.0))
+
+
+def quantile_ratio_interval(
+    variant: Timed, control: Timed, over: Quantile, under: Quantile
+) -> tuple[float, float] | None:
+    """Interval of quantile over.p of the variant over that of the control; None where the run is too short.
+
+    What slows the target slows both at once, so both are resampled together: the time is cut into as many stretches as give
+    each about ten values, at most 200, and stretches are drawn. Fewer than 20 stretches, or than 20 values beyond the
+    quantile, give none.
+    """
+    count = min(STRETCHES[1], min(len(variant.values), len(control.values)) // IN_STRETCH)
+    beyond = min(over.n, under.n) * (1 - over.p)
+    if count < STRETCHES[0] or beyond < WANTED or quantiles.TOO_FEW in {over.mark, under.mark}:
+        return None
+    at_ns = np.concatenate((variant.at_ns, control.at_ns))
+    edges = np.linspace(at_ns.min(), at_ns.max(), count + 1)[1:-1]
+    sides = [(np.searchsorted(edges, one.at_ns), one.values) for one in (variant, control)]
+    slow = [_slow(of, values, q, count) for (of, values), q in zip(sides, (over, under), strict=True)]
+    rng = np.random.default_rng(SEED)
+    length = blocks(slow[0] / len(variant.values) - slow[1] / len(control.values))  # without what both share
+    reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
+    weights = np.stack([np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)])
+    a, b = (weighted_quantiles(of, values, over.p, weights) for of, values in sides)
+    if not (np.isfinite(a) & np.isfinite(b) & (b > 0)).all():
+        return None
+    low, high = np.sort(a / b)[[rank(reps, end) - 1 for end in ENDS]]
+    return float(low), float(high)
+
+
+def _slow(of: Ints, values: Floats, q: Quantile, count: int) -> Floats:
+    """Requests beyond the quantile in each interval, minus the number expected."""
+    beyond = values > (np.inf if q.value is None else q.value)
+    return np.bincount(of, weights=beyond - beyond.mean(), minlength=count).astype(np.float64)
 
 
 def weighted_quantiles(of: Ints, values: Floats, p: float, weights: Ints) -> Floats:

@@ -16,20 +16,10 @@ import numpy as np
 
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.stats.bootstrap import PAIRED_REPS, PAIRED_WORK, SEED, of_pairs, weighted_quantiles
-from tailgauge_analysis.stats.quantiles import BEYOND, NORMAL_975, Floats, Ints
+from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats, Ints
 
 LARGEST_LOG = 5.0  # 148x: a larger change is clipped, as that to a failure
-STRETCHES = 40  # of a run, as pairs
-FEWEST_TIMED = 200  # values of each series
 POWER = 2.8  # standard errors that are found in 80% of repetitions at 5%
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Values, and when each was scheduled."""
-
-    at_ns: Floats
-    values: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +61,6 @@ def quantile_contrast(
     with np.errstate(divide="ignore", invalid="ignore"):
         changes = np.clip(np.log(b_values) - np.log(a_values), -LARGEST_LOG, LARGEST_LOG)
     return _contrast(a_values, b_values, np.where(both_failed, 0.0, changes), pairs=len(a))
-
-
-def ratio_in_one_run(variant: Timed, control: Timed, p: float) -> tuple[float, float] | None:
-    """Return the interval of quantile p of the variant over that of the control, which ran at the same time.
-
-    What slows the target slows both, so the time is cut into stretches, which are the pairs. None for too few values, also
-    beyond the quantile, or where a resample has its quantile among failures.
-    """
-    size = min(len(variant.values), len(control.values))
-    if size < FEWEST_TIMED or size * (1 - p) < 2 * BEYOND:
-        return None
-    at_ns = np.concatenate((variant.at_ns, control.at_ns))
-    edges = np.linspace(at_ns.min(), at_ns.max(), STRETCHES + 1)[1:-1]
-    contrast = quantile_contrast(_stretches(control, edges), _stretches(variant, edges), p)
-    if contrast is None or max(-contrast.low, contrast.high) >= LARGEST_LOG:
-        return None
-    return math.exp(contrast.low), math.exp(contrast.high)
-
-
-def _stretches(series: Timed, edges: Floats) -> list[Floats]:
-    place = np.searchsorted(edges, series.at_ns)
-    return [series.values[place == number] for number in range(STRETCHES)]
 
 
 def mean_contrast(a: Sequence[Floats], b: Sequence[Floats]) -> Contrast | None:

@@ -24,7 +24,7 @@ from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, copies
 from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
-from tailgauge_analysis.stats.contrast import Timed, ratio_in_one_run
+from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
@@ -214,7 +214,7 @@ def _versus(variant: _Table, control: _Table) -> ControlComparison:
     for row in (row for row in variant.latency if row.metric.name in by):
         sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
         pairs = list(zip(row.quantiles, by[row.metric.name], strict=True))
-        ends = [ratio_in_one_run(*sides, quantile.p) for quantile in row.quantiles]
+        ends = [quantile_ratio_interval(*sides, a, b) for a, b in pairs]
         plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
         ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
     limited = proportions.difference(variant.limited(), control.limited())

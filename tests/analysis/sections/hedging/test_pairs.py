@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.contrast import Timed, ratio_in_one_run
+from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import counted, difference, quantile_ratio
 from tailgauge_analysis.stats.quantiles import quantiles
 
@@ -29,7 +29,7 @@ def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(f
     for seed in range(reps):
         one, other = two_variants(seed)
         for i, p in enumerate((0.5, 0.9)):
-            low, high = ratio_in_one_run(one, other, p)
+            low, high = quantile_ratio_interval(one, other, of(one, p), of(other, p))
             hits[i] += low <= RATIO <= high
             apart = quantile_ratio(of(one, p), of(other, p))
             if apart.low is not None and apart.high is not None:
@@ -44,9 +44,9 @@ def test_failures_few_requests_and_unsure_quantiles_have_no_paired_interval():
     failing = Timed(one.at_ns, np.where(np.arange(len(one.values)) % 8 == 0, np.inf, one.values))
     few = Timed(one.at_ns[:150], one.values[:150])
 
-    assert ratio_in_one_run(failing, other, 0.9) is None
-    assert ratio_in_one_run(few, other, 0.5) is None
-    assert ratio_in_one_run(one, other, 0.99) is None
+    assert quantile_ratio_interval(failing, other, of(failing, 0.9), of(other, 0.9)) is None
+    assert quantile_ratio_interval(few, other, of(few, 0.5), of(other, 0.5)) is None
+    assert quantile_ratio_interval(one, other, of(one, 0.99), of(other, 0.99)) is None
 
 
 def test_the_difference_of_two_shares():
