@@ -32,13 +32,12 @@ from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import Work
-from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.goodput import good_requests, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
 from tailgauge_analysis.reading.frames import CALL, Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
-from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
 from tailgauge_analysis.sections.cache.calls import CacheSettings
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
@@ -60,7 +59,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_ki
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
 from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
-from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
 from tailgauge_analysis.stats.bootstrap import SEED
@@ -73,13 +72,11 @@ from tailgauge_analysis.stats.quantiles import (
     NORMAL_975,
     TOO_FEW,
     Floats,
-    Ints,
     Mask,
     Quantile,
     at_level,
     n_min,
     quantiles,
-    rank,
 )
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
@@ -142,7 +139,6 @@ __all__ = [
     "FOR_FIGURES",
     "INCONCLUSIVE",
     "INPUT",
-    "KINDS",
     "MOST_FACTOR",
     "NORMAL_975",
     "NO_READS",
@@ -178,8 +174,6 @@ __all__ = [
     "Floats",
     "Frames",
     "Growing",
-    "Growth",
-    "Ints",
     "Json",
     "Mark",
     "Mask",
@@ -201,7 +195,6 @@ __all__ = [
     "TextFiles",
     "Value",
     "Waits",
-    "Work",
     "at_level",
     "block_answered",
     "block_growths",
@@ -225,9 +218,7 @@ __all__ = [
     "figures",
     "fixed_hit",
     "good_requests",
-    "goodput",
     "grows_throughout",
-    "growth",
     "hedging_variants",
     "kind_name",
     "known_buckets",
@@ -253,7 +244,6 @@ __all__ = [
     "quantile_contrast",
     "quantile_values",
     "quantiles",
-    "rank",
     "rate_limits",
     "ratio_interval",
     "reasons",

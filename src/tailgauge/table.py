@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
@@ -133,6 +133,27 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     if kind in ("string_too_long", "too_long"):
         return f"expected at most {context['max_length']} {'characters' if kind == 'string_too_long' else 'of them'}{got}"
     return f"{error['msg']}, got {str(given)[:80]!r}"
+
+
+def tables_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the tables that a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for inner in get_args(annotation) for table in tables_in(inner)]
+
+
+def names_at(table: type[BaseModel], loc: Sequence[Any]) -> list[str]:
+    """Return the valid keys of the table at the location of an error; none where there is no table."""
+    parts = iter(loc)
+    for part in parts:
+        field = table.model_fields.get(str(part))
+        tables = tables_in(field.annotation) if field is not None else []
+        if field is None or not tables:
+            return []
+        table = tables[0]
+        if get_origin(field.annotation) in {Mapping, dict, list, tuple}:
+            next(parts, None)  # a name or number that the user chooses
+    return list(table.model_fields)
 
 
 def nearest(word: str, names: Collection[str]) -> str:

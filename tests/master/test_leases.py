@@ -26,16 +26,12 @@ def schedule(count: int, seconds: int) -> Schedule:
 class Rig:
     """A handout, its workers, and who was given what."""
 
-    def __init__(
-        self, workers: int, count: int = 600, seconds: int = 60, *, leaves_out: bool = False
-    ) -> None:
+    def __init__(self, workers: int, count: int = 600, seconds: int = 60) -> None:
         self.workers = RunWorkers(lambda _: True)
         for number in range(workers):
             self.workers.add(f"w{number}", {"name": f"w{number}"})
         self.given: dict[str, list[int]] = {}
-        self.handout = Leases(
-            schedule(count, seconds), seconds * S, self.workers, self.give, leaves_out=leaves_out
-        )
+        self.handout = Leases(schedule(count, seconds), seconds * S, self.workers, self.give)
 
     def give(self, worker, rows):
         self.given.setdefault(worker.node, []).extend(row.request_id // TURNS for row in rows)
@@ -73,38 +69,26 @@ def test_the_share_of_a_lost_worker_goes_to_the_living_from_the_next_slice_on():
     assert rig.all() == list(range(600))
 
 
-def test_left_out_it_goes_to_nobody_and_the_others_get_no_more_than_before():
-    rig = Rig(3, leaves_out=True)
-    rig.handout.up_to(0)
-    rig.worker("w1").state = "lost"
-    rig.go(1, 56)
-
-    assert rig.all() == [i for i in range(600) if i < 50 or i % 3 != 1]
-    assert rig.given["w0"] == list(range(0, 600, 3))
-
-
 def test_who_comes_back_takes_its_place_again():
-    for leaves_out in (False, True):
-        rig = Rig(2, leaves_out=leaves_out)
-        rig.handout.up_to(0)
-        rig.worker("w1").state = "lost"
-        rig.go(1, 10)
-        rig.worker("w1").state = "running"
-        rig.go(11, 56)
-
-        assert max(rig.given["w1"]) == 599
-        assert (rig.all() == list(range(600))) is not leaves_out
-
-
-def test_a_late_joiner_takes_a_share_and_where_shares_are_left_out_the_vacant_place():
-    rig = Rig(2, leaves_out=True)
+    rig = Rig(2)
     rig.handout.up_to(0)
     rig.worker("w1").state = "lost"
+    rig.go(1, 10)
+    rig.worker("w1").state = "running"
+    rig.go(11, 56)
+
+    assert max(rig.given["w1"]) == 599
+    assert rig.all() == list(range(600))
+
+
+def test_a_late_joiner_takes_a_share():
+    rig = Rig(2)
+    rig.handout.up_to(0)
     rig.workers.add("w2", {"name": "w2"})
     rig.go(1, 56)
 
-    assert rig.given["w2"] == list(range(51, 600, 2))
-    assert rig.given["w0"] == list(range(0, 600, 2))
+    assert rig.given["w2"] == [i for i in range(50, 600) if i % 3 == 2]
+    assert rig.all() == list(range(600))
 
 
 def test_while_nobody_is_there_what_is_due_is_not_reached_and_is_not_sent_in_a_burst_later():
@@ -150,11 +134,10 @@ def test_nobody_for_a_moment_costs_nothing():
     assert rig.handout.not_leased() == []
 
 
-@pytest.mark.parametrize("leaves_out", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_happens_no_arrival_is_handed_out_twice(seed, leaves_out):
+def test_whatever_happens_no_arrival_is_handed_out_twice(seed):
     chance = random.Random(seed)
-    rig = Rig(3, leaves_out=leaves_out)
+    rig = Rig(3)
     for passed in range(60):
         rig.handout.up_to(passed * S)
         for worker in rig.workers:

@@ -111,7 +111,7 @@ def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -
     assert first == pytest.approx(250, abs=2), "the step stays in the middle"
 
 
-@pytest.mark.parametrize("process", ["poisson", "constant", "gamma", "weibull", "on_off"])
+@pytest.mark.parametrize("process", ["poisson", "constant", "gamma", "on_off"])
 @pytest.mark.parametrize("requests", [40, 1200])
 def test_a_number_of_requests_sets_the_length(tmp_path: Path, process: str, requests: int) -> None:
     text = f"[arrival]\nprocess = '{process}'\n[stages]\nduration_s = 30\nwarmup_s = 6\n"

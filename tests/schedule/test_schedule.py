@@ -20,7 +20,7 @@ CHAT = {"chat": Traffic()}
 BOTH = {**CHAT, "skewed": Traffic(prompt_sigma=0.8)}
 SKEWED = {"skewed": Traffic(prompt_sigma=0.8)}
 SLICE_NS = 5_000_000_000
-PROCESSES = ("poisson", "constant", "gamma", "weibull", "on_off")
+PROCESSES = ("poisson", "constant", "gamma", "on_off")
 
 
 def planned(process, rate_per_s, duration_s, traffic=CHAT, seed=1):

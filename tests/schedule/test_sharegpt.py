@@ -91,7 +91,7 @@ def test_a_row_that_cannot_be_asked_is_left_out_and_counted_by_its_number(schedu
 
 
 def test_every_reason_has_its_count_and_the_numbers_of_its_first_rows(schedule):
-    rows = ["stray", *[talk() for _ in range(12)], FINE, {"id": 5}]
+    rows = [FINE, "stray", *[talk() for _ in range(12)], {"id": 5}]
     made = schedule(rows)
 
     assert facts(made)["dropped"] == {
@@ -99,12 +99,12 @@ def test_every_reason_has_its_count_and_the_numbers_of_its_first_rows(schedule):
         "without a question": 12,
         "without conversations": 1,
     }
-    assert facts(made)["dropped_rows"]["without a question"] == list(range(2, 12))
+    assert facts(made)["dropped_rows"]["without a question"] == list(range(3, 13))
     assert (
-        "14 of 15 rows are left out: 1 not an object (row 1), 12 without a question (rows 2, 3,"
+        "14 of 15 rows are left out: 1 not an object (row 2), 12 without a question (rows 3, 4,"
         in (made.notes[0])
     )
-    assert "11, ...), 1 without conversations (row 15)" in made.notes[0]
+    assert "12, ...), 1 without conversations (row 15)" in made.notes[0]
 
 
 def test_a_file_whose_rows_can_all_be_asked_drops_none(schedule):

@@ -14,7 +14,7 @@ from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.stationarity import Growth
 from tailgauge_analysis.text.json_values import table
 
-EVEN = ("constant", "poisson", "gamma", "weibull", "closed")  # processes whose rate does not change
+EVEN = ("constant", "poisson", "gamma", "closed")  # processes whose rate does not change
 FEWEST_S = 10.0
 FEWEST_FOR_GROWTH = 50  # requests
 FEWEST_PILED = 20

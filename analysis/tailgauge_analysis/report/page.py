@@ -32,7 +32,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(tone=lambda outcome: TONES.get(outcome, "idle"), in_script=_in_script)
-    environment.tests["wide"] = _is_wide
+    environment.tests["wide"] = is_wide
     return environment
 
 
@@ -62,7 +62,8 @@ def _in_script(figure: Picture) -> Markup:
     return Markup(plot(figure).replace("<", "\\u003c"))  # noqa: S704
 
 
-def _is_wide(table: Table) -> bool:
+def is_wide(table: Table) -> bool:
+    """Return whether a table needs the whole width of the page."""
     return _width(table) > COLUMN
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.text.formatting import count, listed, plain, plural
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, due, spans
 
-LEFT_OUT = "leave_out"  # of limits.lost_share: the share of a lost worker is not sent
 MOST_WORKERS = 3  # in a sentence
 SEE_MASTER = "Run the master where nothing suspends it and a core is free for it, then run again."
 SEE_NETWORK = "See the network between the master and its workers, then run again."
@@ -67,9 +66,6 @@ def _not_leased(run: Json, workers: Sequence[Loss], requests: int) -> Cause:
     if run["master_stalled"]:
         return Cause(requests, f"{text}: {_stalled(run['master_stalled'])}", SEE_MASTER)
     silent = [f"worker {loss.worker} was silent {spans(loss.silent)}" for loss in workers if loss.silent]
-    is_left_out = table(run["scenario"], "limits").get("lost_share") == LEFT_OUT
-    if is_left_out and (silent or any(loss.state == "lost" for loss in workers)):
-        return Cause(requests, f"{text}: the share of a lost worker is left out (limits.lost_share)", AGAIN)
     if silent:
         text += f": {listed(silent[:MOST_WORKERS])}"
     return Cause(requests, text, SEE_NETWORK)

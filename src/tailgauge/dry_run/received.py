@@ -109,7 +109,7 @@ class Received:
     def fill(self, row: AttemptRow, result: Outcome) -> Chunks:
         """Complete the row of the ended call; returns the chunks."""
         call = self._call
-        most = _BY_BYTES.most(call, row.traffic, row.asked_model, self.decoder.usage.largest)
+        most = _BY_BYTES.most(call, row.traffic, self.decoder.usage.largest)
         asked = Request(
             prompt_bytes=call.prompt.text_bytes,
             most_input_tokens=most,

@@ -31,7 +31,7 @@ from tailgauge.locust_app import locustfile
 from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
 from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.locust_app.streaming_user import REQUEST_TYPE, Answer, EndedError, StreamingUser, serve_tasks
-from tailgauge.master.run import MESSAGES, Run
+from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
 from tailgauge.rows.object_store import is_remote
@@ -70,7 +70,7 @@ class Master:
         link.subscribe("ping", self._on_ping)
         link.subscribe("hello", self._on_hello)
         link.subscribe("pulse", self._on_pulse)
-        for kind in MESSAGES:
+        for kind in Run.handlers:
             link.subscribe(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)

@@ -1,8 +1,7 @@
 """Leases of the schedule: slices of 5 s, given to the workers at least 5 s ahead.
 
 A slice is leased once. Arrival i goes to share i mod n of the n workers that run at that moment, a session as a whole.
-Later arrivals of a lost worker go to the others, or to nobody if the scenario says `lost_share = "leave_out"`. What is due
-while no worker runs, or the master is stalled, is not leased: it is never sent in a burst, and not reached.
+Later arrivals of a lost worker go to the others. What is due while no worker runs, or the master is stalled, is not leased: it is never sent in a burst, and not reached.
 """
 
 from __future__ import annotations
@@ -23,17 +22,13 @@ Give = Callable[[RunWorker, list[Planned]], None]
 class Leases:
     """Leases `schedule` until `until_ns`; `give` sends a worker its share of a slice."""
 
-    def __init__(
-        self, schedule: Schedule, until_ns: int, workers: RunWorkers, give: Give, *, leaves_out: bool
-    ) -> None:
+    def __init__(self, schedule: Schedule, until_ns: int, workers: RunWorkers, give: Give) -> None:
         self._schedule = schedule
         self._until_ns = until_ns
         self._workers = workers
         self._give = give
-        self._leaves_out = leaves_out
         self._leased_ns = 0
         self._skipped: list[tuple[int, int]] = []  # leased to nobody
-        self._places: list[RunWorker] = []
 
     def up_to(self, passed_ns: int) -> None:
         """Lease the slices that begin within the next 5 s: a lost worker then has leases of 10 s at most."""
@@ -49,27 +44,14 @@ class Leases:
             self._leased_ns = until_ns
 
     def _lease(self, since_ns: int, until_ns: int) -> None:
-        takers = self._takers()
+        takers = self._workers.living()
         shares: list[list[Planned]] = [[] for _ in takers]
         for row in self._schedule.slice(since_ns, until_ns):
             shares[_share(row, len(takers))].append(row)
         for number, (worker, rows) in enumerate(zip(takers, shares, strict=True)):
-            if worker.state == "running":
-                worker.leased += requests_in(rows)
-                worker.held.append((since_ns, until_ns, len(takers), number))
-                self._give(worker, rows)
-
-    def _takers(self) -> list[RunWorker]:
-        """Workers that get a share; with `leaves_out` a lost worker keeps its place until another takes it."""
-        living = self._workers.living()
-        if not self._leaves_out:
-            return living
-        for worker in living:
-            if worker not in self._places:
-                vacant = [i for i, one in enumerate(self._places) if one.state != "running"]
-                at = vacant[0] if vacant else len(self._places)
-                self._places[at : at + 1] = [worker]
-        return self._places
+            worker.leased += requests_in(rows)
+            worker.held.append((since_ns, until_ns, len(takers), number))
+            self._give(worker, rows)
 
     def missing(self, worker: RunWorker, seen: set[int]) -> list[dict[str, float]]:
         """Stretches (s) with arrivals that this worker leased and whose request ids are not in `seen`."""

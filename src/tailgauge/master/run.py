@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gevent
 from gevent.event import Event
@@ -56,7 +56,6 @@ OPENING_S = 0.02  # per connection opened beforehand
 POLL_S = 0.25
 LOOK_NS = 1_000_000_000  # between looks at the stop rules: workers report once a second
 STOPPED = "stopped"  # a stop rule protects the target
-MESSAGES = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
 STATES: dict[type, str] = {TargetError: "unusable", errors.InternalError: "error"}
 MAX_NOTE = 400  # characters that a worker sends for one
 
@@ -124,12 +123,12 @@ class Run:
             self._link.send("plan", self._plan(worker.number), node)
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
-        """A message of a worker that takes part: one of MESSAGES."""
+        """A message of a worker that takes part: a kind of `handlers`."""
         worker = self.workers.by_node.get(node)
         if worker is None or data["run"] != self.run_id:
             return
         self.notice_life(node)
-        getattr(self, f"_on_{kind}")(worker, data)
+        self.handlers[kind](self, worker, data)
         self._changed.set()
 
     def notice_life(self, node: str) -> None:
@@ -338,10 +337,9 @@ class Run:
         workers = self.workers.living()
         shares = left.shares(len(workers)) if workers else []
         schedule = self.settings.schedule
-        leaves_out = self.scenario.limits.lost_share == "leave_out"
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append, self.preflight)
-        self._leases = Leases(schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
+        self._leases = Leases(schedule, until_ns, self.workers, self._give)
         self.start_at_ns = monotonic_ns() + (lead_ns(workers) if len(schedule) else LOCAL_LEAD_NS)
         for worker, share in zip(workers, shares, strict=True):
             self._send_go(worker, share)
@@ -556,6 +554,17 @@ class Run:
 
     def _progress(self) -> progress.Progress:
         return self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+
+    handlers: ClassVar[Mapping[str, Callable[[Run, RunWorker, dict[str, Any]], None]]] = {
+        "ready": _on_ready,
+        "tried": _on_tried,
+        "opened": _on_opened,
+        "counters": _on_counters,
+        "guarded": _on_guarded,
+        "part": _on_part,
+        "drained": _on_drained,
+        "failed": _on_failed,
+    }
 
 
 def lead_ns(workers: Sequence[RunWorker]) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tailgauge.call import JOB_SUBMIT, MESSAGE, Call, Prompt
 from tailgauge.rows.schema import SERVED, AttemptRow
-from tailgauge.scenario.prices import RATES, Price, Usage
+from tailgauge.scenario.prices import Price, Usage
 
 FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
 TOOL_TOKENS = 600  # what a provider adds once there are tools
@@ -101,21 +101,16 @@ def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
     total = sum(inputs) + output * len(prompts)
     if price is None:
         return Amount(1, total, None)
-    costs = (_dearest(price, n, output, _marked_1h(p)) for n, p in zip(inputs, prompts, strict=True))
+    costs = (_dearest(price, tokens, output) for tokens in inputs)
     return Amount(1, total, sum(costs, Fraction(0)))
 
 
-def _marked_1h(prompt: Prompt) -> bool:
-    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
-    marks = [(part.ttl, part.block) for part in parts] + [(tool.ttl, tool.given) for tool in prompt.tools]
-    return any(ttl == "1h" or '"1h"' in (given or "") for ttl, given in marks)
-
-
-def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:
-    """Whatever becomes of its input: read, new, or written with the longest life of its marks."""
-    rates = [price.rates, *([price.long_rates] if price.rates_for(prompt_tokens) != price.rates else [])]
-    of_inputs = [one for each in rates for one in zip(RATES[:4], each, strict=False)]
-    of_input = max(rate for name, rate in of_inputs if marked_1h or name != "write_1h")
+def _dearest(price: Price, prompt_tokens: int, output_tokens: int) -> Fraction:
+    """Whatever becomes of its input: read, new, or written for an hour."""
+    rates = [price.rates]
+    if price.rates_for(prompt_tokens) != price.rates:
+        rates.append(price.long_rates)
+    of_input = max(max(each[:4]) for each in rates)
     of_output = max(each[4] for each in rates)
     return (prompt_tokens * of_input + output_tokens * of_output) / 1_000_000
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from tomllib import TOMLDecodeError
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
@@ -30,7 +30,7 @@ from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, read
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import TASKS, Arrival, Crossover
-from tailgauge.table import Count, NonNegative, Positive, Table, nearest, problem
+from tailgauge.table import Count, NonNegative, Positive, Table, names_at, nearest, problem, tables_in
 
 MANY = 20  # errors of one scenario that are shown
 ENDLESS_S = 30 * 86400  # the longest run; one of tasks ends when Locust stops it
@@ -92,8 +92,6 @@ class Limits(Table):
     """DNS, TCP and TLS together"""
     drain_s: NonNegative = 60.0
     """time for open requests at the end; then they are censored"""
-    lost_share: Literal["reassign", "leave_out"] = "reassign"
-    """later slices of a lost worker go to the others, or to none"""
 
 
 class Guard(Table):
@@ -533,7 +531,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     kind, text = error["type"], str(error.get("ctx", {}).get("error", ""))
     # A table's own check names the key it is about first: "hedge: has no meaning with ...".
     inner, colon, rest = text.partition(": ")
-    if kind == "value_error" and colon and inner.split(".")[0] in _names_at(loc):
+    if kind == "value_error" and colon and inner.split(".")[0] in names_at(Scenario, loc):
         loc, text = [*loc, *inner.split(".")], rest
     dotted = ".".join(loc)[:200]
     where = f"{source}: {dotted or 'scenario'}"
@@ -548,47 +546,31 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
         secret = isinstance(given, str) and ("@" in given or "?" in given)  # none in a URL is repeated
         shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
         return f"{where}: {text}{shown}"
-    return f"{where}: {problem(error, _names_at(loc[:-1]), _elsewhere(loc) if kind == 'extra_forbidden' else '')}"
-
-
-def _names_at(loc: Sequence[str]) -> list[str]:
-    """Valid keys of the table at `loc`."""
-    below = [path for path in _keys(Scenario) if len(path) > len(loc) and _shared(path, loc) == len(loc)]
-    return list(dict.fromkeys(path[len(loc)] for path in below))
-
-
-def _shared(path: Sequence[str], loc: Sequence[str]) -> int:
-    """How many parts of a key's path are those at the beginning of `loc`."""
-    same = [a in (b, "NAME") for a, b in zip(path, loc, strict=False)]
-    return [*same, False].index(False)
-
-
-def _tables_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [table for inner in get_args(annotation) for table in _tables_in(inner)]
+    return f"{where}: {problem(error, names_at(Scenario, loc[:-1]), _elsewhere(loc) if kind == 'extra_forbidden' else '')}"
 
 
 def _elsewhere(loc: Sequence[str]) -> str:
     """The suggestion of the key in another table, if its table was left out or shortened; else empty."""
     if loc[0] in _REPORTED:
         return "; write each bound as a table [slo.NAME] with gate = false"
-    found = {
-        path: _shared(path, loc)
-        for path in _keys(Scenario)
-        if path[-1] == loc[-1] and (_shared(path, loc) or path[-len(loc) :] == tuple(loc))
-    }
-    if not found:
-        return ""
-    best = max(found, key=found.__getitem__)
-    return f"; did you mean {'.'.join((*loc[: found[best]], *best[found[best] :]))}?"
+    for depth in reversed(range(len(loc))):
+        for path in _keys(Scenario):
+            is_whole = depth > 0 or path[-len(loc) :] == tuple(loc)
+            if path[-1] == loc[-1] and is_whole and _begins(path, loc[:depth]):
+                return f"; did you mean {'.'.join((*loc[:depth], *path[depth:]))}?"
+    return ""
+
+
+def _begins(path: Sequence[str], loc: Sequence[str]) -> bool:
+    """Whether the path of a key is longer than `loc` and begins with it."""
+    return len(path) > len(loc) and all(a in {b, "NAME"} for a, b in zip(path, loc, strict=False))
 
 
 def _keys(table: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every key below a table, as parts; NAME for a name or number that the user chooses."""
     for key, field in table.model_fields.items():
         named = ("NAME",) if get_origin(field.annotation) in {Mapping, tuple} else ()
-        for inner in _tables_in(field.annotation)[:1]:
+        for inner in tables_in(field.annotation)[:1]:
             yield from _keys(inner, (*at, key, *named))
             break
         else:

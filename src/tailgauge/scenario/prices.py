@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from tailgauge import vendors
 from tailgauge.errors import UsageError
 from tailgauge.scenario import packaged
-from tailgauge.table import Table, problem
+from tailgauge.table import Table, names_at, problem
 
 RATES = ("input", "write_5m", "write_1h", "read", "output")
 PACKAGED = Path(__file__).with_name("prices.toml")
@@ -191,14 +191,13 @@ def _explain(error: Any, tree: Any) -> str:
     """The entry, the key and what was expected of a validation error."""
     keys = list(error["loc"])
     place = ""
-    table: type[Table] = _File
     if keys[0] == "price" and keys[1:]:
         row = tree["price"][keys[1]]
         models = row.get("models") if isinstance(row, dict) else None
         place = f"price {keys[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
         keys = keys[2:] or keys[:1]
-        table = _Long if keys[0] == "long" else _Rates if keys[0] == "tier" else _Entry
     if error["type"] == "value_error":
         tier_key = "" if keys == ["price"] else f"{'.'.join(map(str, keys))}."
         return f"{place}{tier_key}{error['ctx']['error']}"
-    return f"{place}{'.'.join(map(str, keys))}: {problem(error, sorted(table.model_fields))}"
+    names = sorted(names_at(_File, error["loc"][:-1]))
+    return f"{place}{'.'.join(map(str, keys))}: {problem(error, names)}"

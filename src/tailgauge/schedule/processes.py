@@ -32,8 +32,6 @@ def operational_times(arrival: Arrival, expected: float, rate_per_s: float, seed
             return np.arange(math.ceil(expected - 0.5)) + 0.5
         case "gamma":
             return _gamma(arrival.cv, expected, times, stream(seed, Purpose.FIRST_GAP))
-        case "weibull":
-            return _weibull(arrival.cv, expected, times, stream(seed, Purpose.FIRST_GAP))
         case "on_off":
             return _on_off(arrival.on_off, expected, rate_per_s, times, stream(seed, Purpose.BURSTS))
         case _:
@@ -55,25 +53,6 @@ def _gamma(cv: float, until: float, rng: np.random.Generator, beginning: np.rand
     shape = 1 / cv**2
     met = beginning.standard_gamma(shape + 1) / shape  # a gap that an observer meets: longer ones more often
     return _renewal(met * beginning.random(), lambda n: rng.standard_gamma(shape, n) / shape, until)
-
-
-def _weibull(cv: float, until: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
-    shape = weibull_shape(cv)
-    scale = 1 / math.gamma(1 + 1 / shape)
-    met = scale * beginning.standard_gamma(1 + 1 / shape) ** (1 / shape)
-    return _renewal(met * beginning.random(), lambda n: scale * rng.weibull(shape, n), until)
-
-
-def weibull_shape(cv: float) -> float:
-    """Shape parameter with which Weibull gaps have this coefficient of variation; cv in [0.001, 50]."""
-    low = math.log(0.05)
-    high = math.log(1e5)
-    for _ in range(100):
-        middle = (low + high) / 2
-        k = math.exp(middle)
-        squared = math.expm1(math.lgamma(1 + 2 / k) - 2 * math.lgamma(1 + 1 / k))
-        low, high = (middle, high) if squared > cv * cv else (low, middle)
-    return math.exp(low)
 
 
 def _on_off(

@@ -179,57 +179,28 @@ def _kept(path: Path, rules: RowRules, _: tuple[int, ...]) -> PromptRows:
 def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[PromptRow, bytes]]:
     """Rows that can be asked; those of a ShareGPT file that cannot are added to `dropped`.
 
-    A ShareGPT file is one whose first row with any content has conversations.
+    A ShareGPT file is one whose first row has conversations.
     """
     columns = dict(rules.columns)
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
-    is_sharegpt: bool | None = None
-    first_odd: tuple[int, Any] | None = None
+    is_sharegpt = False
     for row_number, (line, value) in enumerate(table_values(path, is_json=not is_csv), 1):
-        tree = _tree(path, line, value, columns, is_csv=is_csv)
-        contents = _CONTENTS & tree.keys() if tree else set()
-        if not contents and is_sharegpt is not False:
-            first_odd = first_odd or (line, value)
-            dropped.add(NO_OBJECT if tree is None else NO_CONVERSATIONS, row_number)
-            continue
-        if is_sharegpt is None:
-            is_sharegpt = "conversations" in contents
-        if first_odd is not None and not is_sharegpt:
-            break
         try:
-            row = _checked_row(path, line, value if tree is None else tree, rules, columns)
+            tree = _keys(value, columns, is_csv=is_csv) if isinstance(value, dict) else {}
+            if row_number == 1:
+                is_sharegpt = "conversations" in tree
+            if is_sharegpt and not _CONTENTS & tree.keys():
+                dropped.add(NO_CONVERSATIONS if isinstance(value, dict) else NO_OBJECT, row_number)
+                continue
+            as_object(path, line, value, json.dumps(value, ensure_ascii=False))
+            row = row_of(tree, rules, columns)
             yield row, json.dumps(row, ensure_ascii=False).encode()
         except OddRowError as odd:
             dropped.add(str(odd), row_number)
         except UnicodeEncodeError:  # JSON can hold lone surrogates, UTF-8 cannot
             raise ScenarioError(f"{path}:{line}: half of a surrogate pair is not text") from None
-    if first_odd is not None and not is_sharegpt:
-        line, value = first_odd
-        tree = _tree(path, line, value, columns, is_csv=is_csv)
-        _checked_row(path, line, value if tree is None else tree, rules, columns)
-
-
-def _tree(
-    path: Path, line: int, value: Any, columns: Mapping[str, str], *, is_csv: bool
-) -> dict[str, Any] | None:
-    """The row under our keys; None where it is no object."""
-    if not isinstance(value, dict):
-        return None
-    try:
-        return _keys(value, columns, is_csv=is_csv)
-    except ValueError as error:
-        raise ScenarioError(f"{path}:{line}: {error}") from None
-
-
-def _checked_row(path: Path, line: int, value: Any, rules: RowRules, columns: Mapping[str, str]) -> PromptRow:
-    """Return what a row asks; OddRowError where a conversation cannot be, else ScenarioError."""
-    tree = as_object(path, line, value, json.dumps(value, ensure_ascii=False))
-    try:
-        return row_of(tree, rules, columns)
-    except (OddRowError, UnicodeEncodeError):
-        raise
-    except ValueError as error:
-        raise ScenarioError(f"{path}:{line}: {error}") from None
+        except ValueError as error:
+            raise ScenarioError(f"{path}:{line}: {error}") from None
 
 
 def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ TASKS = "tasks"
 TRACE = "trace"
 
 
-Process = Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed", "tasks"]
+Process = Literal["poisson", "constant", "gamma", "on_off", "trace", "closed", "tasks"]
 _Point = Annotated[tuple[Share, NonNegative], Field(strict=False)]
 
 
@@ -107,11 +107,11 @@ class Arrival(Table):
     """When requests arrive. Open loop, unless `closed` or `tasks`: the schedule does not wait for responses."""
 
     process: Process = "poisson"
-    """`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`, `weibull`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait; `tasks`: the tasks of a locustfile ask"""
+    """`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait; `tasks`: the tasks of a locustfile ask"""
     rate_per_s: Positive | None = None
     """mean arrivals per second, over all workers; default 10, or the trace's rate (if set, its times are scaled); not in a closed loop"""
     cv: Annotated[float, Field(ge=0.001, le=50)] = 1.0
-    """coefficient of variation of the gaps, for `gamma` and `weibull`; 1 is Poisson"""
+    """coefficient of variation of the gaps, for `gamma`; 1 is Poisson"""
     on_off: OnOff = OnOff()
     shape: Shape = Shape()
     trace: Trace = Trace()
@@ -152,7 +152,7 @@ class Arrival(Table):
 
 
 _USED_BY = {
-    "cv": {"gamma", "weibull"}, "on_off": {"on_off"}, "shape": {"poisson", "constant", "gamma", "weibull", "on_off"},
+    "cv": {"gamma"}, "on_off": {"on_off"}, "shape": {"poisson", "constant", "gamma", "on_off"},
     "trace": {TRACE}, "closed": {CLOSED},
 }  # fmt: skip
 

@@ -35,11 +35,10 @@ _LONGEST_NS = 2**62
 _SECOND = 1_000_000_000
 _DATE = datetime(1970, 1, 1, tzinfo=UTC)
 _FITTING_SHARE = 0.95  # of the rows with blocks, whose number of blocks must agree with their length
-_BLOCK_SIZES = tuple(2**power for power in range(14))  # that are tried, to say which would fit
-# Mean times between two rows that speak for the other unit. Public traces have 2 to 20 rows a second; seconds are
-# written with a fraction and milliseconds without one.
-_TOO_LONG_NS = 30 * _SECOND
-_TOO_SHORT_NS = 10_000_000
+_ADVICE = (
+    "Set arrival.trace.format, or arrival.trace.block_tokens to the size of its blocks; "
+    "arrival.trace.blocks=false replays it without shared prefixes"
+)
 NO_RESPONSE = "without a response"
 NO_PROMPT = "without a prompt"
 THINNED = "thinned out"
@@ -194,8 +193,6 @@ class _Columns:
         for name in shape.needs:
             if row.get(name) is None:
                 raise self._wrong(number, name, "missing")
-        if self._options.format == "auto":
-            self._check_marks(number, row)
         try:
             at = self._unit.read(row[shape.time])
         except (ValueError, OverflowError, TypeError):
@@ -213,15 +210,6 @@ class _Columns:
         self._output.append(self._size(number, row, shape.output))
         if shape.blocks and (shape.blocks in row or self._blocks):
             self._blocks.append(self._ids(number, row.get(shape.blocks)))
-
-    def _check_marks(self, number: int, row: Mapping[str, Any]) -> None:
-        """Raise ScenarioError for a row of another format than that of the first row."""
-        expected = f"but the rows above are of format {self._kind}: give one trace alone"
-        if self._shape.marks and not self._shape.is_marked(row):
-            raise self._wrong(number, self._shape.marks[0], f"missing, {expected}")
-        for shape in FORMATS.values():
-            if shape is not self._shape and shape.needs == self._shape.needs and shape.is_marked(row):
-                raise self._wrong(number, shape.marks[0], f"is here, {expected}")
 
     def _size(self, number: int, row: Mapping[str, Any], name: str) -> int:
         value = row[name]
@@ -263,10 +251,6 @@ class _Columns:
         at = np.array(self._at, dtype=np.int64)
         prompt, output = (np.array(sizes, dtype=np.int32) for sizes in (self._prompt, self._output))
         clock = at + (self._begin or 0)
-        # The number of blocks speaks first: it names the format, with which the unit goes.
-        odd_blocks = self._odd_blocks(prompt)
-        if self._options.time_unit is None:
-            self._check_unit(clock)
         has_blocks = bool(self._blocks)
         return Recorded(
             format=self._kind,
@@ -276,7 +260,7 @@ class _Columns:
             resolution_ns=self._tick_ns(clock),
             blocks=tuple(self._blocks) if has_blocks else None,
             block_tokens=self._block_tokens if has_blocks else 0,
-            odd_blocks=odd_blocks,
+            odd_blocks=self._odd_blocks(prompt),
         )
 
     @property
@@ -292,73 +276,20 @@ class _Columns:
         is_used = options.blocks and options.sizes
         if not self._blocks or (not is_used and options.format != "auto"):
             return 0
+        size = self._block_tokens
         counts = np.array([len(blocks) for blocks in self._blocks], dtype=np.int64)
+        expected = -(-prompt.astype(np.int64) // size)
         has_count = (counts > 0) & (prompt > 0)
-        fits = _fitting(prompt, counts, self._block_tokens)
-        odd_rows = np.flatnonzero(has_count & ~fits)
+        odd_rows = np.flatnonzero(has_count & (counts != expected))
         counted = int(has_count.sum())
         if len(odd_rows) <= (1 - _FITTING_SHARE) * counted:
             return len(odd_rows)
         first = int(odd_rows[0])
-        size = self._block_tokens
-        expected = math.ceil(int(prompt[first]) / size)
         received = f"has {counts[first]:,} blocks for {prompt[first]:,} tokens"
-        wanted = f"expected {expected:,} of {size:,} tokens ({self._size_source})"
+        wanted = f"expected {expected[first]:,} of {size:,} tokens (format {self._kind})"
         share = f"{len(odd_rows):,} of {counted:,} rows do not agree"
-        advice = self._block_advice(prompt[has_count], counts[has_count])
-        why = f"{received}, {wanted}; {share}. {advice}"
+        why = f"{received}, {wanted}; {share}. {_ADVICE}"
         raise self._wrong(self._lines[first], self._shape.blocks, why)
-
-    @property
-    def _size_source(self) -> str:
-        """Where the size of a block is from."""
-        if self._options.block_tokens:
-            return "arrival.trace.block_tokens"
-        return f"format {self._kind}"
-
-    def _block_advice(self, prompt: Any, counts: Any) -> str:
-        """What to set, by the sizes of a block that would agree with the lengths."""
-        enough = _FITTING_SHARE * len(counts)
-        sizes = [size for size in _BLOCK_SIZES if _fitting(prompt, counts, size).sum() >= enough]
-        if not sizes:
-            unused = "arrival.trace.format and arrival.trace.blocks=false replay it without shared prefixes"
-            return f"No size of a block agrees: correct the file; {unused}"
-        advice = [
-            f"arrival.trace.format={name} if its times are in {_UNITS[shape.unit].text}"
-            for name, shape in FORMATS.items()
-            if shape.block_tokens in sizes and name != self._kind
-        ]
-        size = min(sizes, key=lambda size: abs(size - self._shape.block_tokens))
-        given = f"arrival.trace.format={self._kind} arrival.trace.block_tokens={size}"
-        advice.append(f"{given} if they are in {self._unit.text}")
-        agreeing = " or ".join(f"{size:,}" for size in sizes)
-        return f"Blocks of {agreeing} tokens agree: set {', or '.join(advice)}"
-
-    def _check_unit(self, clock: Any) -> None:
-        """Raise ScenarioError where the times look like those of a format with the same columns and another unit."""
-        shape = self._shape
-        others = [other for other in FORMATS.values() if other.needs == shape.needs and other is not shape]
-        if not others or len(clock) < 2:
-            return
-        mean_ns = int(clock[-1] - clock[0]) / (len(clock) - 1)
-        unit_ns = self._unit.read(1)
-        is_whole = bool((clock % unit_ns == 0).all())
-        if shape.unit == SECONDS and is_whole and mean_ns >= _TOO_LONG_NS:
-            reading = f"whole numbers, {mean_ns / _SECOND:,.4g} s between two rows in the mean"
-            other = MILLISECONDS
-        elif shape.unit == MILLISECONDS and not is_whole and 0 < mean_ns <= _TOO_SHORT_NS:
-            reading = f"with a fraction, {mean_ns / 1e6:,.4g} ms between two rows in the mean"
-            other = SECONDS
-        else:
-            return
-        looks = f"expected {self._unit.text} (format {self._kind}), but they look like {_UNITS[other].text}: {reading}"
-        advice = f"Set arrival.trace.time_unit={other}, or {shape.unit} if they are right"
-        raise self._wrong(self._lines[0], shape.time, f"{looks}. {advice}")
-
-
-def _fitting(prompt: Any, counts: Any, block_tokens: int) -> Any:
-    """For each row, whether so many blocks make its prompt."""
-    return -(-prompt.astype(np.int64) // block_tokens) == counts
 
 
 def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:

@@ -320,7 +320,7 @@ class Attempts:
         if call.kind != MESSAGE:
             return usage.Request()
         counts = one.decoder.usage.largest
-        most = self.input_bound.most(call, one.origin.traffic, one.endpoint.model, counts)
+        most = self.input_bound.most(call, one.origin.traffic, counts)
         return usage.Request(
             prompt_bytes=call.prompt.text_bytes,
             most_input_tokens=most,

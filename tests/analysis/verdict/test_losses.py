@@ -202,21 +202,6 @@ def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole
     ]
 
 
-def test_a_share_that_was_left_out_is_less_than_was_planned(whole, losing):
-    folder = whole
-
-    def left_out(run):
-        run["scenario"]["limits"] = {"lost_share": "leave_out"}
-        run["conservation"] |= {"scheduled": 270, "not_reached": 30}
-
-    losing.change(folder, left_out)
-    change_worker(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}])
-    word, checks, found = judged(folder)
-
-    assert (word, checks) == (INVALID, ["unsent"])
-    assert "the share of a lost worker is left out (limits.lost_share)" in found.reasons[0].text
-
-
 def test_rows_that_could_not_be_written_are_counted_and_make_a_run_invalid(whole):
     """The worker counted what it did; its disk took less."""
     folder = whole

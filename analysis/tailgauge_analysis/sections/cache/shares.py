@@ -21,7 +21,8 @@ from tailgauge_analysis.stats.quantiles import Floats
 
 FEW = 20
 REPS = 500
-TOO_FEW, NONE_MARKED = "too few calls for an interval", "the target does not report cache writes"
+TOO_FEW = "too few calls for an interval"
+NONE_MARKED = "the target does not report cache writes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,6 @@ def cacheable_hit(calls: pd.DataFrame) -> Share:
 def request_hit(calls: pd.DataFrame) -> Share:
     """Share of the calls that read something."""
     return _of_calls(calls["hit"])
-
-
-def full_hit(calls: pd.DataFrame) -> Share:
-    """Share of the calls that read something and wrote nothing."""
-    return _of_calls(calls["hit"] & (calls["created"] == 0))
 
 
 def write_amplification(calls: pd.DataFrame) -> Share:

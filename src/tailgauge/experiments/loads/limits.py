@@ -38,7 +38,6 @@ class Limit:
     """A limit: units per second, and in its bucket. `seen`: its bucket was seen empty; `refused`: its 429s in all runs."""
 
     kind: str
-    counted: str
     refused: int
     rate: Interval
     burst: Interval
@@ -156,8 +155,7 @@ def _limits(runs: Runs) -> Iterator[Limit]:
         exact = [bucket.burst for bucket in buckets if bucket.burst.value is not None]
         burst = _common(exact) or _unseen_burst([bucket.burst for bucket in buckets], rate)
         refused = sum(bucket.refused for bucket in buckets)
-        counted = max(buckets, key=lambda bucket: bucket.refused).counted
-        yield Limit(kind, counted, refused, rate, burst, bool(exact) and refused > 0)
+        yield Limit(kind, refused, rate, burst, bool(exact) and refused > 0)
 
 
 def _common(estimates: Sequence[Estimate]) -> Interval | None:
