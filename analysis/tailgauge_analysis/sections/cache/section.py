@@ -232,7 +232,8 @@ def _section_by_engine(counted: EngineCache) -> Section:
 
 def sentence(one: Cache) -> str:
     """How much was read, what it saved, and what most misses came from."""
-    name, hit = plain(one.traffic, 80), one.token_hit
+    name = plain(one.traffic, 80)
+    hit = one.token_hit
     if hit.value is None:
         return f"{name}: the target reports no token usage."
     text = f"{name}: {share(hit.value)} of input tokens read from the cache{_between(hit)}"
@@ -267,7 +268,8 @@ def _reasons(one: Cache) -> str:
 
 def _brief(one: Cache, *, several: bool) -> Iterator[str]:
     """For the terminal."""
-    name, hit = f"{plain(one.traffic, 40)}: " if several else "", one.token_hit
+    name = f"{plain(one.traffic, 40)}: " if several else ""
+    hit = one.token_hit
     if hit.value is None:
         return
     part = one.cost.saved_share.value if one.cost else None

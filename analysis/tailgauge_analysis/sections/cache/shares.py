@@ -86,14 +86,16 @@ def _read_of(calls: pd.DataFrame, tokens: pd.Series[int]) -> Share:
 
 
 def _ratio(over: Floats, under: Floats) -> Share:
-    value, n = float(over.sum() / under.sum()), len(over)
+    value = float(over.sum() / under.sum())
+    n = len(over)
     if n < FEW:
         return Share(value, None, None, n, TOO_FEW)
     return Share(value, *ratio(over, under, reps=REPS), n)
 
 
 def _of_calls(yes: pd.Series[bool]) -> Share:
-    n, k = len(yes), int(yes.sum())
+    n = len(yes)
+    k = int(yes.sum())
     if not n:
         return Share(None, None, None, 0, "no calls")
     if k in {0, n}:
