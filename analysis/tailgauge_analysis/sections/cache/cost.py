@@ -244,7 +244,7 @@ def _by_price(lines: pd.DataFrame) -> Iterator[tuple[str, Tier, pd.DataFrame]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
+class _BilledTokens:
     """Lines of one model at the same rates: tokens in the order of pricing.RATES, and the places of their calls."""
 
     model: str
@@ -264,7 +264,7 @@ class _Lines:
         return sum((n * rate for n, rate in zip(sums, self.rates or (), strict=False)), Fraction(0)) / MILLION
 
 
-def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_Lines]:
+def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:
     for model, tier, group in _by_price(lines):
         counts = group[list(USAGE)].fillna(0).astype(np.int64)
         hour = counts["cache_creation_1h_input_tokens"]
@@ -276,14 +276,14 @@ def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_Lines]:
         places = group["place"].to_numpy(np.int64)
         entry = price(model)
         if entry is None:
-            yield _Lines(model=model, rates=None, tokens=tokens, places=places)
+            yield _BilledTokens(model=model, rates=None, tokens=tokens, places=places)
             continue
         entry = entry.of_tier(*tier)
         prompts = tokens[:, :PROMPT].sum(axis=1)
         is_long = prompts > (prompts.max() if entry.long_above is None else entry.long_above)
         for rates, rows in ((entry.rates, ~is_long), (entry.long_rates, is_long)):
             if rows.any():
-                yield _Lines(model=model, rates=rates, tokens=tokens[rows], places=places[rows])
+                yield _BilledTokens(model=model, rates=rates, tokens=tokens[rows], places=places[rows])
 
 
 def no_price(model: str, why: str) -> str:
