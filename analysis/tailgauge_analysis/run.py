@@ -158,7 +158,8 @@ class Run:
 
 
 def _evidence(loaded: _Loaded) -> Evidence:
-    run, stage = loaded.frames, loaded.steady
+    run = loaded.frames
+    stage = loaded.steady
     of_target = stage.of_target
     rows, errors = _client_errors(run, of_target)
     return Evidence(

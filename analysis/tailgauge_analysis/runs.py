@@ -108,7 +108,8 @@ class Run(run.Run):
         """
         if not 0 < p < 1:
             raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")
-        named, view = self._metric(metric, since), _known("population", population, _VIEWS)
+        named = self._metric(metric, since)
+        view = _known("population", population, _VIEWS)
         of = self.of_target
         if traffic:
             tables = of.requests["traffic"]
@@ -163,10 +164,12 @@ def compare(
 def list_runs(out: Folder = ".") -> pd.DataFrame:
     """The runs below `out`/runs, the oldest first: run_id, scenario, state, verdict of the last report, started_at, folder."""
     rows: list[dict[str, Any]] = []
-    place, folder = os.fspath(out), local(os.fspath(out), suffix="/run.json")
+    place = os.fspath(out)
+    folder = local(os.fspath(out), suffix="/run.json")
     for path in sorted(folder.glob("runs/*/run.json")):
         record = run_record.load(path, []) or {}
-        scenario, verdict = record.get("scenario"), record.get("verdict")
+        scenario = record.get("scenario")
+        verdict = record.get("verdict")
         rows.append({
             "run_id": path.parent.name, "scenario": scenario.get("name") if isinstance(scenario, dict) else None,
             "state": record.get("state"), "verdict": verdict.get("verdict") if isinstance(verdict, dict) else None,

@@ -18,7 +18,12 @@ from tailgauge.errors import UsageError
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
-CLOCK, SCHEMA, HOSTS, VERSIONS, TARGET, SEED = "clock", "schema", "hosts", "versions", "target", "seed"
+CLOCK = "clock"
+SCHEMA = "schema"
+HOSTS = "hosts"
+VERSIONS = "versions"
+TARGET = "target"
+SEED = "seed"
 SCENARIO = "scenario"
 GROUPS = (SCHEMA, HOSTS, VERSIONS, TARGET, SEED)  # what --allow knows beside the scenario's keys
 LABELS = ("name", "description", "slo")

@@ -36,7 +36,9 @@ SHOWN_TEXTS = 8
 SHOWN_ROWS = 3
 NOT_COMPARABLE = "not comparable"
 MEASURED = "measured"  # a difference is an answer, not a failure
-REGRESSION, NO_REGRESSION, TOO_SHORT = "regression", "no regression", "not enough history"
+REGRESSION = "regression"
+NO_REGRESSION = "no regression"
+TOO_SHORT = "not enough history"
 FAILURES = {WORSE, REGRESSION}
 SUCCESSES = {BETTER, SAME, NO_WORSE, NO_REGRESSION, MEASURED}
 

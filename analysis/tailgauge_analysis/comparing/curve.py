@@ -21,7 +21,8 @@ from tailgauge_analysis.text.json_values import Json
 KIND = "curve"
 REPORT = "report.json"
 MOST_POINTS = 1000
-RATE, CONCURRENCY = "rate", "concurrency"
+RATE = "rate"
+CONCURRENCY = "concurrency"
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -84,7 +84,8 @@ def _drawn(curves: Iterable[PlotCurve]) -> list[PlotCurve]:
 
 def _marks(named: Named) -> Iterator[Mark]:
     for name, curve in named:
-        low, high = curve.knee.low, curve.knee.high
+        low = curve.knee.low
+        high = curve.knee.high
         if low is not None and high is not None:
             yield Mark(low, high, f"knee {name}".strip(), COLOURS[name] or GREY)
     today = named[0][1].today

@@ -26,7 +26,10 @@ from tailgauge_analysis.stats.estimate import Estimate, holm, paired
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
 from tailgauge_analysis.text.formatting import ms, percentile, plural, share
 
-WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
+WORSE = "worse"
+BETTER = "better"
+SAME = "no difference"
+NO_WORSE = "no worse"
 INCONCLUSIVE = "inconclusive"
 SHARE_THRESHOLD = 0.01
 UNEQUAL = 0.01  # tokens

@@ -39,12 +39,18 @@ from tailgauge_analysis.text.formatting import ms, percentile, plain, plural, sh
 LEAST_MS = 0.1
 LEAST_SHARE = 0.01
 LEAST_CHUNKS = 0.05
-TOGETHER, TOGETHER_MS = 0.1, (0.05, 0.5)  # of the direct median gap, and bounds: so close is together
+# Chunks came together where their gap is below this share of the direct median gap, between two bounds.
+TOGETHER = 0.1
+TOGETHER_MS = (0.05, 0.5)
 WHOLE = 0.1  # of the direct median time from first to last content: an answer so short arrives whole
-HEADERS, TTFT, E2E = "time to headers", "TTFT", "end to end"
-FAILED, BUNCHED = "failed requests", "chunks that arrive with the one before"
+HEADERS = "time to headers"
+TTFT = "TTFT"
+E2E = "end to end"
+FAILED = "failed requests"
+BUNCHED = "chunks that arrive with the one before"
 HELD = "answers that arrive whole"
-PROMPT, OUTPUT = "prompt tokens, of those asked for", "output tokens, of those asked for"
+PROMPT = "prompt tokens, of those asked for"
+OUTPUT = "output tokens, of those asked for"
 LOST = "cancelled calls that the endpoint went on with"
 UNKNOWN = "not known: the endpoint does not tell which calls it went on with"
 METHOD = Method(

@@ -44,7 +44,9 @@ from tailgauge_analysis.text.formatting import figures, ms, plain, plural, text_
 from tailgauge_analysis.text.section import FAIL, PASS, ObjectiveLine, Report
 
 FEWEST = 5  # runs of a history
-LEVEL, OTHERS = 0.95, 0.01  # of the primary row, one-sided; of all others together
+# Levels of the tests: of the primary row, one-sided, and of all others together.
+LEVEL = 0.95
+OTHERS = 0.01
 FOUND = 0.9  # of the runs that are worse by the smallest detectable change
 WORK = 0.995  # share of the runs with equal work that pass for such, on one side
 TITLE = "Run against its baseline"

@@ -75,12 +75,12 @@ def compare(
 
     if len(folders) < 2 or len(folders) % 2:
         raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
-    _refuse_repeats(folders)
+    _refuse_repeated_runs(folders)
     runs = [summarize(folder, metrics) for folder in folders]
     return weigh(runs, allow, threshold, metrics)
 
 
-def _refuse_repeats(folders: Sequence[Path]) -> None:
+def _refuse_repeated_runs(folders: Sequence[Path]) -> None:
     """Raise UsageError of a run that is given twice, RunDataError of a folder without a run."""
     by_run: dict[str, Path] = {}
     for folder in folders:

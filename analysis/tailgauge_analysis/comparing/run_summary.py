@@ -126,7 +126,8 @@ def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
     """Read one run; RunDataError where the folder has none, or no request in its steady stage."""
     run_record.check(folder)
     run = Run([folder])
-    frames, evidence = run.frames, run.evidence
+    frames = run.frames
+    evidence = run.evidence
     stage = evidence.of_target
     offered = len(stage.requests)
     if not offered:

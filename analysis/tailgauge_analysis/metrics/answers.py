@@ -86,7 +86,9 @@ def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
         return attempts
     pieces = attempts[found & attempts["first_content_at_ns"].notna()].sort_values("attempt", kind="stable")
     pieces = pieces[pieces.groupby("request_id")["attempt"].transform("size") > 1]
-    first, last, joined = by_request(pieces), by_request(pieces, "last"), attempts.copy()
+    first = by_request(pieces)
+    last = by_request(pieces, "last")
+    joined = attempts.copy()
     of = joined["request_id"].isin(first.index)
     ids = joined.loc[of, "request_id"]
     total = pieces.groupby("request_id")[["chunks", "body_bytes"]].sum()

@@ -73,7 +73,9 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
         pooled = tuple(map(_in_ms, quantiles(ns, ps, steady.gap_counts)))
         return Row(metric, view, len(ns), 0, float(ns.mean()) / 1e6 if len(ns) else None, pooled)
     every = waits(metric, steady, view)
-    n, lost, found = len(every.ms), int((~every.seen).sum()), tuple(every.quantiles(ps))
+    n = len(every.ms)
+    lost = int((~every.seen).sum())
+    found = tuple(every.quantiles(ps))
     values = 1000 / every.values if metric.unit == RATE else every.values
     mean = float(values.mean()) if n and not lost else None
     if metric.unit == RATE:
@@ -117,12 +119,15 @@ def offered_ms(metric: Metric, steady: Steady) -> Floats:
 
 def offered_waits(metric: Metric, steady: Steady) -> Waits:
     """One wait per request, NaN if it is not part of the offered view."""
-    requests, ms = steady.requests, metric.ns(steady) / 1e6
-    ended, could = requests["ended"], requests["answer"].isin(metric.of).to_numpy(np.bool_)
+    requests = steady.requests
+    ms = metric.ns(steady) / 1e6
+    ended = requests["ended"]
+    could = requests["answer"].isin(metric.of).to_numpy(np.bool_)
     left = could & ended.isin(LEFT).to_numpy(np.bool_)
     if metric.before_leaving is not None:
         ms = np.where(left, metric.before_leaving(steady) / 1e6, ms)
-    seen, is_ok = ~np.isnan(ms), ended.isin(schema.COMPLETE).to_numpy(np.bool_)
+    seen = ~np.isnan(ms)
+    is_ok = ended.isin(schema.COMPLETE).to_numpy(np.bool_)
     if metric.since == metrics.NEITHER:
         failed = could & ~seen & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
         return Waits(np.where(failed, 0.0, ms), seen, np.zeros(len(ms), np.bool_))

@@ -105,7 +105,8 @@ def _connect(steady: Steady) -> Floats:
 
 def _event(name: str, title: str, column: str, formula: str, meaning: str) -> Metric:
     """When something of an answer came that not every answer has."""
-    title, ns = f"{title} since scheduled", _between("scheduled_at_ns", column)
+    title = f"{title} since scheduled"
+    ns = _between("scheduled_at_ns", column)
     return Metric(name, title, SCHEDULED, REQUEST, False, f"{formula} - scheduled", meaning, ns)
 
 

@@ -37,10 +37,15 @@ REASONS = {
 TOKENS_PER_CHAR = 4  # at most: a character has four bytes, a token one at least
 # Chunks closer than a tenth of the run's median gap, within these bounds, arrived together.
 NEAR_MS = (0.05, 0.5)
-ENOUGH, MANY = 10, 4  # chunks of an answer that is judged, and of a piece that no target sends at once
+# Chunks of an answer that is judged, and of a piece that no target sends at once.
+ENOUGH = 10
+MANY = 4
 LATE_MS = 5.0  # since its last look, the client itself collected the first chunks
-FEW_CHUNKS, MANY_TOKENS = 3, 50
-PAGES, OF_PAGE = 4096 * 2 ** np.arange(5), 0.12  # sizes of a proxy's buffer in bytes
+FEW_CHUNKS = 3
+MANY_TOKENS = 50
+# Sizes of a proxy's buffer in bytes, and how near to one of them a piece is.
+PAGES = 4096 * 2 ** np.arange(5)
+OF_PAGE = 0.12
 
 
 def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
@@ -61,7 +66,8 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     }  # fmt: skip
     for name, holds in reasons.items():
         reason[holds & ~np.isnan(first)] = name
-    begin, tokens = np.where(after, visible_from, first), np.where(after, output - thinking, output)
+    begin = np.where(after, visible_from, first)
+    tokens = np.where(after, output - thinking, output)
     return answers.assign(pace_from_ns=begin, pace_tokens=tokens, pace_missing=reason)
 
 
@@ -77,7 +83,8 @@ def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> 
     buffered, at_once = pieces(gaps_ns, sizes, tokens, requests["body_bytes"].to_numpy(np.float64))
     read_late = requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
     recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
-    in_pieces, at_once = buffered & recorded, at_once & recorded
+    in_pieces = buffered & recorded
+    at_once = at_once & recorded
     buffered = in_pieces & ~read_late.to_numpy(np.bool_)
     requests["buffered"] = buffered
     missing = requests["pace_missing"].to_numpy(object, copy=True)
@@ -108,7 +115,8 @@ def pieces(gaps_ns: Floats, sizes: Ints, tokens: Floats, body_bytes: Floats) -> 
         of = np.repeat(np.arange(len(counts)), counts)
         apart = np.flatnonzero(gaps > near)
         answer_of = of[apart]
-        chunks, number = counts + 1, 1 + np.bincount(answer_of, minlength=len(counts))
+        chunks = counts + 1
+        number = 1 + np.bincount(answer_of, minlength=len(counts))
         first = chunks.copy()
         split, at = np.unique(answer_of, return_index=True)
         first[split] = apart[at] - starts[split] + 1
@@ -130,7 +138,8 @@ def _near_ns(gaps_ns: Floats) -> float:
 def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> Mask:
     """Whether two full pieces or more, neither the first nor the last, are of one size, that of a buffer."""
     inner = np.flatnonzero(answer_of[1:] == answer_of[:-1])
-    lengths, answers = np.diff(apart)[inner], answer_of[1:][inner]
+    lengths = np.diff(apart)[inner]
+    answers = answer_of[1:][inner]
     of = pd.Series(lengths).groupby(answers).agg(["min", "max", "mean", "size"])
     size = of["mean"].to_numpy() * bytes_per_chunk[of.index]
     near_page = np.abs(size[:, None] / PAGES - 1).min(axis=1) <= OF_PAGE
@@ -146,6 +155,7 @@ def missing(requests: pd.DataFrame) -> Json:
     counts = {str(name): int(n) for name, n in found.items()}
     reasons = [{"reason": name, "answers": n, "text": REASONS[name]} for name, n in counts.items()]
     why = "; ".join(f"{REASONS[name]} ({count(n)})" for name, n in counts.items())
-    n, total = len(answers), int(found.sum())
+    n = len(answers)
+    total = int(found.sum())
     sentence = f"TPOT is unknown for {count(total)} of {plural(n, 'answer')}: {why}." if total else ""
     return {"of": n, "answers": total, "reasons": reasons, "sentence": sentence}

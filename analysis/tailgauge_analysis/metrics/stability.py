@@ -139,7 +139,8 @@ def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
     kept = of_target.requests["ended"] != schema.CLIENT_DROP
     at_s = of_target.requests.loc[kept, "scheduled_at_ns"].to_numpy(np.float64) / 1e9
     name = "TTFT" if of_target.requests["answer"].isin(ONE_ANSWER).all() else "wait"
-    direction, found = stationarity.trend(waits), stationarity.change(waits)
+    direction = stationarity.trend(waits)
+    found = stationarity.change(waits)
     if direction and (found is None or stationarity.linear_fit(waits) > found.fit):
         third = len(waits) // 3
         text = f"{sentence(name)} {'rises' if direction > 0 else 'falls'} over the steady stage: its last third has "
@@ -151,10 +152,12 @@ def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
 
 
 def _stretch(found: Stretch, waits: Floats, at_s: Floats, stage: Steady, name: str) -> Finding:
-    n, (begin, end) = len(waits), (found.begin, found.end)
+    n = len(waits)
+    (begin, end) = (found.begin, found.end)
     inside = np.zeros(n, np.bool_)
     inside[begin:end] = True
-    some, rest = waits[inside], waits[~inside]
+    some = waits[inside]
+    rest = waits[~inside]
     from_s = stage.from_s if begin == 0 else float(at_s[begin])
     to_s = stage.to_s if end == n else float(at_s[end])
     slower = float(stationarity.ranks(waits)[inside].mean()) > 0.5

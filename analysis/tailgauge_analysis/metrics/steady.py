@@ -89,7 +89,8 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     requests["pace_chunks"] = requests["answer_chunks"] - requests["pace_skip"]
     counts = np.maximum(counts - 1, 0)
     there = places[places >= 0]
-    gaps_ns, gap_ranges = chunks.gaps_ns(there), chunks.gap_ranges(there)
+    gaps_ns = chunks.gaps_ns(there)
+    gap_ranges = chunks.gap_ranges(there)
     of_first = first_chars / np.where(chars > 0, chars, np.nan)
     requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
     judge(requests, gaps_ns, counts, chars)

@@ -59,12 +59,15 @@ class Timeline:
         self.width_s = step = width(last)
         bins = int(last // step) + 1
         edges = np.arange(bins, dtype=np.float64) * step
-        self.at_s, self.end_s = edges + step / 2, edges + step  # middle and end of the bins
+        # Middle and end of each bin.
+        self.at_s = edges + step / 2
+        self.end_s = edges + step
         at = _bin(scheduled, step, bins)
         done = np.bincount(_bin(ended[~np.isnan(ended)], step, bins), minlength=bins)
         started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
         begun = np.bincount(_bin(started, step, bins), minlength=bins)
-        self.offered_per_s, self.ended_per_s = np.bincount(at, minlength=bins) / step, done / step
+        self.offered_per_s = np.bincount(at, minlength=bins) / step
+        self.ended_per_s = done / step
         # Output tokens of answers, evenly from the first to the last content of each.
         self.tokens_per_s = _tokens(frames.attempts, self.end_s) / step
         self.in_flight = np.cumsum(begun - done).astype(np.float64)

@@ -103,7 +103,8 @@ class Chunks:
 
     def within(self, from_ns: float, to_ns: float) -> Ints:
         """How many chunks of each attempt arrived in this time."""
-        out, begin = np.zeros(len(self.sizes), np.int64), 0
+        out = np.zeros(len(self.sizes), np.int64)
+        begin = 0
         for some in blocks(self.sizes):
             ends = np.cumsum(self.sizes[some])
             arrived = self.arrived_at_ns[begin : begin + int(ends[-1])]
@@ -133,9 +134,12 @@ class Chunks:
         number = np.full(len(self.sizes), -1, np.int64)
         number[places] = np.arange(len(places))
         gaps = np.maximum(self.sizes[places] - 1, 0)
-        first_gap, of = np.cumsum(gaps) - gaps, number[entry]
-        chunk, ns = self.ranges.at - begin[entry], self.ranges.ns.astype(np.float64)
-        ends, begins = (of >= 0) & (chunk > 0), (of >= 0) & (chunk < self.sizes[entry] - 1)
+        first_gap = np.cumsum(gaps) - gaps
+        of = number[entry]
+        chunk = self.ranges.at - begin[entry]
+        ns = self.ranges.ns.astype(np.float64)
+        ends = (of >= 0) & (chunk > 0)
+        begins = (of >= 0) & (chunk < self.sizes[entry] - 1)
         at = [first_gap[of[ends]] + chunk[ends] - 1, first_gap[of[begins]] + chunk[begins]]
         which = np.repeat([False, True], [len(part) for part in at])
         return GapRanges(np.concatenate(at), np.concatenate([ns[ends], ns[begins]]), which)
@@ -178,7 +182,8 @@ class Fold:
         ranges = Ranges(*(_whole(getattr(part, f.name) for part in self._ranges) for f in fields(Ranges)))
         if (np.diff(begin) < 0).any():
             arrived = _gathered(arrived, begin, runs.length)
-            new_begin, by_old = np.cumsum(runs.length) - runs.length, np.argsort(begin)
+            new_begin = np.cumsum(runs.length) - runs.length
+            by_old = np.argsort(begin)
             run = by_old[np.searchsorted(begin[by_old], ranges.at, "right") - 1]
             moved = new_begin[run] + ranges.at - begin[run]
             in_order = np.argsort(moved)
@@ -189,7 +194,8 @@ class Fold:
             for values in (runs.length, runs.chars, runs.thinking)
         )
         calls = (runs.request_id[new], runs.leg[new], runs.attempt[new])
-        first_chars, kinds = runs.first_chars[new], _other_kinds(runs)
+        first_chars = runs.first_chars[new]
+        kinds = _other_kinds(runs)
         return Chunks(*calls, length, chars, thinking, first_chars, arrived, kinds, ranges)
 
 
@@ -251,7 +257,8 @@ def _gathered(values: Ints, begin: Ints, sizes: Ints) -> Ints:
 
 def _spread(begin: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """Indices of stretches, one after the other, and where each ends among them; empty ones have no end."""
-    begin, sizes = begin[sizes > 0], sizes[sizes > 0]
+    begin = begin[sizes > 0]
+    sizes = sizes[sizes > 0]
     ends = np.cumsum(sizes)
     return np.repeat(begin - (ends - sizes), sizes) + np.arange(int(sizes.sum())), ends
 

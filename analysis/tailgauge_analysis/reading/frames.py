@@ -75,7 +75,9 @@ class Frames:
 def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames:
     """Read one run from its folder, or from the local part folders of its workers; for a `look`, while it goes on."""
     opened = _Opened.of(run_dirs, look)
-    run, problems, rows = opened.run, opened.problems, Counts()
+    run = opened.run
+    problems = opened.problems
+    rows = Counts()
     tables = {name: _table(opened, name, wanted, rows, _reduced) for name, wanted in WANTED.items()}
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
@@ -211,7 +213,8 @@ def _lean_log(log: pa.Table) -> pa.Table:
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     first = last = pa.array([], pa.int64())
     if len(lists):
-        ends, empty = np.asarray(lists.offsets), np.asarray(lengths) == 0
+        ends = np.asarray(lists.offsets)
+        empty = np.asarray(lengths) == 0
         first = lists.values.take(pa.array(ends[:-1], mask=empty))
         last = lists.values.take(pa.array(ends[1:] - 1, mask=empty))
     kept = log.drop_columns(["chunk_sent_at_ns"])

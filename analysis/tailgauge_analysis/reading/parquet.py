@@ -98,7 +98,8 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
 
 def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterator[pa.Table]:
     """The same, one row group at a time."""
-    lost, why = 0, ""
+    lost = 0
+    why = ""
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             columns = schema(part.table).empty_table().select(list(wanted)).schema
@@ -112,7 +113,8 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
                 else:
                     yield rows
     except _UNREADABLE as error:
-        lost, why = part.rows, _reason(error)
+        lost = part.rows
+        why = _reason(error)
     if why:
         some = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
         whole = "cannot be read and is left out"

@@ -81,7 +81,8 @@ _of_plugins: list[Callable[[Run], Section | None]] = []
 
 def build(run: Run, tool: str | None = None) -> Report:
     """Build the whole report. `tool`: an entry of TOOLS whose figures are added."""
-    record, answer = run.record, result.result(run)
+    record = run.record
+    answer = result.result(run)
     sections = tuple(_sections(run))
     blocks = in_blocks(run.frames, run.of_target)
     is_gateway = blocks is not None and blocks.method is gateway.METHOD
@@ -140,7 +141,8 @@ def _contents(run: Run, facts: Facts) -> Json:
 
 def _about(run: Run) -> Iterator[str]:
     """Which target, when, how long and how much."""
-    record, offered = run.record, run.evidence.throughput.offered_per_s
+    record = run.record
+    offered = run.evidence.throughput.offered_per_s
     target = record["target"]
     url = plain(str(target.get("url") or "unknown target"), 80)
     yield "simulated endpoint" if target.get("simulated") else url

@@ -18,7 +18,8 @@ _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit(report: Report) -> str:
     """The measurement, and each objective; where nothing was answered, that."""
-    result, measurement = report.result, report.measurement
+    result = report.result
+    measurement = report.measurement
     reasons = "\n".join(" ".join(one) for one in measurement.reasons)
     cases = [("measurement", measurement.verdict, reasons or measurement.sentence)]
     details = "\n".join([result.sentence, *result.details, *result.problems, result.advice])

@@ -19,7 +19,8 @@ def markdown(report: Report) -> str:
 
 
 def _result(report: Report) -> Iterator[str]:
-    result, measurement = report.result, report.measurement
+    result = report.result
+    measurement = report.measurement
     answer = f"**{result.outcome}** {safe(result.sentence)}"
     verdict = f"Measurement: **{measurement.verdict}** {safe(measurement.sentence)}"
     if report.state == INVALID:

@@ -99,7 +99,9 @@ class Facts:
 
 def run_facts(run: Run) -> RunFacts:
     """Collect the facts of a run."""
-    record, stage, rates = run.record, run.steady, run.evidence.throughput
+    record = run.record
+    stage = run.steady
+    rates = run.evidence.throughput
     ended = stage.requests["ended"]
     scenario = record["scenario"]
     arrival = table(scenario, "arrival")

@@ -21,7 +21,11 @@ from tailgauge_analysis.text.section import SIGNS, TONES, Cell, Report, Table
 TEMPLATES = Path(__file__).parent / "templates"
 ICONS = {"good": "%231a7f4b", "bad": "%23c02b2b", "warn": "%23b27700", "idle": "%236b7280"}
 COLUMN = 600  # pixels of one of two columns
-LETTER, SMALL, PADDING, NAME, PROSE = 7.2, 6.4, 14, 150, 230
+LETTER = 7.2
+SMALL = 6.4
+PADDING = 14
+NAME = 150
+PROSE = 230
 
 
 @cache
@@ -32,7 +36,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters.update(tone=lambda outcome: TONES.get(outcome, "idle"), in_script=_in_script)
-    environment.tests["wide"] = _is_wide
+    environment.tests["wide"] = is_wide
     return environment
 
 
@@ -62,7 +66,8 @@ def _in_script(figure: Picture) -> Markup:
     return Markup(plot(figure).replace("<", "\\u003c"))  # noqa: S704
 
 
-def _is_wide(table: Table) -> bool:
+def is_wide(table: Table) -> bool:
+    """Return whether a table needs the whole width of the page."""
     return _width(table) > COLUMN
 
 

@@ -18,7 +18,9 @@ from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import FAIL, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
 
 LABEL = 10  # columns
-MOST_OBJECTIVES, MOST_REASONS, MOST_ROWS = 10, 3, 20
+MOST_OBJECTIVES = 10
+MOST_REASONS = 3
+MOST_ROWS = 20
 NO_BREAK = "\N{NO-BREAK SPACE}"
 UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|GiB)\b)")
 COLOURS = {"good": "green", "bad": "red", "warn": "yellow"}
@@ -32,7 +34,8 @@ def terminal(report: Report, page: Path | None, width: int, *, colours: bool = F
 
 
 def _answer(report: Report, width: int) -> Iterator[str]:
-    result, measurement = report.result, report.measurement
+    result = report.result
+    measurement = report.measurement
     yield from _first(report, result.sentence, width)
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
@@ -49,7 +52,8 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         before = label
     if not report.summary:
         yield from _evidence(report, width)
-    verdict, why = measurement.verdict, measurement.sentence
+    verdict = measurement.verdict
+    why = measurement.sentence
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
     first, *rest = _labelled("measured", text, width)
     yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
@@ -67,7 +71,8 @@ def _evidence(report: Report, width: int) -> Iterator[str]:
 
 def _invalid(report: Report, width: int) -> Iterator[str]:
     """Why the numbers must not be used; the result in brackets."""
-    reasons, result = report.measurement.reasons, report.result
+    reasons = report.measurement.reasons
+    result = report.result
     yield from _first(report, "do not use these numbers", width)
     for text, _ in reasons[:MOST_REASONS]:
         yield from _wrapped(f"  {text}", width)
@@ -97,7 +102,8 @@ def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
     longest = sum(widths) + max((len(one.interval) for one in shown), default=0)
     ci = "95% CI" if longest + len("  ?     (95% CI )  ") <= width else "CI"
     for one in shown:
-        text, more = one.name, one.why
+        text = one.name
+        more = one.why
         if one.value:
             row = zip((one.name, one.value, one.bound), widths, strict=True)
             text = "  ".join(cell.ljust(n) for cell, n in row)
@@ -115,7 +121,8 @@ def _more(n: int, what: str) -> str:
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
     """The text right of its label; in one line, to copy, where `width` is 0."""
-    text, label = _safe(text), label if len(label) < LABEL else label.rpartition("-")[2]
+    text = _safe(text)
+    label = label if len(label) < LABEL else label.rpartition("-")[2]
     lines = _lines(text, width - LABEL) if width else [text]
     return [f"{label if i == 0 else '':<{LABEL}}{line}" for i, line in enumerate(lines)]
 

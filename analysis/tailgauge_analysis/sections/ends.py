@@ -48,7 +48,9 @@ CUT_ADVICE = "raise output_tokens if the answers should be longer, or raise the 
 CUT_NATURAL_ADVICE = "raise output_tokens, so that answers can end by themselves"
 ROWS = 20  # of a table
 NAMES = 10  # in a sentence
-INPUT, OUTPUT = "input", "output"  # of usage_marks
+# Values of usage_marks.
+INPUT = "input"
+OUTPUT = "output"
 MARKS = {
     INPUT: "input counts beyond what was sent",
     OUTPUT: "output counts beyond what was requested",

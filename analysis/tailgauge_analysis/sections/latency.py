@@ -204,9 +204,11 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
     cells: list[tuple[Cell, ...]] = []
     note = ""
     for row in rows:
-        n, sure = Value(count(row.n)), next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
+        n = Value(count(row.n))
+        sure = next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
         if sure != row.n:
-            n, note = replace(n, interval=f"n_eff {count(sure)}"), "n_eff is that of the p99."
+            n = replace(n, interval=f"n_eff {count(sure)}")
+            note = "n_eff is that of the p99."
         cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
     labels = (f"{percentile(q.p)} (ms)" for q in rows[0].quantiles[:last])
     return Table(title, ("metric", *labels, "n"), tuple(cells), note)
@@ -239,7 +241,10 @@ def _three(row: Row | None) -> tuple[Cell, ...]:
 PS = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")
 MOST = 20
-TRAFFIC, NAME, TAG, SLOW = "traffic", "name", "tag", "slow reader"
+TRAFFIC = "traffic"
+NAME = "name"
+TAG = "tag"
+SLOW = "slow reader"
 
 
 def _groups(steady: Steady) -> tuple[list[Group], int]:

@@ -120,7 +120,8 @@ def explanations(run: Run) -> list[str]:
 
 def section(found: Quality) -> Section:
     """Return by how much the client may have moved a figure, and its state."""
-    evidence, checks = found.evidence, found.verdict.checks
+    evidence = found.evidence
+    checks = found.verdict.checks
     counts = Counter(result.verdict for result in checks)
     facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
     facts += _stamps(evidence)

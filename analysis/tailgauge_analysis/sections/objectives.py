@@ -57,7 +57,8 @@ class Judged:
 
 def compute(run: Run) -> Judged:
     """Decide the objectives of a run."""
-    scenario, warmup = run.record["scenario"], run.evidence.warmup
+    scenario = run.record["scenario"]
+    warmup = run.evidence.warmup
     return Judged(
         slo=_decided(run),
         goodput=goodput(scenario, run.of_target, warmup and warmup.of_target),
@@ -66,7 +67,8 @@ def compute(run: Run) -> Judged:
 
 
 def _decided(run: Run) -> list[ObjectiveResult]:
-    scenario, stage = run.record["scenario"], run.of_target
+    scenario = run.record["scenario"]
+    stage = run.of_target
     measure = Measure(run.frames, stage, run.evidence.throughput)
     results = []
     for name, criterion in objective.read(scenario).items():
@@ -117,11 +119,13 @@ class Measure:
         hit = shares.token_hit(rows)
         if not len(rows):
             return Measured(why="the target reports no tokens read from a cache")
-        low, high = hit.low, hit.high
+        low = hit.low
+        high = hit.high
         if hit.value is not None and hit.n >= FEWEST_RATIO and (low is None or low == high):
             # All calls are alike; of one that is not, no more than so many may come.
             most = clopper_pearson(0, hit.n)[1]
-            low, high = hit.value * (1 - most), hit.value + (1 - hit.value) * most
+            low = hit.value * (1 - most)
+            high = hit.value + (1 - hit.value) * most
         return Measured(hit.value, low, high, hit.n, hit.n, why=hit.why)
 
     def rate(self, criterion: Criterion, work: Work | None, why: str) -> Measured:
@@ -211,7 +215,8 @@ REPORTED = "Neither the result nor the exit code depends on them (gate = false).
 
 def section(judged: Judged) -> Section | None:
     """What the outcomes before the sections rest on, and the objectives that decide nothing; None without an objective."""
-    results, good = judged.slo, judged.goodput
+    results = judged.slo
+    good = judged.goodput
     if not results:
         return None
     rows = tuple((result.label, result.title, count(result.n), count(result.n_eff)) for result in results)

@@ -28,7 +28,8 @@ from tailgauge_analysis.text.picture import (
 
 COLOURS = {0.5: BLUE, 0.99: ORANGE}
 IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
-MS, PER_S = "%{y:,.4~g} ms", "%{y:,.4~g}/s"
+MS = "%{y:,.4~g} ms"
+PER_S = "%{y:,.4~g}/s"
 NO_P99 = f"this run is too short for a p99 over time, which needs {FEWEST_WINDOWS} windows of {fewest_for(PS[-1])} requests."
 
 

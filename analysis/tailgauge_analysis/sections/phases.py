@@ -37,10 +37,13 @@ BEFORE = "before the first phase"
 DURATION = ";dur"  # of Server-Timing; any other name is when a phase began
 
 NETWORK = "network, both directions"
-QUEUE, PREFILL, DELIVERY = "queue, front end included", "prefill", "from the first token to its chunk"
+QUEUE = "queue, front end included"
+PREFILL = "prefill"
+DELIVERY = "from the first token to its chunk"
 INSIDE = "target, to its first chunk"
 DECODE = "decode"
-FIRST_TOOL, LAST_TOOL = "first of the answer", "last of the answer"
+FIRST_TOOL = "first of the answer"
+LAST_TOOL = "last of the answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,8 @@ def compute(run: Run) -> Phases | None:
     each = [parse(text) for text in reported["phases"]]
     ends = (reported[f"{end}_content_at_ns"] - reported["sent_at_ns"] for end in ("first", "last"))
     first, length = (end.to_numpy(np.float64) / 1e6 for end in ends)
-    events, timings = (
-        _events([began for began, _ in each], length),
-        _timings([took for _, took in each], first),
-    )
+    events = _events([began for began, _ in each], length)
+    timings = _timings([took for _, took in each], first)
     ready_ms = [_ready_ms(text) for text in good["tool_ready"].dropna()]
     ready_ms = [times for times in ready_ms if len(times)]
     of_servers = good["server_tool_calls"].fillna(0)

@@ -29,7 +29,8 @@ def compute(run: Run) -> Plugins:
     facts: list[tuple[str, str]] = []
     lacking: list[str] = []
     for name, one in of_run.items():
-        file, sha256 = plain(text(one.get("file")), 100), text(one.get("sha256"))
+        file = plain(text(one.get("file")), 100)
+        sha256 = text(one.get("sha256"))
         state = "loaded for this report"
         if loaded.get(name) != sha256:
             state = "not the same for this report" if name in loaded else "not loaded for this report"

@@ -76,7 +76,8 @@ def _outcomes(stage: Steady) -> list[Outcome]:
 
 def section(found: Requests) -> Section:
     """Return how many requests got a complete answer, and what became of the others."""
-    stage, n = found.stage, len(found.stage.requests)
+    stage = found.stage
+    n = len(found.stage.requests)
     completed = [one.requests.k for one in found.outcomes if one.ended in schema.COMPLETE]
     answer = "No request of the steady stage was sent."
     if n:

@@ -41,7 +41,9 @@ from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Result
 
-ANSWERED, BACKLOG, STOPPED = "answered", "backlog", "stopped"
+ANSWERED = "answered"
+BACKLOG = "backlog"
+STOPPED = "stopped"
 ERROR_RATE = "error_rate"
 REJECTIONS = ("429_rate", "529_rate")
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
@@ -192,7 +194,8 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
 
 def remarks(run: Run) -> list[str]:
     """What a reader must know of the traffic before the numbers."""
-    record, conservation = run.record, run.evidence.conservation
+    record = run.record
+    conservation = run.evidence.conservation
     texts = stability.remarks(run.evidence.stability, run.steady.seconds)
     if record["arrival"] in ARRIVAL:
         texts.append(ARRIVAL[record["arrival"]])
@@ -231,7 +234,9 @@ def exit_code(run: Run, answer: Result) -> Exit:
 
 def summary(run: Run) -> Iterator[tuple[str, str]]:
     """What the target did, in a line each: how much it completed, how fast."""
-    rates, done, h = run.evidence.throughput, [], run.result(objectives.compute).health
+    rates = run.evidence.throughput
+    done = []
+    h = run.result(objectives.compute).health
     if h and not h.outcome:  # else it is an objective
         of = h.complete
         ends = f"95% CI {share_interval(of.low, of.high)}"
@@ -274,7 +279,8 @@ def _is_answered(run: Run) -> bool:
 
     What a stop rule ended has failed at its end: any answer of the run counts.
     """
-    requests, every = run.steady.requests, run.frames.requests
+    requests = run.steady.requests
+    every = run.frames.requests
     of_run = every.loc[every["stage"] != schema.PREFLIGHT, "ended"]
     if run.record["state"] == STOPPED and of_run.isin(schema.COMPLETE).any():
         return True
@@ -309,7 +315,8 @@ def _stop(run: Run) -> Iterator[str]:
     if run.record["state"] != STOPPED:
         return
     sent = run.frames.attempts[run.frames.attempts["sent_at_ns"].notna()]
-    used, prices = with_usage(sent), tariff(run.record)
+    used = with_usage(sent)
+    prices = tariff(run.record)
     total, unpriced = spent(used, prices.price)
     unknown = f"cost unknown ({no_price(unpriced, prices.why)})"
     cost = unknown if total is None else f"{figures(float(total))} {prices.unit}"
@@ -319,7 +326,8 @@ def _stop(run: Run) -> Iterator[str]:
 
 def _oldest(run: Run, label: str) -> str:
     """How long the first of the requests that were open at the end had waited."""
-    record, requests = run.record, run.steady.requests
+    record = run.record
+    requests = run.steady.requests
     if label != STILL_OPEN or record["ended_at_ns"] is None or record["start_at_ns"] is None:
         return ""
     first = requests.loc[requests["ended"] == schema.CENSORED, "scheduled_at_ns"].min()

@@ -29,7 +29,8 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 def _fraction(x: float, a: float, b: float) -> float:
     """Lentz's method for the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
-    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1) or _TINY)
+    c = 1.0
+    d = 1.0 / (1.0 - (a + b) * x / (a + 1) or _TINY)
     value = d
     for m in range(1, _TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -69,7 +70,8 @@ def clopper_pearson(k: float, n: float, confidence: float = 0.95) -> tuple[float
 
 
 def _beta_quantile(q: float, a: float, b: float) -> float:
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(60):
         middle = (low + high) / 2
         if beta_cdf(middle, a, b) < q:

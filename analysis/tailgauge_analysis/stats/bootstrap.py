@@ -47,7 +47,8 @@ def draw(n: int, block: float, rng: np.random.Generator) -> Ints:
 
 def ratio(over: Floats, under: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
     """Interval of sum(over) / sum(under); (0, inf) where there is nothing to divide by."""
-    over, under = _fewer(over), _fewer(under)
+    over = _fewer(over)
+    under = _fewer(under)
     n = len(over)
     if not n or under.sum() <= 0:
         return 0.0, math.inf
@@ -92,7 +93,8 @@ def of_pairs(seen: Floats, centre: float, n: int) -> tuple[float, float]:
 def weighted_quantiles(of: Ints, values: Floats, p: float, weights: Ints) -> Floats:
     """The quantile of each draw (row of `weights`): each value counts as often as its stretch, `of`, was drawn; NaN of none."""
     order = np.argsort(values, kind="stable")
-    stretch, ordered = of[order], values[order]
+    stretch = of[order]
+    ordered = values[order]
     out = np.full(len(weights), np.nan)
     for i, times in enumerate(weights):
         counted = np.cumsum(times[stretch])

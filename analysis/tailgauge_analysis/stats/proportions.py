@@ -57,7 +57,8 @@ def proportion(seen: Mask, sizes: Ints | None = None) -> Proportion:
 
     Marked where the rarer of the two came in bursts, and those were few. Single ones are taken as they are.
     """
-    n, k = len(seen), int(seen.sum())
+    n = len(seen)
+    k = int(seen.sum())
     found = worth(seen, sizes)
     mark = FEW_EPISODES if 0 < found.episodes < min(EPISODES, k, n - k) else ""
     return replace(_of(k, n, found.sure), n_eff=found.n_eff if n else 0, episodes=found.episodes, mark=mark)
@@ -98,12 +99,14 @@ class Ratio:
 
 def quantile_ratio(over: Quantile, under: Quantile) -> Ratio:
     """`over` / `under`."""
-    a, b = _log(over.value), _log(under.value)
+    a = _log(over.value)
+    b = _log(under.value)
     if a is None or b is None or TOO_FEW in {over.mark, under.mark}:
         return Ratio(over.p, None, None, None)
 
     def end(sign: int, of: float | None, by: float | None) -> float | None:
-        far, near = _log(of), _log(by)
+        far = _log(of)
+        near = _log(by)
         return None if far is None or near is None else math.exp(a - b + sign * math.hypot(a - far, b - near))
 
     return Ratio(over.p, math.exp(a - b), end(-1, over.low, under.high), end(1, over.high, under.low))

@@ -114,7 +114,8 @@ def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) ->
     """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
     if not len(values):
         return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
-    n, ordered = len(values), np.sort(values)
+    n = len(values)
+    ordered = np.sort(values)
     at = cache(lambda place: _worth_at(values, ordered, place, sizes))
     time = max(at(rank(n, 0.5)).time, at(rank(n, 0.75)).time)
     return [_quantile(ordered, p, at(rank(n, p)), at(rank(n, (1 + p) / 2)), time) for p in ps]
@@ -126,7 +127,8 @@ def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float
     ends = ranks(n, min(here.sure, deeper.sure), p, confidence())
     low, high = (None if end is None else float(ordered[end - 1]) for end in ends)
     episodes = min(here.episodes, max(1, math.floor(here.units / time + 1e-6)))
-    value, why = float(ordered[rank(n, p) - 1]), mark(n, n_eff, p, episodes)
+    value = float(ordered[rank(n, p) - 1])
+    why = mark(n, n_eff, p, episodes)
     return Quantile(p, n, n_eff, value, low, high, why, episodes)
 
 
@@ -136,12 +138,14 @@ def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None) -
     above = values > value
     if (ordered[max(0, place - 2) : place + 1] == value).sum() < 2:
         return worth(above, sizes)
-    tied, beyond = values >= value, len(values) - place
+    tied = values >= value
+    beyond = len(values) - place
     if 2 * np.count_nonzero(above) < beyond:
         return worth(tied, sizes)
     if np.count_nonzero(tied) > 2 * beyond:
         return worth(above, sizes)
-    a, b = worth(above, sizes), worth(tied, sizes)
+    a = worth(above, sizes)
+    b = worth(tied, sizes)
     return Worth(
         min(a.n_eff, b.n_eff), min(a.sure, b.sure), max(a.episodes, b.episodes), max(a.units, b.units), max(a.time, b.time)
     )  # fmt: skip
@@ -177,7 +181,8 @@ def ranks(n: int, n_eff: int, p: float, level: float = CONFIDENCE) -> tuple[int 
 
 def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
     """What dependent values say of the share of `exceeds`; of values that are all the same, as if they were independent."""
-    n, k = len(exceeds), int(np.count_nonzero(exceeds))
+    n = len(exceeds)
+    k = int(np.count_nonzero(exceeds))
     if k in {0, n}:
         return Worth(max(1, n), max(1, n), k, k, 1.0)
     if sizes is None:

@@ -24,14 +24,19 @@ import numpy as np
 from tailgauge_analysis.stats.quantiles import Floats, Ints, correlation_time
 
 TENTHS = 10
-TREND, RISE = 31, 23  # Kendall's S of ten
+# Kendall's S of ten values: of a trend in either direction, and of a rise.
+TREND = 31
+RISE = 23
 WINDOWS = 20
 T_90 = 1.328  # one-sided quantile of t with 19 degrees of freedom
-BLOCKS, FEWEST_BLOCKS, OF_BLOCK = 100, 12, 5
+BLOCKS = 100
+FEWEST_BLOCKS = 12
+OF_BLOCK = 5
 PARTS = 5  # in each of which the correlation time is measured
 SHORTEST = 3  # blocks of a stretch: two of them lie side by side by chance too often
 PERMUTATIONS = (199, 1999)  # the first rule out most series
-LIKELY, CHANGE = 0.05, 0.003
+LIKELY = 0.05
+CHANGE = 0.003
 MATTERS = 1.2
 PS = (0.5, 0.95)
 
@@ -81,7 +86,8 @@ def _pairs(series: Floats) -> Floats:
 
 def trend(values: Floats) -> int:
     """1 if the values rise over the series, -1 if they fall, else 0."""
-    s, third = kendall(ranks(values)), len(values) // 3
+    s = kendall(ranks(values))
+    third = len(values) // 3
     return int(np.sign(s)) if abs(s) >= TREND and differs_at(values[:third], values[-third:]) else 0
 
 
@@ -101,7 +107,8 @@ def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Grow
     waiting = (began - ended).astype(np.float64)
     added = np.diff(waiting[::TENTHS])
     noise = sum(float(np.diff(events[::TENTHS]).var(ddof=1)) for events in (began, ended))
-    error, seconds = float(added.std(ddof=1)) / math.sqrt(WINDOWS), to_s - from_s
+    error = float(added.std(ddof=1)) / math.sqrt(WINDOWS)
+    seconds = to_s - from_s
     rises = float(added.mean()) > T_90 * error and kendall(waiting[1:]) >= RISE
     detectable = 2 * T_90 * math.sqrt(noise * WINDOWS) / seconds
     return Growth(float(waiting[-1] - waiting[0]) / seconds, detectable, rises)
@@ -133,7 +140,8 @@ def change(values: Floats) -> Stretch | None:
             return None
     begin, end = _edges(ranked, where[0], blocks)
     if begin == 0 and end > len(values) / 2:  # the shorter side of a step is the one that differs
-        begin, end = end, len(values)
+        begin = end
+        end = len(values)
     elif end == len(values) and begin < len(values) / 2:
         begin, end = 0, begin
     inside = np.zeros(len(values), np.bool_)
@@ -158,7 +166,8 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
     rows, blocks = means.shape
     sums = np.zeros((rows, blocks + 1))
     np.cumsum(means - means.mean(axis=1, keepdims=True), axis=1, out=sums[:, 1:])
-    best, where = np.full(rows, -1.0), np.zeros((rows, 2), np.int64)
+    best = np.full(rows, -1.0)
+    where = np.zeros((rows, 2), np.int64)
     for length in range(SHORTEST, blocks - SHORTEST + 1):
         size = np.abs(sums[:, length:] - sums[:, :-length]) / math.sqrt(length * (blocks - length) / blocks)
         at = size.argmax(axis=1)
@@ -172,14 +181,16 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
 def _edges(ranked: Floats, where: Ints, blocks: int) -> tuple[int, int]:
     """The stretch to the value: within a block of each cut, where values begin to be nearer to it than to the rest."""
     cuts = np.cumsum([0, *map(len, np.array_split(ranked, blocks))])
-    within, rest = np.split(ranked, cuts[where])[1], np.delete(ranked, slice(*cuts[where]))
+    within = np.split(ranked, cuts[where])[1]
+    rest = np.delete(ranked, slice(*cuts[where]))
     sums = np.concatenate(([0.0], np.cumsum(ranked - (within.mean() + rest.mean()) / 2)))
     sign = 1 if within.mean() > rest.mean() else -1
 
     def edge(cut: int, turn: int) -> int:
         if cut in {0, blocks}:
             return int(cuts[cut])
-        low, high = cuts[cut - 1], cuts[cut + 1]
+        low = cuts[cut - 1]
+        high = cuts[cut + 1]
         return int(low + np.argmin(turn * sums[low : high + 1]))
 
     return edge(int(where[0]), sign), edge(int(where[1]), -sign)

@@ -13,7 +13,12 @@ import numpy as np
 
 from tailgauge_analysis.stats.quantiles import Floats
 
-BLUE, ORANGE, GREEN, PURPLE, GREY, RED = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98", "#c94f4f"
+BLUE = "#3f7fbf"
+ORANGE = "#d9822b"
+GREEN = "#2f9e6e"
+PURPLE = "#9067c6"
+GREY = "#8a8f98"
+RED = "#c94f4f"
 TIME = "time since the start of the run (s)"
 POINTS = 400  # of a distribution
 TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"

@@ -184,9 +184,11 @@ def _late_ns(stage: Steady) -> pd.Series[float]:
 def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, used: Used) -> list[ClientError]:
     metric = row.metric
     is_scheduled = metric.since == SCHEDULED
-    low, high = variants.early, variants.timed
+    low = variants.early
+    high = variants.timed
     if metric.since == NEITHER:
-        low, high = variants.shortest, variants.longest
+        low = variants.shortest
+        high = variants.longest
     lows = _values(row, low, known)
     highs = _values(row, high, known)
     punctual = _values(row, variants.punctual, known) if is_scheduled else lows

@@ -38,7 +38,9 @@ from tailgauge_analysis import (
 ATTEMPTS = 2  # runs of a load, if the first is not VALID
 GROWTH = 2.0  # of the rate, until a load is not VALID
 NARROW = 1.25  # ratio of the lowest load that is not VALID to the highest that is: the search ends
-LEAST, MOST = 1 / 64, 1000.0  # times the first load
+# How far a search goes, in first loads.
+LEAST = 1 / 64
+MOST = 1000.0
 LONGER = 1.25  # times the planned length of an answer: its times vary
 FILLS = 3.0  # times the length of an answer: the shortest run
 SPARE = 20  # connections beyond those of the requests in flight

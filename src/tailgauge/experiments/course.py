@@ -203,7 +203,8 @@ class Base:
 
     def today(self, *refused: str) -> float:
         """Today's rate in requests/s. UsageError if there is none, or the process is a closed loop or `refused`."""
-        process, rate = self.scenario.arrival.process, self.scenario.arrival.rate
+        process = self.scenario.arrival.process
+        rate = self.scenario.arrival.rate
         if process in {CLOSED, TASKS, *refused}:
             text = f"{self.table.kind} sets a rate, which {process!r} does not take: expected an open process, as poisson"
             raise self.refused("arrival.process", text)

@@ -72,10 +72,17 @@ from tailgauge_analysis import (
     unequal_work,
 )
 
-OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
+# Traffic tables of the variants.
+OFF = "hedging_off"
+ON = "hedging_on"
 PS = (0.99, 0.95)
-GROWTH, NARROW, FARTHEST = 1.5, 1.1, 16.0  # of the search, as ratios of two loads; from today's
-SHORTEST_S, LONGEST_S = 2.0, 240.0  # of a block
+# The search, in ratios of loads: from step to step, at its end, and the farthest from today's.
+GROWTH = 1.5
+NARROW = 1.1
+FARTHEST = 16.0
+# Length of a block in seconds.
+SHORTEST_S = 2.0
+LONGEST_S = 240.0
 FEWEST_PAIRS = 7  # of blocks: one may have no request
 LONGEST_WARMUP_S = 10.0
 BESIDE_S = RUN_S + LONGEST_WARMUP_S + 6.0  # that a run takes beside its blocks, about
@@ -83,7 +90,9 @@ WORTH_LOG = math.log1p(0.05)  # smallest change of the tail that is worth one
 WORTH_SHARE = 0.01  # and of the share of missed requests
 
 # Labels of a load.
-HELPS, HURTS, NO_EFFECT = "helps", "hurts", "no clear effect"
+HELPS = "helps"
+HURTS = "hurts"
+NO_EFFECT = "no clear effect"
 UNSTABLE_ON = "unstable with hedging"
 UNSTABLE = "unstable without hedging too"
 BACKLOG = "unstable, with hedging or without"  # until the load is run without

@@ -56,7 +56,9 @@ from tailgauge_analysis import (
 FEWEST = 2  # models
 TOGETHER = 2  # rounds that one child runs
 STARTS_S = 8.0  # of a child beside that of its runs
-SHORTEST_S, LONGEST_S = 4.0, 120.0  # of a block
+# Length of a block in seconds.
+SHORTEST_S = 4.0
+LONGEST_S = 120.0
 WARMUP_SHARE = 0.2  # of a block, before it
 NOTE = "One row per model; all got the same traffic, in blocks in random order. Each objective: its quantile and its outcome."
 NONE_MEETS = "no model was shown to meet every objective"

@@ -17,7 +17,10 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import Objective
 from tailgauge.thresholds import fewest_for
 
-MET, MISSED, TOO_FEW, IN_REPORT = "met", "missed", "too few requests", "in the report"
+MET = "met"
+MISSED = "missed"
+TOO_FEW = "too few requests"
+IN_REPORT = "in the report"
 FEWEST = 20  # of what a share is a share of
 SOON_S = 5.0  # a rate of less is not shown
 

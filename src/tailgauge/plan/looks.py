@@ -22,7 +22,9 @@ from tailgauge.schedule.schedule import Schedule
 MISSES = 0.05  # what intervals may miss, over all looks
 HALVINGS = 5  # the first look is at a 32nd of the requests
 FIRST_S = 60.0  # seconds of the steady stage before the first look, at least: limits refill, and slow periods return, each minute
-FIRST, BEYOND = 500, 25  # requests of an objective, and of them beyond its quantile
+# A look needs so many requests of an objective, and so many of them beyond its quantile.
+FIRST = 500
+BEYOND = 25
 
 
 @dataclass(frozen=True, slots=True)

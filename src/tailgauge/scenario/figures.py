@@ -12,9 +12,15 @@ from typing import Literal
 from tailgauge.rows import schema
 from tailgauge.table import by_name
 
-LATENCY, SHARE, PER_S, COST = "ms", "share", "per second", "cost"
-MOST, LEAST = "<", ">"
-REQUESTS, ATTEMPTS, CHUNK_GAPS = "requests", "attempts", "chunk gaps"
+LATENCY = "ms"
+SHARE = "share"
+PER_S = "per second"
+COST = "cost"
+MOST = "<"
+LEAST = ">"
+REQUESTS = "requests"
+ATTEMPTS = "attempts"
+CHUNK_GAPS = "chunk gaps"
 FEWEST_RATIO = 20  # values, for the interval of a ratio
 _SUFFIXES = {LATENCY: " ms", SHARE: "%", PER_S: "/s", COST: ""}
 

@@ -310,7 +310,8 @@ class Scenario(Table):
 
         `unmarked`: the targets, main or second, whose engines cache without marks, as the preflight has found.
         """
-        cache, target = traffic.cache, self.target_of(traffic.target)
+        cache = traffic.cache
+        target = self.target_of(traffic.target)
         rules = PROTOCOLS[target.protocol].marks
         if cache is None or rules is None:
             return NO_MARKS
@@ -364,7 +365,8 @@ class Scenario(Table):
 
 def _cache_problem(traffic: Traffic, protocol: str, marks: Marks) -> str:
     """What of a cache table the protocol cannot send, by its key; empty for nothing."""
-    cache, row = traffic.cache, PROTOCOLS[protocol]
+    cache = traffic.cache
+    row = PROTOCOLS[protocol]
     if cache is None:
         return ""
     chosen = f"with target.protocol = {protocol!r}"
@@ -528,11 +530,13 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     # A key that is none of a table's choices has this after its name.
     loc = [str(part) for part in error["loc"] if part != "[key]"]
     given = error.get("input")
-    kind, text = error["type"], str(error.get("ctx", {}).get("error", ""))
+    kind = error["type"]
+    text = str(error.get("ctx", {}).get("error", ""))
     # A table's own check names the key it is about first: "hedge: has no meaning with ...".
     inner, colon, rest = text.partition(": ")
     if kind == "value_error" and colon and inner.split(".")[0] in names_at(Scenario, loc):
-        loc, text = [*loc, *inner.split(".")], rest
+        loc = [*loc, *inner.split(".")]
+        text = rest
     dotted = ".".join(loc)[:200]
     where = f"{source}: {dotted or 'scenario'}"
     for key, spelt in overridden.items():

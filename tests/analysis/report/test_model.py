@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.report.page import blocks, html
+from tailgauge_analysis.report.page import html, is_wide
 from tailgauge_analysis.text.section import (
     FAIL,
     PASS,
@@ -96,6 +96,7 @@ def test_words_stand_left_and_numbers_right():
 
 def test_a_wide_table_takes_the_whole_width_and_a_narrow_one_a_column():
     wide = Table("Wide", tuple(f"column {i}" for i in range(12)), (tuple("1,234,567" for _ in range(12)),))
-    found = blocks(Section("a", "A", tables=(wide, SECTION.tables[0])), [])
+    page = html(report_of(Section("a", "A", tables=(wide, SECTION.tables[0]))))
 
-    assert [(block.content.title, block.is_wide) for block in found] == [("Misses", False), ("Wide", True)]
+    assert [is_wide(table) for table in (wide, SECTION.tables[0])] == [True, False]
+    assert page.index("Misses") < page.index("Wide")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,11 @@ from tailgauge_analysis.sections.slopes import open_at
 from tailgauge_analysis.text import json_values
 from tailgauge_analysis.text.json_values import Json, table
 
-READ, CREATED, UNCACHED = "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"
-HOUR, SHORT = "cache_creation_1h_input_tokens", "cache_creation_5m_input_tokens"
+READ = "cache_read_input_tokens"
+CREATED = "cache_creation_input_tokens"
+UNCACHED = "input_tokens"
+HOUR = "cache_creation_1h_input_tokens"
+SHORT = "cache_creation_5m_input_tokens"
 SCOPE = ["target", "params_hash", "prefix_hash"]
 
 # Documented by providers.
@@ -37,16 +40,16 @@ LIVES_S = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
     """The cache of a target. `lives_s` by the mark's ttl; `unmarked_s` of entries without marks, NaN if unknown or forever."""
 
-    lives_s: dict[str, float]
-    unmarked_s: float
     lookback: int
-    visibility_s: float  # from the beginning of the response that writes until it can be read
-    sliding: bool  # a read renews the life
-    least_tokens: Callable[[str], float | None]  # of a prefix that is cached; None if unknown
+    lives_s: dict[str, float] = field(default_factory=LIVES_S.copy)
+    unmarked_s: float = math.nan
+    visibility_s: float = 0.0  # from the beginning of the response that writes until it can be read
+    sliding: bool = True  # a read renews the life
+    least_tokens: Callable[[str], float | None] = cached_from  # of a prefix that is cached; None if unknown
 
 
 def settings(run: Json) -> CacheSettings:
@@ -54,21 +57,21 @@ def settings(run: Json) -> CacheSettings:
     rules = vendors.TABLE["cache"].get(run["target"].get("protocol"), {"lookback": LOOKBACK})
     lookback = rules.get("lookback", EVERYWHERE)
     if not run["target"].get("simulated"):
-        return CacheSettings(dict(LIVES_S), math.nan, lookback, 0.0, True, cached_from)
+        return CacheSettings(lookback=lookback)
     cache = table(table(run["scenario"], "simulated"), "cache")
 
     def number(key: str, otherwise: float) -> float:
         value = json_values.number(cache.get(key))
         return otherwise if value is None else value
 
-    unmarked = number("automatic_ttl_s", math.nan)
+    unmarked_s = number("automatic_ttl_s", math.nan)
     return CacheSettings(
-        {mark: number(f"ttl_{mark}_s", life_s) for mark, life_s in LIVES_S.items()},
-        unmarked if unmarked < FOREVER_S else math.nan,
-        int(number("lookback", LOOKBACK)) if lookback == LOOKBACK else lookback,
-        number("visibility_delay_s", 0.0),
-        cache.get("sliding") is not False,
-        lambda model: number("minimum_tokens", cached_from(model) or 1024),
+        lives_s={mark: number(f"ttl_{mark}_s", life_s) for mark, life_s in LIVES_S.items()},
+        unmarked_s=unmarked_s if unmarked_s < FOREVER_S else math.nan,
+        lookback=int(number("lookback", LOOKBACK)) if lookback == LOOKBACK else lookback,
+        visibility_s=number("visibility_delay_s", 0.0),
+        sliding=cache.get("sliding") is not False,
+        least_tokens=lambda model: number("minimum_tokens", cached_from(model) or 1024),
     )
 
 
@@ -115,7 +118,8 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
     """What a row alone does not contain, because another worker may have sent the call before."""
     keys = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
     rows["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
-    entry, is_named = rows["entry"], rows["entry"] >= 0
+    entry = rows["entry"]
+    is_named = entry >= 0
     rows["gap_ns"] = rows[rows["known"] & is_named].groupby("entry", sort=False)["sent_at_ns"].diff()
     rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(is_named)
     writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])

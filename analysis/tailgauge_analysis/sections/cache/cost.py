@@ -1,19 +1,17 @@
-"""What the calls cost, what the cache saved, and what it takes to break even.
+"""What the calls cost, and what the cache saved.
 
 Prices come from the dated price file; a model that it does not know has no cost, never zero. A call is charged at the price of
 the model that answered, else of the one that was asked for; where the target lists iterations, each at its own model's. The simulated
 endpoint has no currency: its unit is the price of one uncached input token. Sums are exact fractions, of whole tokens.
 
-    saved        read (P_in - P_read) - written 5 m (P_5m - P_in) - written 1 h (P_1h - P_in)
-    break-even   hit share (w - 1) / (w - r); uses per write: more than (w - r) / (1 - r), w and r in prices of input
+    saved   read (P_in - P_read) - written 5 m (P_5m - P_in) - written 1 h (P_1h - P_in)
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +30,6 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table, whole
 from tailgauge_analysis.text.json_values import text as text_of
-from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 UNIT = "input-token equivalents"
 MILLION = 1_000_000
@@ -40,6 +37,7 @@ USAGE = (
     "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
     "cache_creation_1h_input_tokens", "output_tokens",
 )  # fmt: skip
+PROMPT = len(pricing.RATES) - 1  # all rates but that of the output
 TIERS = ("service_tier", "speed")  # columns that may have prices of their own
 LIST_TIERS = frozenset({"standard", "default", "auto", "on_demand", "normal"})  # whose price is the list's
 RELATIVE = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "output": "5"}
@@ -50,7 +48,7 @@ PriceOf = Callable[[str], pricing.Price | None]
 Exact = Annotated[Fraction, WithJsonSchema({"type": "number"})]  # report.json has it as a number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tariff:
     """Prices by model; `why` where there are none."""
 
@@ -59,19 +57,7 @@ class Tariff:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """Reuse at which one cache lifetime pays, at one model's prices."""
-
-    model: str
-    ttl: str
-    write: Exact
-    read: Exact
-    hit_share: Exact | None
-    uses: int | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Exact cost of all calls with usage. `without_cache`: with every prompt token at the price of input."""
 
@@ -84,16 +70,11 @@ class Cost:
     input_without_cache: Exact
     saved: Exact
     saved_share: shares.Share
-    break_even: tuple[BreakEven, ...]
-    hit_share_of_cached: float | None
-    uses_per_write: float | None
     why: str
     by_asked: int
     """calls at the price of the model that was asked for, because the one that answered has none"""
     at_list_price: tuple[str, ...]
     """service tiers and speeds of these calls that the price file does not have"""
-    saved_each: Floats = field(metadata=UNPUBLISHED)  # of each call, as its input would cost without a cache
-    without_each: Floats = field(metadata=UNPUBLISHED)
 
 
 def tariff(run: Json) -> Tariff:
@@ -102,13 +83,13 @@ def tariff(run: Json) -> Tariff:
         billing = table(table(run["scenario"], "simulated"), "billing")
         rates = tuple(Fraction(str(billing.get(name, RELATIVE[name]))) * MILLION for name in pricing.RATES)
         price = pricing.Price(date.min, rates)
-        return Tariff(UNIT, lambda _model: price)
+        return Tariff(unit=UNIT, price=lambda _model: price)
     try:
         prices = pricing.read(_file(run))
         day = datetime.fromisoformat(run["started_at"]).date()
     except (UsageError, ValueError) as error:
-        return Tariff("", lambda _model: None, plain(str(error), 300))
-    return Tariff(prices.currency, lambda model: prices.price(model, day))
+        return Tariff(unit="", price=lambda _model: None, why=plain(str(error), 300))
+    return Tariff(unit=prices.currency, price=lambda model: prices.price(model, day))
 
 
 def _file(run: Json) -> Path:
@@ -120,85 +101,65 @@ def _file(run: Json) -> Path:
 
 
 def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
-    """Cost of these calls; None where none has a price."""
-    factor, zero = Fraction(price_share), Fraction(0)
-    total, paid, uncached = zero, zero, zero
-    saved, without = np.zeros(len(calls)), np.zeros(len(calls))
-    unpriced = np.zeros(len(calls), np.bool_)
-    unknown: list[str] = []
-    ends = []
-    lines_of_calls = billed(calls, by.price)
-    for model, tier, listed in _by_price(lines_of_calls):
-        places = listed["place"].to_numpy(np.int64)
-        price = by.price(model)
-        if price is None:
-            unknown.append(plain(model, 100) or "an unnamed model")
-            unpriced[places] = True
+    """Return the cost of these calls; None where none has a price."""
+    total = Fraction(0)
+    paid = Fraction(0)
+    without_cache = Fraction(0)
+    saved_each = np.zeros(len(calls))
+    without_each = np.zeros(len(calls))
+    unknown: dict[str, None] = {}
+    unpriced: set[int] = set()
+    lines = billed(calls, by.price)
+    for group in _by_rates(lines, by.price):
+        if group.rates is None:
+            unknown[plain(group.model, 100) or "an unnamed model"] = None
+            unpriced.update(group.places.tolist())
             continue
-        price = price.of_tier(*tier)
-        lines = _by_lifetime(listed)
-        for rates, of in _by_length(lines, price):  # in the order of pricing.RATES
-            tokens = of[["uncached", "short", "hour", "read", "output_tokens"]].fillna(0).to_numpy(np.int64)
-            sums = [int(n) for n in tokens.sum(axis=0)]
-            spent = [n * rate * factor / MILLION for n, rate in zip(sums, rates, strict=True)]
-            total, paid = total + sum(spent, zero), paid + sum(spent[:4], zero)
-            uncached += sum(sums[:4]) * rates[0] * factor / MILLION
-            worth = np.array([float(rates[0] - rate) for rate in rates[:4]])
-            calls_of = of["place"].to_numpy(np.int64)
-            np.add.at(saved, calls_of, tokens[:, :4] @ worth)
-            np.add.at(without, calls_of, tokens[:, :4].sum(axis=1) * float(rates[0]))
-        ends += _break_even(model, lines, price.rates)
-    priced = int((~unpriced).sum())
-    if not priced:
+        total += group.cost
+        paid += replace(group, tokens=group.prompts).cost
+        without_cache += int(group.prompts.sum()) * group.rates[0] / MILLION
+        saved_by_token = [float(group.rates[0] - rate) for rate in group.rates[:PROMPT]]
+        np.add.at(saved_each, group.places, group.prompts @ saved_by_token)
+        np.add.at(without_each, group.places, group.prompts.sum(axis=1) * float(group.rates[0]))
+    if len(unpriced) == len(calls):
         return None
-    names = dict.fromkeys(unknown)
-    why = by.why or (f"no price for {plain(', '.join(list(names)[:5]), 500)}" if unknown else "")
-    read, written = int(calls["read"].clip(lower=0).sum()), int(calls["created"].clip(lower=0).sum())
+    why = f"no price for {plain(', '.join(list(unknown)[:5]), 500)}" if unknown else ""
+    factor = Fraction(price_share)
+    is_named = lines["model"].notna() & (lines["model"] != "")
     return Cost(
         unit=by.unit,
-        calls=priced,
-        unpriced=len(calls) - priced,
+        calls=len(calls) - len(unpriced),
+        unpriced=len(unpriced),
         without_usage=without_usage,
-        total=total,
-        input=paid,
-        input_without_cache=uncached,
-        saved=uncached - paid,
-        saved_share=shares.saved_share(saved, without),
-        break_even=tuple(dict.fromkeys(ends)),
-        hit_share_of_cached=read / (read + written) if written else None,
-        uses_per_write=(read + written) / written if written else None,
-        why=why,
-        by_asked=int(lines_of_calls.loc[_is_by_asked(lines_of_calls), "place"].nunique()),
-        at_list_price=at_list_price(lines_of_calls, by.price),
-        saved_each=saved,
-        without_each=without,
+        total=total * factor,
+        input=paid * factor,
+        input_without_cache=without_cache * factor,
+        saved=(without_cache - paid) * factor,
+        saved_share=shares.saved_share(saved_each, without_each),
+        why=by.why or why,
+        by_asked=int(lines.loc[is_named & (lines["paid_model"] != lines["model"]), "place"].nunique()),
+        at_list_price=at_list_price(lines, by.price),
     )
 
 
 def spent(rows: pd.DataFrame, price: PriceOf) -> tuple[Fraction | None, str]:
     """Return the exact cost of calls by their usage, as columns of attempts; None, and the model, where one has no price."""
     total = Fraction(0)
-    for model, tier, lines in _by_price(billed(rows, price)):
-        entry = price(model)
-        if entry is None:
-            return None, model
-        costs, kind = _costs(lines, entry.of_tier(*tier))
-        for number, one_cost in zip(np.bincount(kind), costs, strict=True):
-            total += int(number) * one_cost
+    for group in _by_rates(billed(rows, price), price):
+        if group.rates is None:
+            return None, group.model
+        total += group.cost
     return total, ""
 
 
 def each(rows: pd.DataFrame, price: PriceOf) -> tuple[Floats | None, str]:
     """Return the cost of each call by its usage, 0 where it has none; None, and the model, where one has no price."""
-    out = np.zeros(len(rows))
-    for model, tier, lines in _by_price(billed(rows, price)):
-        entry = price(model)
-        if entry is None:
-            return None, model
-        costs, kind = _costs(lines, entry.of_tier(*tier))
-        of_lines = np.array(list(map(float, costs)))[kind]
-        np.add.at(out, lines["place"].to_numpy(np.int64), of_lines)
-    return out, ""
+    costs = np.zeros(len(rows))
+    for group in _by_rates(billed(rows, price), price):
+        if group.rates is None:
+            return None, group.model
+        np.add.at(costs, group.places, group.tokens @ [float(rate) for rate in group.rates] / MILLION)
+    return costs, ""
 
 
 def with_usage(rows: pd.DataFrame) -> pd.DataFrame:
@@ -260,12 +221,6 @@ def _paid_models(lines: pd.DataFrame, price: PriceOf) -> pd.Series[str]:
     return pd.Series([paid[key] for key in keys], lines.index, dtype="object")
 
 
-def _is_by_asked(lines: pd.DataFrame) -> pd.Series[bool]:
-    """Return which lines have the price of the model that was asked for, although another one is named."""
-    is_named = lines["model"].notna() & (lines["model"] != "")
-    return is_named & (lines["paid_model"] != lines["model"])
-
-
 def at_list_price(lines: pd.DataFrame, price: PriceOf) -> tuple[str, ...]:
     """Return the service tiers and speeds of these lines that have no price of their own, the list's own left out."""
     names: dict[str, None] = {}
@@ -288,62 +243,49 @@ def _by_price(lines: pd.DataFrame) -> Iterator[tuple[str, Tier, pd.DataFrame]]:
         yield str(model), tuple(name if isinstance(name, str) else None for name in tier), group
 
 
-def _costs(lines: pd.DataFrame, price: pricing.Price) -> tuple[list[Fraction], Ints]:
-    """The cost of each usage that occurs, and which of these each line has."""
-    kinds, kind = np.unique(lines[list(USAGE)].fillna(-1).to_numpy(np.int64), axis=0, return_inverse=True)
-    rows = ([None if value < 0 else value for value in row] for row in kinds.tolist())
-    usages = (pricing.Usage.of(dict(zip(USAGE, row, strict=True))) for row in rows)
-    return [price.cost(usage) for usage in usages], kind.ravel()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lines:
+    """Lines of one model at the same rates: tokens in the order of pricing.RATES, and the places of their calls."""
+
+    model: str
+    rates: tuple[Fraction, ...] | None
+    tokens: Ints
+    places: Ints
+
+    @property
+    def prompts(self) -> Ints:
+        """Tokens of the prompts alone."""
+        return self.tokens[:, :PROMPT]
+
+    @property
+    def cost(self) -> Fraction:
+        """Exact cost of all lines."""
+        sums = self.tokens.sum(axis=0).tolist()
+        return sum((n * rate for n, rate in zip(sums, self.rates or (), strict=False)), Fraction(0)) / MILLION
+
+
+def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_Lines]:
+    for model, tier, group in _by_price(lines):
+        counts = group[list(USAGE)].fillna(0).astype(np.int64)
+        hour = counts["cache_creation_1h_input_tokens"]
+        rest = (counts["cache_creation_input_tokens"] - hour).clip(lower=0)
+        short = group["cache_creation_5m_input_tokens"].fillna(rest).astype(np.int64)
+        read = counts["cache_read_input_tokens"]
+        columns = (counts["input_tokens"], short, hour, read, counts["output_tokens"])
+        tokens = np.stack(columns, axis=1)
+        places = group["place"].to_numpy(np.int64)
+        entry = price(model)
+        if entry is None:
+            yield _Lines(model=model, rates=None, tokens=tokens, places=places)
+            continue
+        entry = entry.of_tier(*tier)
+        prompts = tokens[:, :PROMPT].sum(axis=1)
+        is_long = prompts > (prompts.max() if entry.long_above is None else entry.long_above)
+        for rates, rows in ((entry.rates, ~is_long), (entry.long_rates, is_long)):
+            if rows.any():
+                yield _Lines(model=model, rates=rates, tokens=tokens[rows], places=places[rows])
 
 
 def no_price(model: str, why: str) -> str:
     """Why there is no cost: the reason of the price table, or the model that it lacks."""
     return why or f"no price for {plain(model, 100) or 'an unnamed model'}"
-
-
-def _by_lifetime(lines: pd.DataFrame) -> pd.DataFrame:
-    """Add the tokens of each kind that has a rate: uncached, short and hour (written), read; and total."""
-    tokens = lines[list(USAGE)].fillna(0)
-    hour = tokens["cache_creation_1h_input_tokens"]
-    written = tokens["cache_creation_input_tokens"]
-    rest = (written - hour).clip(lower=0)
-    short = lines["cache_creation_5m_input_tokens"].fillna(rest)
-    total = tokens["input_tokens"] + tokens["cache_read_input_tokens"] + written
-    return lines.assign(
-        uncached=tokens["input_tokens"],
-        short=short,
-        hour=hour,
-        read=tokens["cache_read_input_tokens"],
-        total=total,
-    )
-
-
-def _by_length(rows: pd.DataFrame, price: pricing.Price) -> list[tuple[tuple[Fraction, ...], pd.DataFrame]]:
-    """The calls by the rates for their length."""
-    if price.long_above is None:
-        return [(price.rates, rows)]
-    is_long = rows["total"] > price.long_above
-    return [(price.rates, rows[~is_long]), (price.long_rates, rows[is_long])]
-
-
-def _break_even(model: str, rows: pd.DataFrame, rates: tuple[Fraction, ...]) -> list[BreakEven]:
-    """One entry per lifetime that these calls wrote with."""
-    if not rates[0]:
-        return []
-    read, found = rates[3] / rates[0], []
-    for ttl, column, rate in (("5m", "short", rates[1]), ("1h", "hour", rates[2])):
-        if rows[column].any():
-            write = rate / rates[0]
-            even = even_share(write, read), even_uses(write, read)
-            found.append(BreakEven(plain(model, 100), ttl, write, read, *even))
-    return found
-
-
-def even_share(write: Fraction, read: Fraction) -> Fraction | None:
-    """Share of the cached tokens that must be read for the cost to be that without a cache; None if it never is."""
-    return None if read >= 1 or write <= read else max(Fraction(0), (write - 1) / (write - read))
-
-
-def even_uses(write: Fraction, read: Fraction) -> int | None:
-    """Fewest uses of a write, the writing call included, from which a cache costs less; None if it never does."""
-    return None if read >= 1 else math.floor((write - read) / (1 - read)) + 1

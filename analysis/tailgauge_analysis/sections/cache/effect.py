@@ -23,7 +23,7 @@ STRATA = 10
 REPS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EqualLengthEffect:
     """Median TTFT of misses - of hits, in ms, among prompts of about the same length."""
 
@@ -61,14 +61,15 @@ def cache_effect(calls: pd.DataFrame) -> CacheEffect:
     )
 
 
-def _strata(of: pd.DataFrame) -> EqualLengthEffect | None:
+def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     """Strata are deciles of the prompts' length; those with few of either kind are left out."""
-    if not len(of):
+    if not len(answers):
         return None
-    total, hit = of["total"].to_numpy(np.float64), of["hit"].to_numpy(np.bool_)
+    total = answers["total"].to_numpy(np.float64)
+    hit = answers["hit"].to_numpy(np.bool_)
     edges = np.unique(np.quantile(total, np.linspace(0, 1, STRATA + 1)[1:-1], method="inverted_cdf"))
     stratum = np.searchsorted(edges, total)
-    y = of["began_ns"].to_numpy(np.float64) / 1e6
+    y = answers["began_ns"].to_numpy(np.float64) / 1e6
     sizes = np.stack([np.bincount(stratum[hit == kind], minlength=STRATA) for kind in (True, False)])
     kept = np.flatnonzero(sizes.min(axis=0) >= IN_STRATUM)
     if not len(kept):
@@ -80,14 +81,22 @@ def _strata(of: pd.DataFrame) -> EqualLengthEffect | None:
     differences = [_difference(y[rows], hit[rows], stratum[rows], kept) for rows in drawn]
     low, high = np.nanquantile(differences, ENDS)
     hits, misses = sizes[:, kept].sum(axis=1)
-    return EqualLengthEffect(len(kept), int(hits), int(misses), value, float(low), float(high))
+    return EqualLengthEffect(
+        strata=len(kept),
+        hits=int(hits),
+        misses=int(misses),
+        value=value,
+        low=float(low),
+        high=float(high),
+    )
 
 
 def _difference(y: Floats, hit: Mask, stratum: Ints, kept: Ints) -> float:
     """Weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
     sums = weights = 0.0
     for one in kept:
-        hits, others = y[(stratum == one) & hit], y[(stratum == one) & ~hit]
+        hits = y[(stratum == one) & hit]
+        others = y[(stratum == one) & ~hit]
         if len(hits) and len(others):
             weight = len(hits) * len(others) / (len(hits) + len(others))
             sums += weight * float(np.median(others) - np.median(hits))

@@ -6,6 +6,7 @@ fits, since earlier ones are more certain, or hide the later ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,16 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache.calls import CacheSettings
 
-SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
-EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
-FIRST, NO_CACHE, UNEXPLAINED = "first", "no_cache", "unexplained"
+SALTED = "salted"
+BELOW_MINIMUM = "below_minimum"
+UNSTABLE = "unstable"
+RACE = "race"
+EXPIRED = "expired"
+LOOKBACK = "lookback"
+PARAMETER = "parameter"
+FIRST = "first"
+NO_CACHE = "no_cache"
+UNEXPLAINED = "unexplained"
 MOST_BYTES = 5
 
 
@@ -37,8 +45,11 @@ CAUSES = (
 )  # fmt: skip
 
 
+EVIDENCE = {cause: evidence for cause, evidence, _ in CAUSES}
+ADVICE = {cause: advice for cause, _, advice in CAUSES}
+
 # Reasons that a target gives, and what to do about them. Source: Anthropic's types of `diagnostics.cache_miss_reason`.
-ADVICE = {
+ADVICE_OF_TARGET = {
     "model_changed": "keep model and speed constant",
     "system_changed": "keep the system prompt constant",
     "tools_changed": "keep the tools and their order constant",
@@ -112,27 +123,33 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) ->
 
 def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
     """Counts by cause: the target's reasons, most frequent first, then ours in the order of CAUSES."""
+    by_target = reasoned(calls)
     unread = calls["created"] + calls["uncached"]
-    has_reason = reasoned(calls)
-    missed = calls["cache_missed_input_tokens"].fillna(unread)
-    counted = [
-        _miss(reason, has_reason & (cause == reason), calls["hit"], missed, by_target=True)
-        for reason in calls.loc[has_reason, "cache_miss_reason"].value_counts().index
-    ]
-    for name, *_ in CAUSES:
-        counted.append(_miss(name, ~has_reason & (cause == name), calls["hit"], unread))
-    return [miss for miss in counted if miss.calls]
-
-
-def _miss(
-    name: str, mask: pd.Series[bool], hit: pd.Series[bool], tokens: pd.Series[float], *, by_target: bool = False
-) -> Miss:  # fmt: skip
-    return Miss(name, int(mask.sum()), int((mask & hit).sum()), int(tokens[mask].sum()), by_target)
+    tokens = calls["cache_missed_input_tokens"].where(by_target).fillna(unread)
+    missed = pd.DataFrame({"cause": cause, "hit": calls["hit"], "tokens": tokens})
+    counted = []
+    for is_reason, names in (
+        (True, calls.loc[by_target, "cache_miss_reason"].value_counts().index),
+        (False, EVIDENCE),
+    ):
+        groups = dict(iter(missed[by_target == is_reason].groupby("cause")))
+        for name in names:
+            if name not in groups:
+                continue
+            group = groups[name]
+            miss = Miss(
+                cause=name,
+                calls=len(group),
+                partly=int(group["hit"].sum()),
+                tokens=int(group["tokens"].sum()),
+                by_target=is_reason,
+            )
+            counted.append(miss)
+    return counted
 
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
     """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
-    differing = calls.loc[cause == UNSTABLE, "first_difference"]
-    values, counts = np.unique(differing, return_counts=True)
-    found = [(int(byte), int(n)) for byte, n in zip(values, counts, strict=True)]
-    return sorted(found, key=lambda one: (-one[1], one[0]))[:MOST_BYTES]
+    differing = calls.loc[cause == UNSTABLE, "first_difference"].astype(int)
+    frequent = Counter(differing.tolist()).items()
+    return sorted(frequent, key=lambda item: (-item[1], item[0]))[:MOST_BYTES]

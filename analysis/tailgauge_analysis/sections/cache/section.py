@@ -21,7 +21,8 @@ from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import (
     ADVICE,
-    CAUSES,
+    ADVICE_OF_TARGET,
+    EVIDENCE,
     NOT_KNOWN,
     RACE,
     Miss,
@@ -35,7 +36,7 @@ from tailgauge_analysis.text.formatting import bin_name, count, ms, plain, plura
 from tailgauge_analysis.text.json_values import Json, number, table, tables
 from tailgauge_analysis.text.picture import POINTS, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Cell, Section, Table, Value
+from tailgauge_analysis.text.section import Section, Table, Value
 
 KEY = ""
 COMPUTED = (
@@ -49,21 +50,19 @@ RATES = (
     ("Token hit rate", "read / (read + written + uncached)"),
     ("Cacheable hit rate", "read / (read + written)"),
     ("Call hit rate", "calls that read something"),
-    ("Full hit rate", "calls that read something and wrote nothing"),
     (AMPLIFICATION, "tokens written / tokens of different texts"),
 )
 MOST_CAUSES = 3  # in a sentence
 BY_TARGET = "the target says so"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverTime:
-    """By the time of sending: the share of input tokens read, and the input cost over that without a cache; NaN if unknown."""
+    """The share of input tokens read, by the time of sending; NaN if unknown."""
 
     width_s: int
     at_s: Floats
     read_share: Floats
-    cost_share: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,6 @@ class Cache:
     token_hit: shares.Share
     cacheable_hit: shares.Share
     request_hit: shares.Share
-    full_hit: shares.Share
     write_amplification: shares.Share
     misses: list[Miss]
     unordered: int
@@ -96,8 +94,7 @@ class Cache:
     @property
     def rates(self) -> tuple[shares.Share, ...]:
         """In the order of RATES."""
-        hits = (self.token_hit, self.cacheable_hit, self.request_hit, self.full_hit)
-        return (*hits, self.write_amplification)
+        return (self.token_hit, self.cacheable_hit, self.request_hit, self.write_amplification)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +148,6 @@ def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], pric
         token_hit=shares.token_hit(counted),
         cacheable_hit=shares.cacheable_hit(counted),
         request_hit=shares.request_hit(counted),
-        full_hit=shares.full_hit(counted),
         write_amplification=shares.write_amplification(counted),
         misses=misses(counted, cause),
         unordered=int((counted["unordered"] & (cause == RACE)).sum()),
@@ -161,7 +157,7 @@ def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], pric
         worth=effect.cache_effect(counted),
         cost=spent,
         no_cost="" if spent else prices.why or "no price for the models of these calls",
-        over_time=_over_time(counted, spent),
+        over_time=_over_time(counted),
     )
 
 
@@ -189,36 +185,39 @@ def _by_engine(run: Json) -> EngineCache | None:
     return EngineCache(engine=engine, read_tokens=read, prompt_tokens=prompt)
 
 
-def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
-    at_s = np.nan_to_num(of["sent_at_ns"].to_numpy(np.float64) / 1e9)
+def _over_time(calls: pd.DataFrame) -> OverTime:
+    at_s = np.nan_to_num(calls["sent_at_ns"].to_numpy(np.float64) / 1e9)
     step = width(float(at_s.max()))
     bins = np.clip(at_s // step, 0, MOST_BINS).astype(np.int64)  # a damaged row may have any time
-
-    def total(values: Floats) -> Floats:
-        return np.bincount(bins, values).astype(np.float64)
-
-    with np.errstate(divide="ignore", invalid="ignore"):
-        read = total(of["read"].to_numpy(np.float64)) / total(of["total"].to_numpy(np.float64))
-        saved = total(spent.saved_each) / total(spent.without_each) if spent else np.full(len(read), np.nan)
-    middle = ((np.arange(len(read)) + 0.5) * step).astype(np.float64)
-    return OverTime(step, middle, read, 1 - saved)
+    read = np.bincount(bins, calls["read"])
+    total = np.bincount(bins, calls["total"])
+    shares = np.divide(read, total, out=np.full(len(read), np.nan), where=total > 0)
+    middle = (np.arange(len(read)) + 0.5).astype(np.float64) * step
+    return OverTime(width_s=step, at_s=middle, read_share=shares)
 
 
 def section(use: CacheUse) -> Section | None:
     """Return the section; None where no traffic involves a cache."""
-    found = use.cache
-    if not found:
+    entries = use.cache
+    if not entries:
         return _section_by_engine(use.by_engine) if use.by_engine else None
-    facts, listed = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
-    for one in found:
-        of = f" ({plain(one.traffic, 80)})" if len(found) > 1 else ""
-        listed += (_rates(one, of), _misses(one, of))
-    kept = tuple(one for one in listed if one.rows)
+    by_name = {plain(entry.traffic, 80): list(_facts(entry)) for entry in entries}
+    facts, listed = side_by_side("By traffic", by_name)
+    for entry in entries:
+        name = f" ({plain(entry.traffic, 80)})" if len(entries) > 1 else ""
+        listed += (_rates(entry, name), _misses(entry, name))
+    formulas = [f"{title}: {formula}." for title, formula in RATES]
+    lines = [line for entry in entries for line in _brief(entry, several=len(entries) > 1)]
     return Section(
-        "cache", "Prompt cache", " ".join(map(sentence, found)), facts, kept, (*_reads_over_time(found), *_ttft(found)),
-        computed=(*COMPUTED, *(f"{title}: {formula}." for title, formula in RATES)),
-        brief=tuple(line for one in found for line in _brief(one, several=len(found) > 1)),
-    )  # fmt: skip
+        name="cache",
+        title="Prompt cache",
+        answer=" ".join(map(sentence, entries)),
+        facts=facts,
+        tables=tuple(table for table in listed if table.rows),
+        figures=(*_reads_over_time(entries), *_ttft(entries)),
+        computed=(*COMPUTED, *formulas),
+        brief=tuple(lines),
+    )
 
 
 def _section_by_engine(counted: EngineCache) -> Section:
@@ -233,7 +232,8 @@ def _section_by_engine(counted: EngineCache) -> Section:
 
 def sentence(one: Cache) -> str:
     """How much was read, what it saved, and what most misses came from."""
-    name, hit = plain(one.traffic, 80), one.token_hit
+    name = plain(one.traffic, 80)
+    hit = one.token_hit
     if hit.value is None:
         return f"{name}: the target reports no token usage."
     text = f"{name}: {share(hit.value)} of input tokens read from the cache{_between(hit)}"
@@ -253,7 +253,8 @@ def _between(of: shares.Share) -> str:
 
 def _saved(one: Cache) -> str:
     """`-74% (95% CI -76% – -70%)`; empty where no price is known."""
-    if not one.cost or not (part := one.cost.saved_share).value:
+    part = one.cost.saved_share if one.cost else None
+    if part is None or not part.value:
         return ""
     ends = sorted(-end for end in (part.low, part.high) if end is not None)
     sure = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
@@ -267,7 +268,8 @@ def _reasons(one: Cache) -> str:
 
 def _brief(one: Cache, *, several: bool) -> Iterator[str]:
     """For the terminal."""
-    name, hit = f"{plain(one.traffic, 40)}: " if several else "", one.token_hit
+    name = f"{plain(one.traffic, 40)}: " if several else ""
+    hit = one.token_hit
     if hit.value is None:
         return
     part = one.cost.saved_share.value if one.cost else None
@@ -285,30 +287,44 @@ def _misses_of(n: int) -> str:
     return f"{count(n)} {'miss' if n == 1 else 'misses'}"
 
 
-def _rates(one: Cache, of: str) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for (title, _), rate in zip(RATES, one.rates, strict=True):
-        value, ends = share(rate.value), share_range(rate.low, rate.high)
-        if title == AMPLIFICATION:
-            value, ends = _times(rate.value), f"{_times(rate.low)} – {_times(rate.high)}"
-        rows.append((title, Value(value, ends if rate.low is not None else rate.why), count(rate.n)))
-    return Table(f"Hit rates{of}", ("rate", "value", "calls"), tuple(rows))
+def _rates(entry: Cache, name: str) -> Table:
+    columns = (
+        ("rate", lambda row: row[0]),
+        ("value", lambda row: _rate_cell(*row)),
+        ("calls", lambda row: count(row[1].n)),
+    )
+    titles = [title for title, _ in RATES]
+    return Table.of(f"Hit rates{name}", zip(titles, entry.rates, strict=True), columns)
+
+
+def _rate_cell(title: str, rate: shares.Share) -> Value:
+    value = share(rate.value)
+    ends = share_range(rate.low, rate.high)
+    if title == AMPLIFICATION:
+        value = _times(rate.value)
+        ends = f"{_times(rate.low)} – {_times(rate.high)}"
+    return Value(value, rate.why if rate.low is None else ends)
 
 
 def _times(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _misses(one: Cache, of: str) -> Table:
-    why = {name: (evidence, advice) for name, evidence, advice in CAUSES}
-    rows = []
-    for miss in one.misses:
-        of_target = (BY_TARGET, ADVICE.get(miss.cause, NOT_KNOWN))
-        texts = of_target if miss.by_target else why[miss.cause]
-        numbers = (count(miss.calls), count(miss.partly), count(miss.tokens))
-        rows.append((_cause_name(miss), *numbers, *texts))
-    header = ("cause", "calls", "partly", "tokens not read", "evidence", "what to do")
-    return Table(f"Misses by cause{of}", header, tuple(rows), prose=(4, 5))
+def _misses(entry: Cache, name: str) -> Table:
+    columns = (
+        ("cause", _cause_name),
+        ("calls", lambda miss: count(miss.calls)),
+        ("partly", lambda miss: count(miss.partly)),
+        ("tokens not read", lambda miss: count(miss.tokens)),
+        ("evidence", lambda miss: BY_TARGET if miss.by_target else EVIDENCE[miss.cause]),
+        (
+            "what to do",
+            lambda miss: (
+                ADVICE_OF_TARGET.get(miss.cause, NOT_KNOWN) if miss.by_target else ADVICE[miss.cause]
+            ),
+        ),
+    )
+    return Table.of(f"Misses by cause{name}", entry.misses, columns, prose=(4, 5))
 
 
 def _facts(one: Cache) -> Iterator[tuple[str, str]]:
@@ -340,7 +356,8 @@ def _expiry(one: shares.Expiry) -> str:
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
-    unit, part = cost.unit, cost.saved_share
+    unit = cost.unit
+    part = cost.saved_share
     unknown = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
     if cost.by_asked:
         unknown += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"
@@ -349,13 +366,6 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{unknown}"
     saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
     yield "Saved by the cache", f"{saved}{_between(part)}"
-    here = f" (here {share(cost.hit_share_of_cached)} and {cost.uses_per_write or 0:,.3g})"
-    for one in cost.break_even:
-        text = "never: a read costs as much as no cache"
-        if one.hit_share is not None and one.uses is not None:
-            text = f"{share(float(one.hit_share))} of cached tokens read, or {one.uses} uses per write"
-            text += here if cost.uses_per_write else ""
-        yield f"Break-even, {one.model}, {one.ttl}", text
 
 
 def _money(value: Fraction, unit: str) -> str:
@@ -367,28 +377,21 @@ def _money(value: Fraction, unit: str) -> str:
 WIDE = 20  # the slowest TTFT, in fastest ones, from which their axis is logarithmic
 
 
-def _reads_over_time(found: Sequence[Cache]) -> Iterator[Picture]:
+def _reads_over_time(entries: Sequence[Cache]) -> Iterator[Picture]:
     """Draw a line for each traffic table, where one spans several bins."""
-    if not any(len(one.over_time.at_s) > 2 for one in found):
+    if not any(len(entry.over_time.at_s) > 2 for entry in entries):
         return
     reads = []
-    costs = []
-    for one in found:
-        name = plain(one.traffic, 40)
-        over_time = one.over_time
-        read = 100 * over_time.read_share
-        cost = 100 * over_time.cost_share
-        reads.append(PlotCurve(over_time.at_s, read, name, steps="hvh", hover="%{y:.3~g}%"))
-        costs.append(PlotCurve(over_time.at_s, cost, name, steps="hvh", hover="%{y:.3~g}%"))
-    step = bin_name(max(one.over_time.width_s for one in found))
+    for entry in entries:
+        read = 100 * entry.over_time.read_share
+        name = plain(entry.traffic, 40)
+        reads.append(PlotCurve(entry.over_time.at_s, read, name, steps="hvh", hover="%{y:.3~g}%"))
+    step = bin_name(max(entry.over_time.width_s for entry in entries))
     yield Picture(
         name="cache-over-time",
-        title="Cache reads and input cost over time",
+        title="Cache reads over time",
         caption=f"One point per {step}, by the time of sending, warm-up included.",
-        panels=(
-            Panel("input tokens<br>read (%)", reads, scale="percent"),
-            Panel("input cost (% of<br>without a cache)", costs),
-        ),
+        panels=(Panel("input tokens<br>read (%)", reads, scale="percent"),),
     )
 
 

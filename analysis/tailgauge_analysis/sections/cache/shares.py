@@ -21,7 +21,8 @@ from tailgauge_analysis.stats.quantiles import Floats
 
 FEW = 20
 REPS = 500
-TOO_FEW, NONE_MARKED = "too few calls for an interval", "the target does not report cache writes"
+TOO_FEW = "too few calls for an interval"
+NONE_MARKED = "the target does not report cache writes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,6 @@ def cacheable_hit(calls: pd.DataFrame) -> Share:
 def request_hit(calls: pd.DataFrame) -> Share:
     """Share of the calls that read something."""
     return _of_calls(calls["hit"])
-
-
-def full_hit(calls: pd.DataFrame) -> Share:
-    """Share of the calls that read something and wrote nothing."""
-    return _of_calls(calls["hit"] & (calls["created"] == 0))
 
 
 def write_amplification(calls: pd.DataFrame) -> Share:
@@ -90,14 +86,16 @@ def _read_of(calls: pd.DataFrame, tokens: pd.Series[int]) -> Share:
 
 
 def _ratio(over: Floats, under: Floats) -> Share:
-    value, n = float(over.sum() / under.sum()), len(over)
+    value = float(over.sum() / under.sum())
+    n = len(over)
     if n < FEW:
         return Share(value, None, None, n, TOO_FEW)
     return Share(value, *ratio(over, under, reps=REPS), n)
 
 
 def _of_calls(yes: pd.Series[bool]) -> Share:
-    n, k = len(yes), int(yes.sum())
+    n = len(yes)
+    k = int(yes.sum())
     if not n:
         return Share(None, None, None, 0, "no calls")
     if k in {0, n}:

@@ -18,7 +18,8 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.json_values import Json, table, tables
 
-ALL, SEQUENTIAL = "all", "sequential"
+ALL = "all"
+SEQUENTIAL = "sequential"
 
 
 @dataclass(frozen=True, slots=True)

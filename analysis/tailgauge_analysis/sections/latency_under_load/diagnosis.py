@@ -25,7 +25,11 @@ from tailgauge_analysis.stats.quantiles import Floats, rank
 from tailgauge_analysis.text.formatting import ms, share, share_range
 from tailgauge_analysis.text.json_values import one_of
 
-INPUT, OUTPUT, BOTH, HEALTHY_RUN, UNKNOWN = "input", "output", "both", "healthy", "unknown"
+INPUT = "input"
+OUTPUT = "output"
+BOTH = "both"
+HEALTHY_RUN = "healthy"
+UNKNOWN = "unknown"
 SLOW = 0.95
 HEALTHY = 1.5
 FEWEST = 20
@@ -80,7 +84,8 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     if count < FEWEST:
         why = f"Not enough slow requests to explain the tail ({count} beyond p95, {FEWEST} needed)."
         return Diagnosis(UNKNOWN, n, count, sentence=why)
-    after, typical = whole - before, float(np.median(whole[slow]))
+    after = whole - before
+    typical = float(np.median(whole[slow]))
     early = before[slow] - np.median(before)
     over = early + after[slow] - np.median(after)
     lengths, paces = _times(after, tokens, slow)
@@ -91,9 +96,11 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     low, high = ratio(early, over, reps=REPS)
     kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
     where = {INPUT: "input", OUTPUT: f"output{_cause(lengths, paces)}", BOTH: "input and output"}[kind]
-    side, shown = "before", (part, low, high)
+    side = "before"
+    shown = (part, low, high)
     if kind == OUTPUT:
-        side, shown = "after", (1 - part, 1 - high, 1 - low)
+        side = "after"
+        shown = (1 - part, 1 - high, 1 - low)
     value, *ends = (min(1.0, max(0.0, v)) for v in shown)
     extra = f"{share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5%"
     medians = f"(median {ms(typical)} ms, of all requests {ms(p50)} ms)"

@@ -4,7 +4,6 @@ Attempts are of the steady stage, each compared with those of the same call (the
 one worker's clock.
 
     violation      an attempt sent before t_429 + retry-after of a 429 of the same call that had arrived by then
-    margin         how much too early that was; negative for an attempt that was late enough
     amplification  A = attempts / calls, counting first attempts and retries
 """
 
@@ -20,7 +19,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
+from tailgauge_analysis.stats.quantiles import Floats, Mask
 
 TRIES = (schema.PRIMARY, schema.RETRY)
 
@@ -37,28 +36,19 @@ class RetryAfter:
     asked_max_s: float | None
     violations: Proportion
     """of the attempts after a 429 of the same call that named a time"""
-    early_p50_s: float | None
-    early_max_s: float | None
 
 
 def retry_after(attempts: pd.DataFrame) -> RetryAfter:
     """Compare attempts in order of sending with the headers of those before."""
-    is_429 = refused(attempts)
-    is_named = has_retry_after(attempts)
-    by_reset = attempts["retry_after_s"].notna().to_numpy() & ~is_named
-    named_s = np.sort(attempts.loc[is_429 & is_named, "retry_after_s"].dropna().to_numpy(np.float64))
-    early = early_s(attempts)
-    wrong = np.sort(early[early > 0])
-    asked_p50_s, asked_max_s = _middle_and_last(named_s)
-    early_p50_s, early_max_s = _middle_and_last(wrong)
+    refusals = attempts[refused(attempts)]
+    is_named = has_retry_after(refusals)
+    named_s = refusals.loc[is_named, "retry_after_s"]
     return RetryAfter(
-        with_header=proportion(is_named[is_429]),
-        with_reset=proportion(by_reset[is_429]),
-        asked_p50_s=asked_p50_s,
-        asked_max_s=asked_max_s,
-        violations=proportion(early > 0),
-        early_p50_s=early_p50_s,
-        early_max_s=early_max_s,
+        with_header=proportion(is_named),
+        with_reset=proportion(refusals["retry_after_s"].notna().to_numpy() & ~is_named),
+        asked_p50_s=float(named_s.quantile(0.5, "lower")) if len(named_s) else None,
+        asked_max_s=float(named_s.max()) if len(named_s) else None,
+        violations=proportion(early_s(attempts) > 0),
     )
 
 
@@ -71,11 +61,6 @@ class Amplification:
     observed: float
     low: float
     high: float
-
-
-def _middle_and_last(ascending: Floats) -> tuple[float | None, float | None]:
-    n = len(ascending)
-    return (float(ascending[rank(n, 0.5) - 1]), float(ascending[-1])) if n else (None, None)
 
 
 def has_retry_after(attempts: pd.DataFrame) -> Mask:

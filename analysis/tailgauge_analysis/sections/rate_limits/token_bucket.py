@@ -28,18 +28,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.random import Generator
 
-from tailgauge.rows import schema
-from tailgauge_analysis.sections.rate_limits.costs import Costs, ordered
+from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import ENDS, NORMAL_975, Floats
 
 MOST = 20_000  # decisions to fit; of more those around the first 429
 GRID = 120
 ROUNDS = 4
-STEPS = 16
+STEPS = 17
+HALVINGS = 40
 SPAN = (0.2, 20.0)  # rates tried, relative to the mean admitted rate
 TOLERATED = 0.05  # of the refusals: how many more a bucket named by headers may leave unexplained
 UNEXPLAINED = 0.2  # of the refusals: above this the model is rejected
@@ -56,23 +55,21 @@ BLOCKS = 20
 FEWEST = 20  # calls
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A bucket; `low` and `high` of the rate are None where the run does not bound it."""
+    """A bucket; `rate_low` and `rate_high` are None where the run does not bound the rate."""
 
     rate: float
     rate_low: float | None
     rate_high: float | None
-    burst: float
     burst_low: float
     burst_high: float
-    decisions: int
     refused: int
     unexplained: int
     allowed: int  # most unexplained decisions of a bucket that is still possible
 
     def tolerates(self, unexplained: int) -> bool:
-        """Whether a bucket named by headers agrees with the decisions, with so many of them unexplained."""
+        """Return whether a bucket named by headers agrees with the decisions, with so many of them unexplained."""
         return unexplained <= max(self.allowed, self.unexplained + TOLERATED * self.refused)
 
     @property
@@ -82,53 +79,38 @@ class Fit:
 
 
 def lacking(at_s: Floats, charge: Floats, rate: float) -> Floats:
-    """What the bucket lacks just before each event."""
-    level = np.cumsum(charge) - charge - rate * (at_s - at_s[0]) if len(at_s) else np.empty(0)
+    """Return what the bucket lacks just before each event."""
+    level = np.cumsum(charge) - charge - rate * (at_s - at_s[:1])
     return level - np.minimum.accumulate(level)
 
 
-def stretch(costs: Costs) -> Costs:
-    """At most MOST events: those around the first refusal."""
-    return costs.around(costs.refused, MOST)
-
-
-def sides(costs: Costs, rate: float) -> tuple[Floats, Floats]:
-    """m + c of the admitted and of the refused calls."""
-    wanted = lacking(costs.at_s, costs.charge, rate) + costs.need
-    return wanted[costs.decided & ~costs.refused], wanted[costs.decided & costs.refused]
-
-
-def envelope(costs: Costs, rate: float) -> float:
-    """b_hat: the least burst that admits what was admitted."""
-    admitted, _ = sides(costs, rate)
-    return float(admitted.max(initial=0.0))
-
-
 def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
-    """Fewest decisions that no burst explains at this rate, and the bursts that leave as few: from, below."""
-    admitted, refused = sides(costs, rate)
-    low, high = float(admitted.max(initial=0.0)), float(refused.min(initial=math.inf))
+    """Return the fewest decisions that no burst explains at this rate, and the bursts that leave as few: from, below."""
+    wanted = lacking(costs.at_s, costs.charge, rate) + costs.need
+    admitted = np.sort(wanted[costs.decided & ~costs.refused])
+    refused = np.sort(wanted[costs.decided & costs.refused])
+    low = float(admitted.max(initial=0.0))
+    high = float(refused.min(initial=math.inf))
     if low + _LESS < high:
         return 0, low, high
     values = np.sort(np.concatenate((admitted, refused)))
-    above = len(admitted) - np.searchsorted(np.sort(admitted), values + _CLOSE, side="right")
-    below = np.searchsorted(np.sort(refused), values + _CLOSE, side="right")
+    above = len(admitted) - np.searchsorted(admitted, values + _CLOSE, side="right")
+    below = np.searchsorted(refused, values + _CLOSE, side="right")
     wrong = above + below
     best = int(np.argmin(wrong))
     beyond = values[values > values[best] + _CLOSE]
-    return int(wrong[best]), float(values[best]), float(beyond[0]) if len(beyond) else float(values[best])
+    return int(wrong[best]), float(values[best]), float(beyond[0] if len(beyond) else values[best])
 
 
 def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
-    """The bucket behind the decisions; None without a refusal, or with no more than one moment to look at.
+    """Return the bucket behind the decisions; None without a refusal, or with no more than one moment to look at.
 
     A call may have been decided up to `decision_lag_s` after it was sent: intervals are wider by what a bucket regains in it.
     """
-    costs = stretch(costs)
-    n, refused = int(costs.decided.sum()), int(costs.refused.sum())
-    span = float(costs.at_s[-1] - costs.at_s[0]) if n else 0.0
-    mean = float(costs.charge.sum()) / span if span > 0 else 0.0
-    if not refused or mean <= 0:
+    costs = costs.around(costs.refused, MOST)
+    refused_at_s = costs.at_s[costs.refused]
+    mean = costs.mean_per_s
+    if not len(refused_at_s) or not mean:
         return None
     unexplained: dict[float, int] = {}
 
@@ -139,68 +121,77 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
 
     rates = np.concatenate((np.geomspace(SPAN[0] * mean, SPAN[1] * mean, GRID), _slopes(costs)))
     for _ in range(ROUNDS):  # between the best and its neighbours, ever closer
-        for rate in rates:
-            wrong(float(rate))
+        for rate in rates.tolist():
+            wrong(rate)
         best = min(unexplained, key=lambda rate: (unexplained[rate], abs(rate - mean)))
-        tried = np.array(sorted(unexplained))
-        at = int(np.searchsorted(tried, best))
-        rates = np.linspace(tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)], GRID // 4)
+        tried = sorted(unexplained)
+        place = tried.index(best)
+        rates = np.linspace(tried[max(0, place - 1)], tried[min(len(tried) - 1, place + 1)], GRID // 4)
     allowed = _allowed(wrong(best))
-    from_rate, to_rate = (_edge(wrong, best, of_mean * mean, allowed) for of_mean in SPAN)
-    if wrong(best) == 0:  # anywhere between the ends will do: take the middle
-        middle = ((from_rate or best) + (to_rate or best)) / 2
-        best = middle if wrong(middle) == 0 else best
-    missed, burst_low, burst_high = bursts(costs, best)
-    outer = [bursts(costs, end)[1:] for end in (from_rate, to_rate) if end is not None]
-    lows, highs = zip((burst_low, burst_high), *outer, strict=True)
-    refused_at, unsure = costs.at_s[costs.refused], best * decision_lag_s
-    drift = unsure / max(1.0, float(refused_at[-1] - refused_at[0]))
+    low = _edge(wrong, best, SPAN[0] * mean, allowed)
+    high = _edge(wrong, best, SPAN[1] * mean, allowed)
+    middle = ((low or best) + (high or best)) / 2
+    if wrong(best) == wrong(middle) == 0:  # anywhere between the ends will do
+        best = middle
+    possible = [bursts(costs, rate) for rate in (best, low, high) if rate is not None]
+    unsure = best * decision_lag_s
+    drift = unsure / max(1.0, float(refused_at_s[-1] - refused_at_s[0]))
     return Fit(
-        best, None if from_rate is None else from_rate - drift, None if to_rate is None else to_rate + drift,
-        (burst_low + burst_high) / 2, max(0.0, min(lows) - unsure), max(highs) + unsure, n, refused, missed, allowed,
-    )  # fmt: skip
+        rate=best,
+        rate_low=None if low is None else low - drift,
+        rate_high=None if high is None else high + drift,
+        burst_low=max(0.0, min(burst_low for _, burst_low, _ in possible) - unsure),
+        burst_high=max(burst_high for *_, burst_high in possible) + unsure,
+        refused=len(refused_at_s),
+        unexplained=wrong(best),
+        allowed=allowed,
+    )
 
 
 def _slopes(costs: Costs) -> Floats:
-    """Candidate rates: admitted cost per second from one refusal to a later one.
+    """Return candidate rates: the most that was admitted per second from one refusal to a later one, by distance.
 
     At a refusal less than c is left, so not more than c + rate * dt is admitted from there on, and if the bucket is not
     full in between, not less than rate * dt - c up to the next: the steepest slopes lie close to the rate.
     """
-    at = np.flatnonzero(costs.refused)
-    t, admitted, need = costs.at_s[at], np.cumsum(costs.charge)[at], costs.need[at]
-    tried = []
-    ahead = 1
-    while ahead < len(at):
-        dt, cost = t[ahead:] - t[:-ahead], admitted[ahead:] - admitted[:-ahead]
-        slope = np.where(dt > 0, cost / np.where(dt > 0, dt, 1.0), 0.0)
-        top = int(np.argmax(slope))
-        if slope[top] > 0:
-            width = float(need.max()) / dt[top]
-            tried.append(np.linspace(max(slope[top] - width, slope[top] / 2), slope[top] + width, STEPS + 1))
-        ahead *= 2
-    return np.concatenate([np.empty(0), *tried])
+    refusals = costs.only(costs.refused)
+    admitted = np.cumsum(costs.charge)[costs.refused]
+    candidates = [np.empty(0)]
+    for ahead in 2 ** np.arange(math.ceil(math.log2(len(admitted)))):
+        seconds = refusals.at_s[ahead:] - refusals.at_s[:-ahead]
+        charge = admitted[ahead:] - admitted[:-ahead]
+        slopes = np.divide(charge, seconds, out=np.zeros(len(charge)), where=seconds > 0)
+        steepest = int(np.argmax(slopes))
+        slope = slopes[steepest]
+        if slope > 0:
+            width = refusals.need.max() / seconds[steepest]
+            candidates.append(np.linspace(max(slope - width, slope / 2), slope + width, STEPS))
+    return np.concatenate(candidates)
 
 
 def _allowed(fewest: int) -> int:
-    """Most unexplained decisions of a rate that is still possible: the largest w of the inequality above."""
+    """Return the most unexplained decisions of a rate that is still possible: the largest w of the inequality above."""
     if not fewest:
         return 0
     return fewest + math.floor((NORMAL_975**2 + math.sqrt(NORMAL_975**4 + 8 * NORMAL_975**2 * fewest)) / 2)
 
 
 def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:
-    """How far towards `end` a rate is possible; None if as far as that."""
+    """Return how far towards `end` a rate is possible; None if as far as that."""
     if wrong(end) <= allowed:
         return None
-    good, bad = best, end
-    for _ in range(40):
-        middle = (good + bad) / 2
-        good, bad = (middle, bad) if wrong(middle) <= allowed else (good, middle)
-    return good
+    possible = best
+    impossible = end
+    for _ in range(HALVINGS):
+        middle = (possible + impossible) / 2
+        if wrong(middle) <= allowed:
+            possible = middle
+        else:
+            impossible = middle
+    return possible
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
     """The factor; None with a reason, `high` None where it is more than MOST_FACTOR."""
 
@@ -211,74 +202,82 @@ class Growth:
     why: str | None = None
 
 
-def offered_load(costs: Costs, attempts: pd.DataFrame) -> Costs:
-    """The trace without retries, each first attempt charged as if it had been admitted."""
-    first = (attempts["cause"] != schema.RETRY).to_numpy(np.bool_)[costs.attempt]
-    charge = np.where(costs.refused, np.nan_to_num(costs.need), costs.charge)
-    return replace(costs, charge=charge).only(first)
-
-
 def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Growth:
-    """g* for a burst that is known to lie within `burst` (low, value, high)."""
+    """Return g* for a burst that is known to lie within `burst` (low, value, high)."""
     calls = int(trace.decided.sum())
     if calls < FEWEST:
         return Growth(calls=calls, why=f"fewer than {FEWEST} calls")
     trace = trace.around(lacking(trace.at_s, trace.charge, rate), MOST_CALLS)
     rng = np.random.default_rng(SEED)
-    span = float(trace.at_s[-1] - trace.at_s[0])
-    mean = float(trace.charge.sum()) / span if span > 0 else 0.0
-    if mean <= 0:
+    mean = trace.mean_per_s
+    if not mean:
         return Growth(calls=calls, why="all calls were sent at one moment")
-    copies = int(min(MOST_FACTOR, max(1, np.ceil((rate * span + burst[2]) / (mean * span)))))
-    block = max(1.0, span / BLOCKS)  # half a block of the resampling
-    values = [_factor(trace, rate, burst[1], copies, block, rng) for _ in range(DRAWS)]
+    most = np.ceil((rate * trace.seconds + burst[2]) / (mean * trace.seconds))
+    copies = int(np.clip(most, 1, MOST_FACTOR))
+    block = max(1.0, trace.seconds / BLOCKS)  # half a block of the resampling
+
+    def factors(traces: list[Costs], size: float) -> list[float]:
+        return [_factor(part, rate, size, copies=copies, block=block, rng=rng) for part in traces]
+
+    value = float(np.median(factors([trace] * DRAWS, burst[1])))
     reps = int(np.clip(WORK // (len(trace.at_s) * copies), *REPS))
     drawn = [_resampled(trace, 2 * block, rng) for _ in range(reps)]
-    sizes = ([_factor(one, rate, size, copies, block, rng) for one in drawn] for size in (burst[0], burst[2]))
-    low, high = (float(np.quantile(factors, end)) for factors, end in zip(sizes, ENDS, strict=True))
-    value = float(np.median(values))
+    low = float(np.quantile(factors(drawn, burst[0]), ENDS[0]))
+    high = float(np.quantile(factors(drawn, burst[2]), ENDS[1]))
     if value >= MOST_FACTOR:
-        return Growth(None, min(low, MOST_FACTOR), None, calls, f"more than {MOST_FACTOR}x")
-    return Growth(value, min(low, value), None if high >= MOST_FACTOR else max(high, value), calls, None)
+        return Growth(low=min(low, MOST_FACTOR), calls=calls, why=f"more than {MOST_FACTOR}x")
+    bounded = None if high >= MOST_FACTOR else max(high, value)
+    return Growth(value=value, low=min(low, value), high=bounded, calls=calls)
 
 
 def _resampled(trace: Costs, block: float, rng: Generator) -> Costs:
-    """Blocks of the trace, each beginning anywhere, one after the other; round the end it goes on at the beginning."""
-    begin, span = trace.at_s[0], trace.at_s[-1] - trace.at_s[0]
-    count, parts = max(1, round(span / block)), []
-    for number, start in enumerate(rng.random(count) * span):
-        since = (trace.at_s - begin - start) % span
-        part, at_s = trace.only(since < block), since[since < block] + number * block
-        # Drawn twice, it is two calls.
-        parts.append(replace(part, at_s=at_s, attempt=part.attempt * count + number))
-    return ordered(parts)
+    """Return blocks of the trace, each beginning anywhere, one after the other; round the end it goes on at the beginning."""
+    count = max(1, round(trace.seconds / block))
+    since = trace.at_s - trace.at_s[0]
+    events = []
+    times_s = []
+    calls = []
+    for number, start in enumerate(rng.random(count) * trace.seconds):
+        since_start = (since - start) % trace.seconds
+        part = np.flatnonzero(since_start < block)
+        events.append(part)
+        times_s.append(since_start[part] + number * block)
+        calls.append(trace.attempt[part] * count + number)  # drawn twice, it is two calls
+    at_s = np.concatenate(times_s)
+    drawn = trace.only(np.concatenate(events))
+    return replace(drawn, at_s=at_s, attempt=np.concatenate(calls)).only(np.argsort(at_s, kind="stable"))
 
 
-def _factor(trace: Costs, rate: float, burst: float, copies: int, block: float, rng: Generator) -> float:
-    """g* by bisection. 0 where a single call is too much."""
-    n = len(trace.at_s)
-    if not n:
+def _factor(trace: Costs, rate: float, burst: float, *, copies: int, block: float, rng: Generator) -> float:
+    """Return g* by bisection; 0 where a single call is too much."""
+    if not len(trace.at_s):
         return float(MOST_FACTOR)
-    begin, span = trace.at_s[0], max(float(trace.at_s[-1] - trace.at_s[0]), 1e-9)
-    _, attempt = np.unique(trace.attempt, return_inverse=True)
-    uniform = rng.random((copies, int(attempt.max()) + 1))
+    span = max(trace.seconds, 1e-9)
+    _, call = np.unique(trace.attempt, return_inverse=True)
+    uniform = rng.random((copies, int(call.max()) + 1))
     moves = np.concatenate(([0.0], (2 * rng.random(copies - 1) - 1) * block))
-    since = trace.at_s - begin
-    at = np.concatenate([(since + move) % span if move else since for move in moves])
-    from_g = np.concatenate([number + uniform[number][attempt] for number in range(copies)])
-    order = np.argsort(at, kind="stable")
-    at, from_g = at[order], from_g[order]
-    charge, need = np.tile(trace.charge, copies)[order], np.tile(np.nan_to_num(trace.need), copies)[order]
+    since = trace.at_s - trace.at_s[0]
+    at_s = np.concatenate([since, *((since + move) % span for move in moves[1:])])
+    added_at = np.concatenate([number + uniform[number][call] for number in range(copies)])
+    order = np.argsort(at_s, kind="stable")
+    at_s = at_s[order]
+    added_at = added_at[order]
+    charge = np.tile(trace.charge, copies)[order]
+    need = np.tile(np.nan_to_num(trace.need), copies)[order]
 
-    def passes(g: float) -> bool:
-        there = from_g < g
-        wanted = lacking(at, charge * there, rate) + need
-        return bool((wanted[there] <= burst + 1e-6).all())
+    def passes(factor: float) -> bool:
+        is_there = added_at < factor
+        wanted = lacking(at_s, charge * is_there, rate) + need
+        return bool((wanted[is_there] <= burst + _CLOSE).all())
 
-    low, high = 0.0, float(copies)
-    if passes(high):
-        return high if copies < MOST_FACTOR else float(MOST_FACTOR)
+    if passes(copies):
+        return float(copies)
+    low = 0.0
+    high = float(copies)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if passes(middle) else (low, middle)
+        if passes(middle):
+            low = middle
+        else:
+            high = middle
     return low

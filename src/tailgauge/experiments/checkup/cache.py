@@ -29,8 +29,12 @@ from tailgauge_analysis import (
 READ = float(RELATIVE["read"])
 WRITE = float(RELATIVE["write_5m"])
 FASTER = 1.1  # cold over warm first content: a sign of a cache
-NO_CACHE, BELOW_MINIMUM, UNEXPLAINED = "no_cache", "below_minimum", "unexplained"
-UNSTABLE, EXPIRED, RACE = "unstable", "expired", "race"
+NO_CACHE = "no_cache"
+BELOW_MINIMUM = "below_minimum"
+UNEXPLAINED = "unexplained"
+UNSTABLE = "unstable"
+EXPIRED = "expired"
+RACE = "race"
 NO_USAGE = "the usage has no cached tokens; vLLM adds them with --enable-prompt-tokens-details"
 MOST_EXPIRED = 0.5  # of the calls, even with the longest lifetime: then the prefix is not reused
 

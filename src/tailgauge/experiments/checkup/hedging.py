@@ -61,7 +61,9 @@ def second_call(waits: Floats, *, has_tail: bool = True) -> str:
     for other_place, other in delays[1:]:
         lower = _p99_after(waits, other)
         if lower < (1 - WORTH) * best:
-            place, delay, best = other_place, other, lower
+            place = other_place
+            delay = other
+            best = lower
     now = "no answer" if p99.value == math.inf else f"{ms(p99.value)} ms"
     text = f"a second call after {ms(delay)} ms, the {percentile(place)}, would bring the p99 of the wait from {now} to {ms(best)} ms at best"
     if best > (1 - WORTH) * p99.value:

@@ -52,8 +52,13 @@ class MedianRatio:
     text: str
 
 
-TODAY, LOW_LOAD, AFTER = "today", "low load", "after the burst"
-WHOLE, STREAMED, JOIN, SINGLE = "whole answer", "streamed", "join", "single calls"
+TODAY = "today"
+LOW_LOAD = "low load"
+AFTER = "after the burst"
+WHOLE = "whole answer"
+STREAMED = "streamed"
+JOIN = "join"
+SINGLE = "single calls"
 RATIOS: Mapping[str, MedianRatio] = {
     "not_streamed": MedianRatio(WHOLE, STREAMED, "a whole answer takes {} the time to first content of a streamed one"),
     "fan_out": MedianRatio(JOIN, SINGLE, "the median join takes {} the slowest of as many single calls"),

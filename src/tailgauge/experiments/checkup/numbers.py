@@ -101,8 +101,12 @@ def of_ratio(over: Quantile | None, under: Quantile | None, evidence: str) -> Nu
     """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008)."""
     if over is None or under is None or min(over.n, under.n) < FEWEST:
         return Number(evidence="too few answers")
-    value, low, high = over.value, over.low, over.high
-    by, by_low, by_high = under.value, under.low, under.high
+    value = over.value
+    low = over.low
+    high = over.high
+    by = under.value
+    by_low = under.low
+    by_high = under.high
     if not (value and low and high and by and by_low and by_high):
         return Number(evidence="too few answers", n=over.n)
     ratio = value / by
@@ -243,7 +247,7 @@ def _usual_ms(users: Steady, end: Floats) -> Floats:
     requests = users.requests
     answers = users.attempts[users.attempts["ended"].isin(schema.COMPLETE)].groupby("request_id")
     prompt = requests["request_id"].map(answers[NEW_TOKENS].max().sum(axis=1))
-    prompt = prompt.fillna(prompt.median()).fillna(0.0).to_numpy(np.float64)
+    tokens_in = prompt.fillna(prompt.median()).fillna(0.0).to_numpy(np.float64)
     output = requests["output_tokens"].fillna(requests["asked_output_tokens"]).to_numpy(np.float64)
     usual = np.full(len(end), np.nan)
     for name in requests["traffic"].unique():
@@ -252,7 +256,7 @@ def _usual_ms(users: Steady, end: Floats) -> Floats:
             continue
         columns: dict[str, Floats] = {"one": np.ones(len(rows))}
         if len(rows) >= FEWEST:
-            columns |= {"prompt": prompt[rows], "output": output[rows]}
+            columns |= {"prompt": tokens_in[rows], "output": output[rows]}
         predicted = predicted_quantile(columns, end[rows], 0.5)
         usual[rows] = np.maximum(predicted, LEAST_USUAL * np.median(end[rows]))
     return usual

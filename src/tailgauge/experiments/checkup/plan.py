@@ -50,7 +50,10 @@ LOW = 0.25  # times today's rate, before the burst
 WARMUP = 0.1  # of a probe
 MOST_WARMUP_S = 5.0
 REST_S = 60.0  # before the burst, if the target keeps state
-OUTPUT, LEAVE_AFTER, LEAVE_SHARE = 60, 10, 0.5  # tokens of cancelled answers, chunks before, share
+# Cancelled answers: their tokens, the chunks before a user leaves, the share of users who leave.
+OUTPUT = 60
+LEAVE_AFTER = 10
+LEAVE_SHARE = 0.5
 
 
 class CheckupPlanner(Planner):

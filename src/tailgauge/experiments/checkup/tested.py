@@ -26,7 +26,9 @@ COLD = "cold"
 IDEAL = "marked_and_stable"
 LEGS = "legs"
 LEFT = "left"
-BURST_FROM, BURST_TO = 0.4, 0.7  # of the load probe
+# Where the burst of the load probe begins and ends, as shares of its length.
+BURST_FROM = 0.4
+BURST_TO = 0.7
 
 
 @dataclass(frozen=True, slots=True)

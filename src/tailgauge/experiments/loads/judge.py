@@ -22,7 +22,8 @@ from tailgauge.experiments.loads.run import Exceedance, LoadRun
 from tailgauge.experiments.loads.search import TriedLoad
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS, Proportion, counted, worst_outcome
 
-REFUSALS, BACKLOG = "refusals", "backlog"
+REFUSALS = "refusals"
+BACKLOG = "backlog"
 FEW = 20  # late requests from which a run shows how they depend on each other
 CLOSE = 1.1  # ratio of loads at which late requests depend on each other alike
 CLEAR = 0.5  # of the growth that is seen in nine of ten runs: more fails a load

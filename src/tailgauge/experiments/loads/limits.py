@@ -23,12 +23,14 @@ from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, Run
 from tailgauge.experiments.loads.run import Interval, LoadRun
 from tailgauge_analysis import DECISIONS, NORMAL_975, SEED, Estimate, Floats
 
-CAPACITY, OBJECTIVES = "capacity", "objectives"
+CAPACITY = "capacity"
+OBJECTIVES = "objectives"
 FEWEST = 5  # 429s or overloads by which a limit is taken to bind
 MINUTE_S = 60  # a bucket holds no more than comes back in a minute
 MANY = 30  # requests that a bucket holds; below it is replayed
 RANGE = (0.01, 2.0)  # rates tried, relative to the one that uses all of the refill
-STEPS, STEPS_REPLAYED = 40, 12
+STEPS = 40
+STEPS_REPLAYED = 12
 LEAST = 20  # requests of a window, and windows
 MODEL = 0.02  # relative error of the computed rate
 
@@ -38,7 +40,6 @@ class Limit:
     """A limit: units per second, and in its bucket. `seen`: its bucket was seen empty; `refused`: its 429s in all runs."""
 
     kind: str
-    counted: str
     refused: int
     rate: Interval
     burst: Interval
@@ -156,8 +157,7 @@ def _limits(runs: Runs) -> Iterator[Limit]:
         exact = [bucket.burst for bucket in buckets if bucket.burst.value is not None]
         burst = _common(exact) or _unseen_burst([bucket.burst for bucket in buckets], rate)
         refused = sum(bucket.refused for bucket in buckets)
-        counted = max(buckets, key=lambda bucket: bucket.refused).counted
-        yield Limit(kind, counted, refused, rate, burst, bool(exact) and refused > 0)
+        yield Limit(kind, refused, rate, burst, bool(exact) and refused > 0)
 
 
 def _common(estimates: Sequence[Estimate]) -> Interval | None:
@@ -256,7 +256,8 @@ def sustained(demand: Demand, rate: float, burst: float, refused: float) -> floa
 
 
 def _root(is_too_much: Callable[[float], bool], whole: float, steps: int) -> float:
-    low, high = RANGE[0] * whole, RANGE[1] * whole
+    low = RANGE[0] * whole
+    high = RANGE[1] * whole
     for _ in range(steps):
         middle = math.sqrt(low * high)
         if is_too_much(middle):

@@ -32,11 +32,17 @@ from tailgauge_analysis import CHECKS, FAIL, PASS, figures
 
 SHORTEST_S = 12.0  # of a run
 # Runs that the minutes would have time for, if all were as long as those of a search, or as those between the ends.
-SEARCHES, REFINES = 28, 12
-LONGEST_SEARCH_S, LONGEST_S = 60.0, 120.0
+SEARCHES = 28
+REFINES = 12
+LONGEST_SEARCH_S = 60.0
+LONGEST_S = 120.0
 LONGER = 3.0  # times as long, where requests are few or answers slow
-FEWEST, FILLS = 60, 4.0  # arrivals of a run; times the length of an answer
-WARMUP, MOST_WARMUP = 0.15, 0.3  # of a run
+# A run has so many arrivals at least, and lasts so many answers.
+FEWEST = 60
+FILLS = 4.0
+# The warm-up as a share of a run, and the most that it may be.
+WARMUP = 0.15
+MOST_WARMUP = 0.3
 FILLED = 15.0  # times the bound of an objective: a queue that began empty waits as in the long run
 DRAIN_S = 5.0
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say

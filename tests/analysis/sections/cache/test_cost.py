@@ -12,7 +12,7 @@ import pytest
 from tailgauge.scenario.prices import Price
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
-from tailgauge_analysis.sections.cache.cost import Tariff, cost, even_share, even_uses, no_price, tariff
+from tailgauge_analysis.sections.cache.cost import Tariff, cost, no_price, tariff
 from tailgauge_analysis.sections.cache.effect import cache_effect
 from tailgauge_analysis.sections.cache.misses import Miss, causes, misses
 from tailgauge_analysis.sections.cache.section import _cost as facts_of_cost
@@ -118,9 +118,8 @@ def test_shares_have_their_formulas_and_their_denominator_holds_what_was_written
     assert shares.token_hit(of_calls).value == (39 * 90 + 40) / (40 * 100 + 100)
     assert shares.cacheable_hit(of_calls).value == (39 * 90 + 40) / (41 * 90)
     assert shares.request_hit(of_calls).value == 40 / 41
-    assert shares.full_hit(of_calls).value == 39 / 41
     assert shares.write_amplification(of_calls).value == 1
-    for share in (shares.token_hit(of_calls), shares.request_hit(of_calls), shares.full_hit(of_calls)):
+    for share in (shares.token_hit(of_calls), shares.request_hit(of_calls)):
         assert share.low <= share.value <= share.high
 
 
@@ -170,28 +169,6 @@ class TestRow16:
         return np.array(hits)
 
 
-class TestRow17:
-    @pytest.mark.parametrize(
-        ("write", "share", "uses"),
-        [("1.25", Fraction(5, 23), 2), ("2", Fraction(10, 19), 3)],
-        ids=["5m", "1h"],
-    )
-    def test_break_even_exactly(self, write, share, uses):
-        w, r = Fraction(write), Fraction("0.1")
-
-        assert even_share(w, r) == share
-        assert float(share) == pytest.approx({2: 0.2174, 3: 0.5263}[uses], abs=5e-5)
-        assert even_uses(w, r) == uses
-        assert (1 - share) * w + share * r == 1
-        assert w + (uses - 1) * r < uses  # so many uses are cheaper than without a cache,
-        assert w + (uses - 2) * r >= uses - 1  # and one less is not
-
-    def test_free_reads_and_reads_at_full_price(self):
-        assert even_uses(Fraction(1), Fraction(0)) == 2
-        assert (even_share(Fraction(1), Fraction(0)), even_share(Fraction(2), Fraction(1))) == (0, None)
-        assert even_uses(Fraction(2), Fraction(1)) is None
-
-
 TOOLS_CHANGED = {"cache_miss_reason": "tools_changed", "cache_missed_input_tokens": 4096.0}
 
 
@@ -238,7 +215,7 @@ class TestCost:
     PRICE = Price(pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15"))))
 
     def of(self, of_calls, price_share=1.0, price=lambda model: TestCost.PRICE if model == "m" else None):
-        return cost(of_calls, Tariff("USD", price), price_share=price_share, without_usage=0)
+        return cost(of_calls, Tariff(unit="USD", price=price), price_share=price_share, without_usage=0)
 
     def test_to_the_cent(self):
         of_calls = rows((0, 0, 90_000, {}), (1, 90_000, 0, {}), (2, 90_000, 0, {}))
@@ -249,14 +226,12 @@ class TestCost:
         )
         assert found.saved == 2 * Fraction("0.243") - Fraction("0.0675")
         assert self.of(of_calls, price_share=0.5).total == found.total / 2
-        assert [(one.ttl, one.uses) for one in found.break_even] == [("5m", 2)]
 
     def test_an_hour_costs_more_and_long_prompts_have_their_own_rates(self):
         hour = {"cache_creation_1h_input_tokens": 50_000.0, "cache_creation_5m_input_tokens": 40_000.0}
         of_calls = rows((0, 0, 90_000, hour))
 
         assert self.of(of_calls).input == Fraction("0.15") + Fraction("0.3") + Fraction("0.00003")
-        assert [one.ttl for one in self.of(of_calls).break_even] == ["5m", "1h"]
         long = Price(self.PRICE.since, self.PRICE.rates, 80_000, tuple(2 * rate for rate in self.PRICE.rates))
         both = rows((0, 0, 90_000, hour), (1, 0, 70_000, {}))
         short = self.of(rows((1, 0, 70_000, {}))).total
@@ -328,7 +303,6 @@ class TestCost:
         found = self.of(rows((0, 0, 1_000_000, unmarked), (1, 1_000_000, 0, unmarked)))
 
         assert found.input == Fraction("3.75") + Fraction("0.3") + 2 * Fraction("0.00003")
-        assert [one.ttl for one in found.break_even] == ["5m"]
 
     def test_the_packaged_prices_are_those_of_the_day(self):
         before = tariff({**REAL, "started_at": "2020-01-01T00:00:00Z"})

@@ -1,17 +1,16 @@
-"""Token buckets from the outside: rates and bursts are recovered from who was admitted, and the level that is left."""
+"""Token buckets from the outside: rates and bursts are recovered from who was admitted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from run_folders.limit_families import FAMILIES
-from run_folders.planted_frames import calls
 
 from tailgauge_analysis.reading import rate_limit_headers
-from tailgauge_analysis.sections.rate_limits import buckets, refusals, token_bucket
-from tailgauge_analysis.sections.rate_limits.buckets import level_series, mean_per_s
+from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
@@ -25,7 +24,13 @@ def served(at_s, rate, burst, cost=1.0):
         before = t
         refused[i] = level + 1e-9 < cost[i]
         level -= 0.0 if refused[i] else cost[i]
-    return Costs(np.asarray(at_s), np.where(refused, 0.0, cost), cost.copy(), refused, np.arange(len(at_s)))
+    return Costs(
+        at_s=np.asarray(at_s),
+        charge=np.where(refused, 0.0, cost),
+        need=cost.copy(),
+        refused=refused,
+        attempt=np.arange(len(at_s)),
+    )
 
 
 def poisson(rate, seconds, seed=1):
@@ -65,9 +70,7 @@ def test_late_and_early_calls_are_tolerated_and_counted():
     decision_lag_s = 0.004
     seen = costs.at_s + rng.exponential(decision_lag_s, len(costs.at_s))
     order = np.argsort(seen)
-    moved = Costs(
-        seen[order], costs.charge[order], costs.need[order], costs.refused[order], costs.attempt[order]
-    )
+    moved = replace(costs.only(order), at_s=seen[order])
     found = token_bucket.fit(moved, decision_lag_s)
 
     assert 0 < found.unexplained < 0.1 * found.refused
@@ -81,20 +84,13 @@ def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
     rng = np.random.default_rng(3)
     at = poisson(10, 100)
     refused = rng.random(len(at)) < 0.2
-    found = token_bucket.fit(
-        Costs(at, np.where(refused, 0.0, 1.0), np.ones(len(at)), refused, np.arange(len(at)))
-    )
+    costs = served(at, rate=1e6, burst=1e6)
+    found = token_bucket.fit(replace(costs, refused=refused, charge=np.where(refused, 0.0, 1.0)))
 
     assert not found.is_credible
     found = buckets.rate(None, found, None, rate_limit_headers.REQUESTS)
     assert found.value is None
     assert found.why == "no token bucket explains these 429s"
-
-
-def test_the_lower_envelope_is_the_largest_excess_over_the_rate():
-    costs = served(np.array([0.0, 0.1, 0.2, 3.0]), rate=1, burst=10)
-
-    assert token_bucket.envelope(costs, 1.0) == pytest.approx(3 - 0.2)
 
 
 def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
@@ -282,24 +278,11 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
     assert found.why == "headers name 900 per minute, but the 429s do not match that limit"
 
 
-def test_the_level_over_time_is_the_lowest_that_responses_show():
-    missing = np.array([1.0, 3.0, 0.0])
-    shown = buckets.HeaderReadings(
-        60, 1, 60 - missing, missing, 0.0, np.array([0, 1, 3]), np.zeros(3, np.bool_)
-    )
-    run = calls(4, at_s=[0.0, 0.5, 1.5, 2.5])
-    over_time = refusals.bins(run, refusals.kinds(run))
-    found = level_series(shown, np.array([0.1, 0.6, 1.6, 2.6]), 4.0, over_time)
-
-    assert found.at_s.tolist() == [0.5, 1.5, 2.5]
-    assert found.lowest.tolist() == pytest.approx([1.0, np.nan, 4.0], nan_ok=True)
-
-
 def test_the_mean_use_is_over_the_trace():
     costs = served(np.array([0.0, 0.1, 0.2, 20.0]), rate=100, burst=100)
 
-    assert mean_per_s(costs) == pytest.approx(4 / 20)
-    assert mean_per_s(costs.only(slice(1))) is None
+    assert costs.mean_per_s == pytest.approx(4 / 20)
+    assert costs.only(slice(1)).mean_per_s is None
 
 
 def test_the_growth_factor_is_where_the_bucket_first_refuses():
@@ -322,9 +305,7 @@ def test_growth_is_less_in_a_smaller_bucket():
 
 def test_growth_below_one_thins_a_trace_that_is_too_much():
     costs = served(poisson(20, 100), rate=5, burst=5)
-    found = growth(
-        Costs(costs.at_s, np.ones(len(costs.at_s)), costs.need, costs.refused, costs.attempt), 5.0, (5.0,) * 3
-    )
+    found = growth(replace(costs, charge=costs.need), 5.0, (5.0,) * 3)
 
     assert 0 < found.low <= found.value <= found.high < 0.25
 
@@ -340,4 +321,4 @@ def test_a_factor_beyond_the_search_is_reported_as_more_than_the_most():
 def test_a_handful_of_calls_says_nothing_of_growth():
     found = growth(served(np.arange(5.0), 1, 5), 1.0, (5.0,) * 3)
 
-    assert found == Growth(None, None, None, 5, "fewer than 20 calls")
+    assert found == Growth(calls=5, why="fewer than 20 calls")

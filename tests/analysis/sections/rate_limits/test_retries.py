@@ -38,7 +38,6 @@ def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
 
     assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
     assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (4, 4, 4, 3)
-    assert (found.early_p50_s, found.early_max_s) == pytest.approx((0.5, 1.8))
     assert found.violations.low < 0.75 < found.violations.high
 
 
@@ -129,6 +128,5 @@ def test_naive_retries_do_not_and_each_is_found():
 
     assert found.retry_after.violations.n == len(named_ns.dropna())
     assert found.retry_after.violations.k >= early.sum() > 100  # an earlier 429 may name a later time
-    assert found.retry_after.early_max_s < 1
     (amplified,) = found.amplification
     assert amplified.observed == pytest.approx(len(attempts) / attempts["request_id"].nunique())
