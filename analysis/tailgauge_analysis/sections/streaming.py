@@ -41,6 +41,7 @@ class Streams:
     buffered_share: float | None
     stalls: int
     stalled_share: float | None
+    stall_time_share: float | None
     user_tokens_per_s_p50: float | None
     user_tokens_per_s_p1: float | None
 
@@ -104,6 +105,8 @@ def streams(of_target: Steady) -> Streams:
     is_buffered = requests["buffered"].to_numpy(np.bool_)
     stalled_gaps = 0
     stalled_answers = 0
+    stalled_ms = 0.0
+    flow_ms = 0.0
     begin = np.cumsum(sizes) - sizes
     for block in blocks(sizes):
         counts = sizes[block]
@@ -116,6 +119,8 @@ def streams(of_target: Steady) -> Streams:
         is_stall = stalls(gaps_ms, of)
         stalled_gaps += int(is_stall.sum())
         stalled_answers += len(np.unique(of[is_stall]))
+        stalled_ms += float(gaps_ms[is_stall].sum())
+        flow_ms += float(gaps_ms.sum())
     flowed = (sizes > 0) | is_buffered
     answers = int(flowed.sum())
     return Streams(
@@ -125,6 +130,7 @@ def streams(of_target: Steady) -> Streams:
         buffered_share=float(is_buffered[flowed].mean()) if answers else None,
         stalls=stalled_gaps,
         stalled_share=stalled_answers / answers if answers else None,
+        stall_time_share=stalled_ms / flow_ms if flow_ms > 0 else None,
         user_tokens_per_s_p50=_rate(of_target, 0.5),
         user_tokens_per_s_p1=_rate(of_target, 0.99),
     )
