@@ -19,11 +19,11 @@ from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
-from tailgauge_analysis.verdict.advice import connections
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.clocks import calls_between, clocks_json
 from tailgauge_analysis.verdict.explanations import explanations as of_client
+from tailgauge_analysis.verdict.late_client import connections
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import Stamps
 from tailgauge_analysis.verdict.verdict import Evidence, Reason

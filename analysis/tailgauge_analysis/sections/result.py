@@ -22,8 +22,7 @@ from tailgauge_analysis.objectives.precision import looked
 from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import errors, objectives
-from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
-from tailgauge_analysis.sections.causes import (
+from tailgauge_analysis.sections.advice import (
     CHECK_TARGET,
     REFUSED_ADVICE,
     STILL_OPEN,
@@ -32,6 +31,7 @@ from tailgauge_analysis.sections.causes import (
     list_of_ends,
     prevailing,
 )
+from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min

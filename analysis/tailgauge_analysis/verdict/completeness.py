@@ -7,8 +7,8 @@ from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence, share
 from tailgauge_analysis.verdict import losses, unsent
-from tailgauge_analysis.verdict.advice import more_workers
 from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.late_client import more_workers
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 CUT = {

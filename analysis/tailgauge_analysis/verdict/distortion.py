@@ -14,9 +14,9 @@ from tailgauge.thresholds import CLOCK_MS, DEGRADED, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plural, sentence, share
-from tailgauge_analysis.verdict.advice import more_workers
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import explanations
+from tailgauge_analysis.verdict.late_client import more_workers
 from tailgauge_analysis.verdict.stalls import bad_seconds
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 

@@ -16,7 +16,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
-from tailgauge_analysis.verdict.advice import SHORT_OF_CORES, connections, more_workers
+from tailgauge_analysis.verdict.late_client import SHORT_OF_CORES, connections, more_workers
 from tailgauge_analysis.verdict.workers import growth, steady_health
 
 LOSSES = 0.001  # of the reads

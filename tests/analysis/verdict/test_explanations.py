@@ -10,8 +10,8 @@ import pytest
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.verdict.advice import connections
 from tailgauge_analysis.verdict.explanations import explanations
+from tailgauge_analysis.verdict.late_client import connections
 
 MS = 1_000_000
 ROWS = 6  # 100 requests at 20 a second on one worker; from 1 s on steady

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections import causes
-from tailgauge_analysis.sections.causes import Failure
+from tailgauge_analysis.sections import advice
+from tailgauge_analysis.sections.advice import Failure
 from tailgauge_analysis.text.section import FAIL, NO_ANSWER
 
 OK = {"first": 100, "stop_reason": "stop", "output_tokens": 20}
@@ -55,20 +55,20 @@ def failure(attempt):
 @pytest.mark.parametrize(
     ("kind", "attempts"),
     [
-        (causes.LOAD, [with_status(429, "rate_limited"), with_status(529, "overloaded"), BROKEN_BY_OVERLOAD]),
-        (causes.SLOW, [with_status(500, "server_error"), {"ended": "timeout"}, with_status(502, "server_error")]),
-        (causes.KEY, [with_status(401), with_status(403), {**with_status(401), "error_type": "not_json"}]),
-        (causes.ADDRESS, [with_status(404), with_status(405), {**with_status(404), "error_type": "not_json"}]),
-        (causes.REDIRECT, [with_status(307), with_status(301), {**with_status(308), "error_type": "not_json"}]),
-        (causes.REQUEST, [with_status(400), INSIDE_CLIENT_ERROR, {**INSIDE_CLIENT_ERROR, "ended": "stream_error"}]),
-        (causes.PROTOCOL, [NO_JSON, NO_STREAM, SECOND_MESSAGE]),
-        (causes.BROKEN_OFF, [CUT_OFF, {**CUT_OFF, "error_type": "no_end_mark"}, {"ended": "truncated"}]),
-        (causes.CONTENT, [{"ended": "refused"}, {"ended": "filtered"}, {"ended": "refused", "stop_reason": "x"}]),
-        (causes.ENGINE, [{"ended": "aborted", "error_type": "abort"}, {"ended": "aborted", "stop_reason": "error"}]),
-        (causes.UNNAMED_END, [UNNAMED]),
-        (causes.UNKNOWN_END, [UNKNOWN]),
-        (causes.EMPTY, [EMPTY]),
-        (causes.INSIDE, [{**NO_JSON, "error_type": "target: weird"}]),
+        (advice.LOAD, [with_status(429, "rate_limited"), with_status(529, "overloaded"), BROKEN_BY_OVERLOAD]),
+        (advice.SLOW, [with_status(500, "server_error"), {"ended": "timeout"}, with_status(502, "server_error")]),
+        (advice.KEY, [with_status(401), with_status(403), {**with_status(401), "error_type": "not_json"}]),
+        (advice.ADDRESS, [with_status(404), with_status(405), {**with_status(404), "error_type": "not_json"}]),
+        (advice.REDIRECT, [with_status(307), with_status(301), {**with_status(308), "error_type": "not_json"}]),
+        (advice.REQUEST, [with_status(400), INSIDE_CLIENT_ERROR, {**INSIDE_CLIENT_ERROR, "ended": "stream_error"}]),
+        (advice.PROTOCOL, [NO_JSON, NO_STREAM, SECOND_MESSAGE]),
+        (advice.BROKEN_OFF, [CUT_OFF, {**CUT_OFF, "error_type": "no_end_mark"}, {"ended": "truncated"}]),
+        (advice.CONTENT, [{"ended": "refused"}, {"ended": "filtered"}, {"ended": "refused", "stop_reason": "x"}]),
+        (advice.ENGINE, [{"ended": "aborted", "error_type": "abort"}, {"ended": "aborted", "stop_reason": "error"}]),
+        (advice.UNNAMED_END, [UNNAMED]),
+        (advice.UNKNOWN_END, [UNKNOWN]),
+        (advice.EMPTY, [EMPTY]),
+        (advice.INSIDE, [{**NO_JSON, "error_type": "target: weird"}]),
     ],
 )  # fmt: skip
 def test_a_failure_has_the_kind_that_its_rows_show(kind, attempts):
