@@ -85,6 +85,16 @@ TIMED = (
 # Tests of `make verify` only, by the beginning of their names: each is long, and a shorter one of its kind always runs.
 AT_FULL_SIZE = (
     "docs/test_tutorials.py::test_a_tutorial_works_as_written[gate-in-ci]",
+    "dry_run/test_run_until_known.py::test_heavy_tails_in_bursts",
+    "experiments/test_headroom.py::test_the_limit_is_found_where_its_errors_are_inside_a_200[overload]",
+    "experiments/test_headroom.py::test_the_interval_holds_the_planted_rate_and_names_what_binds[requests]",
+    "experiments/test_headroom.py::test_the_interval_holds_the_planted_rate_and_names_what_binds[input_tokens]",
+    "experiments/test_hedging_runs.py::test_near_saturation",
+    "experiments/test_hedging_runs.py::test_the_crossover_of_stragglers",
+    "project/test_report_texts.py::test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table[checkup]",
+    "project/test_report_texts.py::test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table[curve]",
+    "project/test_report_texts.py::test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table[headroom]",
+    "project/test_report_texts.py::test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table[models]",
     "docs/test_tutorials.py::test_the_tutorial_of_engines",
     "docs/test_tutorials.py::test_the_tutorial_of_locustfiles",
     "end_to_end/test_clients_that_leave.py::test_what_the_engine_counts_says_whether_it_goes_on[never]",
