@@ -260,8 +260,9 @@ def answer_schema() -> dict[str, Any]:
 def report_schema() -> dict[str, Any]:
     """The JSON Schema of report.json: its facts, and the result of each section under its key or as keys."""
     results = [get_type_hints(section.compute)["return"] for section in SECTIONS]
+    shape: Any = tuple.__class_getitem__((Facts, *results))
     every: TypeAdapter[Any] = TypeAdapter(
-        tuple.__class_getitem__((Facts, *results)),
+        shape,
         config=ConfigDict(use_attribute_docstrings=True, arbitrary_types_allowed=True),
     )
     tree = every.json_schema(schema_generator=_Untitled, mode="serialization")
