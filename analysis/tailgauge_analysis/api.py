@@ -57,8 +57,8 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
 )
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
-from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
 from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
+from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
@@ -185,7 +185,6 @@ __all__ = [
     "PlotCurve",
     "Proportion",
     "Quantile",
-    "RateLimits",
     "Report",
     "Result",
     "Run",

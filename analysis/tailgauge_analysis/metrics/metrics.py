@@ -23,7 +23,6 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
 
 SCHEDULED = "scheduled"
-SENT = "sent"
 NEITHER = "neither"
 
 REQUEST = "request"

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailgauge.rows.schema import CHUNK_KINDS
+from tailgauge.rows.schema import THINKING
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 
 _NUMBERS = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "chars")
@@ -35,7 +35,6 @@ class Runs:
     chars: Ints
     first_chars: Ints
     thinking: Ints
-    tool_json: Ints
 
     def at(self, rows: npt.NDArray[np.intp]) -> Runs:
         """Some of them, in that order."""
@@ -70,8 +69,8 @@ NO_RANGES = GapRanges(np.empty(0, np.int64), np.empty(0), np.empty(0, np.bool_))
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """All chunks of a run, by attempt (request, leg, attempt ascending) and number; one entry an attempt but for
-    `arrived_at_ns`, which may have been let go. `kinds`: chunks that are no text, as `request_id`, `kind` (its place in CHUNK_KINDS) and `n`.
-    """  # fmt: skip
+    `arrived_at_ns`, which may have been let go.
+    """
 
     request_id: Ints
     leg: Ints
@@ -81,7 +80,6 @@ class Chunks:
     thinking: Ints
     first_chars: Ints
     arrived_at_ns: Ints
-    kinds: pd.DataFrame
     ranges: Ranges
 
     @property
@@ -160,7 +158,7 @@ class Fold:
         if not n:
             return
         column = {name: table[name].to_numpy() for name in _NUMBERS}
-        kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
+        is_thinking = pc.fill_null(pc.equal(table["kind"], THINKING), False).to_numpy()
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
         self._rows += n
@@ -168,7 +166,7 @@ class Fold:
         if len(at):
             low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
             self._ranges.append(Ranges(place.start + at, np.maximum(column["arrived_at_ns"][at] - low, 0)))
-        self._runs.append(_runs(column, kind))
+        self._runs.append(_runs(column, is_thinking))
 
     def done(self) -> Chunks:
         """The chunks in order; empties this object."""
@@ -195,8 +193,7 @@ class Fold:
         )
         calls = (runs.request_id[new], runs.leg[new], runs.attempt[new])
         first_chars = runs.first_chars[new]
-        kinds = _other_kinds(runs)
-        return Chunks(*calls, length, chars, thinking, first_chars, arrived, kinds, ranges)
+        return Chunks(*calls, length, chars, thinking, first_chars, arrived, ranges)
 
 
 def blocks(sizes: Ints) -> Iterator[slice]:
@@ -219,22 +216,26 @@ def _whole(parts: Iterable[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _runs(column: dict[str, Ints], kind: Ints) -> Runs:
+def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
     ids, leg, attempt, index = (column[name] for name in ("request_id", "leg", "attempt", "chunk_index"))
     new = np.ones(len(ids), np.bool_)
     new[1:] = np.diff(index) != 1
     for key in (ids, leg, attempt):
         new[1:] |= key[1:] != key[:-1]
     at = np.flatnonzero(new)
-    nothing = np.zeros(len(at), np.int64)
-    other = bool((kind > 0).any())
+    thinking = np.zeros(len(at), np.int64)
+    if is_thinking.any():
+        thinking = np.add.reduceat(is_thinking, at, dtype=np.int64)
     return Runs(
-        ids[at], leg[at].astype(np.int64), attempt[at].astype(np.int64), index[at].astype(np.int64),
-        np.diff(at, append=len(ids)), np.add.reduceat(column["chars"], at, dtype=np.int64),
-        column["chars"][at].astype(np.int64),
-        np.add.reduceat(kind == 1, at, dtype=np.int64) if other else nothing,
-        np.add.reduceat(kind == 2, at, dtype=np.int64) if other else nothing,
-    )  # fmt: skip
+        request_id=ids[at],
+        leg=leg[at].astype(np.int64),
+        attempt=attempt[at].astype(np.int64),
+        first=index[at].astype(np.int64),
+        length=np.diff(at, append=len(ids)),
+        chars=np.add.reduceat(column["chars"], at, dtype=np.int64),
+        first_chars=column["chars"][at].astype(np.int64),
+        thinking=thinking,
+    )
 
 
 def _same(runs: Runs) -> npt.NDArray[np.bool_]:
@@ -261,11 +262,3 @@ def _spread(begin: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     sizes = sizes[sizes > 0]
     ends = np.cumsum(sizes)
     return np.repeat(begin - (ends - sizes), sizes) + np.arange(int(sizes.sum())), ends
-
-
-def _other_kinds(runs: Runs) -> pd.DataFrame:
-    tables = []
-    for kind, counts in ((1, runs.thinking), (2, runs.tool_json)):
-        some = np.flatnonzero(counts)
-        tables.append(pd.DataFrame({"request_id": runs.request_id[some], "kind": kind, "n": counts[some]}))
-    return pd.concat(tables, ignore_index=True)

@@ -26,7 +26,7 @@ from tailgauge.experiments.loads.planner import (
     Unit,
     holds,
 )
-from tailgauge.experiments.loads.run import LoadRun, latency_objectives, measure, objective_text
+from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge_analysis import (
@@ -60,6 +60,7 @@ from tailgauge_analysis import (
     good_requests,
     latency_row,
     ms,
+    on_latency,
     percentile,
     quantile_values,
     share,
@@ -193,9 +194,7 @@ class CurvePlanner(SeriesPlanner):
         if not self.results:
             return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
         series = self.series()
-        objectives = tuple(
-            _objective(row) for row in latency_objectives(self._scenario.model_dump(mode="json"))
-        )
+        objectives = tuple(_objective(row) for row in on_latency(self._scenario.model_dump(mode="json")))
         knee = self._knee(series) if objectives else UNKNOWN
         tokens, answered_per_s = self._saturation()
         outcomes = {load.load: cast("CurveOutcome", load.outcome) for load in series.loads}
@@ -270,7 +269,7 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
     stage = reading.steady
     done = evidence.throughput
     work = block_work(stage)
-    wanted = latency_objectives(reading.frames.run["scenario"])
+    wanted = on_latency(reading.frames.run["scenario"])
     latency = {name: _latency(reading, name) for name in SHOWN}
     pace = latency["tpot"].get("p50", UNKNOWN)
     latency.update({_metric_name(row): _bounded_latency(reading, row) for row in wanted})

@@ -257,13 +257,15 @@ class HedgingPlanner(Planner):
             narrow=NARROW,
         )
         for runs in range(loads, 0, -1):
-            tried = self._loads()
+            tried = [load for load in self._compared() if load.run.attempt.delay is None]
             unknown = [load.load for load in tried if load.label == BACKLOG]
-            next_loads = search.next_loads([_tried(load) for load in tried])
             if unknown:
                 yield from self.run([self._step(unknown[0], runs, hedged=False)])
-            elif next_loads:
-                yield from self.run([self._step(next_loads[0].load, runs)])
+                continue
+            next_loads = search.next_loads([_tried(load) for load in tried])
+            if not next_loads:
+                return
+            yield from self.run([self._step(next_loads[0].load, runs)])
 
     def measure(self, step: Step, reading: RunReading) -> HedgedRun:
         """Return the run at a load."""
@@ -273,7 +275,8 @@ class HedgingPlanner(Planner):
 
     def answer(self) -> Answer:
         """Answer from what was kept."""
-        loads = self._loads()
+        compared = self._compared()
+        loads = [load for load in compared if load.run.attempt.delay is None]
         helping = [load.load for load in loads if load.label == HELPS]
         harming = [load.load for load in loads if load.label in HARM]
         labels = {load.load: load.label for load in loads}
@@ -289,7 +292,7 @@ class HedgingPlanner(Planner):
             hurts_from_per_s=high,
             crossover=(low, high) if low and high and low < high else None,
             loads=tuple(sorted(loads, key=lambda load: load.load)),
-            delays=tuple(load for load in self._compared() if load.run.attempt.delay is not None),
+            delays=tuple(load for load in compared if load.run.attempt.delay is not None),
         )
         return answer(finding, self._unit.text(self._today))
 
@@ -299,9 +302,6 @@ class HedgingPlanner(Planner):
         sustained = {run.attempt.rate_per_s: run.backlog_per_s is None for run in controls}
         hedged = [run for run in self.results if run.attempt.hedged]
         return [compare(run, p, sustained.get(run.attempt.rate_per_s)) for run in hedged]
-
-    def _loads(self) -> list[ComparedLoad]:
-        return [load for load in self._compared() if load.run.attempt.delay is None]
 
     def _with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""

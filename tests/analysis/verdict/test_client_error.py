@@ -52,7 +52,7 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20):
     zero = np.zeros(N, np.int64)
     at = np.flatnonzero(~np.isnan(low.ravel()))
     width = np.round((seen - low).ravel()[at] * MS).astype(np.int64)
-    folded = Chunks(ids, zero, zero, np.full(N, chunks), zero, zero, zero, np.round(seen.ravel() * MS).astype(np.int64), None, Ranges(at, width))  # fmt: skip
+    folded = Chunks(ids, zero, zero, np.full(N, chunks), zero, zero, zero, np.round(seen.ravel() * MS).astype(np.int64), Ranges(at, width))  # fmt: skip
     ns = {"first_content_at_ns": seen[:, 0], "first_at_ns": seen[:, 0], "first_low_at_ns": low[:, 0], "first_content_low_at_ns": low[:, 0], "last_content_at_ns": seen[:, -1], "pace_from_ns": seen[:, 0], "whole_at_ns": seen[:, -1]}  # fmt: skip
     requests = base.requests.assign(
         **{name: value * MS for name, value in ns.items()}, last_content_low_at_ns=np.nan

@@ -26,11 +26,10 @@ from tailgauge_analysis import (
     Bucket,
     Criterion,
     Floats,
-    Json,
     Proportion,
-    criteria,
     ended_as,
     known_buckets,
+    on_latency,
     proportion,
     refusal_kinds,
     refused_attempts,
@@ -139,11 +138,6 @@ def measure(
     )
 
 
-def latency_objectives(scenario: Json) -> list[Criterion]:
-    """Return the objectives of a scenario that bound a latency."""
-    return [row for row in criteria(scenario) if row.metric is not None]
-
-
 def objective_text(row: Criterion) -> str:
     """Name an objective with its bound: `ttft p95 < 800 ms`."""
     return f"{row.objective.label} < {row.objective.bound:,.6g} ms"
@@ -152,7 +146,7 @@ def objective_text(row: Criterion) -> str:
 def exceedances(reading: RunReading) -> tuple[Exceedance, ...]:
     """Count the requests beyond the bound of each objective."""
     shares = []
-    for row in latency_objectives(reading.frames.run["scenario"]):
+    for row in on_latency(reading.frames.run["scenario"]):
         missed = row.beyond(row.part(reading.steady))
         shares.append(Exceedance(objective_text(row), missed, 1 - row.objective.quantile))
     return tuple(shares)
