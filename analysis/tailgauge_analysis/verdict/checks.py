@@ -12,7 +12,7 @@ from tailgauge_analysis.verdict.verdict import Check
 EVERY = "every figure"
 SINCE_SCHEDULED = "offered rate, latency since scheduled"
 
-CHECKS = (
+CHECKS: tuple[Check, ...] = (
     Check(
         name="finished",
         figures=EVERY,
@@ -155,7 +155,7 @@ CHECKS = (
         judge=endpoint.punctual,
     ),
 )
-COMPARABLE = (
+COMPARABLE: tuple[Check, ...] = (
     *CHECKS,
     Check(
         name="answered",

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailgauge import interpreter
-from tailgauge.errors import (
-    Exit,
-    InternalError,
-    LostError,
-    TailgaugeError,
-    TargetError,
-    UsageError,
-)
+from tailgauge.errors import Exit, LostError, TailgaugeError, UsageError
 from tailgauge.redaction import environment
 from tailgauge.scenario.packaged import find, read
 
@@ -25,11 +18,6 @@ if TYPE_CHECKING:  # pandas takes a second to load
     from tailgauge_analysis import Run
 
 PATIENCE_S = 120.0  # after Ctrl-C: the drain of the run, and its report
-ERRORS = {
-    Exit.TARGET: TargetError,
-    Exit.INTERNAL: InternalError,
-    Exit.INVALID: LostError,
-}
 
 
 def run(
@@ -63,10 +51,11 @@ def run(
         arguments.append(f"--workers={workers}")
     for key, value in (overrides or {}).items():
         arguments.append(f"--set={key}={_toml(key, value)}")
-    facts = _facts(*_output(arguments))
+    output = _output(arguments)
 
     import tailgauge_analysis
 
+    facts = _facts(*output)
     return tailgauge_analysis.load(facts["run_dir"])
 
 
@@ -97,20 +86,23 @@ def _output(arguments: list[str]) -> tuple[int, str, str]:
             child.communicate(timeout=PATIENCE_S)
         finally:
             if child.poll() is None:
-                child.kill()
+                from tailgauge.experiments.runners import kill
+
+                kill(child)
         raise
     return child.returncode, output, messages
 
 
 def _facts(code: int, output: str, messages: str) -> dict[str, Any]:
     """Return what the command printed of its run; raise the error that it ended with where it has none."""
+    from tailgauge.experiments.runners import ERRORS, was_recorded
+
     lines = output.splitlines()
     facts: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     if code == Exit.INTERRUPTED:
         raise KeyboardInterrupt
-    if "run_dir" in facts and facts.get("state") not in {None, "unusable"}:
+    if "run_dir" in facts and was_recorded(facts):
         return facts
     lines = messages.strip().splitlines() or ["the run ended without a message"]
     message = lines[-1].removeprefix("tailgauge: ").removeprefix("Error: ")
-    error = ERRORS.get(Exit(code), UsageError) if code in list(Exit) else TailgaugeError
-    raise error(message)
+    raise {**ERRORS, Exit.INVALID: LostError}.get(code, TailgaugeError)(message)

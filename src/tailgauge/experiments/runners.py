@@ -12,7 +12,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +20,19 @@ import psutil
 
 from tailgauge import interpreter
 from tailgauge.dry_run.command import dry_run
-from tailgauge.errors import Exit, InternalError, TailgaugeError, TargetError
+from tailgauge.errors import Exit, InternalError, TailgaugeError, TargetError, UsageError
 from tailgauge.experiments.course import Prepared
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
+# What `tailgauge run` ended with, by its exit code, where there is no run.
+ERRORS: Mapping[int, type[TailgaugeError]] = {
+    Exit.USAGE: UsageError,
+    Exit.TARGET: TargetError,
+    Exit.INTERNAL: InternalError,
+}
 Paths = Generator[Path, None, None]
 Progress = Callable[[str], None]
 
@@ -94,7 +100,7 @@ class RealRunner:
                 done += 1
             code = child.wait()
         except BaseException:
-            _end(child)
+            end(child)
             raise
         finally:
             if child.stdout is not None:
@@ -113,8 +119,7 @@ class RealRunner:
             raise self._failure(one, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        has_started = facts.get("state") not in {None, "unusable"}
-        if code in {Exit.INTERNAL, Exit.USAGE} or not has_started:
+        if code in {Exit.INTERNAL, Exit.USAGE} or not was_recorded(facts):
             raise self._failure(one, code)
         self._progress(f"{one.step.name}: {facts['verdict']}")
         return folder
@@ -123,8 +128,12 @@ class RealRunner:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         messages = (line for line in reversed(lines) if line.startswith("tailgauge: "))
         message = next(messages, "no error message")
-        error = {Exit.TARGET: TargetError, Exit.INTERNAL: InternalError}.get(Exit(code), TailgaugeError)
-        return error(f"{one.step.name}: {message.removeprefix('tailgauge: ')}")
+        return ERRORS.get(code, TailgaugeError)(f"{one.step.name}: {message.removeprefix('tailgauge: ')}")
+
+
+def was_recorded(facts: Mapping[str, Any]) -> bool:
+    """Return whether `tailgauge run --json` tells of a run that began, rather than of a target that could not be used."""
+    return facts.get("state") not in {None, "unusable"}
 
 
 def _resets(one: Prepared) -> bool:
@@ -137,7 +146,7 @@ def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
     return [list(steps)] if steps and _resets(steps[0]) else [[one] for one in steps]
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def end(child: subprocess.Popen[str]) -> None:
     """End a child as a user would: SIGINT, and after PATIENCE_S kill it with all its children."""
     if child.poll() is not None:
         return
