@@ -34,7 +34,6 @@ from tailgauge_analysis.comparing.effect import (
 from tailgauge_analysis.comparing.run_summary import METRICS, RunFigure, RunSummary, summarize
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
 from tailgauge_analysis.reading import run_record
-from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.estimate import paired
 from tailgauge_analysis.text.section import Report
 
@@ -85,7 +84,7 @@ def _refuse_repeated_runs(folders: Sequence[Path]) -> None:
     by_run: dict[str, Path] = {}
     for folder in folders:
         run_record.check(folder)
-        run_id = Run([folder]).record["run_id"]
+        run_id = run_record.read([folder])[0]["run_id"]
         if run_id in by_run:
             raise UsageError(f"{folder} and {by_run[run_id]} are the same run, {run_id}: give each run once")
         by_run[run_id] = folder

@@ -98,7 +98,7 @@ def compute(run: Run) -> Quality:
     verdict = Verdict(
         status=run.verdict,
         reasons=run.reasons,
-        explanations=explanations(run),
+        explanations=run.result(explanations),
         checks=check_results(evidence, run.reasons),
     )
     return Quality(

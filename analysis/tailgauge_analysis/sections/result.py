@@ -219,7 +219,7 @@ def measurement(run: Run) -> section.Measurement:
     if run.reasons:
         sentence = run.reasons[0].text
     reasons = tuple((one.text, one.advice) for one in run.reasons)
-    return section.Measurement(run.verdict, sentence, reasons, (*remarks(run), *explanations(run)))
+    return section.Measurement(run.verdict, sentence, reasons, (*remarks(run), *run.result(explanations)))
 
 
 def exit_code(run: Run, answer: Result) -> Exit:

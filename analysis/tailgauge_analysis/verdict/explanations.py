@@ -7,7 +7,8 @@ saturated. A worker whose event loop was late with time left on its core was blo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import pandas as pd
 
@@ -30,20 +31,23 @@ Delay = tuple[float, str]
 def explanations(frames: Frames, stage: Steady) -> list[str]:
     """All of them, the one with the largest delay first, whichever its worker."""
     delays: list[Delay] = []
+    # Advice is of the whole run, and takes long: it is made once, where a worker needs it.
+    more = cache(lambda: more_workers(frames, stage))
+    open_fewer = cache(lambda: connections(frames))
     for worker, rows in steady_health(frames, stage).groupby("worker"):
         whole_run = frames.health[frames.health["worker"] == worker]
         silent = [entry["silent"] for entry in frames.run["workers"] if entry["worker"] == worker]
         of_worker = [
-            *_busy(frames, stage, rows),
+            *_busy(rows, more),
             *_late(rows, silent[0] if silent else ()),
-            *_opened(frames, rows, whole_run),
+            *_opened(rows, whole_run, open_fewer),
             *_network(rows, whole_run),
         ]
         delays += [(delay_ms, f"worker {worker} {text}") for delay_ms, text in of_worker]
     return [text for _, text in sorted(delays, key=lambda delay: -delay[0])]
 
 
-def _busy(frames: Frames, stage: Steady, rows: pd.DataFrame) -> Iterator[Delay]:
+def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
     """The longest time in which its core was full."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     is_busy = rows["cpu_share"] + waits >= BUSY_CPU
@@ -55,8 +59,7 @@ def _busy(frames: Frames, stage: Steady, rows: pd.DataFrame) -> Iterator[Delay]:
     core = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
     span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_at(longest.iloc[-1])}"
     lags_ns = longest[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
-    advice = more_workers(frames, stage)
-    yield float(lags_ns.max()) / 1e6, f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice}"
+    yield float(lags_ns.max()) / 1e6, f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice()}"
 
 
 def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
@@ -93,14 +96,14 @@ def _froze(at_s: float, lag_s: float, silent: Stretch) -> bool:
     return overlaps and lag_s > WAITED * (until_s - silent.from_s)
 
 
-def _opened(frames: Frames, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
+def _opened(rows: pd.DataFrame, whole_run: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
     """Attempts that waited for a new connection."""
     opened = growth("pool_waits", rows, whole_run)
     wait_ns = rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:
         at = _at(_worst(rows, "pool_wait_max_ns"))
         waited = f"{count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms (at {at})"
-        yield wait_ns / 1e6, f"opened connections for {waited}: {connections(frames)}"
+        yield wait_ns / 1e6, f"opened connections for {waited}: {advice()}"
 
 
 def _network(rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
