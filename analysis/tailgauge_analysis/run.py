@@ -47,6 +47,7 @@ class _Loaded:
 
     frames: Frames
     steady: Steady
+    of_target: Steady
     warmup: Steady | None
     throughput: Throughput
 
@@ -102,12 +103,17 @@ class Run:
     @property
     def of_target(self) -> Steady:
         """The steady stage without requests whose answers were read slowly on purpose."""
-        return self.evidence.of_target
+        return self._loaded.of_target
 
     @cached_property
     def clocks(self) -> Clocks:
         """How far the clocks of the workers may be apart."""
         return clocks.clocks(self.frames)
+
+    @cached_property
+    def calls_between(self) -> float:
+        """How many calls are in flight within the error of the clocks."""
+        return clocks.calls_between(self.frames, self.clocks)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -152,6 +158,7 @@ class Run:
                     loaded, chunks=loaded.chunks.without_arrivals()
                 ),  # of a hundred million: 800 MB
                 steady=stage,
+                of_target=stage.of_target,
                 warmup=steady(loaded, schema.WARMUP) if needs_warmup else None,
                 throughput=throughput(loaded, stage),
             )
@@ -160,7 +167,7 @@ class Run:
 def _evidence(loaded: _Loaded) -> Evidence:
     run = loaded.frames
     stage = loaded.steady
-    of_target = stage.of_target
+    of_target = loaded.of_target
     rows, errors = _client_errors(run, of_target)
     return Evidence(
         frames=run,

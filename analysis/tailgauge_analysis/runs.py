@@ -26,10 +26,9 @@ from tailgauge_analysis.comparing import pairs
 from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics import definitions, latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
-from tailgauge_analysis.objectives import precision
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, at_level
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import client_error
 
@@ -114,10 +113,10 @@ class Run(run.Run):
         if traffic:
             tables = of.requests["traffic"]
             _known("traffic", traffic, dict.fromkeys(sorted(tables.unique())))
-            of = of.only((tables == traffic).to_numpy(bool))
+            of = of.of_traffic(traffic)
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with at_level(precision.level(self.record)):
+        with self._level():
             row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])

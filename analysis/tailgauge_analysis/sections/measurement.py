@@ -21,7 +21,7 @@ from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.clocks import calls_between, clocks_json
+from tailgauge_analysis.verdict.clocks import clocks_json
 from tailgauge_analysis.verdict.explanations import explanations as of_client
 from tailgauge_analysis.verdict.late_client import connections
 from tailgauge_analysis.verdict.stalls import BadSeconds
@@ -107,7 +107,7 @@ def compute(run: Run) -> Quality:
         client=evidence.workers,
         bad_seconds=evidence.bad,
         client_error=evidence.errors,
-        clocks=clocks_json(run.clocks, calls_between(run.frames, run.clocks)),
+        clocks=clocks_json(run.clocks, run.calls_between),
         evidence=evidence,
     )
 

@@ -29,9 +29,8 @@ from tailgauge_analysis.objectives.outcome import (
 )
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections.cache import shares
-from tailgauge_analysis.sections.cache.calls import calls, settings
-from tailgauge_analysis.sections.cache.cost import each, no_price, tariff, with_usage
+from tailgauge_analysis.sections.cache import calls, shares
+from tailgauge_analysis.sections.cache.cost import each, no_price, prices_of, with_usage
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
@@ -69,7 +68,7 @@ def compute(run: Run) -> Judged:
 def _decided(run: Run) -> list[ObjectiveResult]:
     scenario = run.record["scenario"]
     stage = run.of_target
-    measure = Measure(run.frames, stage, run.evidence.throughput)
+    measure = Measure(run)
     results = []
     for name, criterion in objective.read(scenario).items():
         if criterion is None:
@@ -85,9 +84,22 @@ def _decided(run: Run) -> list[ObjectiveResult]:
 class Measure:
     """What the figures of a run are computed from."""
 
-    frames: Frames
-    stage: Steady
-    throughput: Throughput
+    run: Run
+
+    @property
+    def frames(self) -> Frames:
+        """Return the tables of the run."""
+        return self.run.frames
+
+    @property
+    def stage(self) -> Steady:
+        """Return the steady stage without slow readers."""
+        return self.run.of_target
+
+    @property
+    def throughput(self) -> Throughput:
+        """Return the rates of the steady stage."""
+        return self.run.evidence.throughput
 
     def figure(self, criterion: Criterion) -> Measured:
         """Measure the figure of an objective on the requests that it is about."""
@@ -111,7 +123,7 @@ class Measure:
 
     def cache_hit(self, criterion: Criterion, _part: Steady) -> Measured:
         """The share of the input tokens that were read from the cache."""
-        rows = calls(self.frames, settings(self.frames.run))
+        rows = self.run.result(calls.compute)
         rows = rows[rows["counted"]]
         ids = self._ids(criterion)
         if ids is not None:
@@ -166,7 +178,7 @@ class Measure:
 
     def _paid(self, part: Steady) -> tuple[Floats | None, str]:
         """The cost of each request, or why it is not known."""
-        prices = tariff(self.frames.run)
+        prices = self.run.result(prices_of)
         used = with_usage(part.attempts)
         costs, unpriced = each(used, prices.price)
         if costs is None:

@@ -17,9 +17,9 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import CALL, Frames
+from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections.cache.cost import tariff
+from tailgauge_analysis.sections.cache.cost import prices_of
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
@@ -56,7 +56,7 @@ class _Of:
     """The rows of one traffic table."""
 
     stage: Steady
-    frames: Frames
+    run: Run
 
     def in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The last of these attempts of each request, in the order of the requests."""
@@ -87,8 +87,8 @@ class _Of:
         """Tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
         asked = self.stage.requests.set_index("request_id")["asked_output_tokens"]
         losers = losers.assign(asked_output_tokens=losers["request_id"].map(asked))
-        found = waste.waste(losers, winners, self.frames.server_log)
-        cost = cost_of(self.stage.attempts, losers, winners, tariff(self.frames.run))
+        found = waste.waste(losers, winners, self.run.frames.server_log)
+        cost = cost_of(self.stage.attempts, losers, winners, self.run.result(prices_of))
         output = f"{count(found.output_low)} to {count(found.output_high)}"
         if found.server_log is not None:
             output = f"{count(found.server_log.made_tokens)} (endpoint's log)"
@@ -147,7 +147,7 @@ def _cancel(of: _Of) -> Sentence | None:
         return None
     calls = of.in_order(calls)
     how = short = "what the target makes after that is not known"
-    log = of.frames.server_log.drop_duplicates(KEYS)
+    log = of.run.frames.server_log.drop_duplicates(KEYS)
     log = calls[[*KEYS, "ended_at_ns"]].merge(log, on=KEYS, suffixes=("", "_there"))
     after = log["tokens_after_cancel"]
     if after.notna().any():
@@ -197,7 +197,7 @@ def compute(run: Run) -> list[Answer]:
         stage = of_target.of_traffic(table, gaps=False)
         name = plain(str(table), 80)
         n = len(stage.requests)
-        of = _Of(stage, run.frames)
+        of = _Of(stage, run)
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
         made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
         found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in made]

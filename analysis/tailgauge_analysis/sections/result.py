@@ -31,7 +31,7 @@ from tailgauge_analysis.sections.advice import (
     list_of_ends,
     prevailing,
 )
-from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
+from tailgauge_analysis.sections.cache.cost import no_price, prices_of, spent, with_usage
 from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
@@ -316,7 +316,7 @@ def _stop(run: Run) -> Iterator[str]:
         return
     sent = run.frames.attempts[run.frames.attempts["sent_at_ns"].notna()]
     used = with_usage(sent)
-    prices = tariff(run.record)
+    prices = run.result(prices_of)
     total, unpriced = spent(used, prices.price)
     unknown = f"cost unknown ({no_price(unpriced, prices.why)})"
     cost = unknown if total is None else f"{figures(float(total))} {prices.unit}"

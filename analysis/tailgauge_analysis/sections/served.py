@@ -21,8 +21,8 @@ from tailgauge_analysis.sections.cache.cost import (
     Tariff,
     at_list_price,
     billed,
+    prices_of,
     spent,
-    tariff,
     with_usage,
 )
 from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, name_or_none
@@ -85,7 +85,7 @@ def compute(run: Run) -> Served | None:
     answers = answers.assign(
         **{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, run.of_target)
     )
-    prices = tariff(run.record)
+    prices = run.result(prices_of)
     groups = [
         _served_as(key, rows, prices)
         for key, rows in answers.groupby(list(FACTS), dropna=False, observed=True)

@@ -22,7 +22,7 @@ cannot be separated.
 How many calls were concurrent with one: when it was sent, and when it was decoded.
 
 Counts are of all attempts of a run, whatever became of them, since each is a load on the target. The workers' clocks are
-mapped to one, as precisely as they are known (verdict/timestamps.py has how many calls that leaves open).
+mapped to one, as precisely as they are known (verdict/clocks.py has how many calls that leaves open).
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints
 from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Value
-from tailgauge_analysis.verdict.clocks import calls_between
 
 P = 0.5
 ALPHA = 0.05
@@ -127,7 +126,7 @@ class Regression:
 
 def compute(run: Run) -> list[Regression]:
     """Estimate all effects of a report; one that does not survive among them has no value."""
-    unsure_calls = calls_between(run.frames, run.clocks)
+    unsure_calls = run.calls_between
     regressions = fitted(run.frames.attempts, run.of_target, unsure_calls)
     family = significant([regression.slopes for regression in regressions])
     return [replace(one, slopes=slopes) for one, slopes in zip(regressions, family, strict=True)]

@@ -25,6 +25,7 @@ from tailgauge.errors import UsageError
 from tailgauge.protocol_violations import MALFORMED_USAGE
 from tailgauge.rows.text_file import refusal
 from tailgauge.scenario import prices as pricing
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import plain
@@ -75,6 +76,11 @@ class Cost:
     """calls at the price of the model that was asked for, because the one that answered has none"""
     at_list_price: tuple[str, ...]
     """service tiers and speeds of these calls that the price file does not have"""
+
+
+def prices_of(run: Run) -> Tariff:
+    """Return the tariff of a run: `run.result(prices_of)` reads the price file once for all sections."""
+    return tariff(run.record)
 
 
 def tariff(run: Json) -> Tariff:

@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics.timeline import MOST_BINS, width
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache import calls as cache_calls
 from tailgauge_analysis.sections.cache import effect, shares
-from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
+from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, prices_of
 from tailgauge_analysis.sections.cache.misses import (
     ADVICE,
     ADVICE_OF_TARGET,
@@ -124,7 +124,7 @@ def compute(run: Run) -> CacheUse:
     if not tables:
         return CacheUse(cache=[], by_engine=_by_engine(run.record))
     cause = causes(calls, cache_calls.settings(run.record), _salted(run.record))
-    prices = tariff(run.record)
+    prices = run.result(prices_of)
     entries = [_entry(run, name, rows, cause, prices) for name, rows in tables.items()]
     return CacheUse(cache=entries, by_engine=None)
 

@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
+from tailgauge_analysis.sections.cache.cost import Tariff, prices_of, spent, with_usage
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, copies
 from tailgauge_analysis.sections.hedging.waste import Waste
@@ -163,7 +163,7 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
     held = one.stage.requests["hedge_held"].dropna().value_counts()
     log = run.frames.server_log
-    prices = tariff(run.record)
+    prices = run.result(prices_of)
     losers = found.losers()
     winners = found.winners()
     primary = int((~one.is_copy).sum())
