@@ -25,8 +25,13 @@ from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import FEWEST, Quantile, quantiles
-from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell, with_interval
-from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
+from tailgauge_analysis.text.cells import (
+    quantiles_text,
+    share_cell,
+    values_text,
+    with_interval,
+)
+from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
@@ -117,7 +122,7 @@ def _progressive(of: _Of) -> Sentence | None:
         f"first text {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
     )
     text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
-    brief = f"first text {_value(*_quantiles(seen))}, of the large model alone {_value(*_quantiles(large))}"
+    brief = f"first text {values_text(_quantiles(seen))}, of the large model alone {values_text(_quantiles(large))}"
     return text, (brief, f"fast model first in {share(first.value)} of {n}, for {extra}")
 
 
@@ -156,7 +161,7 @@ def _cancel(of: _Of) -> Sentence | None:
         stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
         made = f"later, {count(after.sum())} tokens made"
         how = f"the server stopped {_times(stopped.dropna())} {made}"
-        short = f"the server stopped {_value(*_quantiles(stopped.dropna()))} {made}"
+        short = f"the server stopped {values_text(_quantiles(stopped.dropna()))} {made}"
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
     full = f"{of.share(calls)} were left by their users; {how}. Their answers: {lost}"
     return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
@@ -177,7 +182,7 @@ def _second_call(of: _Of) -> Sentence | None:
     tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]
     counted = f"and {tokens[1]} tokens per request to {tokens[0]}"
     text = f"the second call adds {quantiles_text(*more)} to {quantiles_text(*alone)}, {counted}"
-    return text, (f"the second call adds {_value(more[0])} to {_value(alone[0])}", counted)
+    return text, (f"the second call adds {values_text(more[:1])} to {values_text(alone[:1])}", counted)
 
 
 ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
@@ -218,9 +223,3 @@ def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Qua
 
 def _times(ns: pd.Series[float]) -> str:
     return quantiles_text(*_quantiles(ns))
-
-
-def _value(*found: Quantile) -> str:
-    """`p50 142 ms, p95 failed`."""
-    cells = ((q.p, replace(quantile_cell(q), interval="", mark="")) for q in found)
-    return ", ".join(f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in cells)

@@ -8,7 +8,7 @@ slower than any. A poll is wasted if it brought no news: neither the end of the 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,8 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.cells import quantile_cell, quantile_table, with_interval
-from tailgauge_analysis.text.formatting import count, percentile, plain, plural
+from tailgauge_analysis.text.cells import quantile_table, values_text
+from tailgauge_analysis.text.formatting import count, plain, plural
 from tailgauge_analysis.text.section import Section, Table
 
 KEY = "transports"
@@ -171,9 +171,9 @@ def section(found: list[Transport]) -> Section | None:
 
 
 def _brief(one: Transport) -> str:
-    cells = [replace(quantile_cell(quantile), interval="", mark="") for quantile in one.times]
-    values = [f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in zip(PS, cells, strict=True)]
-    return f"{one.traffic}: {TIMES[one.kind]} {', '.join(values)} ({plural(one.requests, one.kind[:-1])})"
+    return (
+        f"{one.traffic}: {TIMES[one.kind]} {values_text(one.times)} ({plural(one.requests, one.kind[:-1])})"
+    )
 
 
 def _outcomes(one: Transport) -> str:

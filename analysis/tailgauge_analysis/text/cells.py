@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile
@@ -35,6 +36,12 @@ def with_interval(cell: Value, unit: str = "") -> str:
 def quantiles_text(*found: Quantile) -> str:
     """`p50 142 ms (95% CI 120 – 160), p95 n/a`."""
     return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)
+
+
+def values_text(found: Iterable[Quantile]) -> str:
+    """`p50 142 ms, p95 failed`."""
+    cells = ((q.p, replace(quantile_cell(q), interval="", mark="")) for q in found)
+    return ", ".join(f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in cells)
 
 
 def ratio_text(ratio: Ratio) -> str:

@@ -253,7 +253,7 @@ class EngineAnswer(Answer):
             self.exchange.serve()
         elif kind == events.PREFILL_STARTED:
             row.prefill_started_at_ns = call.prefill_started_ns
-        elif kind != events.PREEMPTED:
+        else:
             self._end(emission)
 
     def tokens_in(self, chunks: int) -> int:

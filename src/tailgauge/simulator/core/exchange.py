@@ -81,6 +81,9 @@ class Exchange:
             stop = None if request.tool is not None else BY_ITSELF
         self.request = request
         self.has_reply = True
+        search = None
+        if self.wire.SERVER_TOOLS:
+            search = draw_search(table.search, self.endpoint.seed, self.key)
         self.reply = Reply(
             request,
             f"{self.number:024d}",
@@ -88,6 +91,7 @@ class Exchange:
             self._plan(request),
             stop=stop,
             served=draw_served(table.served, self.endpoint.seed, self.key),
+            search=search,
         )
         if table.cache.mode == "marked":
             self._prompt = marked_prompt(body)
@@ -168,9 +172,6 @@ class Exchange:
             self.refuse(self.fault.status, now_ns)
         if self.fault.stop is not None and self.request.max_tokens:
             self._stop_early(self.fault)
-        if self.wire.SERVER_TOOLS:
-            search = draw_search(endpoint.table.search, endpoint.seed, self.key)
-            self.reply = replace(self.reply, search=search)
         self._meter = endpoint.meters.received()
 
     def _beyond_limit(self, decision: Decision) -> Refused:

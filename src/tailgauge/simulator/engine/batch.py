@@ -41,7 +41,7 @@ class Batch:
         self.running: dict[int, Call] = {}  # in the order of admission
         self.memory = Memory(config)
         self._slots = config.slots if config.slots is not None else 1 << 62
-        self._ledger = Ledger(config.block_tokens if self.memory.grows else 0)
+        self._ledger = Ledger(config.block_tokens if self.memory.total is not None else 0)
         self._prefilling: list[Call] = []
         self._decoding: dict[int, Call] = {}
         self._ends: list[tuple[int, int]] = []  # heap: last step of each decoding call, its number
@@ -113,12 +113,12 @@ class Batch:
         """Share of the memory blocks in use after the steps emitted so far."""
         passed = max(0, self._emitted - self._step)
         at = self._step - self._ledger.base
-        grown = int(self._ledger.blocks[at : at + passed].sum()) if self.memory.grows else 0
+        grown = int(self._ledger.blocks[at : at + passed].sum()) if self.memory.total is not None else 0
         return self.memory.share(grown)
 
     def _begin(self, now_ns: int, out: list[Emission]) -> None:
         """Plan what comes next."""
-        if not self._preempt(now_ns, out):
+        if not self._preempt():
             self._admit(now_ns, out)
         self._chunks = self._choose_chunks(now_ns, out) if self._prefilling else []
         if self._prefilling:
@@ -131,11 +131,11 @@ class Batch:
 
     def _growth_next(self) -> int:
         """Blocks that the next decode step adds."""
-        if not self.memory.grows or not self._decoding:
+        if self.memory.total is None or not self._decoding:
             return 0
         return int(self._ledger.blocks[self._step - self._ledger.base])
 
-    def _preempt(self, now_ns: int, out: list[Emission]) -> bool:
+    def _preempt(self) -> bool:
         """Send the newest calls back to the head of the queue until the next step fits."""
         preempted = False
         while not self.memory.fits(self._growth_next()):
@@ -143,7 +143,6 @@ class Batch:
             self._withdraw(call)
             call.skip_pauses()
             self.waiting.appendleft(call)
-            out.append(Emission(events.PREEMPTED, call, now_ns))
             preempted = True
         return preempted
 
@@ -203,8 +202,7 @@ class Batch:
         ledger = self._ledger
         at = self._step - self._ledger.base
         steps = min(self._soonest_end() - self._step + 1, _LONGEST_PLAN)
-        if self.memory.grows:
-            assert self.memory.total is not None
+        if self.memory.total is not None:
             free = self.memory.total - self.memory.used
             steps = min(steps, int(np.searchsorted(np.cumsum(ledger.blocks[at : at + steps]), free, "right")))
         fixed, slope = self._step_ns(len(self._decoding), 0)
@@ -254,7 +252,7 @@ class Batch:
             return
         at = self._step - self._ledger.base
         self._context += int(self._ledger.growth[at : at + steps].sum())
-        if self.memory.grows:
+        if self.memory.total is not None:
             self.memory.used += int(self._ledger.blocks[at : at + steps].sum())
         self._step += steps
 
@@ -379,7 +377,6 @@ class Memory:
     def __init__(self, config: EngineConfig) -> None:
         self.total = config.kv_blocks
         self.used = 0
-        self.grows = config.kv_blocks is not None
         self._block = config.block_tokens
 
     def blocks(self, tokens: int) -> int:

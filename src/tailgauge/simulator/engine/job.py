@@ -119,7 +119,6 @@ PREFILL_STARTED = "prefill_started"
 FIRST_TOKEN = "first_token"  # noqa: S105 - the prefill ended; with the tokens of the first chunk
 TOKENS = "tokens"
 FINISHED = "finished"
-PREEMPTED = "preempted"  # lost its memory, waits again; its tokens so far stay
 REFUSED = "refused"  # at the door: the queue is full, or the call can never fit
 CANCELLED = "cancelled"  # ended by a cancellation
 ENDINGS = (FINISHED, CANCELLED, REFUSED)
