@@ -45,7 +45,7 @@ class Errors:
 
 
 def compute(run: Run) -> Errors:
-    """Count the failed attempts of a run by what the target said."""
+    """Count the failed attempts of a run by what the target answered."""
     attempts = run.frames.attempts
     bad = attempts[(attempts["stage"] != schema.PREFLIGHT) & ~attempts["ended"].isin(_FINE)]
     # An answer without an error has ended by the reason that it gives.
