@@ -88,6 +88,14 @@ def student(freedom: float, confidence: float = 0.95) -> float:
     return math.sqrt(freedom * (1 - x) / x)
 
 
+@cache
+def variance_ratio(freedom: float, confidence: float = 0.95) -> float:
+    """Return the factor that an estimate of a variance exceeds the variance by with the chance 1 - `confidence`."""
+    known = 1e4  # degrees of freedom of a variance that is known
+    x = _beta_quantile(confidence, freedom / 2, known / 2)
+    return known * x / (freedom * (1 - x))
+
+
 def student_beyond(t: float, freedom: float) -> float:
     """The chance that Student's t is above this value."""
     outside = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
@@ -104,3 +112,15 @@ def needed(beyond: int, p: float, confidence: float) -> int:
     while not is_enough(most):
         most *= 2
     return bisect_left(range(most), True, key=is_enough)
+
+
+def detectable(allowed: float, n: int, confidence: float = 0.95, power: float = 0.8) -> float | None:
+    """Return the smallest share of n values whose interval lies above `allowed` with this power; None where none does."""
+
+    def is_above(k: int) -> bool:
+        return clopper_pearson(k, n, confidence)[0] > allowed
+
+    fewest = bisect_left(range(n + 1), True, key=is_above)
+    if fewest > n:
+        return None
+    return _beta_quantile(power, fewest, n - fewest + 1)

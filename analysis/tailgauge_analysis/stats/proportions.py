@@ -9,11 +9,22 @@ and Donner 2008); there is no ratio where a quantile has no value, falls among f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import EPISODES, FEW_EPISODES, TOO_FEW, Ints, Mask, Quantile, worth
+from tailgauge_analysis.stats.dependence import FEW, Floats, Grouping, Ints, Mask
+from tailgauge_analysis.stats.quantiles import (
+    EPISODES,
+    FEW_EPISODES,
+    TOO_FEW,
+    UNRELIABLE,
+    Quantile,
+    worth,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,9 @@ class Proportion:
     high: float | None
     episodes: int = 0
     """In how many episodes the rarer of the two came."""
-    mark: str = ""  # or FEW_EPISODES
+    mark: str = ""  # or FEW_EPISODES, or UNRELIABLE
+    limited_by: str = ""
+    """What makes n_eff less than n: the grouping whose values are alike, `neighbours`, `waves`, or `request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +65,40 @@ def difference(a: Proportion, b: Proportion) -> Difference:
     return Difference(value, max(-1.0, value - below), min(1.0, value + above))
 
 
-def proportion(seen: Mask, sizes: Ints | None = None) -> Proportion:
+def proportion(
+    seen: Mask,
+    sizes: Ints | None = None,
+    groupings: Sequence[Grouping] = (),
+    *,
+    waits: Floats | None = None,
+) -> Proportion:
     """The share of True; `sizes`: how many values each group has, one group after the other.
 
-    Marked where the rarer of the two came in bursts, and those were few. Single ones are taken as they are.
+    `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `waits`: of the same values, whose
+    dependence counts where next to none are True, or False. Marked where the rarer of the two came in bursts, and those were
+    few, or in too few groups that are alike. Single ones are taken as they are.
     """
     n = len(seen)
     k = int(seen.sum())
-    found = worth(seen, sizes)
-    mark = FEW_EPISODES if 0 < found.episodes < min(EPISODES, k, n - k) else ""
-    return replace(_of(k, n, found.sure), n_eff=found.n_eff if n else 0, episodes=found.episodes, mark=mark)
+    values = seen.astype(np.float64) if waits is None else waits
+    sample = quantiles.Sample(values, sizes, groupings)
+    known = quantiles.NOTHING_KNOWN
+    is_few = min(k, n - k) < FEW
+    if n and waits is not None and (is_few or sizes is None):  # there may be millions in groups
+        known = sample.known(k)
+    found = worth(seen, sizes, sample.clusters, known)
+    mark = ""
+    if 0 < found.episodes < min(EPISODES, k, n - k):
+        mark = FEW_EPISODES
+    elif n and (sample.is_of_few_groups or found.is_of_few_groups):
+        mark = UNRELIABLE
+    return replace(
+        _of(k, n, found.sure),
+        n_eff=found.n_eff if n else 0,
+        episodes=found.episodes,
+        mark=mark,
+        limited_by=found.limited_by,
+    )
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:

@@ -4,18 +4,21 @@ From arrays of one metric in arrival order.
 
 - Estimator: `inverted_cdf`, the ceil(n p)-th smallest value: a value that was really observed.
 - Interval: order statistics at ranks from Binomial(m, p), rescaled to n. It assumes no distribution.
-- n_eff: latencies under load come in bursts, so n of them say less than n independent ones. With the indicator
-  e = 1{x > q_p} in arrival order, n_eff = n / (1 + 2 sum of its autocorrelations), summed over Geyer's initial
-  positive pairs (Geyer 1992). Values that come in groups (the chunk gaps of one request) are taken a group at a time:
-  d_i = sum of e over the group - p_hat * its size, Var(p_hat) = groups * longrun_var(d) / n^2,
+- n_eff: latencies under load come in bursts, and those of one conversation are alike, so n of them say less than n
+  independent ones: n_eff = n / the effect of their dependence (stats/dependence.py), from the indicator e = 1{x > q_p} in
+  arrival order. Values that come in groups (the chunk gaps of one request) are taken a group at a time:
+  d_i = sum of e over the group - p_hat * its size, Var(p_hat) = sum of d_i^2 * effect / n^2,
   n_eff = p_hat (1 - p_hat) / Var(p_hat). With groups of one the two are the same. Slow periods may show only further up:
   n_eff is the smaller one of the quantile and of the deeper one with half as much beyond it.
-- Episodes: exceedances no further apart than their correlation time are one (runs declustering). n_eff is an estimate
-  itself, from episodes of sizes s_i: its variance is that of chi-squared with 2 (sum s_i^2)^2 / sum s_i^4 degrees of
-  freedom, at least 4. Hence m = n_eff (z / t)^2, with the normal z (1.96 at 95%) and Student's t of as many.
+- Nothing seen is not nothing there: with fewer than 20 values beyond, or none, the effect is at least that where 20 are.
+- Episodes: exceedances no further apart than their correlation time are one (runs declustering), and so are those of one
+  group whose values are alike. Episodes of sizes s_i count as (sum s_i)^2 / sum s_i^2: a long one among short ones is one.
+  n_eff is an estimate itself: its variance is that of chi-squared with 2 (sum s_i^2)^2 / sum s_i^4 degrees of freedom, at
+  least 4. Hence m = n_eff (z / t)^2, with the normal z (1.96 at 95%) and Student's t of as many.
 - Episodes that look separate may hang together, as busy periods do in a queue: no more of them are counted than the
   exceedances are worth at the correlation time of the whole run, which is the
   longer one of the median's and of the upper quartile's.
+- Values within 0.01 ms are ties.
 - +inf is a value: a request that never got an answer is slower than any that did.
 """
 
@@ -25,26 +28,38 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from tailgauge_analysis.stats import dependence
 from tailgauge_analysis.stats.binomial import binomial_quantile, student
+from tailgauge_analysis.stats.dependence import (
+    FEW,
+    FEWEST_GROUPS,
+    WAVES,
+    Clusters,
+    Floats,
+    Grouping,
+    Ints,
+    Mask,
+    clusters_of,
+    correlation_time,
+)
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+__all__ = ["Floats", "Grouping", "Ints", "Mask", "correlation_time"]
 
 CONFIDENCE = 0.95
 MISSED = 1 - CONFIDENCE
 ENDS = (MISSED / 2, 1 - MISSED / 2)  # the quantiles of resamples between which an interval lies
 NORMAL_975 = 1.959964  # quantile of the standard normal distribution that belongs to CONFIDENCE
 STRETCH = 1_000_000  # values
-LAGS = 1024  # of the autocorrelation that are looked at first
+TIE = 0.01  # ms within which values are the same
+SHOWING = (0.5, 0.9)  # quantiles at which the values of a group may be seen to be alike
+NOTICEABLE = 0.9  # part of n below which a reader learns what limits n_eff
 BEYOND = 10  # effective samples wanted beyond what a slope or a product of several quantiles is about
 
 EPISODES = 5  # slow episodes wanted; with fewer, no interval is sure to hold how rare they are
@@ -54,6 +69,8 @@ TOO_FEW = "n/a"
 UNRELIABLE = "unreliable"
 FEW_EPISODES = "few slow episodes"
 CLIENT = "client error"
+REQUEST = "request"  # limits n_eff: the values of one request are alike
+HIDDEN_TOKENS = "hidden tokens possible"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +83,14 @@ class Quantile:
     value: float | None
     low: float | None
     high: float | None
-    mark: str  # "", UNRELIABLE, FEW_EPISODES, TOO_FEW, or CLIENT: the client may have moved it too far
+    mark: str
+    """"", UNRELIABLE, FEW_EPISODES, TOO_FEW, CLIENT (the client may have moved it too far), or HIDDEN_TOKENS"""
     episodes: int = 0
     """In how many episodes the values beyond it came."""
     seen_to: float | None = None
     """Where it, or an end of its interval, lies beyond the longest wait and so cannot be observed: that wait."""
+    limited_by: str = ""
+    """What makes n_eff less than n: the grouping whose values are alike, `neighbours`, `waves`, or `request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,29 @@ class Worth:
     """In how many values, or groups, it came."""
     time: float
     """Correlation time, in values or groups."""
+    limited_by: str = ""
+    """The grouping whose values are alike, or `neighbours` or `waves`; empty where n_eff is about n."""
+    is_of_few_groups: bool = False
+    """The values of a group are alike, and there are fewer than 30 groups."""
+    shown: frozenset[str] = frozenset()
+    """The groupings whose values are shown to be alike."""
+    freedom: float = 0.0
+    """Degrees of freedom of n_eff."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What other levels of a sample show: the groupings whose values are alike, and the effect where 20 values are beyond."""
+
+    shown: frozenset[str] = frozenset()
+    effect: float = 1.0
+    time: float = 1.0
+    limited_by: str = ""
+    freedom: float = 0.0
+    """Degrees of freedom of that effect."""
+
+
+NOTHING_KNOWN = Known()
 
 
 def n_min(p: float) -> int:
@@ -110,52 +153,152 @@ def at_level(level: float) -> Iterator[None]:
         _confidence.reset(token)
 
 
-def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) -> list[Quantile]:
-    """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
+def quantiles(
+    values: Floats,
+    ps: Sequence[float],
+    sizes: Ints | None = None,
+    groupings: Sequence[Grouping] = (),
+    *,
+    tie: float = TIE,
+) -> list[Quantile]:
+    """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other.
+
+    `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `tie`: what no value is known better to.
+    """
     if not len(values):
         return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
-    n = len(values)
-    ordered = np.sort(values)
-    at = cache(lambda place: _worth_at(values, ordered, place, sizes))
-    time = max(at(rank(n, 0.5)).time, at(rank(n, 0.75)).time)
-    return [_quantile(ordered, p, at(rank(n, p)), at(rank(n, (1 + p) / 2)), time) for p in ps]
+    sample = Sample(values, sizes, groupings, tie)
+    time = max(sample.at(0.5).time, sample.at(0.75).time)
+    return [_quantile(sample, p, time) for p in ps]
 
 
-def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float) -> Quantile:
+def _quantile(sample: Sample, p: float, time: float) -> Quantile:
+    ordered = sample.ordered
     n = len(ordered)
-    n_eff = min(here.n_eff, deeper.n_eff)
-    ends = ranks(n, min(here.sure, deeper.sure), p, confidence())
+    worth_at_p = sample.at(p)
+    deeper = sample.at((1 + p) / 2)
+    limiting = min(worth_at_p, deeper, key=lambda worth: worth.n_eff)
+    ends = ranks(n, min(worth_at_p.sure, deeper.sure), p, confidence())
     low, high = (None if end is None else float(ordered[end - 1]) for end in ends)
-    episodes = min(here.episodes, max(1, math.floor(here.units / time + 1e-6)))
-    value = float(ordered[rank(n, p) - 1])
-    why = mark(n, n_eff, p, episodes)
-    return Quantile(p, n, n_eff, value, low, high, why, episodes)
+    episodes = min(worth_at_p.episodes, max(1, math.floor(worth_at_p.units / time + 1e-6)))
+    is_of_few_groups = sample.is_of_few_groups or limiting.is_of_few_groups
+    return Quantile(
+        p=p,
+        n=n,
+        n_eff=limiting.n_eff,
+        value=float(ordered[rank(n, p) - 1]),
+        low=low,
+        high=high,
+        mark=mark(n, limiting.n_eff, p, episodes, is_of_few_groups=is_of_few_groups),
+        episodes=episodes,
+        limited_by=limiting.limited_by,
+    )
 
 
-def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None) -> Worth:
-    """At a quantile; with ties, such as failures, above their step or from it on: where half to twice as many are beyond."""
-    value = ordered[place - 1]
-    above = values > value
-    if (ordered[max(0, place - 2) : place + 1] == value).sum() < 2:
-        return worth(above, sizes)
-    tied = values >= value
-    beyond = len(values) - place
-    if 2 * np.count_nonzero(above) < beyond:
-        return worth(tied, sizes)
-    if np.count_nonzero(tied) > 2 * beyond:
-        return worth(above, sizes)
-    a = worth(above, sizes)
-    b = worth(tied, sizes)
-    return Worth(
-        min(a.n_eff, b.n_eff), min(a.sure, b.sure), max(a.episodes, b.episodes), max(a.units, b.units), max(a.time, b.time)
-    )  # fmt: skip
+class Sample:
+    """A sample, and what its values say of the share beyond each of its quantiles."""
+
+    def __init__(
+        self,
+        values: Floats,
+        sizes: Ints | None = None,
+        groupings: Sequence[Grouping] = (),
+        tie: float = TIE,
+    ) -> None:
+        self.values = values
+        self.clusters = clusters_of(_of_units(groupings, sizes))
+        self.is_of_few_groups = bool(dependence.few_groups(groupings))
+        self._sizes = sizes
+        self._tie = tie
+        self._worths: dict[int, Worth] = {}
+
+    @cached_property
+    def ordered(self) -> Floats:
+        """Return the values, ascending."""
+        return np.sort(self.values)
+
+    def at(self, p: float) -> Worth:
+        """Return what the values say of the share beyond quantile p."""
+        place = rank(len(self.values), p)
+        if place not in self._worths:
+            known = self.known(len(self.values) - place)
+            plain = self._worths.get(-place)
+            is_same = plain is not None and known.effect == 1.0 and known.shown <= plain.shown
+            self._worths[place] = plain if plain and is_same else self._at(place, known)
+        return self._worths[place]
+
+    def known(self, beyond: int) -> Known:
+        """Return what other levels show for one that so many values are beyond, or not beyond."""
+        n = len(self.values)
+        shown: frozenset[str] = frozenset()
+        if self.clusters:
+            shown = shown.union(*(self._plain(rank(n, p)).shown for p in SHOWING))
+        if min(beyond, n - beyond) >= FEW:
+            return Known(shown)
+        reference = self._at(max(1, n - max(1, min(FEW, n // 2))), Known(shown))
+        return Known(
+            shown=shown,
+            effect=n / reference.n_eff,
+            time=reference.time,
+            limited_by=reference.limited_by,
+            freedom=reference.freedom,
+        )
+
+    def _plain(self, place: int) -> Worth:
+        """Return what a level shows by itself."""
+        if -place not in self._worths:
+            self._worths[-place] = self._at(place, NOTHING_KNOWN)
+        return self._worths[-place]
+
+    def _at(self, place: int, known: Known) -> Worth:
+        """Return the worth at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
+        are beyond.
+        """
+        values = self.values
+        n = len(values)
+        value = self.ordered[place - 1]
+        beyond = n - place
+        above = n - int(np.searchsorted(self.ordered, value + self._tie, "right"))
+        from_it = n - int(np.searchsorted(self.ordered, value - self._tie, "left"))
+        if from_it - above < 2 or max(from_it - beyond, beyond - above) <= beyond / 10:
+            return self._worth(values > value, known)
+        if 2 * above < beyond and n - from_it < beyond:  # next to all are the same
+            return Worth(n, n, n, n, 1.0)
+        if 2 * above < beyond:
+            return self._worth(values >= value - self._tie, known)
+        if from_it > 2 * beyond:
+            return self._worth(values > value + self._tie, known)
+        worths = (
+            self._worth(values > value + self._tie, known),
+            self._worth(values >= value - self._tie, known),
+        )
+        smaller = min(worths, key=lambda worth: worth.n_eff)
+        return replace(
+            smaller,
+            sure=min(worth.sure for worth in worths),
+            episodes=max(worth.episodes for worth in worths),
+            units=max(worth.units for worth in worths),
+            time=max(worth.time for worth in worths),
+        )
+
+    def _worth(self, exceeds: Mask, known: Known) -> Worth:
+        return worth(exceeds, self._sizes, self.clusters, known)
 
 
-def mark(n: int, n_eff: int, p: float, episodes: int) -> str:
+def _of_units(groupings: Sequence[Grouping], sizes: Ints | None) -> Sequence[Grouping]:
+    """Return the groupings of the groups that have values."""
+    if sizes is None or (sizes > 0).all():
+        return groupings
+    return [grouping.only(sizes > 0) for grouping in groupings]
+
+
+def mark(n: int, n_eff: int, p: float, episodes: int, *, is_of_few_groups: bool = False) -> str:
     """Why a quantile may not be believed beyond which the values came in so many episodes."""
     if n < n_min(p):
         return TOO_FEW
-    return FEW_EPISODES if 0 < episodes < EPISODES else UNRELIABLE if n_eff < FEWEST else ""
+    if 0 < episodes < EPISODES:
+        return FEW_EPISODES
+    return UNRELIABLE if n_eff < FEWEST or is_of_few_groups else ""
 
 
 def rank(n: int, p: float) -> int:
@@ -179,32 +322,97 @@ def ranks(n: int, n_eff: int, p: float, level: float = CONFIDENCE) -> tuple[int 
     return first, min(n, math.ceil(high * n / n_eff)) if high <= n_eff else None
 
 
-def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
-    """What dependent values say of the share of `exceeds`; of values that are all the same, as if they were independent."""
+def worth(
+    exceeds: Mask,
+    sizes: Ints | None = None,
+    clusters: Sequence[Clusters] = (),
+    known: Known = NOTHING_KNOWN,
+) -> Worth:
+    """What dependent values say of the share of `exceeds`.
+
+    Of fewer than 20 of the rarer outcome, and of values that are all the same, no more than `known` allows.
+    """
     n = len(exceeds)
     k = int(np.count_nonzero(exceeds))
     if k in {0, n}:
-        return Worth(max(1, n), max(1, n), k, k, 1.0)
+        whole = max(1, math.floor(n / known.effect + 1e-6))
+        return Worth(whole, whole, k, k, known.time, known.limited_by)
     if sizes is None:
         deviations = exceeds.astype(np.float64) - k / n
-        at = np.flatnonzero(exceeds if 2 * k <= n else ~exceeds)
-        weights = None
+        rarer = (exceeds if 2 * k <= n else ~exceeds).astype(np.float64)
     else:
         seen = sizes[sizes > 0]
         counts = _counts(exceeds, seen)
         deviations = counts - k / n * seen
-        rarer = counts if 2 * k <= n else seen - counts
-        at = np.flatnonzero(rarer)
-        weights = rarer[at]
-    time = correlation_time(deviations)
-    variance = float(np.square(deviations).sum()) * time / n**2
-    n_eff = min(float(n), k / n * (1 - k / n) / variance) if variance > 0 else float(n)
-    episode = np.concatenate(([0], np.cumsum(np.diff(at) > time)))
-    came = np.square(np.bincount(episode, weights).astype(np.float64))
-    freedom = max(LEAST, 2 * float(came.sum()) ** 2 / float(np.square(came).sum()))
+        rarer = (counts if 2 * k <= n else seen - counts).astype(np.float64)
+    found = dependence.dependence(deviations, clusters)
+    squares = float(np.square(deviations).sum())
+    independent = k * (1 - k / n)
+    effect = max(1.0, squares * found.effect(known.shown) / independent)
+    limited_by = found.limited_by(known.shown)
+    if squares > found.effect(known.shown) * independent:
+        limited_by = REQUEST
+    time = found.time
+    if min(k, n - k) < FEW:
+        time = max(time, known.time)
+    is_of_known = min(k, n - k) < FEW and known.effect >= effect
+    if is_of_known:
+        effect = known.effect
+        limited_by = known.limited_by
+    places = np.flatnonzero(rarer)
+    episodes = _episodes(rarer, places, time)
+    freedom: float = _freedom(episodes)
+    count: float = _kish(episodes)
+    largest = found.largest(known.shown)
+    if largest is not None:
+        group = next(groups for groups in clusters if groups.name == largest.name)
+        sums = _group_sums(rarer, group)
+        count = min(count, _kish(sums))
+        freedom = min(freedom, largest.freedom)
+    if limited_by == WAVES:
+        freedom = min(freedom, found.batches - 1.0)
+    if is_of_known:
+        freedom = max(freedom, known.freedom)
+    n_eff = n / effect
     level = confidence()
-    sure = n_eff * (normal(level) / student(round(freedom, 1), level)) ** 2
-    return Worth(max(1, math.floor(n_eff + 1e-6)), max(1, math.floor(sure + 1e-6)), len(came), len(at), time)
+    rounded = round(max(LEAST, freedom), 1)
+    sure = n_eff * (normal(level) / student(rounded, level)) ** 2
+    return Worth(
+        n_eff=max(1, math.floor(n_eff + 1e-6)),
+        sure=max(1, math.floor(sure + 1e-6)),
+        episodes=max(1, round(count)),
+        units=len(places),
+        time=time,
+        limited_by=limited_by if n_eff < NOTICEABLE * n else "",
+        is_of_few_groups=largest is not None and largest.groups < FEWEST_GROUPS,
+        shown=found.shown,
+        freedom=freedom,
+    )
+
+
+def _episodes(rarer: Floats, places: Ints, time: float) -> Floats:
+    """Return the sizes of episodes: values no further apart than the correlation time."""
+    number = np.concatenate(([0], np.cumsum(np.diff(places) > time)))
+    return np.bincount(number, rarer[places]).astype(np.float64)
+
+
+def _group_sums(rarer: Floats, clusters: Clusters) -> Floats:
+    """Return how many values of each group are of the rarer outcome; values of no group by themselves."""
+    values = rarer.copy()
+    sums = clusters.sums(values)
+    values[clusters.places] = 0.0
+    return np.concatenate((sums, values[values > 0]))
+
+
+def _kish(sizes: Floats) -> float:
+    """Return how many of one size say as much: (sum s)^2 / sum s^2."""
+    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
+
+
+def _freedom(sizes: Floats) -> float:
+    """Return the degrees of freedom of an estimate from episodes of these sizes."""
+    squares = np.square(sizes)
+    return 2 * float(squares.sum()) ** 2 / float(np.square(squares).sum())
 
 
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:
@@ -215,33 +423,3 @@ def _counts(exceeds: Mask, sizes: Ints) -> Ints:
     seen = exceeds.view(np.uint8)  # faster than truth values
     stretches = ((seen[begin[a] : ends[b - 1]], begin[a:b] - begin[a]) for a, b in pairwise(cuts))
     return np.concatenate([np.add.reduceat(*of, dtype=np.uint32) for of in stretches]).astype(np.int64)
-
-
-def correlation_time(series: Floats) -> float:
-    """1 + 2 sum of autocorrelations over Geyer's initial positive pairs; never below 1."""
-    n = len(series)
-    if series.min() == series.max():  # its mean may be off by a rounding, which would pass for a wave
-        return 1.0
-    centred = series - series.mean()
-    lags = min(n, LAGS)
-    while True:
-        covariance = _covariances(centred, lags)
-        pairs = (covariance[: lags // 2 * 2] / covariance[0]).reshape(-1, 2).sum(axis=1)
-        ends = np.flatnonzero(pairs <= 0)
-        if len(ends) or lags == n:
-            return max(1.0, 2 * float(pairs[: ends[0] if len(ends) else None].sum()) - 1)
-        lags = min(n, 8 * lags)
-
-
-def _covariances(centred: Floats, lags: int) -> Floats:
-    """Autocovariances at 0 to lags - 1, by FFT, a block of the series after the other."""
-    n = len(centred)
-    size = 1 << max(14, (4 * lags - 1).bit_length())
-    size = min(size, 1 << (n + lags - 2).bit_length())
-    block = size - lags + 1
-    total = np.zeros(size // 2 + 1, np.complex128)
-    for begin in range(0, n, block):
-        part = np.fft.rfft(centred[begin : begin + block], size)
-        longer = np.fft.rfft(centred[begin : begin + size], size)
-        total += part.conj() * longer
-    return np.fft.irfft(total, size)[:lags]

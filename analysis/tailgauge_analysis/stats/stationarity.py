@@ -3,8 +3,10 @@
 Three checks; together they find something in 1% of the runs whose values are independent and steady.
 
 - Trend: Kendall's S of the mean ranks of ten tenths. |S| >= 31 has p = 0.46% among independent tenths.
-- Growth: what began minus what ended, in twenty equal windows. Their increments average above 0 (one-sided t-test at 10%) and
-  the tenths of the series rise (S >= 23, p = 2.3%). A stable queue returns to where it was, so it passes the first by much.
+- Growth: what began minus what ended. A queue at 90% of what its servers can do is a Brownian motion that drifts down and is
+  reflected at zero (Kingman's heavy traffic); its variance per arrival is measured in twenty windows. What began grows if
+  such a queue would reach the same size in this time in at most 1.5% of runs (Harrison, Brownian Motion and Stochastic Flow
+  Systems, 1985). Queues in several stretches of time are judged together, each with the length that it began with.
 - Change: the stretch whose mean rank differs most from that of the rest (Kuiper's statistic, weighted by length). Its p is of
   permuted blocks of five correlation times, so that waves of load are not taken for changes; the median over five parts of
   the series, so that a change is not taken for a wave. Fewer than twelve blocks allow no answer. 0.3%.
@@ -16,19 +18,30 @@ significant is reported only if it matters: the median or the p95 differs by mor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
+import pandas as pd
 
 from tailgauge_analysis.stats.quantiles import Floats, Ints, correlation_time
 
 TENTHS = 10
 # Kendall's S of ten values: of a trend in either direction, and of a rise.
 TREND = 31
-RISE = 23
+RISE = 19
 WINDOWS = 20
-T_90 = 1.328  # one-sided quantile of t with 19 degrees of freedom
+LOADED = 0.9  # a target with this load sustains it
+BY_CHANCE = 0.015
+# Squared coefficients of variation of arrivals and services, together: so little varies a queue at least.
+LEAST_VARIANCE = 1.0
+NORMAL_90 = 1.2816
+MOST_Z = 2.5  # of a stretch among others: a single wave of load is no growth
+SMALLEST_CHANCE = 1e-9
+BISECTIONS = 40
+MOST_ARRIVALS = 1e12
+NEVER = 1e15  # seconds: infinity, of which pandas takes no median
+SMOOTHED = 21  # neighbours, of which a third may be slow
 BLOCKS = 100
 FEWEST_BLOCKS = 12
 OF_BLOCK = 5
@@ -43,11 +56,21 @@ PS = (0.5, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of a backlog, per second. `detectable_per_s`: what the check sees in nine of ten runs."""
+    """Of a queue, per second. `detectable_per_s`: what is found in nine of ten runs."""
 
     per_s: float
     detectable_per_s: float
     rises: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretches:
+    """A queue in several stretches of time: its length at their begins and ends, and the arrivals within; `variance`: per arrival."""
+
+    starts: Floats
+    sizes: Floats
+    arrivals: Ints
+    variance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +91,14 @@ def ranks(values: Floats) -> Floats:
 
 def kendall(series: Floats) -> int:
     """S of the means of ten tenths: how many pairs rise, less how many fall."""
-    return int(_pairs(series).sum())
-
-
-def rising(values: Floats) -> float:
-    """Of the pairs of tenths that differ in rank, the share that rise less the share that fall; 0 where most pairs do not differ."""
-    pairs = _pairs(ranks(values))
-    differ = np.count_nonzero(pairs)
-    return float(pairs.sum() / differ) if 2 * differ >= len(pairs) else 0.0
-
-
-def _pairs(series: Floats) -> Floats:
-    """1 of each pair of tenths of which the later one is higher, -1 where it is lower."""
     means = _means(series, TENTHS)
-    return np.sign(means[None, :] - means[:, None])[np.triu_indices(TENTHS, 1)]
+    pairs = np.sign(means[None, :] - means[:, None])[np.triu_indices(TENTHS, 1)]
+    return int(pairs.sum())
+
+
+def rises(values: Floats) -> bool:
+    """Return whether the ranks of the values rise over the tenths of the series."""
+    return len(values) >= TENTHS and kendall(ranks(values)) >= RISE
 
 
 def trend(values: Floats) -> int:
@@ -101,27 +118,78 @@ def differs_at(some: Floats, others: Floats) -> float | None:
 
 
 def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Growth:
-    """Of what began and has not ended, within this time."""
-    fine = np.linspace(from_s, to_s, WINDOWS * TENTHS + 1)
-    began, ended = (np.searchsorted(np.sort(at), fine, "right") for at in (begun_s, ended_s))
-    waiting = (began - ended).astype(np.float64)
-    added = np.diff(waiting[::TENTHS])
-    noise = sum(float(np.diff(events[::TENTHS]).var(ddof=1)) for events in (began, ended))
-    error = float(added.std(ddof=1)) / math.sqrt(WINDOWS)
+    """Return how what began and has not ended grows in this time."""
+    edges = np.linspace(from_s, to_s, WINDOWS + 1)
+    begun = np.searchsorted(np.sort(begun_s), edges, "right")
+    ended = np.searchsorted(np.sort(ended_s), edges, "right")
+    waiting = (begun - ended).astype(np.float64)
+    arrivals = int(begun[-1] - begun[0])
+    size = float(waiting[-1] - waiting[0])
+    # Waits that grow and fall together with the load vary less than arrivals and ends by themselves, and the reverse.
+    noise = np.diff(begun).var(ddof=1) + np.diff(ended).var(ddof=1)
+    variance = WINDOWS * max(float(noise), float(np.diff(waiting).var(ddof=1)))
+    arrivals = max(1, arrivals)
+    each = per_arrival(variance, arrivals)
+    detectable = _least_size(arrivals, each) + NORMAL_90 * math.sqrt(each * arrivals)
+    chance = _chance_of_size(size, arrivals, each)
     seconds = to_s - from_s
-    rises = float(added.mean()) > T_90 * error and kendall(waiting[1:]) >= RISE
-    detectable = 2 * T_90 * math.sqrt(noise * WINDOWS) / seconds
-    return Growth(float(waiting[-1] - waiting[0]) / seconds, detectable, rises)
+    return Growth(per_s=size / seconds, detectable_per_s=detectable / seconds, rises=chance < BY_CHANCE)
 
 
-def joined(at_s: Floats, spans: Sequence[tuple[float, float]]) -> Floats:
-    """Times within these spans, in ascending order, as if each span followed the one before at once."""
-    begins, ends = np.array(spans).T
-    place = np.searchsorted(begins, at_s, "right") - 1
-    inside = (place >= 0) & (at_s < ends[place])
-    before = np.cumsum(ends - begins) - (ends - begins)
-    out: Floats = (before - begins)[place[inside]] + at_s[inside]
-    return out
+def per_arrival(variance: float, arrivals: int) -> float:
+    """Return the variance of a queue per arrival; few arrivals show only roughly how much they vary."""
+    arrivals = max(1, arrivals)
+    return max(LEAST_VARIANCE, variance / arrivals) * (1 + WINDOWS / arrivals)
+
+
+def chance_of_growth(queues: Stretches) -> float:
+    """Return how likely queues at 90% load grow as much in these stretches together (Stouffer's sum of normal scores)."""
+    scores = []
+    for start, size, arrivals in zip(queues.starts, queues.sizes, queues.arrivals, strict=True):
+        chance = _chance_of_size(float(size), max(1, int(arrivals)), queues.variance, float(start))
+        chance = min(max(chance, SMALLEST_CHANCE), 1 - SMALLEST_CHANCE)
+        scores.append(-NormalDist().inv_cdf(chance))
+    total = float(np.clip(scores, -MOST_Z, MOST_Z).sum())
+    return _normal(-total / math.sqrt(len(scores)))
+
+
+def _chance_of_size(size: float, arrivals: int, variance: float, start: float = 0.0) -> float:
+    """Return how likely a queue at 90% load is at least this long after so many arrivals."""
+    if size <= 0:
+        return 1.0
+    drift = (1 / LOADED - 1) * arrivals
+    spread = math.sqrt(variance * arrivals)
+    never_empty = _normal((start - size - drift) / spread)
+    reflected = _normal((drift - size - start) / spread)
+    return never_empty + math.exp(-2 * (1 / LOADED - 1) * size / variance) * reflected
+
+
+def _least_size(arrivals: int, variance: float) -> float:
+    """Return the size that is that unlikely."""
+    low = 0.0
+    high = float(arrivals)
+    while _chance_of_size(high, arrivals, variance) > BY_CHANCE and high < MOST_ARRIVALS:
+        high *= 2
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        if _chance_of_size(middle, arrivals, variance) > BY_CHANCE:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _normal(z: float) -> float:
+    """Return the standard normal distribution function."""
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def smoothed(waits: Floats) -> Floats:
+    """Return the median of each value and its neighbours; +inf where half of them are."""
+    neighbours = min(SMOOTHED, max(3, len(waits) // 8) | 1)
+    finite = np.where(np.isfinite(waits), waits, NEVER)
+    medians = pd.Series(finite).rolling(neighbours, center=True, min_periods=1).median().to_numpy()
+    return np.where(medians < NEVER / 4, medians, np.inf)
 
 
 def change(values: Floats) -> Stretch | None:

@@ -8,7 +8,7 @@ A wait that failed never gets its answer, from then on. F(t), the share answered
     F(t) = sum over t_i <= t of S(t_i-) * answers at t_i / waits still open just before t_i
 
 Without failures 1 - F is the Kaplan-Meier estimate, without cuts it is the plain share. Its variance is that of the
-influences of the waits (Greenwood's), taken in order of arrival and so with their correlation; n_eff is the number of
+influences of the waits (Greenwood's), times the effect of their dependence (stats/dependence.py); n_eff is the number of
 independent waits, none cut short, with this variance. Intervals are those of shares and quantiles with that n_eff.
 """
 
@@ -16,15 +16,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from tailgauge_analysis.stats import quantiles
+from tailgauge_analysis.stats import dependence, quantiles
 from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.dependence import Grouping
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import BEYOND, Floats, Ints, Mask, Quantile, confidence
+from tailgauge_analysis.stats.quantiles import (
+    BEYOND,
+    Floats,
+    Ints,
+    Mask,
+    Quantile,
+    Sample,
+    confidence,
+)
 
 TINY = 1e-12  # rounding of a share
 SLACK = 0.01  # of a bound: who left so little before it has waited for it, clocks do not start at one moment
@@ -37,6 +46,7 @@ class Waits:
     ms: Floats
     seen: Mask
     cut: Mask
+    groupings: tuple[Grouping, ...] = ()
 
     @staticmethod
     def joined(parts: Sequence[Waits]) -> Waits:
@@ -44,11 +54,13 @@ class Waits:
         ms = np.concatenate([part.ms for part in parts])
         seen = np.concatenate([part.seen for part in parts])
         cut = np.concatenate([part.cut for part in parts])
-        return Waits(ms, seen, cut)
+        groupings = dependence.joined([(part.groupings, len(part.ms)) for part in parts])
+        return Waits(ms, seen, cut, groupings)
 
     def only(self, which: Mask) -> Waits:
         """Some of them."""
-        return Waits(self.ms[which], self.seen[which], self.cut[which])
+        groupings = tuple(grouping.only(which) for grouping in self.groupings)
+        return Waits(self.ms[which], self.seen[which], self.cut[which], groupings)
 
     @property
     def values(self) -> Floats:
@@ -61,7 +73,7 @@ class Waits:
         late = ~(self.seen & (self.ms <= bound))
         known = ~(self.cut & (self.ms < reached))
         if known.all():
-            return _of_none(proportion(late))
+            return _of_none(proportion(late, groupings=self.groupings, waits=self.values))
         if self.trusted is not self:
             return self.trusted.beyond(bound)
         curve = self._curve
@@ -80,7 +92,7 @@ class Waits:
     def quantiles(self, ps: Sequence[float]) -> list[Quantile]:
         """Quantiles `ps`; +inf where the answers end before, with `seen_to` if those that were cut short might go on."""
         if not self.cut.any():
-            return quantiles.quantiles(self.values, ps)
+            return quantiles.quantiles(self.values, ps, groupings=self.groupings)
         if self.trusted is not self:
             return self.trusted.quantiles(ps)
         return [self._quantile(p) for p in ps]
@@ -101,7 +113,10 @@ class Waits:
         end_ms = float(curve.ms[last])
         is_slow = (self.ms > end_ms) | ~(self.seen | self.cut)
         is_slow |= ~self.seen & (self.ms >= end_ms * (1 - SLACK))
-        episodes = quantiles.worth(is_slow)
+        sample = self._sample
+        known = sample.known(int(is_slow.sum()))
+        episodes = quantiles.worth(is_slow, None, sample.clusters, known)
+        is_of_few_groups = sample.is_of_few_groups or episodes.is_of_few_groups
         sure = max(1, n_eff * episodes.sure // episodes.n_eff)
         ranks = quantiles.ranks(sure, sure, p, confidence())
         low, high = (None if rank is None else curve.time_of(rank / sure) for rank in ranks)
@@ -113,8 +128,9 @@ class Waits:
             value=value,
             low=low,
             high=high,
-            mark=quantiles.mark(n, n_eff, p, episodes.episodes),
+            mark=quantiles.mark(n, n_eff, p, episodes.episodes, is_of_few_groups=is_of_few_groups),
             episodes=episodes.episodes,
+            limited_by=episodes.limited_by,
             seen_to=float(curve.ms[-1]) if may_go_on and math.inf in (value, low, high) else None,
         )
 
@@ -127,7 +143,17 @@ class Waits:
             return self
         last_ms = curve.ms[few[0] - 1]
         is_later = self.ms > last_ms
-        return Waits(np.minimum(self.ms, last_ms), self.seen & ~is_later, self.cut | is_later)
+        return replace(
+            self,
+            ms=np.minimum(self.ms, last_ms),
+            seen=self.seen & ~is_later,
+            cut=self.cut | is_later,
+        )
+
+    @cached_property
+    def _sample(self) -> Sample:
+        """What the waits, as far as they were seen, say of their dependence."""
+        return Sample(self.ms, groupings=self.groupings)
 
     @cached_property
     def _curve(self) -> _Curve:
@@ -164,9 +190,12 @@ class Waits:
         influence = (
             (has_ended & self.seen) * weight[until] - (has_ended & ~self.cut) * lost[until] - paid[until]
         )
-        variance = float(np.square(influence).sum()) * quantiles.correlation_time(influence) / n**2
+        shown = self._sample.known(n // 2).shown
+        effect = dependence.dependence(influence, self._sample.clusters).effect(shown)
+        variance = float(np.square(influence).sum()) * effect / n**2
         if variance <= 0 or not TINY < share < 1 - TINY:
-            return max(1, int(curve.waiting[last] / curve.before[last]))
+            known = self._sample.known(0)
+            return max(1, int(curve.waiting[last] / curve.before[last] / known.effect))
         return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
 
 

@@ -2,9 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from tailgauge_analysis.stats.binomial import beta_cdf, binomial_cdf, binomial_quantile, clopper_pearson
+from tailgauge_analysis.stats.binomial import (
+    beta_cdf,
+    binomial_cdf,
+    binomial_quantile,
+    clopper_pearson,
+    detectable,
+)
 
 
 @pytest.mark.parametrize(("n", "p"), [(1, 0.5), (10, 0.1), (40, 0.95), (200, 0.99)])
@@ -45,3 +52,17 @@ def test_clopper_pearson_of_nothing_seen_is_the_rule_of_three():
 )
 def test_clopper_pearson_equals_published_values(k, n, low, high):
     assert clopper_pearson(k, n) == pytest.approx((low, high), abs=1e-6)
+
+
+@pytest.mark.parametrize(("allowed", "n"), [(0.05, 100), (0.01, 1200), (0.5, 50), (0.001, 20_000)])
+def test_the_smallest_violation_is_found_in_eight_of_ten_repetitions(allowed, n):
+    share = detectable(allowed, n)
+
+    rng = np.random.default_rng(n)
+    counts = rng.binomial(n, share, 4000)
+    is_found = [clopper_pearson(int(k), n)[0] > allowed for k in counts]
+    assert np.mean(is_found) == pytest.approx(0.8, abs=0.025)
+
+
+def test_one_value_shows_no_violation_of_a_half():
+    assert detectable(0.5, 1) is None

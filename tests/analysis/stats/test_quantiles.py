@@ -157,7 +157,7 @@ def test_slow_requests_that_came_in_few_episodes_are_marked_with_their_number(bu
     found = one(values, 0.99)
 
     assert found.mark == mark
-    assert bursts <= found.episodes <= 1.5 * bursts
+    assert 0.8 * bursts <= found.episodes <= 1.5 * bursts
 
 
 def test_a_slow_period_below_the_deeper_percentile_widens_the_interval_of_the_percentile_too():
