@@ -59,9 +59,9 @@ class Mixed:
     def _attempt(
         self, shared: dict[str, Any], sent: float | None = 0.05, first: float | None = None, gap: float = 10.0,
         kinds: str = "xxx", leg: int = 0, attempt: int = 0, cause: str = "primary", ended: str = "ok",
-        end: float | None = None, **more: Any,
+        end: float | None = None, chars: int = 4, **more: Any,
     ) -> float | None:  # fmt: skip
-        """One attempt; `kinds` has a letter a chunk: x text, t thinking, j tool JSON. Returns its end in ms."""
+        """One attempt; `kinds` has a letter a chunk of so many `chars`: x text, t thinking, j tool JSON. Returns its end in ms."""
         scheduled = shared["scheduled_at_ns"]
         names = {"x": schema.TEXT, "t": schema.THINKING, "j": schema.TOOL_JSON}
         arrived = [] if first is None else [first + i * gap for i in range(len(kinds))]
@@ -84,7 +84,7 @@ class Mixed:
         for i, t in enumerate(at):
             self.chunks.append({
                 "request_id": shared["request_id"], **keys, "chunk_index": i, "kind": names[kinds[i]], "arrived_at_ns": t,
-                "lag_ns": 30_000, "read_index": i, "chars": 4, "exact": True,
+                "lag_ns": 30_000, "read_index": i, "chars": chars, "exact": True,
             })  # fmt: skip
         return end
 

@@ -6,10 +6,12 @@ the same again, polls) and several legs; its clock starts once, at its scheduled
 - The answer of a request that is complete (ok or cut) is the attempt of leg 0 that its pattern named as the winner. Where it named none
   (older runs, or only another leg answered), it is the complete attempt with the earliest content.
 - Of a progressive request the large model's answer is the answer (leg 0), but a user sees first whatever comes first:
-  its TTFT is that of the earlier of both legs.
+  its TTFT, and its first text, is that of the earlier of both legs.
 - Of an answer in pieces (a resumed stream) the last attempt is the answer, with the beginning of the first piece. No piece
   says how many tokens they have together.
 - A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
+- A job ended between the last poll at which it was under way and the poll that brought the news: `ended_low_at_ns` is when
+  its result would have been here had it ended right after the former.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
 - A request that its user left, or that was still open at the end, has no answer; what was seen of it before is known.
 - A slow reader's attempts show the reader. Its requests are marked, and left out of figures of the target.
@@ -30,8 +32,8 @@ ONE_ANSWER = (schema.SINGLE, schema.PIECES, schema.EARLIEST_LEG)  # requests tha
 ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
     "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
-    "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "output_tokens", "thinking_tokens", "chunks",
-    "model", "last_thinking_at_ns", "body_bytes", "error_type", "usage_marks",
+    "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "input_tokens", "output_tokens", "thinking_tokens",
+    "chunks", "model", "last_thinking_at_ns", "body_bytes", "error_type", "usage_marks",
 )  # fmt: skip
 _OF_FIRST = (
     "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
@@ -63,10 +65,14 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
         joined[f"first_{name}"] = ids.map(started[name])
     first = "first_text_at_ns" if first_token == schema.TEXT else "first_content_at_ns"
     joined[["first_at_ns", "first_low_at_ns", "shown_sent_at_ns"]] = _shown(joined, attempts, first)
+    text = _shown(joined, attempts, "first_text_at_ns")
+    joined["shown_text_at_ns"] = text["first_text_at_ns"]
+    joined["shown_text_low_at_ns"] = text["first_text_low_at_ns"]
     last = good.groupby("request_id")["last_content_at_ns"].max()
     whole_at = joined["last_content_at_ns"].where(~(joined["legs"] > 1), ids.map(last))
     joined["whole_at_ns"] = whole_at.where(joined["answer_attempt"].notna())
     joined["joined_at_ns"] = _without_trailing(requests, attempts)
+    joined["ended_low_at_ns"] = ids.map(_before_news(requests, attempts))
     joined["slow_reader"] = ids.isin(slow_readers(attempts))
     left = attempts[attempts["request_id"].isin(ids[joined["ended"].isin(LEFT)])]
     left = by_request(left.sort_values([first, "sent_at_ns"], ascending=[True, False], kind="stable"))
@@ -110,10 +116,26 @@ def prompt_tokens(calls: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[floa
     return calls["input_tokens"] + created, read.where(calls["input_tokens"].notna())
 
 
+def _before_news(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
+    """When each job would have been fetched had it ended right after the poll, or the submission, before the news."""
+    jobs = by_request(requests[requests["answer"] == schema.TURNAROUND])
+    is_sent = attempts["sent_at_ns"].notna()
+    calls = attempts[is_sent & attempts["request_id"].isin(jobs.index)]
+    calls = calls.sort_values(["request_id", "attempt"], kind="stable")
+    brings_news = (calls["cause"] == schema.POLL) & calls["stop_reason"].notna()
+    news = by_request(calls[brings_news], "last")
+    news_attempt = calls["request_id"].map(news["attempt"])
+    is_answered = calls["ended"].isin(schema.COMPLETE)
+    is_open = is_answered & (calls["attempt"] < news_attempt)
+    last_open = by_request(calls[is_open], "last")["sent_at_ns"]
+    earlier: pd.Series[float] = (news["sent_at_ns"] - last_open.reindex(news.index)).clip(lower=0)
+    return jobs["ended_at_ns"].reindex(news.index) - earlier
+
+
 def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
     """When each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
     joins = by_request(requests)["joined_at_ns"]
-    legs = attempts[attempts["ended"].isin(schema.COMPLETED)]
+    legs = attempts[attempts["ended"].isin(schema.WITH_ANSWER)]
     at = legs["request_id"].map(joins)
     before = (legs["ended_at_ns"] <= at) & at.notna()
     ends = legs.loc[before, "ended_at_ns"].groupby(legs["request_id"]).max()

@@ -1,27 +1,40 @@
-"""Backlog: whether the requests in flight grow, so that the target does not sustain the rate of an open loop."""
+"""Backlog: whether more and more requests wait for the target, so that it does not sustain the rate of an open loop.
+
+Requests wait for their first content, however long answers take, so a target that fills with long answers has no backlog.
+A target that slows down instead of letting requests wait holds more and more answers; that is judged from when it had
+time to fill. Either counts only if the waits for the first content rise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.waiting import Waiting
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.stats.stationarity import Growth
+from tailgauge_analysis.stats.stationarity import Growth, smoothed
 from tailgauge_analysis.text.json_values import table
 
 EVEN = ("constant", "poisson", "gamma", "closed")  # processes whose rate does not change
 FEWEST_S = 10.0
-FEWEST_FOR_GROWTH = 50  # requests
-FEWEST_PILED = 20
-PILES = 0.78  # of the pairs of tenths of their waits, those that rise less those that fall
-FILLING = 20  # requests at the start, whose answers show when the target is full
-FILLING_SHARE = 0.01
-IN_PARTS = 0.05  # of the offered rate, where it is measured in pieces of the run, which begin and end anywhere in a wave
+FEWEST_AT_LOAD = 200  # requests: with fewer most answers must come while the load runs
+FEWEST_FOR_GROWTH = 20  # requests
+LEAST_GROWTH = 0.02  # of the offered rate: less is a slower answer rather than a backlog
+FILLED = 0.98  # of the requests: the others make less than the least growth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How the requests that wait grow per second, and the growth that would be found; `grows`: for certain."""
+
+    per_s: float
+    detectable_per_s: float
+    grows: bool
 
 
 def is_even(frames: Frames) -> bool:
@@ -31,60 +44,74 @@ def is_even(frames: Frames) -> bool:
     return arrival.get("process") in EVEN and flat and not table(frames.run["scenario"], "crossover")
 
 
-def growth(frames: Frames, stage: Steady) -> Growth | None:
-    """Of the requests in flight, from when the target had time to fill; None where most of the stage is before that.
+def backlog(waits: Waiting, from_s: float, to_s: float) -> Backlog | None:
+    """Return how the requests that wait grow in this time; None where too few came."""
+    is_inside = (waits.begun_s >= from_s) & (waits.begun_s < to_s)
+    arrivals = int(is_inside.sum())
+    if arrivals < FEWEST_FOR_GROWTH:
+        return None
+    sent = waits.only(waits.begun_s < to_s)
+    least_per_s = LEAST_GROWTH * arrivals / (to_s - from_s)
+    answers = _overdue(sent, sent.first_s, from_s, to_s)
+    candidates = [answers]
+    filled_s = max(from_s, sent.begun_s[0] + _fill_s(sent, to_s))
+    if filled_s < (from_s + to_s) / 2:
+        candidates.append(_overdue(sent, sent.ended_s, filled_s, to_s))
+    if _waits_rise(sent, from_s):
+        for growth in candidates:
+            if growth.rises and growth.per_s > least_per_s:
+                return Backlog(
+                    per_s=growth.per_s, detectable_per_s=max(least_per_s, growth.detectable_per_s), grows=True
+                )
+    detectable_per_s = max(least_per_s, answers.detectable_per_s)
+    return Backlog(per_s=answers.per_s, detectable_per_s=detectable_per_s, grows=False)
 
-    A target whose answers take a minute holds more and more of them for a minute. The first requests of the run show how
-    long that is, whatever the rate: they waited behind nobody.
+
+def _waits_rise(sent: Waiting, from_s: float) -> bool:
+    """Whether later requests wait longer for the others, up to the last that was answered among its neighbours.
+
+    What came after it and is open at the end has waited the shorter the later it came. So all are compared up to the age that
+    the last one reached.
     """
-    begun, ended = stays_s(frames)
-    if len(begun) < FEWEST_FOR_GROWTH or stage.seconds < FEWEST_S:
-        return None
-    first = slice(max(FILLING, int(len(begun) * FILLING_SHARE)))
-    full_s = begun[0] + float(np.quantile((ended - begun)[first], 0.9, method="inverted_cdf"))
-    from_s = max(stage.from_s, full_s)
-    if not from_s < (stage.from_s + stage.to_s) / 2:
-        return None
-    return stationarity.growth(begun, ended, from_s, stage.to_s)
+    waits_s = sent.first_s - sent.begun_s
+    answered = np.flatnonzero(np.isfinite(smoothed(waits_s)))
+    if not len(answered):
+        return False
+    last = int(answered[-1])
+    if not np.isfinite(waits_s).all():
+        over_s = sent.first_s[np.isfinite(sent.first_s)].max()
+        waits_s = np.minimum(waits_s, over_s - sent.begun_s[last])
+    excess_s = (waits_s - sent.unqueued_s)[: last + 1]
+    steady_s = excess_s[int(np.searchsorted(sent.begun_s, from_s)) :]
+    # So few of a deep overload are answered that the first ones count too.
+    return stationarity.rises(steady_s if len(steady_s) >= FEWEST_FOR_GROWTH else excess_s)
 
 
-def piled_per_s(frames: Frames, stage: Steady) -> float | None:
-    """Growth of the requests in flight where they are too few for `growth`, or wait too long; None but where nobody would
-    doubt it: waits rise all the time and double, and half of those who came still wait at the end. Planted queues show it in
-    at most 4% of runs at 95% load, and in three quarters or more at three times what they can do.
+def _overdue(sent: Waiting, over_s: Floats, from_s: float, to_s: float) -> Growth:
+    """Return how those grow that wait longer than a request that waits for no other one.
+
+    Each waits as long as the median of its neighbours, so that a share of slow or lost answers is no queue.
     """
-    requests = stage.requests[stage.requests["ended"] != schema.CLIENT_DROP]
-    if len(requests) < FEWEST_PILED or frames.run["arrival"] != "open" or not is_even(frames):
-        return None
-    over = requests["ended_at_ns"].where(requests["ended"] != schema.CENSORED, np.inf)
-    until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(over)
-    waits = (until - requests["scheduled_at_ns"]).to_numpy(np.float64)
-    third = len(waits) // 3
-    first, last = (float(np.quantile(v, 0.5, method="inverted_cdf")) for v in (waits[:third], waits[-third:]))
-    still = float((until > stage.to_s * 1e9).mean())
-    if stationarity.rising(waits) < PILES or last < 2 * first or still < 0.5:
-        return None
-    begun_s, ended_s = stays_s(frames)
-    arrived = int(((begun_s > stage.from_s) & (begun_s <= stage.to_s)).sum())
-    left = int(((ended_s > stage.from_s) & (ended_s <= stage.to_s)).sum())
-    return (arrived - left) / stage.seconds
+    due_s = sent.begun_s + sent.unqueued_s
+    order = np.argsort(due_s, kind="stable")
+    due_s = due_s[order]
+    waits_s = smoothed(over_s[order] - due_s)
+    return stationarity.growth(due_s, due_s + np.maximum(waits_s, 0.0), from_s, to_s)
 
 
-def stays_s(frames: Frames) -> tuple[Floats, Floats]:
-    """When each request of the run was due, in that order, and when it ended; +inf of what never did."""
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
-    requests = requests[requests["ended"] != schema.CLIENT_DROP].sort_values("scheduled_at_ns", kind="stable")
-    begun = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    return begun, requests["ended_at_ns"].fillna(np.inf).to_numpy(np.float64) / 1e9
+def _fill_s(sent: Waiting, to_s: float) -> float:
+    """Return how long a target fills: the time that its longest answers stay, those included that did not end."""
+    begun_s = np.minimum(sent.first_s, to_s)
+    return float(np.quantile(np.minimum(sent.ended_s, to_s) - begun_s, FILLED, method="inverted_cdf"))
 
 
-def growth_within(begun_s: Floats, ended_s: Floats, spans: Sequence[tuple[float, float]]) -> float | None:
-    """By how much the requests in flight grow per second, in these times together; None where they do not."""
-    seconds = sum(to_s - from_s for from_s, to_s in spans)
-    if seconds < FEWEST_S:
-        return None
-    begun, ended = (stationarity.joined(at, spans) for at in (begun_s, ended_s))
-    if len(begun) < FEWEST_FOR_GROWTH:
-        return None
-    grows = stationarity.growth(begun, ended, 0.0, seconds)
-    return grows.per_s if grows.rises and grows.per_s > IN_PARTS * len(begun) / seconds else None
+def answers_after_load(stage: Steady) -> str:
+    """`25 of 28 answers came after the load ended`, of a run too short to show what the target sustains; else empty."""
+    requests = stage.requests
+    complete = requests[requests["ended"].isin(schema.COMPLETE)]
+    if len(requests) >= FEWEST_AT_LOAD or len(requests) < 2:
+        return ""
+    is_after = complete["ended_at_ns"] > requests["scheduled_at_ns"].max()
+    if is_after.sum() * 2 <= len(complete):
+        return ""
+    return f"{int(is_after.sum())} of {len(complete)} answers came after the load ended"

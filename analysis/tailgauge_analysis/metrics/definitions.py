@@ -18,13 +18,16 @@ from pydantic import TypeAdapter
 from tailgauge_analysis.metrics.latency import SUCCESSES, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Ints, Quantile
 from tailgauge_analysis.text.formatting import count, ms, percentile, plural
-from tailgauge_analysis.text.section import Column, Section, Table
+from tailgauge_analysis.text.section import Column, Section, Table, Value
 
 EVENTS = ("scheduled", "sent", "first_event", "first_content", "first_text", "last_content", "ended")
 PS = (0.5, 0.9, 0.95, 0.99)
 OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
+MISLED = 0.01  # share of the answers, from which a formula of time and tokens is marked
+MISLEADING = "misleading"
+TOO_FEW_SAMPLES = "too few samples"
 TOKENS = "output_tokens_per_s"  # figures of ours that are no latency
 COMPLETED = "completed_per_s"
 READ = "2026-11"  # all of them
@@ -66,7 +69,7 @@ TOOLS = TypeAdapter(dict[str, Tool]).validate_python(TABLE)
 class Answers:
     """Streamed answers of requests that are complete, one entry each, ns of the run clock; gaps by their answer.
 
-    `misled`: what this run does to a formula of time and tokens.
+    `misled`: what this run does to a formula of time and tokens; `is_misled`: to more than MISLED of the answers.
     """
 
     def __init__(self, of_target: Steady) -> None:
@@ -89,10 +92,12 @@ class Answers:
         self.first_gap = np.full(len(rows), np.nan)
         self.first_gap[counts > 0] = self.gaps[(np.cumsum(counts) - counts)[counts > 0]]
         self.tokens = rows["output_tokens"].to_numpy(np.float64)
-        misled = int((rows["pace_missing"].notna() | (rows["pace_tokens"] != self.tokens)).sum())
+        is_other = rows["pace_missing"].notna() | (rows["pace_tokens"] != self.tokens)
+        misled = int((is_other | rows["pace_ambiguous"]).sum())
         affected = f"{count(misled)} of {plural(len(rows), 'answer')}"
         why = f" Misleading here for {affected}: not all counted tokens arrived one by one in this time."
         self.misled = why if misled else ""
+        self.is_misled = misled > MISLED * len(rows)
 
 
 def _tpot(answers: Answers, span: Floats) -> Floats:
@@ -175,6 +180,8 @@ class ToolMetric:
     percentiles: dict[str, float] | None
     our_value: float | None
     our_percentiles: dict[str, float | None] | None
+    marks: dict[str, str]
+    """why a percentile, of the tool or ours, may not be believed; empty where it may"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +204,10 @@ def translate(name: str, stage: Steady, rows: Sequence[Row], rates: Throughput) 
     tool = TOOLS[name]
     answers = Answers(stage)
     totals = {TOKENS: rates.output_tokens_per_s, COMPLETED: rates.completed_per_s}
-    percentiles: dict[str, dict[str, float | None]] = {}
+    percentiles: dict[str, dict[str, Quantile]] = {}
     for row in rows:
-        if row.view == SUCCESSES and row.quantiles:
-            by_p = {quantile.p: quantile.value for quantile in row.quantiles}
-            percentiles[row.metric.name] = {percentile(p): by_p.get(p) for p in PS}
+        if row.view == SUCCESSES and row.n:
+            percentiles[row.metric.name] = {percentile(quantile.p): quantile for quantile in row.quantiles}
     metrics: list[ToolMetric] = []
     if len(answers.sent):
         metrics = [_metric(formula, tool.rule, answers, percentiles, totals) for formula in tool.formulas]
@@ -212,7 +218,7 @@ def _metric(
     formula: Formula,
     rule: str,
     answers: Answers,
-    our_percentiles: dict[str, dict[str, float | None]],
+    our_rows: Mapping[str, Mapping[str, Quantile]],
     totals: dict[str, float | None],
 ) -> ToolMetric:
     values = VALUES[formula.values](answers)
@@ -232,6 +238,11 @@ def _metric(
         if not is_total:
             quantiles = _quantiles(values, weights, rule)
             by_p = {percentile(p): float(q) * scale for p, q in zip(PS, quantiles, strict=True)}
+    ours = our_rows.get(formula.ours or "")
+    our_percentiles: dict[str, float | None] | None = None
+    if ours is not None:
+        shown = (ours[percentile(p)] for p in PS)
+        our_percentiles = {percentile(q.p): None if q.mark == TOO_FEW else q.value for q in shown}
     return ToolMetric(
         name=formula.name,
         ours=formula.ours,
@@ -242,8 +253,21 @@ def _metric(
         mean=mean,
         percentiles=by_p or None,
         our_value=totals.get(formula.ours or ""),
-        our_percentiles=our_percentiles.get(formula.ours or ""),
+        our_percentiles=our_percentiles,
+        marks=_marks(formula, answers, ours or {}),
     )
+
+
+def _marks(formula: Formula, answers: Answers, ours: Mapping[str, Quantile]) -> dict[str, str]:
+    """Return the marks of our percentiles, which the tool's have too; all of a formula that this run misleads."""
+    if formula.ours in OF_TOKENS and answers.is_misled:
+        return {percentile(p): MISLEADING for p in PS}
+    marks: dict[str, str] = {}
+    for p in PS:
+        quantile = ours.get(percentile(p))
+        if quantile is not None and quantile.mark:
+            marks[percentile(p)] = TOO_FEW_SAMPLES if quantile.mark == TOO_FEW else quantile.mark
+    return marks
 
 
 def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
@@ -268,13 +292,13 @@ def section(translated: ToolMetrics) -> Section:
         return Section("definitions", title, answer)
     columns: tuple[Column[ToolMetric], ...] = (
         ("their metric", lambda metric: f"{metric.name} ({metric.unit})"),
-        ("mean", lambda metric: ms(metric.mean)),
-        ("p50", lambda metric: _of(metric.percentiles, "p50")),
-        ("p99", lambda metric: _of(metric.percentiles, "p99")),
+        ("mean", lambda metric: Value(ms(metric.mean), mark=_mark_of_mean(metric))),
+        ("p50", lambda metric: _cell(metric, metric.percentiles, "p50")),
+        ("p99", lambda metric: _cell(metric, metric.percentiles, "p99")),
         ("n", lambda metric: count(metric.n) if metric.n else "–"),
         ("our metric", lambda metric: metric.ours or "–"),
-        ("p50", lambda metric: _of(metric.our_percentiles, "p50", metric.our_value)),
-        ("p99", lambda metric: _of(metric.our_percentiles, "p99")),
+        ("p50", lambda metric: _cell(metric, metric.our_percentiles, "p50", metric.our_value)),
+        ("p99", lambda metric: _cell(metric, metric.our_percentiles, "p99")),
     )
     source = f"{tool} ({translated.source}, {translated.read})"
     formulas = [f"{metric.name}: {metric.formula}. {metric.why}" for metric in translated.metrics]
@@ -287,5 +311,15 @@ def section(translated: ToolMetrics) -> Section:
     )
 
 
-def _of(percentiles: Mapping[str, float | None] | None, p: str, total: float | None = None) -> str:
-    return ms(percentiles.get(p) if percentiles else total)
+def _cell(
+    metric: ToolMetric, percentiles: Mapping[str, float | None] | None, p: str, total: float | None = None
+) -> Value:
+    value = percentiles.get(p) if percentiles else total
+    mark = "" if value is None else metric.marks.get(p, "")
+    return Value(ms(value), mark=mark)
+
+
+def _mark_of_mean(metric: ToolMetric) -> str:
+    """Return the mark that all percentiles have."""
+    marks = set(metric.marks.values())
+    return marks.pop() if len(marks) == 1 and len(metric.marks) == len(PS) else ""

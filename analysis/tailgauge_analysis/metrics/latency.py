@@ -9,18 +9,27 @@ failing fast never looks fast, and every one whose user left or that was still o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import metrics
+from tailgauge_analysis.metrics import metrics, pace
 from tailgauge_analysis.metrics.answers import LEFT
-from tailgauge_analysis.metrics.metrics import BY_NAME, RATE, Metric
+from tailgauge_analysis.metrics.metrics import BY_NAME, PACED, RATE, UNIT, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import Proportion, counted
-from tailgauge_analysis.stats.quantiles import Floats, Ints, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import (
+    HIDDEN_TOKENS,
+    TIE,
+    TOO_FEW,
+    Floats,
+    Ints,
+    Quantile,
+    quantiles,
+)
 from tailgauge_analysis.stats.survival import Waits
 
 PS = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -53,6 +62,45 @@ def table(steady: Steady) -> list[Row]:
     return [row(metric, steady, view) for metric in BY_NAME.values() for view in views(metric)]
 
 
+def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
+    """Rows of a view in ms without those that repeat another; `is_coalesced`: a chunk has several tokens."""
+    of_view = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]
+    if view == OFFERED:
+        of_view = [row for row in of_view if row.without_answer]
+    hidden = set() if is_coalesced else {"tpot_c"}
+    has_tpot = any(row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS for row in of_view)
+    if has_tpot:
+        hidden.add("chunk_pace")
+    same = [row.quantiles for row in of_view if row.metric.name == "ttft_sched"]
+    listed = []
+    for row in of_view:
+        is_repeated = row.metric.name in {"ttft_text", "ttft_event"} and row.quantiles in same
+        if row.metric.name not in hidden and not is_repeated:
+            listed.append(row)
+    return listed
+
+
+def columns(rows: Sequence[Row]) -> int:
+    """How many percentiles a table shows: what a user waits decides on p99.9."""
+    has_last = rows[0].quantiles[-1].mark != TOO_FEW
+    return len(rows[0].quantiles) - (not has_last)
+
+
+def first_table(rows: Sequence[Row], *, is_coalesced: bool) -> list[Row]:
+    """Rows of the first latency table with the percentiles that it shows.
+
+    Where it is of everything offered, those join it that only successes have, such as chunk gaps.
+    """
+    listed = shown(rows, OFFERED, is_coalesced=is_coalesced)
+    names = {row.metric.name for row in listed}
+    of_successes = shown(rows, SUCCESSES, is_coalesced=is_coalesced)
+    listed += [row for row in of_successes if row.metric.name not in names]
+    if not listed:
+        return []
+    last = columns(listed)
+    return [replace(row, quantiles=row.quantiles[:last]) for row in listed]
+
+
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
     """The latency rows of each traffic table; `whole`: the rows of all of them together."""
     codes, names = pd.factorize(steady.requests["traffic"])
@@ -70,17 +118,26 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
     """One metric in one view."""
     if metric.level == metrics.CHUNK:  # there may be a hundred million gaps: they stay in ns to avoid a copy
         ns = metric.ns(steady)
-        pooled = tuple(map(_in_ms, quantiles(ns, ps, steady.gap_counts)))
+        in_ns = quantiles(ns, ps, steady.gap_counts, steady.groupings, tie=TIE * 1e6)
+        pooled = tuple(map(_in_ms, in_ns))
         return Row(metric, view, len(ns), 0, float(ns.mean()) / 1e6 if len(ns) else None, pooled)
     every = waits(metric, steady, view)
     n = len(every.ms)
     lost = int((~every.seen).sum())
-    found = tuple(every.quantiles(ps))
+    percentiles = tuple(every.quantiles(ps))
+    if n and metric.of == metrics.IN_BATCHES:
+        percentiles = within_polls(percentiles, waits(metric, before_polls(steady), view).quantiles(ps))
+    if metric.name in PACED and pace.ambiguous(steady.requests):
+        percentiles = tuple(map(_hidden_possible, percentiles))
     values = 1000 / every.values if metric.unit == RATE else every.values
     mean = float(values.mean()) if n and not lost else None
     if metric.unit == RATE:
-        return Row(metric, view, n, lost, mean, tuple(map(_inverse, found)))
-    return Row(metric, view, n, lost, mean, found, every if view == views(metric)[-1] else None)
+        return Row(metric, view, n, lost, mean, tuple(map(_inverse, percentiles)))
+    return Row(metric, view, n, lost, mean, percentiles, every if view == views(metric)[-1] else None)
+
+
+def _hidden_possible(q: Quantile) -> Quantile:
+    return q if q.mark == TOO_FEW else replace(q, mark=HIDDEN_TOKENS)
 
 
 def _inverse(q: Quantile) -> Quantile:
@@ -92,6 +149,24 @@ def _inverse(q: Quantile) -> Quantile:
 def _in_ms(ns: Quantile) -> Quantile:
     value, low, high = (None if v is None else v / 1e6 for v in (ns.value, ns.low, ns.high))
     return replace(ns, value=value, low=low, high=high)
+
+
+def before_polls(steady: Steady) -> Steady:
+    """The stage as if each job had ended right after the last poll at which it was under way."""
+    requests = steady.requests
+    ended_low = requests["ended_low_at_ns"].fillna(requests["ended_at_ns"])
+    return replace(steady, requests=requests.assign(ended_at_ns=ended_low))
+
+
+def within_polls(seen: Sequence[Quantile], earliest: Sequence[Quantile]) -> tuple[Quantile, ...]:
+    """Quantiles whose intervals begin with those of the earliest times at which jobs can have ended."""
+    ranges = []
+    for quantile, early in zip(seen, earliest, strict=True):
+        low = quantile.low
+        if low is not None and early.low is not None:
+            low = min(low, early.low)
+        ranges.append(replace(quantile, low=low))
+    return tuple(ranges)
 
 
 def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | None]:
@@ -107,8 +182,9 @@ def waits(metric: Metric, steady: Steady, view: str) -> Waits:
         every = offered_waits(metric, steady)
         return every.only(~np.isnan(every.ms))
     ms = metric.ns(steady) / 1e6
-    ms = ms[~np.isnan(ms)]
-    return Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_))
+    groupings = steady.groupings if metric.level == metrics.REQUEST else ()
+    every = Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_), groupings)
+    return every.only(~np.isnan(ms))
 
 
 def offered_ms(metric: Metric, steady: Steady) -> Floats:
@@ -130,10 +206,12 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     is_ok = ended.isin(schema.COMPLETE).to_numpy(np.bool_)
     if metric.since == metrics.NEITHER:
         failed = could & ~seen & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
-        return Waits(np.where(failed, 0.0, ms), seen, np.zeros(len(ms), np.bool_))
+        cut = np.zeros(len(ms), np.bool_)
+        return Waits(np.where(failed, 0.0, ms), seen, cut, steady.groupings)
     sent = requests["left_sent_at_ns"].fillna(requests["first_sent_at_ns"])
     start = requests["scheduled_at_ns"] if metric.since == metrics.SCHEDULED else sent
     waited = ((requests["over_at_ns"] - start) / 1e6).fillna(0.0).clip(lower=0.0)
     if metric.before_leaving is None:
         waited = waited.mask(requests["left_by_pace"], 0.0)
-    return Waits(np.where(could & ~seen & ~is_ok, waited, ms), seen, left & ~seen)
+    ms = np.where(could & ~seen & ~is_ok, waited, ms)
+    return Waits(ms, seen, left & ~seen, steady.groupings)

@@ -19,6 +19,7 @@ from tailgauge.rows import schema
 from tailgauge.scenario.figures import FIRST_CONTENT, LAST_CONTENT, EventLatency
 from tailgauge.table import by_name
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
+from tailgauge_analysis.metrics.pace import HIDDEN
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
 
@@ -66,6 +67,17 @@ def _pace(steady: Steady, first: pd.Series[float] | float) -> Floats:
     answers = steady.requests
     known = answers["streamed"].eq(True) & answers["pace_missing"].isna()
     later = (answers["pace_tokens"] - first).where(known)
+    spread = answers["last_content_at_ns"] - answers["pace_from_ns"]
+    return (spread / later.where(later >= 1)).to_numpy(np.float64)
+
+
+def _chunk_pace(steady: Steady) -> Floats:
+    """The span over its chunks but the first one; also where tokens were hidden before it."""
+    answers = steady.requests
+    known = answers["streamed"].eq(True) & (
+        answers["pace_missing"].isna() | (answers["pace_missing"] == HIDDEN)
+    )
+    later = (answers["pace_chunks"] - 1).where(known)
     spread = answers["last_content_at_ns"] - answers["pace_from_ns"]
     return (spread / later.where(later >= 1)).to_numpy(np.float64)
 
@@ -140,6 +152,10 @@ METRICS = (
         "Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
         "99% of the answers are at least as fast as the p99. A request without an answer is slower than any other.",
         _tpot, unit=RATE),
+    Metric("chunk_pace", "Time per chunk", NEITHER, REQUEST, False,
+        "(last content - first content) / (chunks - 1)",
+        "Pace of an answer without its token count. Shown where TPOT is withheld or marked because tokens may have been hidden.",
+        _chunk_pace),
     Metric("chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
         "arrival of a content chunk - arrival of the one before, in one attempt",
         "Gaps of all answers are pooled, so long answers have more weight. A chunk is not a token.",
@@ -154,12 +170,13 @@ METRICS = (
         "A fan-out has no TTFT.",
         _where_ok("joined_at_ns", schema.JOIN), JOINED),
     Metric("turnaround", "Turnaround", SCHEDULED, REQUEST, True, "job fetched - scheduled",
-        "From the scheduled submission of a job, or of a message batch, to its result, polls included.",
+        "From the scheduled submission of a job, or of a message batch, to its result, polls included. The job ended between two polls: "
+        "the interval begins where it can have ended at the earliest.",
         _where_ok("ended_at_ns", schema.TURNAROUND), IN_BATCHES),
     _event("ttft_event", "First event", "first_event_at_ns", "first event of the stream",
         "The stream is open: `message_start`, or a choice with a role and no text. It has no content, so it is not TTFT, although some tools call it that."),
     _event("ttft_thinking", "First thinking", "first_thinking_at_ns", "first thinking", "For answers with thinking. Users cannot use it yet."),
-    _event("ttft_text", "First text", "first_text_at_ns", "first text",
+    _event("ttft_text", "First text", "shown_text_at_ns", "first text",
         "First text that a user can read, after the thinking. Equals TTFT for text-only answers."),
     _event("ttft_tool", "First tool input", "first_tool_json_at_ns", "first piece of a tool's input",
         "A tool call begins; its input is not usable yet."),

@@ -14,14 +14,21 @@ import pandas as pd
 
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.chunks import blocks
-from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.metrics import hidden_tokens, pieces
+from tailgauge_analysis.reading.chunks import NO_RANGES, GapRanges
+from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.text.json_values import Json, tables
 
-THINKING, INTERLEAVED, NO_USAGE, BEYOND, NOT_STREAMED, BUFFERED, READ_LATE, AT_ONCE = (
-    "thinking", "interleaved", "no_usage", "beyond_request", "not_streamed", "buffered", "read_late", "at_once",
-)  # fmt: skip
+THINKING = "thinking"
+INTERLEAVED = "interleaved"
+NO_USAGE = "no_usage"
+BEYOND = "beyond_request"
+NOT_STREAMED = "not_streamed"
+HIDDEN = "hidden"
+BUFFERED = "buffered"
+READ_LATE = "read_late"
+AT_ONCE = "at_once"
 REASONS = {
     MALFORMED_USAGE: f"the target reports {VIOLATIONS[MALFORMED_USAGE]}",
     NO_USAGE: "the target reports no output tokens",
@@ -29,23 +36,19 @@ REASONS = {
     THINKING: "the answer has thinking, and the target does not report its tokens",
     INTERLEAVED: "thinking lies between parts of the text",
     NOT_STREAMED: "too few characters for the tokens, so some tokens were not streamed",
+    HIDDEN: "the usage counts tokens that were made before the first content and never streamed",
     BUFFERED: "the stream was buffered",
     READ_LATE: "the client read the first chunks late",
     AT_ONCE: "all content arrived at the same moment",
 }
 
+AMBIGUOUS_SHARE = 0.01  # of the answers, from which percentiles are marked
+AMBIGUOUS = (
+    "more than 1.2 tokens per chunk, and the run does not show whether some of these tokens were never streamed: "
+    "lengths vary too little, or waits too much"
+)
 TOKENS_PER_CHAR = 4  # at most: a character has four bytes, a token one at least
-# Chunks closer than a tenth of the run's median gap, within these bounds, arrived together.
-NEAR_MS = (0.05, 0.5)
-# Chunks of an answer that is judged, and of a piece that no target sends at once.
-ENOUGH = 10
-MANY = 4
 LATE_MS = 5.0  # since its last look, the client itself collected the first chunks
-FEW_CHUNKS = 3
-MANY_TOKENS = 50
-# Sizes of a proxy's buffer in bytes, and how near to one of them a piece is.
-PAGES = 4096 * 2 ** np.arange(5)
-OF_PAGE = 0.12
 
 
 def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
@@ -76,11 +79,19 @@ def _thinkers(scenario: Json) -> set[str]:
     return {name for name, of in tables(scenario, "traffic").items() if of.get("thinking", "off") != "off"}
 
 
-def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> None:
-    """Add the reasons that only the chunks of the answers show, and `buffered`; `sizes`: gaps of each, `chars`: characters."""
+def judge(
+    requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints, ranges: GapRanges = NO_RANGES
+) -> None:
+    """Add the reasons that only the chunks of the answers show, `buffered` and `pace_ambiguous`.
+
+    `sizes`: gaps of each answer; `chars`: its characters; `ranges`: of its gaps.
+    """
     streamed = requests["streamed"].eq(True).to_numpy(np.bool_)
     tokens = requests["pace_tokens"].to_numpy(np.float64)
-    buffered, at_once = pieces(gaps_ns, sizes, tokens, requests["body_bytes"].to_numpy(np.float64))
+    body_bytes = requests["body_bytes"].to_numpy(np.float64)
+    # A token has a character at least, or it was not streamed.
+    sent = np.where(chars > 0, np.minimum(tokens, chars), tokens)
+    buffered, at_once = pieces.collected(gaps_ns, sizes, sent, body_bytes, ranges)
     read_late = requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
     recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
     in_pieces = buffered & recorded
@@ -89,63 +100,43 @@ def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> 
     requests["buffered"] = buffered
     missing = requests["pace_missing"].to_numpy(object, copy=True)
     reasons = {
-        NOT_STREAMED: (chars > 0) & (tokens > TOKENS_PER_CHAR * chars), BUFFERED: buffered, READ_LATE: in_pieces,
+        NOT_STREAMED: (chars > 0) & (tokens > TOKENS_PER_CHAR * chars),
+        BUFFERED: buffered,
+        READ_LATE: in_pieces,
         AT_ONCE: at_once & (tokens >= 2),
-    }  # fmt: skip
+    }
     for name, holds in reasons.items():
         missing[holds & pd.isna(missing)] = name
+    undeclared = streamed & pd.isna(missing) & (requests["pace_skip"].to_numpy(np.float64) == 0)
+    undeclared &= ~(requests["thinking_tokens"].to_numpy(np.float64) > 0)
+    suspicion = hidden_tokens.judge(requests, chars.astype(np.float64), undeclared)
+    missing[(suspicion == hidden_tokens.HIDDEN).to_numpy(np.bool_)] = HIDDEN
+    requests["pace_ambiguous"] = (suspicion == hidden_tokens.AMBIGUOUS).to_numpy(np.bool_)
     missing[~streamed] = None
     requests["pace_missing"] = missing
 
 
-def pieces(gaps_ns: Floats, sizes: Ints, tokens: Floats, body_bytes: Floats) -> tuple[Mask, Mask]:
-    """Which answers were buffered, and which arrived at one moment.
-
-    A piece is a series of chunks that arrived together. Buffered: more than 50 tokens in fewer than 3 chunks; or at least 10
-    chunks in one or two pieces, in pieces of 4 chunks or more from the first on, or in pieces of one size in bytes, that of a
-    proxy's buffer. How long the answer was waited for does not matter.
-    """
-    near = _near_ns(gaps_ns)
-    buffered, at_once = np.zeros((2, len(sizes)), np.bool_)
-    begin = np.cumsum(sizes) - sizes
-    for some in blocks(sizes):
-        counts = sizes[some]
-        starts = np.cumsum(counts) - counts
-        gaps = gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())]
-        of = np.repeat(np.arange(len(counts)), counts)
-        apart = np.flatnonzero(gaps > near)
-        answer_of = of[apart]
-        chunks = counts + 1
-        number = 1 + np.bincount(answer_of, minlength=len(counts))
-        first = chunks.copy()
-        split, at = np.unique(answer_of, return_index=True)
-        first[split] = apart[at] - starts[split] + 1
-        large = (first >= MANY) & (chunks >= MANY * number)
-        large |= _paged(apart, answer_of, body_bytes[some] / chunks)
-        few = (chunks < FEW_CHUNKS) & (tokens[some] > MANY_TOKENS)
-        buffered[some] = few | ((chunks >= ENOUGH) & ((number <= 2) | large))
-        at_once[some] = number == 1
-    return buffered, at_once
+def tokens_per_chunk(requests: pd.DataFrame) -> Floats:
+    """Tokens per chunk of each answer; NaN if unknown."""
+    known = requests["pace_missing"].isna() | requests["buffered"]
+    tokens = requests["pace_tokens"].where(known & (requests["pace_chunks"] > 0))
+    return (tokens / requests["pace_chunks"]).to_numpy(np.float64)
 
 
-def _near_ns(gaps_ns: Floats) -> float:
-    least, most = (1e6 * ms for ms in NEAR_MS)
-    some = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
-    apart = some[some > least]
-    return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
+def is_coalesced(requests: pd.DataFrame) -> bool:
+    """Return whether the median answer has several tokens per chunk."""
+    known = np.sort(tokens_per_chunk(requests))
+    known = known[~np.isnan(known)]
+    return len(known) > 0 and bool(known[rank(len(known), 0.5) - 1] > hidden_tokens.COALESCED)
 
 
-def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> Mask:
-    """Whether two full pieces or more, neither the first nor the last, are of one size, that of a buffer."""
-    inner = np.flatnonzero(answer_of[1:] == answer_of[:-1])
-    lengths = np.diff(apart)[inner]
-    answers = answer_of[1:][inner]
-    of = pd.Series(lengths).groupby(answers).agg(["min", "max", "mean", "size"])
-    size = of["mean"].to_numpy() * bytes_per_chunk[of.index]
-    near_page = np.abs(size[:, None] / PAGES - 1).min(axis=1) <= OF_PAGE
-    out = np.zeros(len(bytes_per_chunk), np.bool_)
-    out[of.index] = (of["size"] >= 2) & (of["min"] >= 2) & (of["max"] - of["min"] <= 2) & near_page
-    return out
+def ambiguous(requests: pd.DataFrame) -> str:
+    """Why token counts may be too high for the pace; empty where they are not, or only of few answers."""
+    known = requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)
+    n = int(requests.loc[known, "pace_ambiguous"].sum())
+    if n <= AMBIGUOUS_SHARE * known.sum():
+        return ""
+    return f"{count(n)} of {plural(int(known.sum()), 'answer')} have {AMBIGUOUS}"
 
 
 def missing(requests: pd.DataFrame) -> Json:

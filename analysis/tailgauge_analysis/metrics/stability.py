@@ -4,6 +4,9 @@ Judged where the offered load does not change on purpose, from the wait of each 
 first content, a fan-out's join, a batch. A request that failed waits forever, one that was abandoned as long as its user
 did, so a target that stops answering is not stable. What is found is a finding about the target, not a fault of the
 measurement; only a warm-up that reaches into the stage is the latter (verdict/checks.py).
+
+A request waits from when it was sent as it should have been: what the client was late is the client's, and so is what the
+target did with requests that then came at once. A stretch in which the client was late is named as such, and left out.
 """
 
 from __future__ import annotations
@@ -16,31 +19,47 @@ import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import backlog
-from tailgauge_analysis.metrics.answers import ONE_ANSWER
+from tailgauge_analysis.metrics.answers import LEFT, ONE_ANSWER
+from tailgauge_analysis.metrics.backlog import Backlog
+from tailgauge_analysis.metrics.client_delays import ClientDelays, client_delays
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
+from tailgauge_analysis.metrics.unanswered import Silence, Unanswered, gone_since, silence, unanswered
+from tailgauge_analysis.metrics.waiting import Waiting, waiting
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.stats.stationarity import Growth, Stretch, differs_at
-from tailgauge_analysis.text.formatting import clock, count, figures, ms, percentile, sentence, share
+from tailgauge_analysis.stats.stationarity import Stretch, differs_at
+from tailgauge_analysis.text.formatting import (
+    between,
+    count,
+    figures,
+    ms,
+    percentile,
+    plural,
+    sentence,
+    share,
+)
 from tailgauge_analysis.text.json_values import number, one_of, table
 
 FEWEST = 200  # requests
-LEAST_GROWTH = 0.02  # of the offered rate: less is a slower answer rather than a backlog
 TURNS = 5.0  # per user
+MOST_BY_CLIENT = 1 / 3  # of the requests: with more, the target is not judged
 BACKLOG = "backlog"
 TREND = "trend"
 CHANGE = "change"
 WARMUP = "warm-up"
+UNANSWERED = "unanswered"
+CLIENT = "client"
+OF_LENGTH = (BACKLOG, TREND, CHANGE)
 DEPENDS = "Percentiles depend on the length of the run."
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was not steady, and when."""
+    """What was not steady, and when. Of the kind `client` it is not about the target."""
 
-    kind: Annotated[str, one_of(BACKLOG, TREND, CHANGE, WARMUP)]
+    kind: Annotated[str, one_of(BACKLOG, TREND, CHANGE, WARMUP, UNANSWERED, CLIENT)]
     from_s: float
     to_s: float
     text: str
@@ -48,8 +67,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """Whether the stage was steady; None: not judged. Growth is of requests in flight, in an open loop; turns are per user, in a
-    closed one.
+    """Whether the stage was steady; None: not judged. Growth is of requests that wait, in an open or partly open
+    loop; turns are per user, in a closed one.
     """
 
     stable: bool | None
@@ -61,39 +80,79 @@ class Stability:
 
     def of(self, kind: str) -> Finding | None:
         """The finding of a kind."""
-        return next((one for one in self.findings if one.kind == kind), None)
+        return next((finding for finding in self.findings if finding.kind == kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Waits of the steady stage in order of sending, in ms, without what the client delayed."""
+
+    waits_ms: Floats
+    at_s: Floats
+    name: str
 
 
 def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability:
     """Judge a run."""
-    least = LEAST_GROWTH * (rates.offered_per_s or 0.0)
-    is_open = frames.run["arrival"] == "open"
-    growth = backlog.growth(frames, of_target) if is_open else None
-    detectable = None if growth is None else max(least, growth.detectable_per_s)
-    per_s = backlog.piled_per_s(frames, of_target) if growth is None else growth.per_s
-    is_sustained = not per_s
-    if growth is not None:
-        is_sustained = not (growth.rises and growth.per_s > least and backlog.is_even(frames))
+    waits = waiting(frames, of_target.to_s)
+    delays = client_delays(frames, of_target, waits)
+    lost = unanswered(frames, of_target)
+    by_client = delays.cover(waits.begun_s[waits.is_steady])
+    is_hidden = bool(len(by_client)) and float(by_client.mean()) > MOST_BY_CLIENT
+    growth = None
+    if frames.run["arrival"] != "closed" and not is_hidden:
+        growth = _growth(frames, of_target, waits)
     not_judged = _not_judged(frames, of_target)
     findings: list[Finding] = []
-    if not is_sustained:
-        text = f"The target does not sustain this rate: backlog grows by {figures(per_s or 0.0)} requests/s."
+    if is_hidden:
+        not_judged = f"Stability is not judged: the client was late in {share(float(by_client.mean()))} of the requests."
+    elif growth is not None and growth.grows and backlog.is_even(frames):
+        text = f"The target does not sustain this rate: backlog grows by {figures(growth.per_s)} requests/s."
         findings = [Finding(BACKLOG, of_target.from_s, of_target.to_s, text)]
     elif not not_judged:
-        findings = _changes(of_target, growth)
-    summary = " ".join(finding.text for finding in findings)
-    if not findings:
-        summary = not_judged or "The steady stage shows no change."
-        if detectable is not None:
-            summary += f" A backlog that grows by {figures(detectable)} requests/s or more would be detected."
+        findings = _changes(of_target, _series(of_target, delays, lost), delays, growth)
+    pause = silence(frames, of_target)
+    if not is_hidden and pause is not None and not delays.touch(pause.from_s, pause.to_s):
+        findings = [finding for finding in findings if finding.kind != CHANGE]
+        findings.append(_of_silence(pause))
+    if lost is not None:
+        findings.append(Finding(UNANSWERED, of_target.from_s, of_target.to_s, lost.sentence))
+    is_stable = None if not_judged and not findings else not findings
+    if delays.sentence:
+        worst = max(delays.delays, key=lambda delay: delay.late_s)
+        findings.append(Finding(CLIENT, worst.from_s, worst.to_s, delays.sentence))
     return Stability(
-        stable=None if not_judged and not findings else not findings,
+        stable=is_stable,
         findings=tuple(findings),
-        growth_per_s=per_s,
-        detectable_growth_per_s=detectable,
+        growth_per_s=None if growth is None else growth.per_s,
+        detectable_growth_per_s=None if growth is None else growth.detectable_per_s,
         turns=_turns(frames, of_target, rates),
-        sentence=summary,
+        sentence=_summary(findings, growth, not_judged if is_stable is None else ""),
     )
+
+
+def _of_silence(pause: Silence) -> Finding:
+    waited = f"{plural(pause.requests, 'request')} sent meanwhile waited for it"
+    text = f"{sentence(between(pause.from_s, pause.to_s))} the target was silent: {waited}."
+    return Finding(CHANGE, pause.from_s, pause.to_s, text)
+
+
+def _growth(frames: Frames, stage: Steady, waits: Waiting) -> Backlog | None:
+    """How the backlog grows until the target was gone, if it was."""
+    gone_s = gone_since(frames)
+    to_s = stage.to_s if gone_s is None else min(stage.to_s, gone_s)
+    return backlog.backlog(waits, stage.from_s, to_s) if to_s > stage.from_s else None
+
+
+def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -> str:
+    texts = [finding.text for finding in findings]
+    if any(finding.kind != CLIENT for finding in findings):
+        return " ".join(texts)
+    texts.insert(0, not_judged or "The steady stage shows no change.")
+    if growth is not None:
+        size = figures(growth.detectable_per_s)
+        texts.append(f"A backlog that grows by {size} requests/s or more would be detected.")
+    return " ".join(texts)
 
 
 def _turns(frames: Frames, stage: Steady, rates: Throughput) -> float | None:
@@ -103,10 +162,13 @@ def _turns(frames: Frames, stage: Steady, rates: Throughput) -> float | None:
     return (rates.completed_per_s or 0.0) * stage.seconds / users if users else None
 
 
-def remarks(found: Stability, seconds: float) -> list[str]:
+def remarks(found: Stability, seconds: float, *, names_backlog: bool = True) -> list[str]:
     """What a reader of percentiles must know of it."""
-    texts = [one.text for one in found.findings if one.kind != WARMUP]
-    texts = [" ".join([*texts, DEPENDS])] if texts else []
+    of_length = [finding.text for finding in found.findings if finding.kind in OF_LENGTH]
+    if found.of(BACKLOG) and not names_backlog:
+        of_length = []
+    texts = [" ".join([*of_length, DEPENDS])] if of_length else []
+    texts += [finding.text for finding in found.findings if finding.kind in {UNANSWERED, CLIENT}]
     if found.turns is not None and found.turns < TURNS:
         held = f"The steady stage holds {figures(found.turns)} turns per user, {TURNS:g} are needed."
         needed = f" Run at least {count(math.ceil(seconds * TURNS / found.turns))} s." if found.turns else ""
@@ -114,15 +176,32 @@ def remarks(found: Stability, seconds: float) -> list[str]:
     return texts
 
 
-def waits_ms(of_target: Steady) -> Floats:
-    """The wait of each request, in order of arrival; +inf without an answer. Those that the client dropped are left out."""
-    requests = of_target.requests[of_target.requests["ended"] != schema.CLIENT_DROP]
-    seen = of_target.attempts.groupby("request_id")["first_content_at_ns"].min()
-    left = requests["request_id"].map(seen).where(requests["ended"] == schema.CANCELLED)
+def _series(stage: Steady, delays: ClientDelays, lost: Unanswered | None) -> _Series:
+    """Of requests that the client sent in time, or not at all. An open one waited to the end of the run.
+
+    The last ones of which half are open are left out: they have waited the shorter the later they came.
+    """
+    requests = stage.requests[stage.requests["ended"] != schema.CLIENT_DROP]
+    seen = stage.attempts.groupby("request_id")["first_content_at_ns"].min()
+    left = requests["request_id"].map(seen).where(requests["ended"].isin(LEFT))
     until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(left)
-    until = until.fillna(requests["ended_at_ns"])
-    until = until.where(requests["ended"].isin(schema.NOT_FAILED), np.inf)
-    return ((until - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
+    until = until.fillna(requests["over_at_ns"])
+    until = until.where(requests["ended"].isin((*schema.NOT_FAILED, schema.CENSORED)), np.inf)
+    if lost is not None:
+        until = until.mask(requests["request_id"].isin(lost.ids), np.inf)
+    late_ns = requests["first_sent_at_ns"] - requests["scheduled_at_ns"] - requests["slot_wait_ns"]
+    begun_ns = requests["scheduled_at_ns"] + late_ns.clip(lower=0.0).fillna(0.0)
+    begun_s = (begun_ns / 1e9).to_numpy(np.float64)
+    order = np.argsort(begun_s, kind="stable")
+    waits_ms = ((until - begun_ns) / 1e6).to_numpy(np.float64)
+    at_s = (requests["scheduled_at_ns"] / 1e9).to_numpy(np.float64)
+    is_open = (requests["ended"] == schema.CENSORED) & requests["joined_at_ns"].isna() & np.isfinite(waits_ms)
+    is_open &= requests["first_at_ns"].isna() & left.isna()
+    is_known = np.isfinite(stationarity.smoothed(np.where(is_open, np.inf, 0.0)[order]))
+    order = order[: int(np.flatnonzero(is_known).max(initial=-1)) + 1]
+    order = order[~delays.cover(begun_s[order])]
+    name = "TTFT" if stage.requests["answer"].isin(ONE_ANSWER).all() else "wait"
+    return _Series(waits_ms[order], at_s[order], name)
 
 
 def _not_judged(frames: Frames, of_target: Steady) -> str:
@@ -133,39 +212,51 @@ def _not_judged(frames: Frames, of_target: Steady) -> str:
     return ""
 
 
-def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
+def _changes(
+    of_target: Steady, series: _Series, delays: ClientDelays, growth: Backlog | None
+) -> list[Finding]:
     """A trend or a stretch that differs, whichever fits better; of a stretch at the start, also what follows it."""
-    waits = waits_ms(of_target)
-    kept = of_target.requests["ended"] != schema.CLIENT_DROP
-    at_s = of_target.requests.loc[kept, "scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    name = "TTFT" if of_target.requests["answer"].isin(ONE_ANSWER).all() else "wait"
-    direction = stationarity.trend(waits)
-    found = stationarity.change(waits)
-    if direction and (found is None or stationarity.linear_fit(waits) > found.fit):
-        third = len(waits) // 3
-        text = f"{sentence(name)} {'rises' if direction > 0 else 'falls'} over the steady stage: its last third has "
-        text += compared(waits[-third:], waits[:third], "its first", name)
-        if direction > 0 and grows and grows.per_s > 0:
-            text += f", and the backlog grew by {figures(grows.per_s)} requests/s"
-        return [Finding(TREND, of_target.from_s, of_target.to_s, f"{text}.")]
-    return [_stretch(found, waits, at_s, of_target, name)] if found else []
+    waits_ms = series.waits_ms
+    direction = stationarity.trend(waits_ms)
+    stretch = stationarity.change(waits_ms)
+    if direction and (stretch is None or stationarity.linear_fit(waits_ms) > stretch.fit):
+        return [_trend(of_target, series, direction, growth)]
+    if stretch is None:
+        return []
+    change = _stretch(stretch, series, of_target)
+    return [] if delays.touch(change.from_s, change.to_s) else [change]
 
 
-def _stretch(found: Stretch, waits: Floats, at_s: Floats, stage: Steady, name: str) -> Finding:
-    n = len(waits)
-    (begin, end) = (found.begin, found.end)
+def _trend(stage: Steady, series: _Series, direction: int, growth: Backlog | None) -> Finding:
+    third = len(series.waits_ms) // 3
+    verb = "rises" if direction > 0 else "falls"
+    text = f"{sentence(series.name)} {verb} over the steady stage: its last third has "
+    text += compared(series.waits_ms[-third:], series.waits_ms[:third], "its first", series.name)
+    if direction > 0 and growth is not None and growth.per_s > 0:
+        text += f", and the backlog grew by {figures(growth.per_s)} requests/s"
+    return Finding(TREND, stage.from_s, stage.to_s, f"{text}.")
+
+
+def _stretch(stretch: Stretch, series: _Series, stage: Steady) -> Finding:
+    n = len(series.waits_ms)
+    begin = stretch.begin
+    end = stretch.end
     inside = np.zeros(n, np.bool_)
     inside[begin:end] = True
-    some = waits[inside]
-    rest = waits[~inside]
-    from_s = stage.from_s if begin == 0 else float(at_s[begin])
-    to_s = stage.to_s if end == n else float(at_s[end])
-    slower = float(stationarity.ranks(waits)[inside].mean()) > 0.5
-    if begin == 0 and slower and stationarity.change(rest) is None and not stationarity.trend(rest):
+    values_ms = series.waits_ms[inside]
+    rest_ms = series.waits_ms[~inside]
+    from_s = stage.from_s if begin == 0 else float(series.at_s[begin])
+    to_s = stage.to_s if end == n else float(series.at_s[end])
+    is_slower = float(stationarity.ranks(series.waits_ms)[inside].mean()) > 0.5
+    is_steady_then = stationarity.change(rest_ms) is None and not stationarity.trend(rest_ms)
+    if begin == 0 and is_slower and is_steady_then:
         text = f"The first {to_s - stage.from_s:,.3g} s of the steady stage look like warm-up: they have "
-        return Finding(WARMUP, from_s, to_s, f"{text}{compared(some, rest, 'the rest', name)}.")
-    when = f"From {clock(from_s)} to {clock(to_s)} the target was {'slower' if slower else 'faster'}: "
-    return Finding(CHANGE, from_s, to_s, f"{when}{compared(some, rest, 'the rest of the stage', name)}.")
+        text += compared(values_ms, rest_ms, "the rest", series.name)
+        return Finding(WARMUP, from_s, to_s, f"{text}.")
+    speed = "slower" if is_slower else "faster"
+    text = f"{sentence(between(from_s, to_s))} the target was {speed}: "
+    text += compared(values_ms, rest_ms, "the rest of the stage", series.name)
+    return Finding(CHANGE, from_s, to_s, f"{text}.")
 
 
 def compared(some: Floats, others: Floats, which: str, name: str) -> str:

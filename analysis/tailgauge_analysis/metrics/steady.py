@@ -14,10 +14,13 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import answered, first_token_of
+from tailgauge_analysis.metrics.groupings import groupings
 from tailgauge_analysis.metrics.pace import judge, paced
 from tailgauge_analysis.reading.chunks import NO_RANGES, GapRanges
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.stats.dependence import Floats, Grouping, Ints, Mask
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import REQUEST
 from tailgauge_analysis.text.json_values import number, table, tables, text
 
 
@@ -33,6 +36,30 @@ class Steady:
     from_s: float
     to_s: float
     gap_ranges: GapRanges = NO_RANGES
+    groupings: tuple[Grouping, ...] = ()
+
+    def share(self, which: Mask) -> Proportion:
+        """Return a share of the requests, in the order of their rows."""
+        return proportion(which, groupings=self.groupings, waits=self._spent_ns())
+
+    def share_of(self, rows: pd.DataFrame, which: Mask) -> Proportion:
+        """Return a share of rows of the requests, such as attempts, in order of time."""
+        places = pd.Index(self.requests["request_id"]).get_indexer(rows["request_id"])
+        spent_ns = np.append(self._spent_ns(), np.inf)[places]
+        return proportion(which, groupings=self.groupings_of(rows), waits=spent_ns)
+
+    def groupings_of(self, rows: pd.DataFrame) -> tuple[Grouping, ...]:
+        """Return what rows of the requests have in common: those of one request, and of one group of requests."""
+        places = pd.Index(self.requests["request_id"]).get_indexer(rows["request_id"])
+        of_requests = (
+            replace(grouping, codes=np.append(grouping.codes, -1)[places]) for grouping in self.groupings
+        )
+        return (Grouping(REQUEST, places, True), *of_requests)
+
+    def _spent_ns(self) -> Floats:
+        """Return how long each request took since it was sent; +inf where that is not known."""
+        spent = self.requests["ended_at_ns"] - self.requests["first_sent_at_ns"]
+        return spent.fillna(np.inf).to_numpy(np.float64)
 
     @property
     def seconds(self) -> float:
@@ -45,7 +72,8 @@ class Steady:
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
         kept = np.repeat(mask & gaps, self.gap_counts)
         counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
-        rows = replace(self, requests=requests, attempts=attempts)
+        groupings = tuple(grouping.only(mask) for grouping in self.groupings)
+        rows = replace(self, requests=requests, attempts=attempts, groupings=groupings)
         return replace(
             rows, gaps_ns=self.gaps_ns[kept], gap_counts=counts, gap_ranges=self.gap_ranges.only(kept)
         )
@@ -93,17 +121,27 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     gap_ranges = chunks.gap_ranges(there)
     of_first = first_chars / np.where(chars > 0, chars, np.nan)
     requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
-    judge(requests, gaps_ns, counts, chars)
+    judge(requests, gaps_ns, counts, chars, gap_ranges)
     requests["worst_gap_ns"] = worst_of(gaps_ns, counts)
     is_open = requests["ended"] == schema.CENSORED
-    requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, _end_ns(frames))
+    requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, end_ns(frames))
     left = requests["ended"] == schema.CANCELLED
     requests["left_by_pace"] = left & requests["traffic"].isin(_left_by_pace(frames))
-    waits = requests["traffic"].isin(_waiting_for_slots(frames))
+    waits = requests["traffic"].isin(waiting_for_slots(frames))
     slot_ns = (requests["first_dispatched_at_ns"] - requests["dispatched_at_ns"]).where(waits)
     requests["slot_wait_ns"] = slot_ns.fillna(0.0)
     from_s, to_s = window(frames)
-    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges)
+    return Steady(
+        requests=requests,
+        attempts=attempts,
+        gaps_ns=gaps_ns,
+        gap_counts=counts,
+        first_token=first_token,
+        from_s=from_s,
+        to_s=to_s,
+        gap_ranges=gap_ranges,
+        groupings=groupings(requests, attempts, is_closed=frames.run["arrival"] == "closed"),
+    )
 
 
 def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
@@ -122,13 +160,13 @@ def _left_by_pace(frames: Frames) -> list[str]:
     return [name for name, of in some.items() if (number(of.get("share")) or 0) < 1]
 
 
-def _waiting_for_slots(frames: Frames) -> list[str]:
+def waiting_for_slots(frames: Frames) -> list[str]:
     """Traffic tables whose calls wait for a slot of the worker: the scenario asks for that, so it is no delay by the client."""
     traffic = tables(frames.run["scenario"], "traffic").items()
     return [name for name, of in traffic if table(of, text(of.get("pattern"))).get("at_once_per_worker")]
 
 
-def _end_ns(frames: Frames) -> float:
+def end_ns(frames: Frames) -> float:
     """When the drain ended, on the run clock; without that word, the last time that any row knows."""
     run = frames.run
     if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:

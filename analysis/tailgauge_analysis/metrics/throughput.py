@@ -2,11 +2,13 @@
 
 A request of the warm-up that ends in the stage is work that the target did in it; a request of the stage that ends after
 it is not. The interval of a rate is of the rate that goes on for ever: the stage is cut into equal windows, and stretches of
-them are drawn again (stats/bootstrap.py).
+them are drawn again (stats/bootstrap.py). Sessions that last longer than such a stretch, and users of a closed loop, differ
+in what they do: the interval is at least that of a sum over independent arrivals.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,12 +18,14 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL, Frames
+from tailgauge_analysis.stats.binomial import student
 from tailgauge_analysis.stats.bootstrap import ratio
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import LEAST, Floats, Ints
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 WINDOWS = 200
 FEWEST_EVENTS = 20  # for an interval
+ARRIVAL_WINDOWS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Work:
     begun_s: Floats
     ended_s: Floats
     of: Ints
+    is_closed: bool = False
+    """The number of arrivals, users, is fixed; else it varies too."""
 
     def rate(self, requests: Ints | None = None) -> Rate:
         """The rate of some requests, or of all."""
@@ -59,7 +65,33 @@ class Work:
             _between(edges, amounts, self.begun_s[counts], self.ended_s[counts]), np.diff(edges)
         )
         step = float(amounts.mean()) / self.seconds  # one more or one less, however even the rate
+        wider = max(1.0, 2 * self._between_arrivals(amounts, self.of[counts]) / max(step, high - low))
+        low = value - wider * (value - low)
+        high = value + wider * (high - value)
         return Rate(value, max(0.0, min(low, value - step)), max(high, value + step), n)
+
+    def _between_arrivals(self, amounts: Floats, requests: Ints) -> float:
+        """Return half of the interval by what sessions or users did; 0 where each arrival was one request.
+
+        The variance of a sum over so many arrivals: sum (w - mean)^2 + mean^2 Var(their number), which is 0 in a closed loop.
+        """
+        arrivals, index = np.unique(requests // schema.TURNS, return_inverse=True)
+        if len(arrivals) == len(np.unique(requests)):
+            return 0.0
+        sums = np.bincount(index, amounts)
+        variance = float(np.square(sums - sums.mean()).sum())
+        if not self.is_closed:
+            begun_s = self.begun_s[np.isin(self.of, requests) & (self.of % schema.TURNS == 0)]
+            variance += float(sums.mean()) ** 2 * len(sums) * self._dispersion(begun_s)
+        freedom = float(sums.sum()) ** 2 / float(np.square(sums).sum()) - 1
+        return student(round(max(LEAST, freedom), 1)) * math.sqrt(variance) / self.seconds
+
+    def _dispersion(self, begun_s: Floats) -> float:
+        """Return the variance of the number of arrivals in a time over its mean; as of Poisson arrivals where few came."""
+        if len(begun_s) < FEWEST_EVENTS:
+            return 1.0
+        numbers = np.histogram(begun_s, ARRIVAL_WINDOWS, (0.0, self.seconds))[0]
+        return float(numbers.var(ddof=1) / numbers.mean()) if numbers.any() else 1.0
 
 
 def _between(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Floats:
@@ -117,6 +149,7 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
             begun_s=ended_s,
             ended_s=ended_s,
             of=done["request_id"].to_numpy(np.int64),
+            is_closed=frames.run["arrival"] == "closed",
         ),
         tokens=tokens,
     )
@@ -129,6 +162,7 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     So does one whose count is unknown, or beyond what was requested.
     """
     chunks = frames.chunks
+    is_closed = frames.run["arrival"] == "closed"
     requests, legs, numbers = (attempts[name].to_numpy(np.int64) for name in CALL)
     places = chunks.places(requests, legs, numbers)
     streamed = places >= 0
@@ -149,6 +183,7 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
         begun_s=_since_begin(attempts["first_content_at_ns"].where(streamed, last), stage),
         ended_s=_since_begin(last, stage),
         of=requests,
+        is_closed=is_closed,
     )
 
 

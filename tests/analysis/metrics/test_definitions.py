@@ -281,3 +281,22 @@ def test_every_figure_is_what_the_tool_would_have_said(of_table):
         assert of_table[key]["mean"] == pytest.approx(mean), key
         assert list(of_table[key]["percentiles"].values()) == pytest.approx(quantiles), key
     assert {key: of_table[key]["mean"] for key in PER_S} == pytest.approx(PER_S)
+
+
+def test_a_translated_table_carries_the_marks(mixed, tmp_path):
+    """Half of the answers have tokens that were never streamed; the others alone would be too few for a p99."""
+    run = mixed(duration_s=10)
+    for i in range(80):
+        tokens = 5 + (i % 2) * 45
+        run.request(i * 100, [{"first": 100 + 10 * tokens, "kinds": "xxxxx", "output_tokens": tokens}])
+    folder = run.write(tmp_path / "run")
+    made = make([folder], tmp_path, tool="aiperf")
+    rows = {row["name"]: row for row in made.data["definitions"]["metrics"]}
+    page = made.markdown.read_text()
+
+    assert set(rows["Inter Token Latency"]["marks"].values()) == {"misleading"}
+    assert rows["Request Latency"]["marks"]["p99"] == "too few samples"
+    assert rows["Request Latency"]["our_percentiles"]["p99"] is None
+    assert rows["Request Latency"]["percentiles"]["p99"] > 0
+    line = next(line for line in page.splitlines() if line.startswith("| Inter Token Latency"))
+    assert line.count("misleading") >= 3

@@ -100,12 +100,14 @@ def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path
     assert report["exit_code"] == 1
 
 
-@pytest.mark.parametrize(("ended", "piles"), [("rate_limited", False), ("censored", True)])
-def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_are(write, ended, piles):
+@pytest.mark.parametrize(("ended", "kinds"), [("rate_limited", []), ("censored", ["unanswered"])])
+def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_got_no_answer(
+    write, ended, kinds
+):
     late = dict.fromkeys(range(20, 60), ended)
     found = judged(write(n=60, rate_per_s=4, ended=late, ttft_ms=200.0 + np.arange(60)))
 
-    assert (found.of("backlog") is not None) == piles
+    assert [finding.kind for finding in found.findings] == kinds
 
 
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
@@ -141,7 +143,7 @@ def test_answers_longer_than_the_run_are_no_backlog(tmp_path):
     slow = {"ttft_ms": 50.0, "chunk_gap_ms": 1000.0}
     found = judged(dry_run_folder(at_replica(10, 54, simulated=slow), tmp_path))
 
-    assert (found.stable, found.growth_per_s, found.detectable_growth_per_s) == (True, None, None)
+    assert (found.stable, found.growth_per_s) == (True, 0.0)
 
 
 def test_answers_that_take_a_third_of_the_run_are_no_backlog(tmp_path):
@@ -242,3 +244,23 @@ def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     assert any(
         f"holds {turns:.3g} turns per user, 5 are needed. Run at least" in one for one in remarks(found)
     )
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "drain_s", "traffic"),
+    [
+        (9000.0, 2.0, {"chat": {"prompt_tokens": 50, "output_tokens": 20}}),
+        (14_000.0, 1.0, {"chat": {"prompt_tokens": 50, "output_tokens": 20, "stream": False}}),
+        (6000.0, 0.0, {"a": {"output_tokens": 20}, "b": {"output_tokens": 200}}),
+    ],
+    ids=["streamed", "whole", "two tables, no drain"],
+)
+def test_waits_that_the_end_of_the_run_cuts_are_no_change(tmp_path, wait_ms, drain_s, traffic):
+    tree = {
+        "arrival": {"rate_per_s": 8.0}, "stages": {"duration_s": 50.0, "warmup_s": 0.0}, "limits": {"drain_s": drain_s},
+        "simulated": {"ttft_ms": wait_ms, "chunk_gap_ms": 2.0}, "traffic": traffic,
+    }  # fmt: skip
+    run = Run([dry_run_folder(tree, tmp_path)])
+
+    assert "censored" in set(run.frames.requests["ended"])
+    assert [finding.kind for finding in run.evidence.stability.findings] == []

@@ -5,6 +5,9 @@ import pytest
 from dry_run.in_memory import UNBOUNDED
 from run_folders.dry_runs import dry_run_report
 
+from tailgauge.rows.schema import TURNS
+from tailgauge_analysis.metrics.throughput import Work
+
 CAPACITY = 9.5  # requests/s: 8 slots, 40 steps of 20 ms and more
 LOADS = {
     "1.25x": {"arrival": {"rate_per_s": 1.25 * CAPACITY}},
@@ -69,3 +72,48 @@ def test_answers_that_were_broken_off_count_the_tokens_that_came(tmp_path):
     assert facts["output_tokens_per_s"] == pytest.approx(within / seconds, rel=0.03)
     assert facts["accepted_per_s"] == pytest.approx(facts["offered_per_s"], rel=0.02)
     assert facts["completed_per_s"] < 0.6 * facts["accepted_per_s"]
+
+
+def of_sessions(rng, seconds, *, turns, lasts_s):
+    """Sessions that arrive at random, one in 2 s; their turns come evenly over `lasts_s`."""
+    begun = rng.uniform(-lasts_s, seconds, rng.poisson((seconds + lasts_s) / 2))
+    turn = np.tile(np.arange(turns), len(begun))
+    at_s = np.repeat(begun, turns) + turn * lasts_s / turns
+    return at_s, np.repeat(np.arange(len(begun)), turns) * TURNS + turn
+
+
+def of_users(rng, seconds, *, users, spread):
+    """Users of a closed loop, each at a pace that lasts."""
+    pace = np.exp(spread * rng.standard_normal(users) - spread**2 / 2)
+    counts = rng.poisson(pace * seconds)
+    turn = np.concatenate([np.arange(count) for count in counts])
+    return rng.uniform(0, seconds, counts.sum()), np.repeat(np.arange(users), counts) * TURNS + turn
+
+
+@pytest.mark.parametrize(
+    ("draw", "of", "rate"),
+    [
+        (of_sessions, {"turns": 4, "lasts_s": 20.0}, 2.0),
+        (of_sessions, {"turns": 20, "lasts_s": 90.0}, 10.0),
+        (of_sessions, {"turns": 1, "lasts_s": 1.0}, 0.5),
+        (of_users, {"users": 40, "spread": 0.3}, 40.0),
+    ],
+    ids=["short sessions", "long sessions", "single requests", "users"],
+)
+def test_the_interval_of_a_rate_knows_sessions_and_users(draw, of, rate, full_size):
+    held = []
+    for seed in range(300 if full_size else 20):
+        at_s, ids = draw(np.random.default_rng(seed), 120.0, **of)
+        inside = (at_s >= 0) & (at_s < 120.0)
+        at_s = at_s[inside]
+        work = Work(
+            seconds=120.0,
+            amounts=np.ones(len(at_s)),
+            begun_s=at_s,
+            ended_s=at_s,
+            of=ids[inside],
+            is_closed=draw is of_users,
+        )
+        found = work.rate()
+        held.append(found.low <= rate <= found.high)
+    assert np.mean(held) >= (0.92 if full_size else 0.85)

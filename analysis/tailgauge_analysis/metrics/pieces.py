@@ -1,0 +1,245 @@
+"""Pieces of a stream: chunks that arrived together, and whether something between client and target put them together.
+
+An engine may send several chunks at once too: a step of speculative decoding, several tokens per event, a fast engine whose
+packets join. What collects a stream is regular where an engine is not: it passes on whenever a time is over, so that the
+pieces come evenly however much they hold, or whenever enough is there, so that all pieces hold about the same. And it collects
+from the first chunk on, while the first token of an engine comes alone, with the end of its prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge_analysis.reading.chunks import GapRanges, blocks
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+
+# Chunks closer than a tenth of the run's median gap, within these bounds, arrived together.
+NEAR_MS = (0.05, 0.5)
+# Chunks of an answer that is judged alone, and of a piece that no target sends at once.
+ENOUGH = 10
+MANY = 4
+FEW_CHUNKS = 3
+MANY_TOKENS = 50
+# Sizes of a proxy's buffer in bytes, and how near to one of them a piece is.
+PAGES = 4096 * 2 ** np.arange(5)
+OF_PAGE = 0.12
+# Regular pieces. Chunks that join by chance, p of them, come in pieces of m = 1 / (1 - p) at intervals whose coefficient of
+# variation is sqrt(p) = sqrt(1 - 1 / m) at least. Even: at most this share of it, for a run and for one answer.
+EVEN_OF_RUN = 0.75
+EVEN_OF_ANSWER = 0.5
+EVEN_SIZES = 0.35  # coefficient of variation of the sizes
+JOINED = 1.15  # chunks of a mean piece
+FEWEST_PIECES = 20  # of a run, or 3 inner ones of an answer
+FEWEST_OF_ANSWER = 3
+FROM_FIRST = 0.1  # share of the answers whose first chunk did not come alone
+OF_RUN = 0.1  # share of the answers that are regular by themselves
+# Shares of the answers that were buffered, beside which others that came in pieces were too, and all others.
+COMPANY = 0.2
+ALL = 0.8
+LATE_SHARE = (
+    0.5  # of an interval: the client read later than this, so that it may have put the chunks together
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The pieces of all answers: of each, its answer, its chunks, the interval to the next in ns; and of each answer its
+    pieces, and the chunks of the first.
+    """
+
+    answer: Ints
+    chunks: Ints
+    interval: Floats
+    """NaN for the last of an answer"""
+    count: Ints
+    first: Ints
+
+    @property
+    def has_next_two(self) -> Mask:
+        """Whether the interval leads to a piece that is not the last, which goes on when the answer ends."""
+        inner = np.zeros(len(self.answer), np.bool_)
+        inner[:-2] = self.answer[2:] == self.answer[:-2]
+        return inner
+
+    @property
+    def is_inner(self) -> Mask:
+        """Which are neither the first nor the last of their answer."""
+        inner = np.zeros(len(self.answer), np.bool_)
+        inner[1:-1] = self.answer[2:] == self.answer[:-2]
+        return inner
+
+
+def near_ns(gaps_ns: Floats) -> float:
+    """Return the longest gap between chunks that arrived together."""
+    least, most = (1e6 * ms for ms in NEAR_MS)
+    sample = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    apart = sample[sample > least]
+    return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
+
+
+def collected(
+    gaps_ns: Floats,
+    sizes: Ints,
+    tokens: Floats,
+    body_bytes: Floats,
+    ranges: GapRanges | None = None,
+) -> tuple[Mask, Mask]:
+    """Return which answers were buffered, and which arrived at one moment. `sizes`: gaps of each answer.
+
+    Buffered: more than 50 tokens in fewer than 3 chunks; or at least 10 chunks in one or two pieces, in pieces of 4 chunks or
+    more from the first on, or in pieces of one size in bytes, that of a proxy's buffer; or in pieces that are regular.
+    How long the answer was waited for does not matter.
+    """
+    near = near_ns(gaps_ns)
+    buffered = np.zeros(len(sizes), np.bool_)
+    at_once = np.zeros(len(sizes), np.bool_)
+    begin = np.cumsum(sizes) - sizes
+    parts = []
+    for block in blocks(sizes):
+        counts = sizes[block]
+        gaps = gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())]
+        pieces = _pieces(gaps, counts, near)
+        chunks = counts + 1
+        large = (pieces.first >= MANY) & (chunks >= MANY * pieces.count)
+        large |= _paged(pieces, body_bytes[block] / chunks)
+        few = (chunks < FEW_CHUNKS) & (tokens[block] > MANY_TOKENS)
+        buffered[block] = few | ((chunks >= ENOUGH) & ((pieces.count <= 2) | large))
+        at_once[block] = pieces.count == 1
+        parts.append((block, pieces))
+    if _by_client(gaps_ns, near, ranges):
+        return buffered, at_once
+    is_joined = _are_joined(parts, len(sizes))
+    buffered |= _regular(parts, is_joined)
+    if len(buffered) and buffered.mean() >= COMPANY:
+        buffered |= is_joined
+    if len(buffered) and buffered.mean() >= ALL:
+        buffered |= sizes > 0
+    return buffered, at_once
+
+
+def _are_joined(parts: Sequence[tuple[slice, Pieces]], n: int) -> Mask:
+    """Return which answers came in pieces of several chunks."""
+    is_joined = np.zeros(n, np.bool_)
+    for block, pieces in parts:
+        chunks = np.bincount(pieces.answer, pieces.chunks, len(pieces.count))
+        is_joined[block] = (chunks >= JOINED * pieces.count) | (pieces.first >= 2)
+    return is_joined
+
+
+def _pieces(gaps: Floats, counts: Ints, near: float) -> Pieces:
+    """Cut answers into pieces. `counts`: gaps of each."""
+    starts = np.cumsum(counts) - counts
+    ends_piece = np.append(gaps > near, True)
+    answer_of_gap = np.repeat(np.arange(len(counts)), counts)
+    apart = np.flatnonzero(ends_piece[:-1])
+    # Chunks of an answer are numbered from 0 on; a piece ends before each gap that is not near, and with the answer.
+    answer = np.concatenate([answer_of_gap[apart], np.arange(len(counts))])
+    end = np.concatenate([apart - starts[answer_of_gap[apart]], counts])
+    interval = np.concatenate([gaps[apart], np.full(len(counts), np.nan)])
+    order = np.lexsort((end, answer))
+    answer = answer[order]
+    end = end[order]
+    is_first = np.ones(len(answer), np.bool_)
+    is_first[1:] = answer[1:] != answer[:-1]
+    chunks = end - np.where(is_first, -1, np.append(-1, end[:-1]))
+    return Pieces(
+        answer=answer,
+        chunks=chunks,
+        interval=interval[order],
+        count=np.bincount(answer, minlength=len(counts)),
+        first=chunks[is_first],
+    )
+
+
+def _paged(pieces: Pieces, bytes_per_chunk: Floats) -> Mask:
+    """Return whether two inner pieces or more are of one size, that of a buffer."""
+    inner = pieces.is_inner
+    by_answer = pd.Series(pieces.chunks[inner]).groupby(pieces.answer[inner])
+    found = by_answer.agg(["min", "max", "mean", "size"])
+    size = found["mean"].to_numpy() * bytes_per_chunk[found.index]
+    near_page = np.abs(size[:, None] / PAGES - 1).min(axis=1) <= OF_PAGE
+    is_paged = np.zeros(len(bytes_per_chunk), np.bool_)
+    is_even = (found["size"] >= 2) & (found["min"] >= 2) & (found["max"] - found["min"] <= 2)
+    is_paged[found.index] = is_even.to_numpy(np.bool_) & near_page
+    return is_paged
+
+
+def _regular(parts: Sequence[tuple[slice, Pieces]], is_joined: Mask) -> Mask:
+    """Return which answers came in regular pieces: all that came in pieces if the run's are regular, or those that are so alone."""
+    n = len(is_joined)
+    is_alone = np.zeros(n, np.bool_)
+    starts_joined = np.zeros(n, np.bool_)
+    has_pieces = np.zeros(n, np.bool_)
+    total = _Moments()
+    for block, pieces in parts:
+        is_alone[block] = _regular_alone(pieces)
+        starts_joined[block] = pieces.first >= 2
+        has_pieces[block] = pieces.count >= 2
+        total.add(pieces)
+    if has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST and total.is_regular:
+        return is_joined
+    if not is_alone.any() or is_alone.mean() < OF_RUN or starts_joined[is_alone].mean() < FROM_FIRST:
+        return np.zeros(n, np.bool_)
+    return is_alone
+
+
+class _Moments:
+    """Sizes and intervals of the inner pieces of a run."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Ints] = []
+        self._intervals: list[Floats] = []
+
+    def add(self, pieces: Pieces) -> None:
+        """Take the pieces of some answers."""
+        self._chunks.append(pieces.chunks[pieces.is_inner])
+        self._intervals.append(pieces.interval[pieces.has_next_two])
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the pieces come evenly, or hold about the same."""
+        chunks = np.concatenate(self._chunks)
+        intervals = np.concatenate(self._intervals)
+        if len(chunks) < FEWEST_PIECES or chunks.mean() < JOINED:
+            return False
+        by_chance = np.sqrt(1 - 1 / chunks.mean())
+        if np.std(intervals) <= EVEN_OF_RUN * by_chance * intervals.mean():
+            return True
+        is_joined = (chunks >= 2).mean() >= 0.95
+        return bool(is_joined and np.std(chunks) <= EVEN_SIZES * chunks.mean())
+
+
+def _regular_alone(pieces: Pieces) -> Mask:
+    """Return which answers came in regular pieces, judged by their own."""
+    n = len(pieces.count)
+    inner = pieces.is_inner
+    sizes = pd.Series(pieces.chunks[inner]).groupby(pieces.answer[inner])
+    chunks = sizes.agg(["mean", "min", "std", "size"]).reindex(np.arange(n))
+    timed = pieces.has_next_two
+    intervals = pd.Series(pieces.interval[timed]).groupby(pieces.answer[timed])
+    times = intervals.agg(["mean", "std"]).reindex(np.arange(n))
+    is_judged = (chunks["size"] >= FEWEST_OF_ANSWER) & (chunks["mean"] >= JOINED)
+    by_chance = np.sqrt(1 - 1 / chunks["mean"])
+    is_even = times["std"] <= EVEN_OF_ANSWER * by_chance * times["mean"]
+    is_full = (chunks["min"] >= 2) & (chunks["std"] <= EVEN_SIZES * chunks["mean"])
+    long = np.bincount(pieces.answer, pieces.chunks, n) >= ENOUGH
+    is_full &= pieces.first >= 2
+    regular: Mask = (is_judged & (is_even | is_full)).to_numpy(np.bool_) & long
+    return regular
+
+
+def _by_client(gaps_ns: Floats, near: float, ranges: GapRanges | None) -> bool:
+    """Return whether the client itself may have put chunks together: it read them late, by much of the time between pieces."""
+    if ranges is None or not len(ranges.at):
+        return False
+    together = gaps_ns[ranges.at] <= near
+    late_ns = ranges.ns[together & ranges.begins]
+    sample = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    apart = sample[sample > near]
+    if not len(late_ns) or not len(apart):
+        return False
+    return float(np.median(late_ns)) > LATE_SHARE * float(np.median(apart))
