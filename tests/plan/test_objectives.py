@@ -22,29 +22,36 @@ def lines(slo, duration_s=60.0, **tables):
 @pytest.mark.parametrize(
     ("slo", "expected"),
     [
-        ("ttft p95 < 800ms", ["objective: ttft p95 < 800 ms: needs 59 requests, has 108"]),
+        ("ttft p50 < 800ms", ["objective: ttft p50 < 800 ms: needs 60 requests, has 108"]),
+        (
+            "ttft p95 < 800ms",
+            [
+                "objective: ttft p95 < 800 ms: needs 400 requests, this plan has 108",
+                "  run 230 s, or use p50; 59 are enough if none misses the bound",
+            ],
+        ),
         (
             "ttft p99 < 800ms",
             [
-                "objective: ttft p99 < 800 ms: needs 299 requests, this plan has 108",
-                "  run 170 s, or use p95",
+                "objective: ttft p99 < 800 ms: needs 2,000 requests, this plan has 108",
+                "  run 1,120 s, or use p50",
             ],
         ),
         (
             "error_rate < 1%",
             [
-                "objective: error_rate < 1%: needs 368 requests, this plan has 108",
-                "  run 210 s, or bound it at 4%",
+                "objective: error_rate < 1%: needs 2,000 requests, this plan has 108",
+                "  run 1,120 s, or bound it at 19%",
             ],
         ),
         (
             "complete > 99%",
             [
-                "objective: complete > 99%: needs 368 requests, this plan has 108",
-                "  run 210 s, or bound it at 96%",
+                "objective: complete > 99%: needs 2,000 requests, this plan has 108",
+                "  run 1,120 s, or bound it at 81%",
             ],
         ),
-        ("chunk_gap p99 < 50ms", ["objective: chunk_gap p99 < 50 ms: needs 299 chunk gaps, has 432"]),
+        ("chunk_gap p95 < 50ms", ["objective: chunk_gap p95 < 50 ms: needs 400 chunk gaps, has 432"]),
         ("requests_per_s > 1.5", ["objective: requests_per_s > 1.5/s"]),
         (
             "cost_per_good_request < 0.01",
@@ -88,7 +95,7 @@ def test_only_the_requests_that_an_objective_is_about_are_counted():
 
 def test_a_closed_loop_does_not_know_what_it_has():
     arrival = {"process": "closed", "closed": {"users": 4}}
-    assert lines("ttft p99 < 1s", arrival=arrival) == ["objective: ttft p99 < 1,000 ms: needs 299 requests"]
+    assert lines("ttft p99 < 1s", arrival=arrival) == ["objective: ttft p99 < 1,000 ms: needs 2,000 requests"]
 
 
 def test_a_run_that_is_as_long_as_advised_has_enough(tmp_path):

@@ -12,7 +12,7 @@ from tailgauge_analysis.metrics.latency import offered_waits
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import Criterion, on_latency
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import Mask
 from tailgauge_analysis.text.json_values import Json
 
@@ -45,7 +45,7 @@ def goodput(scenario: Json, steady: Steady, warmup: Steady | None) -> Goodput | 
     good = good_requests(wanted, steady)
     ended = _ended_good(steady, good) + _ended_good(warmup, good_requests(wanted, warmup))
     per_s = ended / steady.seconds if steady.seconds else None
-    return Goodput(proportion(good), per_s, _by_traffic(wanted, good, steady))
+    return Goodput(steady.share(good), per_s, _by_traffic(wanted, good, steady))
 
 
 def _ended_good(stage: Steady, good: Mask) -> int:
@@ -59,14 +59,17 @@ def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:
 
 
 def _by_traffic(wanted: Sequence[Criterion], good: Mask, steady: Steady) -> tuple[FeatureGoodput, ...]:
-    places = steady.requests.groupby("traffic", observed=True).indices
-    if len(places) < 2:
+    names = sorted(steady.requests["traffic"].unique())
+    if len(names) < 2:
         return ()
     judged = [criterion.of(steady.requests) for criterion in wanted]
-    return tuple(
-        FeatureGoodput(str(name), sum(bool(mask[rows].any()) for mask in judged), proportion(good[rows]))
-        for name, rows in sorted(places.items())
-    )
+    features = []
+    for name in names:
+        is_of_table = (steady.requests["traffic"] == name).to_numpy(np.bool_)
+        part = steady.only(is_of_table, gaps=False)
+        objectives = sum(bool(mask[is_of_table].any()) for mask in judged)
+        features.append(FeatureGoodput(str(name), objectives, part.share(good[is_of_table])))
+    return tuple(features)
 
 
 def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:

@@ -1,12 +1,15 @@
 """The health of the target: the share of the offered requests that got a complete answer, ok or cut.
 
-Requests whose errors no objective bounds are expected to be complete to 99%, and a share of 99% passes whatever its
-interval.
+Requests whose errors no objective bounds are expected to be complete to 99%. Beside objectives of the scenario this can only
+fail. Without any it passes where its interval shows 99%; where more failed than chance explains, but together, it is
+inconclusive; else the result is that requests completed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -14,25 +17,28 @@ from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import criteria
-from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, POWER, doubt
 from tailgauge_analysis.objectives.text import share_interval
-from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.text.formatting import plural, share
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.stats.binomial import clopper_pearson, detectable, needed
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.quantiles import confidence
+from tailgauge_analysis.text.formatting import count, plural, share
+from tailgauge_analysis.text.json_values import Json, one_of
 from tailgauge_analysis.text.section import ObjectiveLine
 
 COMPLETE = "complete"
+COMPLETED = "completed"
 HEALTHY = 0.99  # complete answers, without an objective
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """Offered requests with a complete answer. `judged`: those of them whose errors no objective of the scenario bounds, and
-    the outcome of the default one on these; empty without any.
+    the outcome of the default one on these; empty where it decides nothing.
     """
 
     complete: Proportion
-    outcome: str
+    outcome: Annotated[str, one_of(PASS, FAIL, INCONCLUSIVE, COMPLETED, "")]
     bound: float
     judged: Proportion
 
@@ -42,33 +48,71 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     is_complete = steady.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     if not len(is_complete):
         return None
+    objectives = criteria(scenario)
     is_judged = np.ones(len(is_complete), np.bool_)
-    for criterion in criteria(scenario):
+    for criterion in objectives:
         if criterion.objective.metric in ERRORS:
             is_judged &= ~criterion.of(steady.requests)
-    judged = proportion(is_complete[is_judged])
-    return Health(proportion(is_complete), _outcome(judged), HEALTHY, judged)
+    judged = steady.only(is_judged, gaps=False).share(is_complete[is_judged])
+    outcome = _outcome(judged)
+    if objectives and outcome != FAIL:
+        outcome = ""
+    return Health(steady.share(is_complete), outcome, HEALTHY, judged)
 
 
 def _outcome(judged: Proportion) -> str:
-    if judged.value is None or judged.high is None:
+    if judged.low is None or judged.high is None:
         return ""
-    if judged.value >= HEALTHY:
+    if judged.high < HEALTHY:
+        return FAIL
+    if judged.low >= HEALTHY and not doubt(judged, 1 - (judged.value or 0.0), 1 - HEALTHY):
         return PASS
-    return FAIL if judged.high < HEALTHY else INCONCLUSIVE
+    # More failed than chance explains if each failed by itself; a run of one outage does not tell how often they come.
+    return INCONCLUSIVE if clopper_pearson(judged.k, judged.n, confidence())[1] < HEALTHY else COMPLETED
 
 
 def line(target: Health) -> ObjectiveLine | None:
-    """The default objective as decided; None where every request has one of the scenario's."""
+    """The default objective as decided; None where it decides nothing."""
     judged = target.judged
-    if judged.value is None:
+    if not target.outcome or judged.value is None:
         return None
     sign = "<" if judged.value < target.bound else ">="
+    smallest = detectable(1 - target.bound, judged.n_eff, confidence(), POWER)
     return ObjectiveLine(
         name=COMPLETE,
         outcome=target.outcome.upper(),
         value=f"{share(judged.value)} of {plural(judged.n, 'request')}",
         bound=f"{sign} {100 * target.bound:g}%",
         interval=share_interval(judged.low, judged.high),
-        why="the interval includes the bound: run longer" if target.outcome == INCONCLUSIVE else "",
+        why=_why(target),
+        finds="" if smallest is None else share(1 - smallest),
     )
+
+
+def _why(target: Health) -> str:
+    if target.outcome == COMPLETED:
+        return not_shown(target)
+    if target.outcome != INCONCLUSIVE:
+        return ""
+    if not target.judged.episodes:
+        return "failures are alike: the run does not tell how often they come"
+    episodes = plural(target.judged.episodes, "episode")
+    return f"failures came in {episodes}: the run does not tell how often they come"
+
+
+def completed_text(target: Health) -> str:
+    """`6 of 6 requests completed`."""
+    return f"{count(target.judged.k)} of {plural(target.judged.n, 'request')} completed"
+
+
+def not_shown(target: Health) -> str:
+    """`99% not shown (368 needed)`: how many requests would show it if as many failed."""
+    judged = target.judged
+    text = f"{100 * target.bound:g}% not shown"
+    failed = math.ceil((1 - (judged.value or 0.0)) * judged.n_eff - 1e-9)
+    if failed > (1 - target.bound) * judged.n_eff:
+        return text
+    enough = count(needed(failed, target.bound, 0.975))
+    if judged.n_eff < judged.n:
+        return f"{text} ({enough} effective samples needed, {count(judged.n_eff)} measured)"
+    return f"{text} ({enough} needed)"

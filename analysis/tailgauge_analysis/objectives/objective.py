@@ -6,7 +6,7 @@ in a closed loop since sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics import pace
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, row, waits
-from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, before_polls, row, waits
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, IN_BATCHES, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Mask
+from tailgauge_analysis.text.formatting import share
 from tailgauge_analysis.text.json_values import Json, parsed, table
 
 
@@ -58,26 +59,61 @@ class Criterion:
         is_of_gaps = self.metric is not None and self.metric.level == CHUNK
         return steady.only(self.of(steady.requests), gaps=is_of_gaps)
 
+    def on(self, stage: Steady) -> Criterion:
+        """The same on this stage: a bound on TPOT takes that after the first chunk where a chunk has several tokens."""
+        if (
+            self.metric is None
+            or self.metric.name != "tpot"
+            or not pace.is_coalesced(self.part(stage).requests)
+        ):
+            return self
+        return replace(self, metric=BY_NAME["tpot_c"])
+
     def row(self, part: Steady) -> Row:
         """The latency of these requests, at its percentile."""
         assert self.metric is not None
         return row(self.metric, part, self.view, (self.objective.quantile,))
 
     def beyond(self, part: Steady) -> Proportion:
-        """Of these, the share beyond the bound."""
+        """Of these, the share beyond the bound; up to all of them where too many have no pace."""
         assert self.metric is not None
+        if self.metric.of == IN_BATCHES:
+            return self._beyond_in_jobs(part)
         if self.metric.level != CHUNK:
-            return waits(self.metric, part, self.view).beyond(self.objective.bound)
+            share = waits(self.metric, part, self.view).beyond(self.objective.bound)
+            return replace(share, high=1.0) if self.unknown(part) and share.high is not None else share
         # There may be a hundred million gaps: no copy of them is made.
-        return proportion(self.metric.ns(part) > self.objective.bound * 1e6, part.gap_counts)
+        ns = self.metric.ns(part)
+        return proportion(ns > self.objective.bound * 1e6, part.gap_counts, part.groupings, waits=ns)
+
+    def _beyond_in_jobs(self, part: Steady) -> Proportion:
+        """The share beyond the bound, with what polls leave open: no value where the bound lies between two."""
+        assert self.metric is not None
+        most = waits(self.metric, part, self.view).beyond(self.objective.bound)
+        least = waits(self.metric, before_polls(part), self.view).beyond(self.objective.bound)
+        value = most.value if most.k == least.k else None
+        return replace(most, value=value, low=least.low, n_eff=min(most.n_eff, least.n_eff))
+
+    def between_polls(self, part: Steady) -> str:
+        """Why a bound on a time that polls show is not decided; empty where they leave nothing open."""
+        if self.metric is None or self.metric.of != IN_BATCHES or not len(part.requests):
+            return ""
+        bound = self.objective.bound
+        seen = waits(self.metric, part, self.view)
+        early = waits(self.metric, before_polls(part), self.view)
+        is_open = (seen.values > bound) & (early.values <= bound)
+        if not is_open.any():
+            return ""
+        return f"of {share(is_open.mean())} the bound lies between two polls: poll more often"
 
     def unknown(self, part: Steady) -> str:
         """Why its percentile rests on too few answers: more than allowed have no pace; empty where it does not."""
         if self.metric is None or self.metric.name not in PACED:
             return ""
         missing = pace.missing(part.requests)
-        is_enough = missing["answers"] <= self.objective.allowed * missing["of"]
-        return "" if is_enough else str(missing["sentence"])
+        if missing["answers"] > self.objective.allowed * missing["of"]:
+            return str(missing["sentence"])
+        return pace.ambiguous(part.requests)
 
 
 def _is_tagged(tags: object, wanted: str) -> bool:

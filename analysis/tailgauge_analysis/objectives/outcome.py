@@ -1,9 +1,10 @@
 """The outcome of an objective: pass, fail or inconclusive.
 
 An objective on a latency is decided on the share of requests beyond its bound, in the offered view (the pooled chunk gap has
-only one view). The whole 95% interval of that share within what the quantile allows, and that of the quantile within the
-bound: pass. The whole interval of the share above: fail. Otherwise the run was too short: inconclusive, and so where the
-quantile rests on few slow episodes and the bound is near it. One on another figure is decided on its interval.
+only one view), another one on its figure. The whole 95% interval above what is allowed: fail. Below: pass, unless those that
+miss the bound came in few episodes, or the interval of the quantile reaches beyond the bound. Otherwise the run was too short:
+inconclusive. No mark undoes a failure: the interval has its own effective sample size, from its own episodes. Where all
+miss the bound, no dependence makes that less.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from tailgauge.scenario.figures import MOST
+from tailgauge.scenario.figures import LEAST, MOST
 from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import Criterion
 from tailgauge_analysis.objectives.precision import half_width, is_known, precision_text
-from tailgauge_analysis.objectives.text import line_of, share_interval
-from tailgauge_analysis.stats.binomial import needed
+from tailgauge_analysis.objectives.text import line_of, share_interval, value_text
+from tailgauge_analysis.stats.binomial import clopper_pearson, detectable, needed
+from tailgauge_analysis.stats.dependence import NEIGHBOURS, WAVES
 from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, n_min
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, confidence, normal
 from tailgauge_analysis.text.formatting import count, plain, share, share_range
 from tailgauge_analysis.text.json_values import one_of, text
 from tailgauge_analysis.text.quantile import VALUE, quantile
@@ -30,7 +32,9 @@ from tailgauge_analysis.text.section import ObjectiveLine
 PASS = "pass"  # noqa: S105 - an outcome, not a password
 FAIL = "fail"
 INCONCLUSIVE = "inconclusive"
-NEAR = 2  # times a figure that rests on few episodes: a bound within is not decided
+POWER = 0.8  # of the runs that find the smallest violation that is named
+OF_ORDER = ("", NEIGHBOURS, WAVES)  # what limits n_eff and is no group of requests
+MANY = 100_000  # chances for an episode, each small
 TINY = 1e-12  # rounding of a share
 
 
@@ -92,28 +96,37 @@ def unreadable(name: str, spec: Any) -> ObjectiveResult:
 
 def decided(criterion: Criterion, measured: Measured, seconds: float) -> ObjectiveResult:
     """Decide an objective on a figure of a stage of so many seconds."""
+    measured = _of_all(criterion.objective, measured)
     outcome, why = decide_figure(criterion.objective, measured, seconds)
-    return _result(criterion, measured, outcome, why)
+    finds = finds_figure(criterion.objective, measured)
+    return _result(criterion, measured, outcome, why, finds)
 
 
 def decided_latency(criterion: Criterion, stage: Steady) -> ObjectiveResult:
     """Decide an objective on a latency of a stage."""
     objective = criterion.objective
+    criterion = criterion.on(stage)
     part = criterion.part(stage)
     estimate = criterion.row(part).quantiles[0]
-    beyond = criterion.beyond(part)
+    beyond = without_exception(criterion.beyond(part))
     outcome, why = decide(beyond, estimate, objective.bound)
     unknown = criterion.unknown(part)
+    between = criterion.between_polls(part)
+    if between and outcome == INCONCLUSIVE:
+        why = f"{why.partition(': run longer')[0]}; {between}"
     is_few = estimate.n > 0 and estimate.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
     if unknown and (outcome != FAIL or beyond.k <= objective.allowed * len(part.requests)):
         outcome = INCONCLUSIVE
         why = unknown
     elif is_few:
-        why = f"not enough {objective.figure.counted}: {estimate.n:,} of the {n_min(estimate.p):,} needed"
+        why = f"not enough {objective.figure.counted}: {estimate.n:,} of the {objective.needs():,} needed"
     shown = quantile(estimate)
     measured = Measured(shown["value"], shown["low"], shown["high"], estimate.n, estimate.n_eff)
-    result = _result(criterion, measured, outcome, why)
-    if shown["value_is"] != VALUE and beyond.value is not None and not is_few:  # it lies among failures, say
+    result = _result(criterion, measured, outcome, why, finds_latency(objective, beyond))
+    has_no_value = shown["value_is"] != VALUE  # it lies among failures, say
+    low = estimate.low
+    reaches_within = outcome == FAIL and low is not None and low <= objective.bound
+    if (has_no_value or reaches_within) and beyond.value is not None and not is_few:
         result = replace(result, line=_late(result.line, objective, beyond))
     if objective.precision is None:
         return result
@@ -135,7 +148,7 @@ def _late(line: ObjectiveLine, objective: Objective, beyond: Proportion) -> Obje
     )
 
 
-def _result(criterion: Criterion, measured: Measured, outcome: str, why: str) -> ObjectiveResult:
+def _result(criterion: Criterion, measured: Measured, outcome: str, why: str, finds: str) -> ObjectiveResult:
     objective = criterion.objective
     metric = criterion.metric
     ends = (measured.value, measured.low, measured.high)
@@ -147,7 +160,7 @@ def _result(criterion: Criterion, measured: Measured, outcome: str, why: str) ->
         outcome=outcome,
         gate=objective.gate,
         why=why,
-        line=line_of(objective, outcome, ends, why),
+        line=replace(line_of(objective, outcome, ends, why), finds=finds),
         title=objective.figure.meaning if metric is None else metric.title,
         unit=objective.figure.unit,
         traffic=objective.traffic,
@@ -165,6 +178,7 @@ def _result(criterion: Criterion, measured: Measured, outcome: str, why: str) ->
 
 def decide(beyond: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, str]:
     """The outcome of a bound on a latency, and why."""
+    beyond = without_exception(beyond)
     if beyond.low is None or beyond.high is None:
         return INCONCLUSIVE, "nothing was measured"
     allowed = 1 - estimate.p
@@ -172,16 +186,54 @@ def decide(beyond: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, 
     if beyond.value is None:
         seen = "what lies beyond the bound cannot be observed"
     why = f"{seen} (95% CI {share_range(beyond.low, beyond.high)}), {share(allowed)} allowed"
-    if estimate.mark == FEW_EPISODES and _is_near(estimate.value or 0.0, max_ms):
-        return INCONCLUSIVE, f"{why}; the slow ones came in few episodes ({estimate.episodes}): run longer"
     outcome = _compare(beyond.low, beyond.high, allowed)
-    if outcome == PASS and estimate.high is not None and estimate.high > max_ms:
-        outcome = INCONCLUSIVE  # slow periods further up widen the interval of the quantile
-    if outcome != INCONCLUSIVE:
-        return outcome, why
-    confidence = 0.975 if beyond.value else 0.95
-    more = _samples(1.0 if beyond.value is None else beyond.value, allowed, beyond.n_eff, confidence)
+    if outcome == FAIL:
+        return FAIL, why
+    if outcome == PASS:
+        reason = doubt(beyond, beyond.value or 0.0, allowed)
+        if not reason and estimate.high is not None and estimate.high > max_ms:
+            reason = "slow periods further up widen the interval of the percentile"
+        return (INCONCLUSIVE, f"{why}; {reason}: run longer") if reason else (PASS, why)
+    level = 0.975 if beyond.value else 0.95
+    more = _samples(1.0 if beyond.value is None else beyond.value, allowed, beyond.n_eff, level)
     return INCONCLUSIVE, f"{why}: run longer{more}"
+
+
+def without_exception(bad: Proportion) -> Proportion:
+    """The share of what misses a bound; where all do, with the interval of independent ones."""
+    if bad.value != 1.0 or bad.low is None:
+        return bad
+    return replace(bad, low=max(bad.low, _least_of_all(bad.n)))
+
+
+def _least_of_all(n: int) -> float:
+    """The low end of the interval of n of n independent values."""
+    return clopper_pearson(n, n, confidence())[0]
+
+
+def _of_all(objective: Objective, measured: Measured) -> Measured:
+    """A figure; where it is a share that all miss, with the interval of independent ones."""
+    counted = measured.share
+    if counted is None or measured.low is None or measured.high is None:
+        return measured
+    least = _least_of_all(counted.n)
+    if objective.figure.sign == MOST and counted.value == 1.0:
+        return replace(measured, low=max(measured.low, least))
+    if objective.figure.sign == LEAST and counted.value == 0.0:
+        return replace(measured, high=min(measured.high, 1 - least))
+    return measured
+
+
+def doubt(seen: Proportion, bad: float, allowed: float) -> str:
+    """Why the share `bad` of what misses a bound may be larger than its interval says; empty where nothing speaks for it."""
+    if seen.mark == FEW_EPISODES:
+        # As many episodes as such a run may have where it had these few.
+        most = clopper_pearson(seen.episodes, MANY, confidence())[1] * MANY
+        is_rare = bad * most / seen.episodes <= allowed
+        return "" if is_rare else f"they came in few episodes ({seen.episodes})"
+    if seen.mark and seen.limited_by not in OF_ORDER:
+        return f"requests of one {seen.limited_by} are alike, and too few of these were seen"
+    return ""
 
 
 def decide_figure(objective: Objective, measured: Measured, seconds: float) -> tuple[str, str]:
@@ -191,12 +243,14 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
     figure = objective.figure
     bad = measured.value if figure.sign == MOST else 1 - measured.value
     counted = measured.share
-    if counted is not None and counted.mark == FEW_EPISODES and _is_near(bad, objective.allowed):
-        return INCONCLUSIVE, f"they came in few episodes ({counted.episodes}): run longer"
     if figure.sign == MOST:
         outcome = _compare(measured.low, measured.high, objective.bound)
     else:
         outcome = _compare(-measured.high, -measured.low, -objective.bound)
+    if counted is not None and outcome == PASS:
+        reason = doubt(counted, bad, objective.allowed)
+        if reason:
+            return INCONCLUSIVE, f"{reason}: run longer"
     if outcome != INCONCLUSIVE:
         return outcome, ""
     if counted is None:
@@ -213,15 +267,38 @@ def _compare(low: float, high: float, allowed: float) -> str:
     return PASS if high <= allowed + TINY else INCONCLUSIVE
 
 
-def _is_near(value: float, bound: float) -> bool:
-    return value / NEAR <= bound <= value * NEAR
+def finds_latency(objective: Objective, beyond: Proportion) -> str:
+    """The smallest share beyond a bound that four of five such runs would find: `7.6% beyond 800 ms`."""
+    smallest = detectable(objective.allowed, beyond.n_eff, confidence(), POWER)
+    if smallest is None:
+        return ""
+    return f"{share(smallest)} beyond {objective.figure.text(objective.bound)}"
 
 
-def _samples(bad: float, allowed: float, n_eff: int, confidence: float) -> str:
+def finds_figure(objective: Objective, measured: Measured) -> str:
+    """The value nearest to the bound that four of five such runs would find to miss it: `2.3%`, `2.7/s`."""
+    is_most = objective.figure.sign == MOST
+    if measured.share is not None:
+        smallest = detectable(objective.allowed, measured.n_eff, confidence(), POWER)
+        if smallest is None:
+            return ""
+        return share(smallest if is_most else 1 - smallest)
+    if measured.value is None or measured.low is None or measured.high is None:
+        return ""
+    # Half of the interval, and what a value beyond the bound may be nearer to it by chance in one of five runs.
+    half = measured.high - measured.value if is_most else measured.value - measured.low
+    reach = half * (1 + normal(2 * POWER - 1) / normal(confidence()))
+    smallest = objective.bound + reach if is_most else objective.bound - reach
+    return value_text(objective.figure, smallest) if 0 < smallest < math.inf else ""
+
+
+def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
     """How many effective samples pass although as many are bad; empty where more would not help."""
     if bad >= allowed or allowed <= 0:
         return ""
-    enough = needed(math.ceil(bad * n_eff - 1e-9), 1 - allowed, confidence)
+    enough = needed(math.ceil(bad * n_eff - 1e-9), 1 - allowed, level)
+    if enough <= n_eff:  # what is left is how well few episodes tell n_eff
+        return ""
     return f" ({enough:,} effective samples needed, {n_eff:,} measured)"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tailgauge.plan.looks import looks, needed
 from tailgauge.scenario.figures import CHUNK_GAPS, LATENCY, LEAST, SHARE
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import Objective, fewest
+from tailgauge.scenario.objective import EXPECTED, Objective, values_needed
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import Crossover
 from tailgauge.thresholds import FEWEST_PAIRS
@@ -48,6 +48,9 @@ class _Plan:
             return [f"{text}, has {has:,}", *self.precision(objective, has)]
         options = [f"run {self.longer(needs / has)} s", weaker(objective, has)] if has else []
         advice = ", or ".join(filter(None, options)) or "no request is of it"
+        fewest = objective.fewest()
+        if fewest is not None and has >= fewest:
+            advice += f"; {fewest:,} are enough if none misses the bound"
         return [f"{text}, this plan has {has:,}", f"  {advice}", *self.precision(objective, has)]
 
     def precision(self, objective: Objective, has: int) -> list[str]:
@@ -108,11 +111,11 @@ def weaker(objective: Objective, has: int) -> str:
     """Advise an objective on the same figure that so many values can decide; empty where there is none."""
     figure = objective.figure
     if figure.unit == LATENCY:
-        decidable = [p for p in PERCENTILES if p < objective.quantile and fewest(p) <= has]
+        decidable = [p for p in PERCENTILES if p < objective.quantile and values_needed(1 - p) <= has]
         return f"use p{decidable[0] * 100:.10g}" if decidable else ""
     if figure.unit != SHARE:
         return ""
-    allowed = 1 - 0.025 ** (1 / has)
+    allowed = EXPECTED / has
     step = 0.01 if allowed >= 0.01 else 0.001
     allowed = math.ceil(allowed / step) * step
     bound = 1 - allowed if figure.sign == LEAST else allowed
