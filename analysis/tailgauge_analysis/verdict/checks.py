@@ -74,7 +74,7 @@ CHECKS: tuple[Check, ...] = (
         figures="share of complete answers",
         passes_if="no answer breaks the target's protocol",
         cause="a proxy or another service that answers",
-        advice="See the errors below: is it the target that answers, or a proxy or another service? These answers count as failed.",
+        advice="See Errors in the report: is it the target that answers, or a proxy or another service? These answers count as failed.",
         judge=distortion.by_protocol,
     ),
     Check(
@@ -120,7 +120,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="client_error",
         figures="latency, chunk gaps",
-        passes_if="no figure of an objective or of the headline is off by more than 5%, a quarter of its interval's half width, or 0.5"
+        passes_if="no figure of an objective or of the first latency table is off by more than 5%, a quarter of its interval's half width, or 0.5"
         " ms because of the client (INVALID above 10% or 1 ms)",
         cause="a client that sends or reads late: a busy core, a blocked event loop, new connections",
         advice="Use a lower rate, or a machine with nothing else to do.",

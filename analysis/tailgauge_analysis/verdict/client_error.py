@@ -4,7 +4,11 @@ For every reported percentile two values are known: from the lower ends of all r
 which the tables show. Their difference, and for times since scheduled what late sending adds to the lower one, is its error.
 A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
 above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case. The run takes the worst of the figures that
-an objective or the headline uses.
+an objective bounds or the first latency table shows.
+
+Chunks that a proxy or an engine sent together arrived together: their ranges are no error of the client.
+
+A job ended between two polls. Its turnaround may be off by so much too; the interval of the figure has it, and so has the limit.
 """
 
 from __future__ import annotations
@@ -16,8 +20,15 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
-from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, NEITHER, RATE, SCHEDULED
+from tailgauge_analysis.metrics.latency import (
+    OFFERED,
+    SUCCESSES,
+    Row,
+    before_polls,
+    first_table,
+    sample,
+)
+from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, IN_BATCHES, NEITHER, RATE, SCHEDULED
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
@@ -32,7 +43,15 @@ MOST_MS = 1.0
 LONG_GAP_MS = 100.0
 LONG_GAP_MOST_MS = 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
-RANGES = ("first", "first_content", "first_text", "last_content")  # events whose time has a lower end
+SAMPLED = 1_000_000  # gaps of which those that were split are counted
+SPLIT_TIMES = 2  # the share of split ones may be so much larger
+RANGES = (
+    "first",
+    "first_content",
+    "first_text",
+    "shown_text",
+    "last_content",
+)  # events whose time has a lower end
 
 Columns = dict[str, "pd.Series[float]"]
 Used = set[tuple[str, float]]  # metric, quantile
@@ -53,6 +72,8 @@ class ClientError:
     limit_ms: float
     verdict: str
     is_used: bool
+    polls_ms: float = 0.0
+    """of the error, what polls leave open"""
 
     @property
     def label(self) -> str:
@@ -85,22 +106,14 @@ def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[Client
     return errors
 
 
-def of_headline(rows: Sequence[Row], *, closed: bool) -> Used:
-    """The percentiles that the headline may show; a user of a closed loop waits since sending."""
-    by_name: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.n:
-            by_name.setdefault(row.metric.name, []).append(row)
-    for name in ("ttft_sent" if closed else "ttft_sched", *HEADLINE):
-        if name in by_name:
-            return {(name, p) for row in by_name[name] for p in _outermost(row)}
-    return set()
-
-
-def _outermost(row: Row) -> list[float]:
-    """The lowest percentile of a row and the highest up to p99."""
-    ps = [q.p for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
-    return [*ps[:1], *ps[-1:]]
+def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> Used:
+    """Return the percentiles that the first latency table shows; a user of a closed loop waits since sending."""
+    used: Used = set()
+    for row in first_table(rows, is_coalesced=is_coalesced):
+        if closed and row.metric.since == SCHEDULED and row.metric.name not in HEADLINE:
+            continue
+        used |= {(row.metric.name, q.p) for q in row.quantiles if q.mark != TOO_FEW}
+    return used
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
@@ -133,11 +146,12 @@ class _Variants:
         long_ns = stage.gaps_ns
         ranges = stage.gap_ranges
         if len(ranges.at):
+            range_ns = _widths_ns(stage)
             short_ns = stage.gaps_ns.copy()
-            short_ns[ranges.at[~ranges.begins]] -= ranges.ns[~ranges.begins]
+            short_ns[ranges.at[~ranges.begins]] -= range_ns[~ranges.begins]
             np.maximum(short_ns, 0, out=short_ns)
             long_ns = stage.gaps_ns.copy()
-            long_ns[ranges.at[ranges.begins]] += ranges.ns[ranges.begins]
+            long_ns[ranges.at[ranges.begins]] += range_ns[ranges.begins]
         self.late_ns = late_ns.to_numpy(np.float64)
         self.timed = stage
         self.early = replace(stage, requests=requests.assign(**lows))
@@ -145,6 +159,23 @@ class _Variants:
         self.longest = _with_gaps(stage, long_ns, begins)
         as_sent = requests["scheduled_at_ns"] + late_ns
         self.punctual = replace(stage, requests=requests.assign(**lows, scheduled_at_ns=as_sent))
+
+
+def _widths_ns(stage: Steady) -> Floats:
+    """Return by how much each gap with a range may be off.
+
+    Chunks of one read arrived together, unless others as close were split between two reads: of gaps as long as g, reads
+    that are w apart split g / w.
+    """
+    ranges = stage.gap_ranges
+    sample = stage.gaps_ns[:: 1 + len(stage.gaps_ns) // SAMPLED]
+    apart = np.sort(sample[sample > 0])
+    joined = int((stage.gaps_ns[ranges.at[ranges.begins]] == 0).sum())
+    if not joined:
+        return ranges.ns
+    together = joined * len(sample) / len(stage.gaps_ns)
+    split = np.searchsorted(apart, ranges.ns, "right")
+    return ranges.ns * np.minimum(1.0, SPLIT_TIMES * split / (split + together))
 
 
 def _lows(requests: pd.DataFrame) -> Columns:
@@ -192,8 +223,9 @@ def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, used: Used
     lows = _values(row, low, known)
     highs = _values(row, high, known)
     punctual = _values(row, variants.punctual, known) if is_scheduled else lows
+    polled = _values(row, before_polls(variants.timed), known) if metric.of == IN_BATCHES else highs
     errors = []
-    for q, low_ms, high_ms, punctual_ms in zip(known, lows, highs, punctual, strict=True):
+    for q, low_ms, high_ms, punctual_ms, polled_ms in zip(known, lows, highs, punctual, polled, strict=True):
         if not np.isfinite((low_ms, high_ms, punctual_ms)).all():  # among requests without answer
             continue
         limit_ms, most_ms = _limits_ms(metric.name, q)
@@ -201,18 +233,20 @@ def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, used: Used
         if is_scheduled and (variants.late_ns > limit_ms * 1e6).sum() >= LATE:
             shift_ms = max(0.0, low_ms - punctual_ms)
         error_ms = max(0.0, high_ms - low_ms) + shift_ms
+        polls_ms = max(0.0, high_ms - polled_ms)
         error = ClientError(
             metric=metric.name,
             title=metric.title,
             view=row.view,
             quantile=q.p,
-            lows_value=low_ms,
+            lows_value=low_ms - polls_ms,
             highs_value=high_ms,
             late_shift=shift_ms,
-            error_ms=error_ms,
-            limit_ms=limit_ms,
+            error_ms=error_ms + polls_ms,
+            limit_ms=limit_ms + polls_ms,
             verdict=_verdict(error_ms, limit_ms, most_ms),
             is_used=(metric.name, q.p) in used,
+            polls_ms=polls_ms,
         )
         errors.append(error)
     return errors

@@ -13,7 +13,7 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import CLOCK_MS, DEGRADED, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.text.formatting import clock, count, listed, ms, plural, sentence, share
+from tailgauge_analysis.text.formatting import between, count, listed, ms, plural, sentence, share
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.late_client import more_workers
@@ -90,7 +90,7 @@ def settled(evidence: Evidence) -> Fault | None:
 
 
 def undistorted(evidence: Evidence) -> Fault | None:
-    """Whether the client moved no figure that an objective or the headline uses by more than its limit."""
+    """Whether the client moved no figure of an objective or of the first latency table by more than its limit."""
     beyond = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
     if not beyond:
         return None
@@ -106,8 +106,8 @@ def undistorted(evidence: Evidence) -> Fault | None:
     advice = ""
     if workers:
         advice = f"{sentence(workers)} or a lower rate."
-    elif explanations(evidence.frames, evidence.steady):
-        advice = "See the causes below."
+    elif causes := explanations(evidence.frames, evidence.steady):
+        advice = f"Look at the cause: {causes[0]}."
     return Fault(worst.verdict, text + _stalls(evidence, worst.limit_ms), advice)
 
 
@@ -118,7 +118,7 @@ def _stalls(evidence: Evidence, over_ms: float) -> str:
         return ""
     texts = []
     for spell in spells[:STALLS_LISTED]:
-        when = f"worker {spell.worker} from {clock(spell.from_s)} to {clock(spell.to_s)}"
+        when = f"worker {spell.worker} {between(spell.from_s, spell.to_s)}"
         texts.append(f"{when}, {spell.cause} by up to {ms(spell.worst_ms)} ms")
     if len(spells) > STALLS_LISTED:
         texts.append(f"and {plural(len(spells) - STALLS_LISTED, 'more stall')}")

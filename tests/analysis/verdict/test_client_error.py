@@ -17,7 +17,7 @@ from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import CLIENT, rank
-from tailgauge_analysis.verdict.client_error import client_errors, marked
+from tailgauge_analysis.verdict.client_error import client_errors, marked, of_first_table
 
 N, MS = 600, 1_000_000
 SEEDS = (1, 2, 3)
@@ -30,15 +30,18 @@ def base(synthetic, tmp_path_factory):
     return steady(load([synthetic.write(tmp_path_factory.mktemp("run"), **spec)]))
 
 
-def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20):
+def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20, collect_ms=0.0):
     """Arrivals of every chunk, and the stage as a reader saw it that polls so often and froze from .. to .. (seconds).
 
     Of what arrives between two polls only the last has a time; the others lie in the range since the poll before.
+    `collect_ms`: a proxy passes on at the ticks of its clock.
     """
     rng = np.random.default_rng(seed)
     first = base.requests["scheduled_at_ns"].to_numpy() / MS + rng.lognormal(np.log(200), 0.3, N)
     gaps = rng.lognormal(np.log(gap_ms), 0.5, (N, chunks - 1)) * (rng.random((N, chunks - 1)) > 0.1)
     arrivals = np.column_stack([first, first[:, None] + np.cumsum(gaps, axis=1)])
+    if collect_ms:
+        arrivals = (np.floor(arrivals / collect_ms) + rng.uniform(1, 2)) * collect_ms
     polls = np.arange(0, arrivals.max() + poll_ms, poll_ms)
     for begin, end in freeze:
         polls = polls[(polls < begin * 1e3) | (polls >= end * 1e3)]
@@ -108,6 +111,53 @@ def test_a_prompt_reader_distorts_nothing_and_a_frozen_one_what_it_reached(base,
     found = {row.metric.name: row for row in marked(rows, list(frozen.values()))}
     assert [q.mark for q in found["chunk_gap"].quantiles][-2:] == [CLIENT, CLIENT]
     assert CLIENT not in [q.mark for q in found["ttft_sched"].quantiles][:1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("gap_ms", [4.0, 20.0, 60.0])
+def test_a_run_takes_the_worst_figure_of_its_first_table(base, seed, gap_ms):
+    """A client that stops for 60 ms or more every 300 ms: the p99 of the gaps is the client's, TTFT hardly is."""
+    stop_s = max(0.06, 0.003 * gap_ms)
+    stops = tuple((t, t + stop_s) for t in np.arange(0.5, 12.5, 0.3))
+    for freeze, is_valid in (((), True), (stops, False)):
+        stage = read(base, seed, freeze=freeze, gap_ms=gap_ms, poll_ms=0.2)[1]
+        rows = [latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)]
+        used = of_first_table(rows, closed=False, is_coalesced=False)
+        errors = client_errors(stage, rows, used)
+        beyond = {
+            (error.metric, error.quantile) for error in errors if error.is_used and error.verdict != VALID
+        }
+
+        assert {("ttft_sched", 0.5), ("tpot", 0.99), ("chunk_gap", 0.99), ("e2e_sent", 0.9)} <= used
+        assert (beyond == set()) == is_valid
+        assert is_valid or ("chunk_gap", 0.99) in beyond
+
+
+def test_the_first_table_has_no_row_twice(base):
+    stage = read(base, 1)[1]
+    rows = latency.table(stage)
+    alone = of_first_table(rows, closed=False, is_coalesced=False)
+    several = of_first_table(rows, closed=False, is_coalesced=True)
+    of_users = of_first_table(rows, closed=True, is_coalesced=False)
+
+    assert {name for name, _ in several - alone} == {"tpot_c"}
+    assert {name for name, _ in alone - of_users} >= {"ttft_sched", "e2e_sched"}
+    assert "chunk_pace" not in {name for name, _ in alone}
+    assert (("chunk_gap", 0.999) in alone) == (("ttft_sched", 0.999) in alone) == False  # noqa: E712 - one column
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("poll_ms", "period_ms"), [(1.0, 50.0), (2.0, 20.0), (5.0, 100.0)])
+def test_what_arrived_together_is_no_error_of_the_client(base, seed, poll_ms, period_ms):
+    """Pieces of chunks have a range since the last poll; as none was split between two polls, they arrived together."""
+    arrivals, stage = read(base, seed, poll_ms=poll_ms, collect_ms=period_ms)
+    errors, _ = errors_of(stage)
+    gaps = np.sort(np.diff(arrivals, axis=1).ravel())
+
+    assert (gaps == 0).mean() > 0.1
+    for p in (0.25, 0.5, 0.9, 0.99):
+        if (error := errors.get(("chunk_gap", p))) is not None:
+            assert error.error_ms < max(0.5, 0.05 * gaps[rank(len(gaps), p) - 1]), p
 
 
 def test_what_came_in_one_read_of_a_slow_loop_is_not_reliable(base):
@@ -203,7 +253,8 @@ def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, a
     found = Run([folder])
     used = {one.metric for one in found.evidence.errors if one.is_used}
 
-    assert used == {"ttft_sched" if decides else "ttft_sent"}
+    assert {"ttft_sent", "e2e_sent", "chunk_gap"} - used == {"chunk_gap"}
+    assert ({"ttft_sched", "e2e_sched"} <= used) == decides
     assert ("client_error" in {reason.check for reason in found.reasons}) == decides
 
 

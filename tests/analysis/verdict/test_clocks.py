@@ -13,7 +13,7 @@ from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.rate_limits import section
-from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, regress
+from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, Load, regress
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, clocks_json, clocks_sentence
 
 MS = 1_000_000
@@ -122,13 +122,14 @@ def test_the_latest_writer_is_the_one_that_counts():
 def test_calls_in_flight_that_vary_less_than_the_clocks_blur_them_are_no_column():
     drawn = np.random.default_rng(3)
     flight, tokens = drawn.integers(2, 8, 300).astype(float), drawn.uniform(50, 900, 300)
-    columns = {UNCACHED: tokens, IN_FLIGHT: flight}
     y = 20 + tokens / 10 + 3 * flight + drawn.normal(0, 1, 300)
 
-    assert (
-        IN_FLIGHT not in regress("ttft_sent", columns, y, against=UNCACHED, unsure={IN_FLIGHT: 1.0}).left_out
-    )
-    assert IN_FLIGHT in regress("ttft_sent", columns, y, against=UNCACHED, unsure={IN_FLIGHT: 9.0}).left_out
+    def left_out(unsure):
+        load = Load(name=IN_FLIGHT, actual=flight, expected=flight, unsure=unsure)
+        return regress("ttft_sent", {UNCACHED: tokens}, y, against=UNCACHED, load=load).left_out
+
+    assert IN_FLIGHT not in left_out(1.0)
+    assert IN_FLIGHT in left_out(9.0)
 
 
 def test_errors_are_sums_of_the_two_largest():
