@@ -9,6 +9,7 @@ import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing import gateway
+from tailgauge_analysis.comparing.block_growth import block_growth
 from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Method, conclude
 from tailgauge_analysis.comparing.effect import (
     Compared,
@@ -25,13 +26,12 @@ from tailgauge_analysis.comparing.variant_blocks import (
     VariantBlock,
     block_pairs,
     compared,
-    growths,
     reasons_against,
     wait_values,
 )
-from tailgauge_analysis.metrics.backlog import stays_s
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.waiting import waiting
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import number, table, text
 
@@ -53,14 +53,14 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     washout_s = number(settings.get("washout_s")) or 0.0
     if not a or not b or not block_s:
         return None
-    stays = stays_s(frames)
+    waits = waiting(frames, stage.to_s)
     pairs = block_pairs(stage, (a, b), block_s, washout_s)
     found = Comparison(
         method=METHOD,
         threshold=number(settings.get("threshold")) or THRESHOLD,
         pairs=len(pairs),
         remarks=tuple(few_pairs(len(pairs))),
-        growth_per_s=growths(stays, pairs),
+        growth_per_s=block_growth(waits, pairs).of_variants,
         a=a,
         b=b,
         block_s=block_s,
@@ -68,7 +68,7 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     )
     if found.growth_per_s != STABLE:
         return conclude(found)
-    against = reasons_against(stays, stage, pairs, block_s)
+    against = reasons_against(waits, stage, pairs, block_s)
     if against:
         return conclude(replace(found, against=tuple(against)))
     works = ((_work(stage, a), _work(stage, b)) for a, b in pairs)

@@ -18,6 +18,7 @@ from tailgauge_analysis.comparing.effect import (
     INCONCLUSIVE,
     NO_WORSE,
     SAME,
+    SHARE,
     WORSE,
     Effect,
     Interval,
@@ -26,7 +27,7 @@ from tailgauge_analysis.comparing.effect import (
 from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.text import section as outcomes
-from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural
+from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Cell, Column, Measurement, Report, Result, Section, Table, Value
@@ -155,7 +156,9 @@ def headline(found: Comparison, of_run: Result) -> Result:
     """Return the answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
     if of_run.outcome == outcomes.NO_ANSWER:
         return of_run
-    outcome = outcomes.worst((of_run.outcome, found.outcome))
+    outcome = found.outcome
+    if of_run.outcome != outcomes.COMPLETED:  # else no objective decided anything
+        outcome = outcomes.worst((of_run.outcome, found.outcome))
     details = (*found.remarks, *_power(found), *of_run.details)
     return replace(of_run, outcome=outcome, sentence=found.sentence, details=details)
 
@@ -208,7 +211,10 @@ def _ends(row: Effect) -> str:
 
 def _side(row: Effect, value: float | None, interval: Interval | None) -> Cell:
     text = row.value_text(value)
-    return Value(text, f"{ms(interval[0])} – {ms(interval[1])}") if interval else text
+    if interval is None:
+        return text
+    low, high = (share(end) if row.scale == SHARE else ms(end) for end in interval)
+    return Value(text, f"{low} – {high}")
 
 
 def p_text(value: float | None) -> str:

@@ -49,8 +49,9 @@ class Effect:
     """A row. `a` and `b` are the figures; `change`, `low`, `high`: b / a - 1, or b - a (`scale`), and its interval.
 
     `changes`: of each pair. `why`: why there is no figure or no clearer verdict; `counts` is false if nothing could be
-    compared. `smallest`: change that so many pairs, at least six, show in 80% of repetitions; of runs, in 90%. `limit`: of a
-    run against earlier ones, what is worse than chance and the threshold.
+    compared. `smallest`: change that so many pairs, at least six, show in 80% of repetitions; of runs, in 90%. Of a run against
+    earlier ones, `limit`: what is worse than chance and the threshold; `a_interval`: where 95% of such runs lie; `varies`:
+    whether they differ by more than their own intervals say.
     """
 
     metric: str
@@ -78,6 +79,7 @@ class Effect:
     counts: bool = True
     smallest: float | None = None
     limit: float | None = None
+    varies: bool = False
 
     @property
     def name(self) -> str:

@@ -56,7 +56,7 @@ UNKNOWN = "not known: the endpoint does not tell which calls it went on with"
 METHOD = Method(
     name="gateway",
     title="Gateway",
-    computed="Figures are those of all requests of a variant; the 95% interval of a change draws pairs of blocks again, and p follows "
+    computed="Figures are those of the offered requests of a variant; the 95% interval of a change draws pairs of blocks again, and p follows "
     f"from it by Student's t, over all rows together (Holm). Differences are stated from {LEAST_MS:g} ms or {LEAST_SHARE * 100:g} "
     f"point, of chunks from {LEAST_CHUNKS * 100:g} points. TTFT and end to end are since scheduled, failures slowest; a user who left before is left out. Cancelled calls: by the "
     "endpoint's log, or by vLLM's counter of completed calls.",
@@ -141,7 +141,9 @@ def _flow(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
 def _failures(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
     ended = stage.requests["ended"]
     stays = ~ended.isin((schema.CANCELLED, schema.CENSORED)).to_numpy(np.bool_)
-    yield compared(_share_row(FAILED), pairs, _where(stays, ~ended.isin(schema.COMPLETED).to_numpy(np.bool_)))
+    yield compared(
+        _share_row(FAILED), pairs, _where(stays, ~ended.isin(schema.WITH_ANSWER).to_numpy(np.bool_))
+    )
 
 
 def _where(known: Mask, values: Mask) -> Floats:
@@ -193,7 +195,7 @@ def _calls(attempts: pd.DataFrame) -> pd.MultiIndex:
 
 
 def _claims(rows: Rows, pairs: int) -> Iterator[str]:
-    yield from _waits([rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None], pairs)
+    yield from waits_claims([rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None], pairs)
     for title, texts in CLAIMS.items():
         row = rows.get((title, None))
         if row is None or row.a is None or row.change is None:
@@ -209,14 +211,17 @@ def _claims(rows: Rows, pairs: int) -> Iterator[str]:
         yield f"does not pass on {lost.why} cancellations"
 
 
-def _waits(known: Sequence[Effect], pairs: int) -> Iterator[str]:
+def waits_claims(known: Sequence[Effect], pairs: int) -> Iterator[str]:
+    """Yield what the percentiles of a wait show: what is added, and whether none is."""
     added = [f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in known if row.is_different]
     if added:
         yield f"adds {' and '.join(added)}".replace(" to p", " to TTFT p", 1)
-    others = ", ".join(f"{row.label} {_ends(row)} ms" for row in known if not row.is_different)
+    others = [row for row in known if not row.is_different]
     if others:
+        ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in others)
         where = "" if added else f" of TTFT in {plural(pairs, 'pair')} of blocks"
-        yield f"shows no change{where} ({others})"
+        is_shown = all(row.verdict == SAME for row in others)
+        yield f"{'shows no change' if is_shown else 'leaves open a change'}{where} ({ends})"
 
 
 def _ends(row: Effect) -> str:

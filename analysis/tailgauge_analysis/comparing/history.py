@@ -2,7 +2,8 @@
 
 The spread between the earlier runs is the noise: by logarithms, an unchanged run lies within Student's t times s sqrt(1 + 1/n) of
 their mean. Where the run's own interval is wider than theirs, the difference of the variances is added. The primary row is held
-against the threshold at 5%, the others at 1% for all of them together.
+against the threshold at 5%, the others at 1% for all of them together. A worse run is also worse than each earlier one: a few
+slow runs among them stretch the spread by less than they are slow.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tailgauge_analysis.comparing.comparison import (
 )
 from tailgauge_analysis.comparing.effect import (
     NO_WORSE,
+    RATIO,
     UNEQUAL,
     WORSE,
     Effect,
@@ -39,13 +41,14 @@ from tailgauge_analysis.comparing.effect import (
 )
 from tailgauge_analysis.comparing.pairs import THRESHOLD
 from tailgauge_analysis.comparing.run_summary import METRICS, RunSummary, summarize
-from tailgauge_analysis.stats.prediction import Prediction
+from tailgauge_analysis.stats.prediction import Prediction, varies_between
 from tailgauge_analysis.text.formatting import figures, ms, plain, plural, text_table
 from tailgauge_analysis.text.section import FAIL, PASS, ObjectiveLine, Report
 
 FEWEST = 5  # runs of a history
 # Levels of the tests: of the primary row, one-sided, and of all others together.
 LEVEL = 0.95
+BOTH_SIDES = (1 + LEVEL) / 2
 OTHERS = 0.01
 FOUND = 0.9  # of the runs that are worse by the smallest detectable change
 WORK = 0.995  # share of the runs with equal work that pass for such, on one side
@@ -55,7 +58,7 @@ METHOD = Method(
     name="baseline",
     title=TITLE,
     sides=("history", "run"),
-    computed="History: geometric mean of the runs. A change has its 90% prediction interval: one unchanged build in twenty lies above it, "
+    computed="History: geometric mean of the runs, and where 95% of such runs lie. A change has its 90% prediction interval: one unchanged build in twenty lies above it, "
     "one below. p: chance of a run so slow if it is worse by the threshold. The first row decides at 5%, the others at 1% together.",
 )
 Runs = Sequence[RunSummary]
@@ -210,12 +213,16 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
         return row
     errors = np.nan_to_num([other.error for other in earlier])
     prediction = Prediction.of(harms, np.nan_to_num(figure.error) ** 2 - np.square(errors).mean())
-    needed = row.margin + prediction.reach(level)
+    spread = prediction.reach(BOTH_SIDES)
+    needed = row.margin + prediction.limit(level)
     row = replace(
         row,
         verdict=WORSE if harm - mean > needed else NO_WORSE,
         limit=row.value_of(row.harm(mean + needed)),
         smallest=row.change_of(row.harm(needed + prediction.reach(FOUND))),
+        a_interval=_range(row, mean, spread),
+        b_interval=(figure.low, figure.high),
+        varies=varies_between(harms, errors),
     )
     if figure.value is None:
         return row
@@ -223,6 +230,22 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
     p_value = prediction.chance(harm - mean - row.margin)
     p_family = min(1.0, tests * p_value)
     return replace(row, low=row.change_of(low), high=row.change_of(high), p_value=p_value, p_family=p_family)
+
+
+def _range(row: Effect, mean: float, spread: float) -> tuple[float, float]:
+    """Return where 95% of such runs lie."""
+    low, high = sorted(row.value_of(row.harm(mean + side * spread)) for side in (-1, 1))
+    return (low, high) if row.scale == RATIO else (max(0.0, low), min(1.0, high))
+
+
+def _between_text(row: Effect) -> str:
+    """`95% of such runs lie within 302 – 421 ms: ...`; empty of a history that is too short."""
+    if row.a_interval is None:
+        return ""
+    low, high = (row.value_text(end) for end in row.a_interval)
+    unit = " ms" if row.p else ""
+    text = f"95% of such runs lie within {low} – {high}{unit}"
+    return f"{text}: more than the interval of one run says" if row.varies else text
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -241,14 +264,26 @@ def _lines(rows: Sequence[Effect]) -> Iterator[ObjectiveLine]:
             outcome=FAIL if is_worse else PASS,
             value=f"{row.value_text(row.b)}{unit}",
             bound=f"{sign} {row.value_text(row.limit)}{unit}",
-            why=row.why,
+            interval=_interval_text(row),
+            why=row.why or (_between_text(row) if row.varies else ""),
+            finds="" if row.smallest is None else row.change_text(row.smallest),
         )
 
 
+def _interval_text(row: Effect) -> str:
+    """The run's own interval; empty where an end is missing."""
+    if row.b_interval is None or None in row.b_interval:
+        return ""
+    low, high = (row.value_text(end) for end in row.b_interval)
+    return f"{low} – {high}"
+
+
 def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
-    """Return what the history is, and which change it finds."""
+    """Return what the history is, how its runs differ, and which change it finds."""
     days = [run.started_at[:10] for run in runs]
     lines = [("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}")] if days else []
+    if rows and rows[0].a_interval is not None:
+        lines.append(("spread", f"{_between_text(rows[0])}, of {rows[0].name}"))
     if rows and rows[0].smallest is not None:
         size = rows[0].change_text(rows[0].smallest)
         lines.append(("finds", f"{size} or more in 9 of 10 runs, of {rows[0].name}"))

@@ -27,7 +27,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import criteria
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number
@@ -166,7 +166,7 @@ def primary(scenario: Json, metrics: Sequence[str]) -> Primary:
 
 def _figures(stage: Steady, metrics: Sequence[str]) -> Iterator[RunFigure]:
     """Yield the share answered, then the percentiles that enough requests have."""
-    share = proportion(stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
+    share = stage.share(stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
     yield _figure(ANSWERED_SHARE, None, share)
     for name in metrics:
         metric = BY_NAME[name]

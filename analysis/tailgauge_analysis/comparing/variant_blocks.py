@@ -4,9 +4,8 @@ The variant of a block is the table that most of its requests came from. A block
 if both blocks are whole and of different variants.
 
 The variants share a target, so one that it does not sustain slows the other one down too, and the difference vanishes. So
-three things are checked first. Stability: whether the requests in flight grow in the second halves of a variant's blocks,
-joined end to end. Length: five end-to-end p99. Carry-over: whether a block begins with other requests in flight than it ends
-with, by its first and last tenth.
+three things are checked first. Stability: block_growth.py. Length: five end-to-end p99. Carry-over: whether a block begins
+with other requests in flight than it ends with, by its first and last tenth.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.comparing.comparison import Growing
 from tailgauge_analysis.comparing.effect import RATIO, Compared, Effect
 from tailgauge_analysis.comparing.pairs import BLOCK_E2E, NEEDED
 from tailgauge_analysis.comparing.run_summary import e2e_p99_s
-from tailgauge_analysis.metrics.backlog import growth_within
 from tailgauge_analysis.metrics.latency import offered_waits
 from tailgauge_analysis.metrics.metrics import Metric
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.waiting import Waiting
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.estimate import by_student, paired
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints, Mask, n_min
@@ -38,15 +36,15 @@ POINTS = 16  # of a tenth at which the requests in flight are counted
 
 @dataclass(frozen=True, slots=True)
 class VariantBlock:
-    """What counts of a block: its requests of the variant, and from when to when, in seconds of the run."""
+    """What counts of a block: its requests of the variant, and from when to when, in seconds of the run; `begun_s`: with its wash-out."""
 
     requests: Mask
+    begun_s: float
     from_s: float
     to_s: float
 
 
 BlockPairs = Sequence[tuple[VariantBlock, VariantBlock]]  # of A and of B
-Stays = tuple[Floats, Floats]  # when each request of the run was due and when it ended (stays_s)
 
 
 def block_pairs(stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float) -> BlockPairs:
@@ -58,7 +56,12 @@ def block_pairs(stage: Steady, variants: tuple[str, str], block_s: float, washou
 
     def block(mask: Mask, number: int) -> VariantBlock:
         began = stage.from_s + number * block_s
-        return VariantBlock(mask & is_counted & (place == number), began + washout_s, began + block_s)
+        return VariantBlock(
+            mask & is_counted & (place == number),
+            begun_s=began,
+            from_s=began + washout_s,
+            to_s=began + block_s,
+        )
 
     pairs = []
     whole_pairs = int((stage.seconds + 1e-6) // (2 * block_s))
@@ -71,23 +74,7 @@ def block_pairs(stage: Steady, variants: tuple[str, str], block_s: float, washou
     return pairs
 
 
-def growths(stays: Stays, pairs: BlockPairs) -> Growing:
-    """Return the growth of each variant that the target does not sustain; a stable one stays so in the second half of a block."""
-    a_spans = [((a.from_s + a.to_s) / 2, a.to_s) for a, _ in pairs]
-    b_spans = [((b.from_s + b.to_s) / 2, b.to_s) for _, b in pairs]
-    return growth_within(*stays, a_spans), growth_within(*stays, b_spans)
-
-
-def grows_throughout(stays: Stays, pairs: BlockPairs) -> float | None:
-    """Return by how much the requests in flight grow per second from the first block to the last; None where they do not."""
-    blocks = [block for pair in pairs for block in pair]
-    if not blocks:
-        return None
-    span = (min(block.from_s for block in blocks), max(block.to_s for block in blocks))
-    return growth_within(*stays, [span])
-
-
-def reasons_against(stays: Stays, stage: Steady, pairs: BlockPairs, block_s: float) -> list[str]:
+def reasons_against(waits: Waiting, stage: Steady, pairs: BlockPairs, block_s: float) -> list[str]:
     """Return why stable variants cannot be compared."""
     if len(pairs) < FEWEST_PAIRS:
         return [f"{plural(len(pairs), 'pair')} of whole blocks, {NEEDED}"]
@@ -95,13 +82,13 @@ def reasons_against(stays: Stays, stage: Steady, pairs: BlockPairs, block_s: flo
     if block_s < least_s:
         text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} end-to-end p99"
         return [f"{text}: set crossover.block_s to at least {math.ceil(least_s)}"]
-    carried = carried_over(stays, pairs)
+    carried = carried_over(waits, pairs)
     return [f"each block still shows the one before: {carried}. Use longer blocks"] if carried else []
 
 
-def carried_over(stays: Stays, pairs: BlockPairs) -> str:
+def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
     """Return how the begin of a variant's blocks differs from their end; empty if it does not."""
-    times = [np.sort(times) for times in stays]
+    times = [waits.begun_s, np.sort(waits.ended_s)]
     from_s = np.array([[block.from_s for block in pair] for pair in pairs])
     to_s = np.array([[block.to_s for block in pair] for pair in pairs])
     tenth_s = (to_s - from_s) / TENTHS

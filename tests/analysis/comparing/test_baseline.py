@@ -122,18 +122,54 @@ def test_the_smallest_detectable_change_is_found_nine_times_in_ten(n: int, times
     assert found(seen) == pytest.approx(0.9, abs=0.03 if times == 1000 else 0.07)
 
 
-def test_a_history_with_outliers_calls_no_more_builds_worse(times: int) -> None:
-    """Logarithms of Student's t with 3 degrees of freedom; 20 runs."""
-    rng, called = np.random.default_rng([20, 2]), 0
+@pytest.mark.parametrize("n", [5, 20])
+def test_a_history_with_outliers_calls_few_builds_worse(n: int, times: int) -> None:
+    """Logarithms of Student's t with 3 degrees of freedom; builds that are not slower."""
+    rng, called = np.random.default_rng([n, 2]), 0
 
     def ms() -> float:
         return float(400 * math.exp(0.04 * rng.standard_t(3)))
 
     for _ in range(times):
-        history = [run_of(i, ms()) for i in range(20)]
-        called += judge(history, run_of(20, 1.05 * ms())).exit_code == 1
+        history = [run_of(i, ms()) for i in range(n)]
+        called += judge(history, run_of(n, ms())).exit_code == 1
 
-    assert called / times <= (0.07 if times == 1000 else 0.11)
+    assert called / times <= 0.05
+
+
+@pytest.mark.parametrize(("outlier", "outcome"), [(1.0, "REGRESSION"), (1.6, "PASS"), (1.3, "REGRESSION")])
+def test_a_worse_run_is_worse_than_each_earlier_one(outlier: float, outcome: str) -> None:
+    history = [run_of(number, 400 + number) for number in range(19)] + [run_of(19, 400 * outlier)]
+    report = judge(history, run_of(20, 600))
+
+    assert (report.exit_code == 1) == (outcome == "REGRESSION")
+    limit = report.data["rows"][0]["limit"]
+    assert limit >= 1.05 * 400 * outlier - 1
+
+
+@pytest.mark.parametrize(("between", "within", "n"), [(0.08, 0.02, 8), (0.3, 0.05, 5), (0.04, 0.005, 15)])
+def test_a_spread_beyond_the_intervals_is_marked_beside_them(between: float, within: float, n: int) -> None:
+    signs = [1 if number % 2 else -1 for number in range(n)]
+    history = [run_of(i, 400 * math.exp(between * sign), within=within) for i, sign in enumerate(signs)]
+    report = judge(history, run_of(n, 400, within=within))
+    row = report.data["rows"][0]
+    (low, high), (run_low, run_high) = row["a_interval"], row["b_interval"]
+
+    assert row["varies"]
+    assert low < run_low < 400 < run_high < high
+    assert "more than the interval of one run says" in report.result.objectives[0].why
+    assert "95% of such runs lie within" in dict(report.summary)["spread"]
+
+
+@pytest.mark.parametrize(("within", "n"), [(0.08, 8), (0.3, 5), (0.04, 15)])
+def test_a_spread_that_the_intervals_explain_is_not_marked(within: float, n: int) -> None:
+    signs = [1 if number % 2 else -1 for number in range(n)]
+    history = [run_of(i, 400 * math.exp(within * sign), within=within) for i, sign in enumerate(signs)]
+    report = judge(history, run_of(n, 400, within=within))
+
+    assert not report.data["rows"][0]["varies"]
+    assert report.result.objectives[0].why == ""
+    assert "more than" not in dict(report.summary)["spread"]
 
 
 def test_a_shorter_run_is_judged_by_its_own_interval_too(times: int) -> None:

@@ -14,8 +14,9 @@ from tailgauge.scenario.model import load as load_scenario
 from tailgauge_analysis.comparing import gateway
 from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, headline
+from tailgauge_analysis.comparing.effect import INCONCLUSIVE, MS, NO_WORSE, SAME, Effect
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.text.section import FAIL, PASS, Result
+from tailgauge_analysis.text.section import COMPLETED, FAIL, PASS, Result
 
 PAIRS, BLOCK_S = 10, 5.0
 
@@ -87,8 +88,33 @@ def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_
     claims = [one.sentence for one in found if any(figure.is_different for figure in one.rows)]
     print(f"{len(claims)} of {len(found)}", *claims, sep="\n")
     assert len(claims) <= (10 if full_size else 1)
-    no_change = "The gateway shows no change of TTFT in 10 pairs of blocks (p50 "
-    assert all(one.sentence.startswith(no_change) for one in found if one.sentence not in claims)
+    for one in found:
+        if one.sentence not in claims:
+            waits = [row(one, gateway.TTFT, p) for p in (0.5, 0.99)]
+            is_shown = all(wait.verdict == SAME for wait in waits if wait.change is not None)
+            start = "shows no change" if is_shown else "leaves open a change"
+            assert one.sentence.startswith(f"The gateway {start} of TTFT in 10 pairs of blocks (p50 ")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "start"),
+    [
+        ((SAME, SAME), "shows no change of TTFT"),
+        ((SAME, INCONCLUSIVE), "leaves open a change of TTFT"),
+        ((NO_WORSE, INCONCLUSIVE), "leaves open a change of TTFT"),
+    ],
+)
+def test_no_change_is_stated_only_where_it_is_shown(verdicts, start):
+    """Below eight pairs most intervals are wider than what is asked for."""
+    effect = Effect(metric="ttft", title="TTFT", scale=MS, threshold=1.0, change=0.0, low=-3.0, high=4.0)
+    rows = [
+        replace(effect, label=label, p=p, verdict=verdict)
+        for (label, p), verdict in zip((("p50", 0.5), ("p99", 0.99)), verdicts, strict=True)
+    ]
+
+    (text,) = gateway.waits_claims(rows, 5)
+
+    assert text == f"{start} in 5 pairs of blocks (p50 -3.00 to 4.00 ms, p99 -3.00 to 4.00 ms)"
 
 
 def test_an_answer_that_is_held_back_is_found(tmp_path):
@@ -173,7 +199,7 @@ def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engi
 
     blind = replace(frames, server_log=frames.server_log.iloc[:0])
     assert lost_in(blind)[0].why.startswith("not known")
-    completed = int(frames.attempts["ended"].isin(schema.COMPLETED).sum())
+    completed = int(frames.attempts["ended"].isin(schema.WITH_ANSWER).sum())
     for more, share in ((3, 3 / cancelled), (-1, None), (10_000, None)):
         blind.run["engine_completed"] = completed + more
         assert lost_in(blind)[0].b == share
@@ -208,6 +234,7 @@ def test_the_objectives_still_decide():
 
     assert headline(found, of_run).outcome == FAIL
     assert headline(found, replace(of_run, outcome=PASS)).outcome == PASS
+    assert headline(found, replace(of_run, outcome=COMPLETED)).outcome == PASS
 
 
 def test_two_targets_that_are_no_gateway_are_compared_as_two_variants(tmp_path):

@@ -1,0 +1,190 @@
+"""Growth within alternating blocks: does a variant ask for more than the target can do?
+
+A request waits for all the work before it, so its wait grows within a block by what the variant of this block asks for,
+whichever variant left the backlog. A target that slows down instead of letting requests wait holds more and more of them
+in the second half of a block. Either is compared, block by block, with a queue at 90% load that starts as long
+(stats/stationarity.py). The whole run is judged as any other one, and by what it holds from pair to pair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge_analysis.comparing.comparison import STABLE, Growing
+from tailgauge_analysis.comparing.variant_blocks import BlockPairs, VariantBlock
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, LEAST_GROWTH, backlog
+from tailgauge_analysis.metrics.waiting import Waiting
+from tailgauge_analysis.stats.estimate import Estimate, paired
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.stationarity import (
+    BY_CHANCE,
+    WINDOWS,
+    Stretches,
+    chance_of_growth,
+    per_arrival,
+    smoothed,
+)
+
+TESTS = 4  # two of each variant, which share the chance that a healthy run is called
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGrowth:
+    """How fast requests pile up, per second.
+
+    `of_variants`: the backlog in the blocks of each, None where no growth is shown; `throughout`: the requests in flight, from
+    the begin of each pair to that of the next.
+    """
+
+    of_variants: Growing
+    throughout: Floats
+    grows_throughout: bool
+
+    @property
+    def from_pair_to_pair(self) -> Estimate | None:
+        """Return the growth throughout with its interval, None for a single pair."""
+        return paired(self.throughout)
+
+
+def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
+    """Judge both variants and the whole."""
+    begins = [min(block.begun_s for block in pair) for pair in pairs]
+    ends = [*begins[1:], *(max(block.to_s for block in pair) for pair in pairs[-1:])]
+    whole = backlog(waits, begins[0], ends[-1]) if pairs else None
+    held = _growth_in_flight(waits, list(zip(begins, ends, strict=True)))
+    grows_throughout = whole is not None and whole.grows
+    if held is not None and held.shown_per_s is not None:
+        grows_throughout = True
+    return BlockGrowth(
+        of_variants=_of_variants(waits, pairs, grows_throughout=grows_throughout),
+        throughout=_in_flight_growth(waits, begins, ends),
+        grows_throughout=grows_throughout,
+    )
+
+
+def _of_variants(waits: Waiting, pairs: BlockPairs, *, grows_throughout: bool) -> Growing:
+    """Return the growth of each variant, None where it is not shown.
+
+    What a request waits for is known to be of its variant's own making; requests in flight may wait for those of the other
+    one. Where the whole run grows and no block tells by which variant, it is by those that hold more and more.
+    """
+    sides = ([a for a, _ in pairs], [b for _, b in pairs])
+    for test in (_growth_of_waits, _growth_in_halves):
+        growths = [test(waits, blocks) for blocks in sides]
+        a, b = (growth.shown_per_s if growth is not None else None for growth in growths)
+        if a is not None or b is not None:
+            return a, b
+    if not grows_throughout:
+        return STABLE
+    a, b = (growth.per_s if growth is not None and growth.per_s > 0 else None for growth in growths)
+    return a, b
+
+
+def _in_flight_growth(waits: Waiting, from_s: Sequence[float], to_s: Sequence[float]) -> Floats:
+    """Return how the requests in flight grow per second from each of these times to the other."""
+    ends = np.array([from_s, to_s], np.float64)
+    ended_s = np.sort(waits.ended_s)
+    in_flight = np.searchsorted(waits.begun_s, ends, "right") - np.searchsorted(ended_s, ends, "right")
+    per_s: Floats = (in_flight[1] - in_flight[0]) / (ends[1] - ends[0])
+    return per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Growth:
+    """Growth of queues in stretches of `seconds` together."""
+
+    queues: Stretches
+    seconds: float
+
+    @property
+    def per_s(self) -> float:
+        return float((self.queues.sizes - self.queues.starts).sum()) / self.seconds
+
+    @property
+    def shown_per_s(self) -> float | None:
+        """The growth where it is a share of the arrivals, and beyond chance."""
+        arrivals = float(self.queues.arrivals.sum())
+        if arrivals < FEWEST_FOR_GROWTH or self.per_s * self.seconds < LEAST_GROWTH * arrivals:
+            return None
+        return self.per_s if chance_of_growth(self.queues) < BY_CHANCE / TESTS else None
+
+
+def _windows(count: int) -> int:
+    """Return into how many parts each of so many stretches is cut to see how much the queue varies."""
+    return max(2, math.ceil(WINDOWS / count))
+
+
+def _growth_of_waits(waits: Waiting, blocks: Sequence[VariantBlock]) -> _Growth | None:
+    """Return the growth of the waits within the blocks, as requests that come in that time; None below two blocks."""
+    waits_s = []
+    counts = []
+    edges_s = []
+    for edges, times_s, excess_s in _answered(waits, blocks):
+        edges_s.append(edges)
+        waits_s.append(np.interp(edges, times_s, excess_s))
+        counts.append(np.diff(np.searchsorted(times_s, edges)))
+    if len(counts) < 2:
+        return None
+    arrived: Ints = np.array(counts)
+    spans_s: Floats = np.diff(edges_s, axis=1)
+    seconds = float(spans_s.sum())
+    rate = int(arrived.sum()) / seconds
+    queue = rate * np.array(waits_s)
+    # The work that comes in a window, in requests at full load; at a higher load it varies by as much more.
+    work = np.diff(queue, axis=1) + rate * spans_s
+    load = max(1.0, float(work.sum()) / (rate * seconds))
+    noise = max(float(arrived.var(ddof=1)), float(work.var(ddof=1)) / load**2)
+    queues = Stretches(
+        starts=queue[:, 0],
+        sizes=queue[:, -1],
+        arrivals=arrived.sum(axis=1),
+        variance=per_arrival(noise * arrived.size, int(arrived.sum())),
+    )
+    return _Growth(queues=queues, seconds=seconds)
+
+
+def _answered(waits: Waiting, blocks: Sequence[VariantBlock]) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Yield the edges of windows, and when requests of the block came and how much too long they waited.
+
+    A block whose requests got no answer is left out: how long they waited is not known.
+    """
+    excess_s = waits.first_s - waits.begun_s - waits.unqueued_s
+    for block in blocks:
+        first, last = np.searchsorted(waits.begun_s, [block.begun_s, block.to_s])
+        if last - first < 2:
+            continue
+        smooth_s = np.maximum(smoothed(excess_s[first:last]), 0.0)
+        if np.isfinite(smooth_s).all():
+            edges = np.linspace(block.begun_s, block.to_s, _windows(len(blocks)) + 1)
+            yield edges, waits.begun_s[first:last], smooth_s
+
+
+def _growth_in_halves(waits: Waiting, blocks: Sequence[VariantBlock]) -> _Growth | None:
+    """Return the growth of the requests in flight in the second halves, which the target had time to fill before."""
+    halves = [((block.begun_s + block.to_s) / 2, block.to_s) for block in blocks]
+    return _growth_in_flight(waits, halves)
+
+
+def _growth_in_flight(waits: Waiting, spans_s: Sequence[tuple[float, float]]) -> _Growth | None:
+    """Return the growth of the requests in flight in stretches of time; None below two."""
+    if len(spans_s) < 2:
+        return None
+    windows = _windows(len(spans_s))
+    edges_s = np.array([np.linspace(from_s, to_s, windows + 1) for from_s, to_s in spans_s])
+    begun = np.searchsorted(waits.begun_s, edges_s, "right")
+    ended = np.searchsorted(np.sort(waits.ended_s), edges_s, "right")
+    arrived = np.diff(begun, axis=1)
+    in_flight = begun - ended
+    apart = arrived.var(ddof=1) + np.diff(ended, axis=1).var(ddof=1)
+    noise = max(float(apart), float(np.diff(in_flight, axis=1).var(ddof=1)))
+    queues = Stretches(
+        starts=np.zeros(len(spans_s)),
+        sizes=(in_flight[:, -1] - in_flight[:, 0]).astype(np.float64),
+        arrivals=arrived.sum(axis=1),
+        variance=per_arrival(noise * arrived.size, int(arrived.sum())),
+    )
+    return _Growth(queues=queues, seconds=float((edges_s[:, -1] - edges_s[:, 0]).sum()))
