@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tailgauge_analysis.comparing.block_growth import block_growth
 from tailgauge_analysis.comparing.comparison import STABLE, Growing
 from tailgauge_analysis.comparing.curve import (
     RATE,
@@ -22,16 +23,16 @@ from tailgauge_analysis.comparing.effect import unequal_work
 from tailgauge_analysis.comparing.pairs import BLOCK_E2E
 from tailgauge_analysis.comparing.run_summary import answered as block_answered
 from tailgauge_analysis.comparing.run_summary import work as block_work
-from tailgauge_analysis.comparing.variant_blocks import block_pairs, grows_throughout
-from tailgauge_analysis.comparing.variant_blocks import growths as block_growths
-from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
+from tailgauge_analysis.comparing.variant_blocks import block_pairs
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
+from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED, tokens_per_chunk
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.waiting import waiting
 from tailgauge_analysis.objectives.goodput import good_requests, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
@@ -55,16 +56,17 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     Estimate,
     known_buckets,
 )
+from tailgauge_analysis.sections.rate_limits.costs import uncharged
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
-from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
+from tailgauge_analysis.stats.estimate import Estimate as MeanEstimate
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
@@ -72,12 +74,15 @@ from tailgauge_analysis.stats.quantiles import (
     NORMAL_975,
     TOO_FEW,
     Floats,
+    Ints,
     Mask,
     Quantile,
     at_level,
     n_min,
     quantiles,
 )
+from tailgauge_analysis.stats.stationarity import Growth
+from tailgauge_analysis.stats.stationarity import growth as growth_between
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
 from tailgauge_analysis.text.formatting import (
@@ -174,9 +179,12 @@ __all__ = [
     "Floats",
     "Frames",
     "Growing",
+    "Growth",
+    "Ints",
     "Json",
     "Mark",
     "Mask",
+    "MeanEstimate",
     "Measurement",
     "ObjectiveLine",
     "Panel",
@@ -196,12 +204,11 @@ __all__ = [
     "Waits",
     "at_level",
     "block_answered",
-    "block_growths",
+    "block_growth",
     "block_pairs",
     "block_work",
     "cache_results",
     "cache_settings",
-    "coalescing",
     "compare",
     "count",
     "counted",
@@ -217,7 +224,7 @@ __all__ = [
     "figures",
     "fixed_hit",
     "good_requests",
-    "grows_throughout",
+    "growth_between",
     "hedging_variants",
     "kind_name",
     "known_buckets",
@@ -253,13 +260,15 @@ __all__ = [
     "share_cell",
     "sliding_hit",
     "spent",
-    "stays_s",
     "stream_flow",
     "tail_curve",
     "tariff",
+    "tokens_per_chunk",
     "tpot_missing",
+    "uncharged",
     "unequal_work",
     "unknown_pace",
+    "waiting",
     "waits",
     "with_interval",
     "with_usage",

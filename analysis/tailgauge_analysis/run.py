@@ -18,7 +18,7 @@ from tailgauge import thresholds
 from tailgauge.errors import RunDataError
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TABLES
-from tailgauge_analysis.metrics import latency, stability
+from tailgauge_analysis.metrics import latency, pace, stability
 from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.throughput import Throughput, throughput
@@ -188,8 +188,10 @@ def _evidence(loaded: _Loaded) -> Evidence:
 def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[ClientError]]:
     """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
     rows = latency.table(of_target)
-    criteria = on_latency(run.run["scenario"])
-    used = client_error.of_headline(rows, closed=run.run["arrival"] == "closed")
+    criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
+    used = client_error.of_first_table(
+        rows, closed=run.run["arrival"] == "closed", is_coalesced=pace.is_coalesced(of_target.requests)
+    )
     used |= {_figure(criterion) for criterion in criteria}
     listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
     of_all = [criterion for criterion in criteria if criterion.is_of_all]

@@ -31,7 +31,7 @@ UNREAD = {
     "requests": {"session_id"},
     "attempts": {
         "protocol", "first_byte_at_ns", "first_content_read_at_ns", "stopped_at_ns", "cancelled_at_ns", "server_request_id",
-        "connection", "events", "reads",
+        "connection", "reads",
     },
     "health": {"dispatched", "ended", "chunks", "queued_rows"},
     "target": {

@@ -101,6 +101,15 @@ class EngineTokens(_Strict):
     after: Whole
 
 
+class EngineWork(_Tolerant):
+    """Tokens of one engine over the run."""
+
+    engine: str = ""
+    output: Whole | None = None
+    prompt: Whole | None = None
+    cached: Whole | None = None
+
+
 class PatternFacts(_Tolerant):
     """What the analysis needs to know of a traffic pattern; the defaults are those of one streamed call."""
 
@@ -145,9 +154,9 @@ class RunJson(_Tolerant):
     patterns: dict[str, OnErrorOmit[PatternFacts]] = {}
     """by name, of the patterns in the scenario: answer, like, price_share; absent in older runs"""
     plugins: list[OnErrorOmit[Facts]] = []
-    """name, file (without its folder) and sha256 of the plugins that were loaded; absent in older runs"""
+    """name, file (without its folder), sha256 and given (the file or name as the user gave it) of the plugins that were loaded; absent in older runs"""
     scenario_file: str = ""
-    """its file"""
+    """its file or name as the user gave it; empty in a step of an experiment"""
     overrides: list[OnErrorOmit[str]] = []
     """changes made on the command line"""
     started_at: str = ""
@@ -204,6 +213,10 @@ class RunJson(_Tolerant):
     """engine, cached, prompt: prompt tokens over the run by the engine's own counters, and how many of them came out of its
     cache; read where the usage of the preflight does not tell; absent in dry runs and older runs
     """
+    engine_work: list[OnErrorOmit[EngineWork]] = []
+    """engine, output, prompt, cached: tokens generated, prompt tokens, and those of them out of the cache, by the counters of each
+    engine that the calls went to; read where calls are hedged; absent in dry runs and older runs
+    """
     engine_completed: Whole | None = None
     """calls that the engine completed over the run, by vLLM's own counter; read where users cancel and the second target is a
     gateway; absent in dry runs and older runs
@@ -215,4 +228,4 @@ class RunJson(_Tolerant):
     whether the run needed it, a whole answer was wanted, and it was streamed; models that the target lists, where it may have
     refused the model"""
     verdict: Any = None
-    """verdict, reasons and exit_code once a report was made; null before that"""
+    """verdict, reasons, outcome and exit_code once a report was made; null before that"""

@@ -16,6 +16,7 @@ from tailgauge_analysis.sections import (
     environment,
     errors,
     latency,
+    load_steps,
     measurement,
     objectives,
     over_time,
@@ -56,6 +57,7 @@ class SectionModule(Protocol):
 # The order of the page.
 SECTIONS: tuple[SectionModule, ...] = (
     objectives,
+    load_steps,
     patterns,
     requests,
     ends,

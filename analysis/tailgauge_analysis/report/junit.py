@@ -1,6 +1,6 @@
 """junit.xml: the measurement and the objectives of a run, or the cases of an answer, for a build server.
 
-A failed objective is a failure; an inconclusive one is skipped, with the reason; INVALID is an error. The exit code is
+A failed objective is a failure; an inconclusive one, and COMPLETED, is skipped, with the reason; INVALID is an error. The exit code is
 stricter: 5 and 3 for these.
 """
 
@@ -11,8 +11,9 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import plain
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, Report
+from tailgauge_analysis.text.section import COMPLETED, FAIL, INCONCLUSIVE, NO_ANSWER, PASS, Report
 
+SKIPPED = frozenset({INCONCLUSIVE, COMPLETED})
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -34,7 +35,7 @@ def junit(report: Report) -> str:
     outcomes = [outcome.upper() for _, outcome, _ in cases]
     root = Element("testsuite", {
         "name": _clean(f"tailgauge: {report.title}"), "tests": str(len(cases)), "failures": str(outcomes.count(FAIL)),
-        "errors": str(outcomes.count(INVALID)), "skipped": str(outcomes.count(INCONCLUSIVE)),
+        "errors": str(outcomes.count(INVALID)), "skipped": str(sum(outcome in SKIPPED for outcome in outcomes)),
         "timestamp": _clean(report.started_at), "hostname": _clean(host),
     })  # fmt: skip
     properties = SubElement(root, "properties")
@@ -47,7 +48,7 @@ def junit(report: Report) -> str:
             SubElement(case, "error", {"type": INVALID, "message": "Do not use these numbers."}).text = lines
         elif outcome == FAIL:
             SubElement(case, "failure", {"type": FAIL, "message": _clean(text)})
-        elif outcome == INCONCLUSIVE:
+        elif outcome in SKIPPED:
             SubElement(case, "skipped", {"message": _clean(text)})
         elif lines:
             SubElement(case, "system-out").text = lines

@@ -16,7 +16,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import environment
+from tailgauge_analysis.sections import commands
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.section import Result
 
@@ -130,7 +130,7 @@ def run_facts(run: Run) -> RunFacts:
         completed_per_s=rates.completed_per_s,
         output_tokens_per_s=rates.output_tokens_per_s,
         first_token=stage.first_token,
-        reproduce=environment.command(record),
+        reproduce=commands.again(record),
         workers=len(record["workers"]),
         target={key: record["target"].get(key) for key in ("url", "simulated", "protocol")},
         preflight=[

@@ -81,7 +81,12 @@ def make(
     run = Run(run_dirs)
     done = write_report(build(run, tool), out, width, colours=colours)
     reasons = done.data["verdict"]["reasons"]
-    verdict = {"verdict": run.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
+    verdict = {
+        "verdict": run.verdict,
+        "reasons": reasons,
+        "outcome": done.report.result.outcome,
+        "exit_code": int(done.exit_code),
+    }
     unwritten = []
     for run_dir in run_dirs:
         try:

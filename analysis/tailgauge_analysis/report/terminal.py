@@ -1,11 +1,12 @@
 """The answer in a terminal: the result first, then the run's own numbers, the measurement last.
 
-No line is wider than the terminal, but for a path or a command to copy.
+No line is wider than the terminal, but for a path or a word of a command to copy.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,12 +19,14 @@ from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import FAIL, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
 
 LABEL = 10  # columns
+COMMAND = "tailgauge run "  # begins a command
 MOST_OBJECTIVES = 10
 MOST_REASONS = 3
 MOST_ROWS = 20
+GOES_ON = " \\"  # ends a line of a command that the next one continues
 NO_BREAK = "\N{NO-BREAK SPACE}"
 UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|GiB)\b)")
-COLOURS = {"good": "green", "bad": "red", "warn": "yellow"}
+COLOURS = {"good": "green", "bad": "red", "warn": "yellow", "idle": "cyan"}
 
 
 def terminal(report: Report, page: Path | None, width: int, *, colours: bool = False) -> str:
@@ -45,7 +48,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     if result.outcome != NO_ANSWER:
         yield from _objectives([one for one in result.objectives if not result.states(one)], width)
     if result.advice:
-        yield from _labelled("next", result.advice, 0)
+        yield from _next(result.advice, width)
     before = ""
     for label, text in report.summary:
         yield from _labelled("" if label == before else label, text, width)
@@ -59,6 +62,40 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
     if measurement.reasons[1:]:
         yield from _labelled("", _more(len(measurement.reasons) - 1, "reason"), width)
+
+
+def _next(advice: str, width: int) -> Iterator[str]:
+    """The advice; a command at its end has lines of its own, to copy."""
+    text, begin, rest = advice.partition(COMMAND)
+    yield from _labelled("next", text.strip(), width)
+    if begin:
+        for line in _command_lines(_safe(begin + rest), width - LABEL):
+            yield f"{'':<{LABEL}}{line}"
+
+
+def _command_lines(command: str, width: int) -> list[str]:
+    """Lines that a shell joins: each but the last ends in a backslash. An option is never broken, however long it is."""
+    lines = [""]
+    for option in _options(command):
+        longer = f"{lines[-1]} {option}" if lines[-1] else option
+        if lines[-1] and len(longer) + len(GOES_ON) > width:
+            lines[-1] += GOES_ON
+            lines.append(f"  {option}")
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def _options(command: str) -> list[str]:
+    """The command's name and scenario, then each option with its value, quoted for a shell."""
+    options: list[str] = []
+    for word in shlex.split(command):
+        quoted = shlex.quote(word)
+        if options and not word.startswith("--"):
+            options[-1] += f" {quoted}"
+        else:
+            options.append(quoted)
+    return options
 
 
 def _evidence(report: Report, width: int) -> Iterator[str]:

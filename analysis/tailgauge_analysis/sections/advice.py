@@ -1,135 +1,64 @@
-"""Why requests of the steady stage did not complete: kinds of failure by what the rows show, and what to do about each.
+"""What to do next about a target that fails: one table from evidence to one action.
 
-A request has the kind of its last attempt that ended as it did. A rate is blamed only for what load can cause.
+Evidence: what prevails among the failures (failures.py), when it began (onset.py), whether waits grow with the load, and what
+the client itself added, retries and hedge copies. Where nothing matches there is no advice.
 """
 
 from __future__ import annotations
 
-import shlex
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
 import pandas as pd
 
-from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
-from tailgauge.protocol_violations import DAMAGES, VIOLATIONS
+from tailgauge.call import MAIN
+from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics.unanswered import unanswered
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import ends, errors
-from tailgauge_analysis.sections.ends import name_or_none, percent
-from tailgauge_analysis.text.formatting import listed, plain, plural
-from tailgauge_analysis.text.json_values import text
+from tailgauge_analysis.sections import capacity, commands, ends, failures
+from tailgauge_analysis.sections.capacity import Load
+from tailgauge_analysis.sections.commands import CURVE, HEADROOM
+from tailgauge_analysis.sections.ends import percent
+from tailgauge_analysis.sections.failures import KINDS, Failures
+from tailgauge_analysis.sections.onset import Onset, common_s, onset, with_outage
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
+from tailgauge_analysis.sections.rate_limits.retries import MUCH, Amplification
+from tailgauge_analysis.stats import stationarity
+from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.formatting import count, figures, listed, ms, plain, plural
+from tailgauge_analysis.text.json_values import number, table, tables, text
 
-CHECK_TARGET = "check the target's address, protocol, key and model"
 REFUSED_ADVICE = "look at the prompts, the model and its content filter: see How answers ended"
-ENGINE_ADVICE = "look at the engine's log: it gave up these answers itself"
-STILL_OPEN = "still open at the end"
+PROVIDER_KEYS = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+}  # where the scenario names none
 NAMES = 3  # in a sentence
+MANY_HEDGES = 0.15  # relative to first attempts
+FEWEST_STAIRS = 3  # answers
+PART = 0.25  # of the failures, that one cause at the end of the run has to go first
+FEWEST = 5  # answers whose waits show whether a queue grows
+FEWEST_NEIGHBOURS = 8  # answers whose waits are compared with the next one's
+CLIMB = 8  # answers before the first failure, whose waits may climb
+FEWEST_IN_CLIMB = 4
+CLIMBS = 0.8  # rank correlation of their waits with their order
+ALIKE = 0.6  # rank correlation of neighbours in a queue
+NEAR = 0.5  # of the wait of those that failed, at the p90 of those that were answered
+LONG = 0.7  # of the deadline, at the p90 of the complete answers: others come too late by chance
 
-# The kinds. Of two that are equally frequent the first one is named.
-CONTENT = "content"
-UNNAMED_END = "unnamed end"
-UNKNOWN_END = "unknown end"
-ENGINE = "engine"
-EMPTY = "empty"
-KEY = "key"
-REDIRECT = "redirect"
-ADDRESS = "address"
-REQUEST = "request"
-PROTOCOL = "protocol"
-BROKEN_OFF = "broken off"
-INSIDE = "inside"
-LOAD = "load"
-SLOW = "slow"
-CONNECTION = "connection"
-LEFT = "left"
-CLIENT = "client"
-PLUGIN = "plugin"
-KINDS = (
-    CONTENT, UNNAMED_END, UNKNOWN_END, ENGINE, EMPTY, KEY, REDIRECT, ADDRESS, REQUEST, PROTOCOL, BROKEN_OFF, INSIDE,
-    LOAD, SLOW, CONNECTION, LEFT, CLIENT, PLUGIN,
+QUEUE = "queue"
+RETRIES = "retries"
+HEDGES = "hedges"
+# Failures that a target has where it gets more than it can do.
+_OF_LOAD = (
+    failures.LIMIT, failures.OVERLOAD, failures.WAITING, failures.GATEWAY_TIME, failures.LEFT, failures.CLIENT,
 )  # fmt: skip
-
-_BY_CLASS = {
-    schema.REFUSED: CONTENT, schema.FILTERED: CONTENT, schema.EMPTY: EMPTY, schema.RATE_LIMITED: LOAD,
-    schema.OVERLOADED: LOAD, schema.SERVER_ERROR: SLOW, schema.TIMEOUT: SLOW, schema.CENSORED: LOAD,
-    schema.CONNECT_ERROR: CONNECTION, schema.TRUNCATED: BROKEN_OFF, schema.CANCELLED: LEFT,
-    schema.CLIENT_DROP: CLIENT, schema.PLUGIN_ERROR: PLUGIN,
-}  # fmt: skip
-_BY_STATUS = {401: KEY, 403: KEY, 404: ADDRESS, 405: ADDRESS}  # of a client error; the others: REQUEST
-_BY_NAME = {NO_FINISH_REASON: UNNAMED_END, UNKNOWN_FINISH_REASON: UNKNOWN_END}  # of an aborted answer
-_LABELS = {
-    schema.REFUSED: "refused", schema.FILTERED: "filtered", schema.EMPTY: "empty",
-    schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
-    schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors",
-    schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
-    schema.TRUNCATED: "truncated", schema.PLUGIN_ERROR: "ended by an error of a plugin",
-    schema.CENSORED: STILL_OPEN, schema.CLIENT_DROP: "dropped by the client",
-}  # fmt: skip
-_COLUMNS = ["ended", "status", "error_type", "error_class", "stop_reason"]
-_NOT_THE_PROTOCOL = VIOLATIONS.keys() | DAMAGES.keys()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The requests without a complete answer that look alike."""
-
-    ended: str
-    status: int | None
-    error_type: str | None
-    error_class: str | None
-    """of an error inside the answer: the class that its status would have"""
-    stop_reason: str | None
-    requests: int
-
-    @property
-    def kind(self) -> str:
-        """Return what the rows show to be the matter."""
-        if self.ended == schema.ABORTED:
-            return _BY_NAME.get(self.error_type or "", ENGINE)
-        if self.ended == schema.CLIENT_ERROR:
-            return self._kind_of_client_error()
-        if self.ended == schema.STREAM_ERROR:
-            return self._kind_of_stream_error()
-        return _BY_CLASS.get(self.ended, INSIDE)
-
-    @property
-    def label(self) -> str:
-        """Return the end behind a number of requests: `3 rejected (401)`."""
-        if self.ended == schema.ABORTED:
-            return self._label_of_abort()
-        if self.kind == PROTOCOL:
-            return "with an answer that is not the protocol's"
-        if self.ended == schema.CLIENT_ERROR and self.kind == REDIRECT:
-            return f"redirected ({self.status})"
-        if self.ended == schema.CLIENT_ERROR:
-            return f"rejected ({self.status})" if self._has_error_status else "rejected (in a 200)"
-        return _LABELS.get(self.ended, self.ended)
-
-    @property
-    def _has_error_status(self) -> bool:
-        return self.status is not None and self.status >= 300
-
-    def _kind_of_client_error(self) -> str:
-        if self.status is not None and self._has_error_status:
-            return REDIRECT if self.status < 400 else _BY_STATUS.get(self.status, REQUEST)
-        return PROTOCOL if self.error_type in _NOT_THE_PROTOCOL else REQUEST
-
-    def _kind_of_stream_error(self) -> str:
-        if self.error_type in _NOT_THE_PROTOCOL:
-            return PROTOCOL
-        if self.error_class == schema.CLIENT_ERROR:
-            return REQUEST
-        return _BY_CLASS.get(self.error_class or "", INSIDE)
-
-    def _label_of_abort(self) -> str:
-        if self.kind == UNNAMED_END:
-            return "without a finish reason"
-        if self.kind == UNKNOWN_END:
-            return f"with the unknown finish reason {self.stop_reason!r}"
-        return f"aborted by the engine ({self.error_type or self.stop_reason or 'no name'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,147 +70,626 @@ class Cause:
     advice: str
 
 
-def failures(run: Run, fine: Iterable[str]) -> list[Failure]:
-    """Return the requests of the steady stage that did not end in one of these classes, the most frequent first."""
-    requests = run.steady.requests
-    failed = requests.loc[~requests["ended"].isin(fine), ["request_id", "ended"]]
-    attempts = run.steady.attempts.drop_duplicates(["request_id", "ended"], keep="last")
-    details = attempts[["request_id", *_COLUMNS]]
-    rows = failed.merge(details, how="left", on=["request_id", "ended"])
-    groups = rows.groupby(_COLUMNS, dropna=False, observed=True).size()
-    found = [_failure(values, int(number)) for values, number in groups.items()]
-    return sorted(found, key=lambda failure: -failure.requests)
+def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
+    """Return the cause of most requests that did not end in one of these classes; None where nothing failed."""
+    every = with_outage(run, failures.failures(run, fine))
+    if not len(every):
+        return None
+    most = _most_frequent(every)
+    kind = _at_the_end(run, every) or most
+    evidence = Evidence(run, every.of_kind(kind), every)
+    is_half = 2 * len(evidence.found) >= len(every)
+    sentence = _sentence(kind, evidence.found, len(run.steady.requests)) if is_half else ""
+    cause = _cause_by_load(evidence, kind) or kind
+    before = "" if kind == most else _before(every.of_kind(most))
+    return Cause(cause, sentence, _ADVICE[cause](evidence) + before)
 
 
-def _failure(values: Any, requests: int) -> Failure:
-    ended, status, error_type, error_class, stop_reason = values
-    return Failure(
-        ended=str(ended),
-        status=None if pd.isna(status) else int(str(status).partition(".")[0]),
-        error_type=name_or_none(error_type),
-        error_class=name_or_none(error_class),
-        stop_reason=name_or_none(stop_reason),
-        requests=requests,
+def of_growth(run: Run) -> str:
+    """Return what to do about requests that pile up, where none of them failed."""
+    nothing = failures.failures(run, schema.ENDED_CLASSES)
+    evidence = Evidence(run, nothing, nothing)
+    return _ADVICE[_added_load(evidence) or QUEUE](evidence)
+
+
+def of_rejections(run: Run, ended: str) -> str:
+    """Return what to do about attempts that were rejected, also where a retry was answered."""
+    nothing = failures.failures(run, schema.ENDED_CLASSES)
+    return _ADVICE[failures.LIMIT if ended == schema.RATE_LIMITED else failures.OVERLOAD](
+        Evidence(run, nothing, nothing)
     )
 
 
-def list_of_ends(run: Run) -> Counter[str]:
-    """Return how many requests without a complete answer ended how, the most frequent first."""
-    counts: Counter[str] = Counter()
-    for failure in failures(run, schema.COMPLETE):
-        counts[failure.label] += failure.requests
-    return Counter(dict(counts.most_common()))
+def of_preflight(run: Run) -> str:
+    """Return what to do about a target that failed the preflight."""
+    attempts = run.frames.attempts
+    rows = attempts[(attempts["stage"] == schema.PREFLIGHT) & ~attempts["ended"].isin(schema.SERVED)]
+    every = failures.classified(rows, failures.protocol_of(run))
+    if not len(every):
+        return ""
+    kind = _most_frequent(every)
+    advise = _ADVICE[kind]
+    return advise(Evidence(run, every.of_kind(kind), every))
 
 
-def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
-    """Return the kind that most of the failed requests have, None where nothing failed."""
-    found = failures(run, fine)
-    counts: Counter[str] = Counter()
-    for failure in found:
-        counts[failure.kind] += failure.requests
-    if not counts:
-        return None
-    kind = min(counts, key=lambda name: (-counts[name], KINDS.index(name)))
-    of_kind = [failure for failure in found if failure.kind == kind]
-    is_half = 2 * counts[kind] >= counts.total()
-    sentence = _sentence(kind, of_kind, len(run.steady.requests)) if is_half else ""
-    return Cause(kind, sentence, _ADVICE[kind](run, of_kind))
+def _most_frequent(found: Failures) -> str:
+    """Return the kind of most failures; what the client dropped only where nothing else failed."""
+    counts: Counter[str] = Counter(found.rows["kind"])
+    if len(counts) > 1:
+        counts.pop(failures.CLIENT, None)
+    kinds: list[str] = sorted(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
+    return kinds[0]
 
 
-def _sentence(kind: str, found: Sequence[Failure], requests: int) -> str:
+def _at_the_end(run: Run, every: Failures) -> str:
+    """Return the kind of all failures from a moment on to the end, unless they are few; empty without one."""
+    # The last requests of any run are open at its end.
+    over = every.rows[every.rows["ended"] != schema.CENSORED]
+    counts: Counter[str] = Counter(over["kind"])
+    for kind, failed in counts.most_common():
+        when = onset(run, every.of_kind(kind), every)
+        is_at_end = when.since_s is not None and when.until_s is None
+        if kind != failures.CLIENT and failed >= PART * len(every) and is_at_end:
+            return kind
+    return ""
+
+
+def _before(found: Failures) -> str:
+    """Return what failed before the cause that holds at the end."""
+    return f"; before: {count(len(found))} {found.common.label}"
+
+
+def _cause_by_load(evidence: Evidence, kind: str) -> str:
+    """Return what explains failures that load can cause; empty where they explain themselves."""
+    is_rejected = kind in {failures.LIMIT, failures.OVERLOAD}
+    if kind not in _OF_LOAD or not (is_rejected or evidence.waits_grow):
+        return ""
+    return _added_load(evidence) or ("" if is_rejected else QUEUE)
+
+
+def _added_load(evidence: Evidence) -> str:
+    """Return what adds most load to first attempts that the target may serve; empty where they alone are too many."""
+    if evidence.fits is False:
+        return ""
+    retries = 0.0
+    if evidence.amplification is not None and not evidence.is_limited:
+        retries = evidence.amplification.observed - 1
+    if evidence.has_many_copies and evidence.copies >= retries:
+        return HEDGES
+    return RETRIES if retries else ""
+
+
+def _sentence(kind: str, found: Failures, requests: int) -> str:
     """Return the cause as a share of all requests of the stage, which are those of the list of ends."""
-    number = sum(failure.requests for failure in found)
-    part = f"{percent(number / requests)} of {plural(requests, 'request')}"
-    if kind == CONTENT:
-        ends = {failure.ended for failure in found}
-        verbs = [name for name in (schema.REFUSED, schema.FILTERED) if name in ends]
-        return f"{part} were {' or '.join(verbs)}"
-    if kind == UNNAMED_END:
+    part = f"{percent(len(found) / requests)} of {plural(requests, 'request')}"
+    if kind == failures.CONTENT:
+        names = [name for name in (schema.REFUSED, schema.FILTERED) if name in set(found.rows["ended"])]
+        return f"{part} were {' or '.join(names)}"
+    if kind == failures.UNNAMED_END:
         return f"{part} got an answer without a finish reason"
-    if kind == UNKNOWN_END:
+    if kind == failures.UNKNOWN_END:
         return f"{part} got an answer with an unknown finish reason ({_reasons(found)})"
-    if kind == ENGINE:
+    if kind == failures.ENGINE:
         return f"{part} were aborted by the engine"
     return ""
 
 
-def _reasons(found: Sequence[Failure]) -> str:
-    names = dict.fromkeys(repr(failure.stop_reason) for failure in found)
-    return listed(names, NAMES)
+def _reasons(found: Failures) -> str:
+    return listed(dict.fromkeys(repr(reason) for reason in found.rows["stop_reason"]), NAMES)
 
 
-# --- what to do ---------------------------------------------------------------------------------------------------
-
-_Advice = Callable[[Run, Sequence[Failure]], str]
+# --- evidence -----------------------------------------------------------------------------------------------------
 
 
-def find_limit(run: Run) -> str:
-    """Return what to do about a target that does not complete what it is offered."""
-    if run.record["arrival"] == "closed":
-        return "use fewer users, or look at the errors"
-    target = run.record["target"]
-    url = "" if target.get("simulated") else text(target.get("url"))
-    option = f" --target {shlex.quote(plain(url, 200))}" if url else ""
-    return f"lower the rate, or find the limit: tailgauge run headroom{option}"
+@dataclass(frozen=True)
+class Evidence:
+    """The failures of the kind that prevails, those of every kind, and what the run shows beside them."""
+
+    run: Run
+    found: Failures
+    every: Failures
+
+    @cached_property
+    def onset(self) -> Onset:
+        """Return when they began."""
+        return onset(self.run, self.found, self.every)
+
+    @property
+    def when(self) -> str:
+        """Return ` since 8.1 s`; empty where they are spread over the run."""
+        return self.onset.text
+
+    @property
+    def quoted(self) -> str:
+        """Return ` (it says "...")`; empty where the target says nothing."""
+        quote = self.found.quote
+        return f" (it says {quote})" if quote else ""
+
+    @cached_property
+    def complete_s(self) -> Floats:
+        """Return the seconds until the end of complete answers, in order of arrival."""
+        requests = self.run.steady.requests
+        complete = requests[requests["ended"].isin(schema.COMPLETE)]
+        since = complete["first_sent_at_ns"].fillna(complete["scheduled_at_ns"])
+        return ((complete["ended_at_ns"] - since) / 1e9).to_numpy(np.float64)
+
+    @cached_property
+    def waits_grow(self) -> bool:
+        """Return whether requests wait longer and longer."""
+        if self.run.record["arrival"] == "closed":
+            return False
+        requests = self.run.steady.requests
+        until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
+        until = until.fillna(self.end_ns)
+        waits_s = ((until - requests["scheduled_at_ns"]) / 1e9).to_numpy(np.float64)
+        is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+        answered_s = waits_s[is_answered]
+        has_failed = requests["request_id"].isin(self.found.rows["request_id"]).to_numpy(np.bool_)
+        is_near = _is_near(answered_s, waits_s[has_failed])
+        if self._waits_climb:
+            return True
+        if len(answered_s) < FEWEST:
+            return self._is_backlog or (is_near and _is_stairs(answered_s))
+        if _is_doubled(answered_s) and stationarity.rises(answered_s):
+            return True
+        # In a queue the waits of neighbours are alike, and come near to those of the requests that failed.
+        return is_near and _neighbour_correlation(answered_s) >= ALIKE
+
+    @property
+    def _waits_climb(self) -> bool:
+        """Return whether the last answers before the first failure waited longer and longer, up to near the failures' wait.
+
+        From then on a target that goes on with what was given up may answer nothing in time. The warm-up counts too.
+        """
+        requests = self.run.frames.requests
+        requests = requests[requests["stage"] != schema.PREFLIGHT].sort_values(
+            "scheduled_at_ns", kind="stable"
+        )
+        content_ns = self.run.frames.attempts.groupby("request_id")["first_content_at_ns"].min()
+        until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
+        until_ns = np.where(np.isfinite(until_ns), until_ns, requests["ended_at_ns"].fillna(self.end_ns))
+        waits_s = (until_ns - requests["scheduled_at_ns"].to_numpy(np.float64)) / 1e9
+        is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+        if is_answered.all():
+            return False
+        first = int(np.argmin(is_answered))
+        last_s = waits_s[:first][-CLIMB:]
+        is_lasting = is_answered[first:].mean() < 0.5
+        if not is_lasting or len(last_s) < FEWEST_IN_CLIMB or not _is_near(last_s, waits_s[~is_answered]):
+            return False
+        ranks = stationarity.ranks(last_s)
+        return bool(ranks.std()) and float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= CLIMBS
+
+    @property
+    def end_ns(self) -> float:
+        """Return the end of the run, until which an open request has waited."""
+        record = self.run.record
+        if record["ended_at_ns"] is None or record["start_at_ns"] is None:
+            return 1e9 * self.run.steady.to_s
+        return float(record["ended_at_ns"] - record["start_at_ns"])
+
+    @property
+    def _is_backlog(self) -> bool:
+        return self.run.evidence.stability.of(stability.BACKLOG) is not None
+
+    @cached_property
+    def amplification(self) -> Amplification | None:
+        """Return the attempts per call of the table that retries most; None where they are few."""
+        limits = self.run.result(rate_limits.compute)
+        known = () if limits is None else limits.amplification
+        worst = max(known, key=lambda one: one.observed, default=None)
+        return worst if worst is not None and worst.observed >= MUCH else None
+
+    @cached_property
+    def hedged(self) -> Mapping[str, int]:
+        """Return the hedge copies that were sent to the main target, by traffic table."""
+        sent = self.run.steady.sent
+        sent = sent[sent["target"] == MAIN]
+        return Counter(sent.loc[sent["cause"] == schema.HEDGE, "traffic"].astype(str))
+
+    @cached_property
+    def load(self) -> Load | None:
+        """Return the load of first attempts, and what the target can serve; None where few were sent."""
+        return capacity.load(self.run.frames)
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether a rate limit rejected the calls."""
+        return bool(len(self.found)) and self.found.common.kind == failures.LIMIT
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether the target can serve the first attempts alone; None: not known."""
+        if self.load is None:
+            return None
+        return self.load.is_accepted if self.is_limited else self.load.fits
+
+    @property
+    def copies(self) -> float:
+        """Return the hedge copies at the main target, relative to first attempts."""
+        return 0.0 if self.load is None else self.load.copies_per_s / self.load.offered_per_s
+
+    @property
+    def has_many_copies(self) -> bool:
+        """Return whether hedge copies are a large part of the load."""
+        return self.copies >= MANY_HEDGES
+
+    @property
+    def added(self) -> str:
+        """Return ` by first attempts alone ...`, and what copies and retries add, where the load is too much without them."""
+        added = []
+        if self.has_many_copies:
+            added.append(f"hedge copies add {percent(self.copies)}")
+        if self.amplification is not None:
+            added.append(f"retries make {_attempts_per_call(self.amplification)}")
+        if self.load is None or not added or self.fits is not False:
+            return ""
+        return f" by first attempts alone ({_rates(self.load)}), and {' and '.join(added)}"
+
+    @property
+    def deadline_s(self) -> float:
+        """Return after how many seconds a call is given up."""
+        limits = table(self.run.record["scenario"], "limits")
+        return number(limits.get("attempt_deadline_s")) or math.inf
+
+    @property
+    def drain_s(self) -> float:
+        """Return for how long open requests are waited for at the end."""
+        limits = table(self.run.record["scenario"], "limits")
+        return number(limits.get("drain_s")) or 0.0
+
+    @property
+    def lost_ids(self) -> frozenset[int]:
+        """Return the requests that gave no sign for longer than any answer takes."""
+        lost = unanswered(self.run.frames, self.run.of_target)
+        return frozenset() if lost is None else lost.ids
+
+    def find(self, kind: str) -> str:
+        """Return the command of the experiment that finds the load which the target takes; empty where there is none."""
+        rate = self.run.evidence.throughput.offered_per_s
+        line: str | None = commands.experiment(self.run.record, kind, rate)
+        if line is None:
+            line = commands.experiment(self.run.record, CURVE, rate)
+        return line or ""
 
 
-def _always(advice: str) -> _Advice:
-    return lambda _run, _found: advice
+def _is_near(answered: Floats, failed: Floats) -> bool:
+    """Return whether some that were answered waited almost as long as those that failed."""
+    if not len(answered) or not len(failed):
+        return False
+    return float(np.quantile(answered, 0.9)) >= NEAR * float(np.median(failed))
 
 
-def _slow(run: Run, _found: Sequence[Failure]) -> str:
-    """Server errors and timeouts come with load only where the target answers something."""
-    if run.steady.requests["ended"].isin(schema.COMPLETE).any():
-        return find_limit(run)
-    return f"{CHECK_TARGET}, and look at the target's log"
+def _is_stairs(waits: Floats) -> bool:
+    """Return whether each of a few requests waited longer than the one before."""
+    return len(waits) >= FEWEST_STAIRS and bool((np.diff(waits) > 0).all())
 
 
-def _unnamed(run: Run, _found: Sequence[Failure]) -> str:
+def _is_doubled(waits: Floats) -> bool:
+    """Return whether the last third waited twice as long as the first."""
+    third = max(1, len(waits) // 3)
+    return float(np.median(waits[-third:])) >= 2 * float(np.median(waits[:third]))
+
+
+def _neighbour_correlation(waits: Floats) -> float:
+    """Return the rank correlation of waits with those of the next request."""
+    ranks = stationarity.ranks(waits)
+    if len(ranks) < FEWEST_NEIGHBOURS or not ranks.std():
+        return 0.0
+    return float(np.corrcoef(ranks[:-1], ranks[1:])[0, 1])
+
+
+# --- actions ------------------------------------------------------------------------------------------------------
+
+_Action = Callable[[Evidence], str]
+
+
+def _always(advice: str) -> _Action:
+    return lambda _evidence: advice
+
+
+def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
+    """Return a cause that load has, and how to find the load that is not too much."""
+    is_closed = evidence.run.record["arrival"] == "closed"
+    line = evidence.find(kind)
+    if not line:
+        return f"{cause}: {'use fewer users' if is_closed else 'send less'}"
+    if is_closed:
+        return f"{cause}: use fewer users, or find how many requests in flight it takes: {line}"
+    return f"{cause}: find the rate that it sustains: {line}"
+
+
+def _limited(evidence: Evidence) -> str:
+    return _found_by(evidence, "a rate limit of the target refuses calls", HEADROOM)
+
+
+def _overloaded(evidence: Evidence) -> str:
+    if len(evidence.found) and len(evidence.found) == len(evidence.run.steady.requests):
+        return f"the target says that it is overloaded, whatever it gets{evidence.quoted}: look at who else uses it"
+    return _found_by(evidence, f"the target is overloaded{evidence.when}{evidence.added}", CURVE)
+
+
+def _queue(evidence: Evidence) -> str:
+    return _found_by(evidence, f"requests queue up at the target{evidence.added}", CURVE)
+
+
+def _retries(evidence: Evidence) -> str:
+    worst = evidence.amplification
+    assert worst is not None
+    policy = text(
+        table(tables(evidence.run.record["scenario"], "traffic").get(worst.traffic, {}), "retry").get(
+            "policy"
+        )
+    )
+    other = "none" if policy == "polite" else "polite"
+    effect = "which overload the target"
+    if evidence.load is not None and evidence.fits is None:
+        effect = f"which may overload the target, or the first attempts do ({_rates(evidence.load)})"
+    line = commands.again(evidence.run.record, [f"traffic.{worst.traffic}.retry.policy={other}"])
+    kind = "without retries" if other == "none" else "with retries that wait and have a budget"
+    return f"retries make {_attempts_per_call(worst)}, {effect}: run again {kind}{': ' if line else ''}{line or ''}"
+
+
+def _attempts_per_call(worst: Amplification) -> str:
+    return f"{worst.observed:.1f} attempts per call of {plain(worst.traffic, 60)}"
+
+
+def _hedges(evidence: Evidence) -> str:
+    load = evidence.load
+    assert load is not None
+    offered = f"without hedges {figures(load.offered_per_s)} calls/s were offered"
+    offered += f", with them {figures(load.offered_per_s + load.copies_per_s)}"
+    line = commands.again(
+        evidence.run.record, [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
+    )
+    command = f": {line}" if line else ""
+    if evidence.fits is None:
+        rates = f"{offered}, and {figures(load.answered_per_s)}/s completed"
+        return f"hedge copies add load, or the calls alone are too many ({rates}): run again without hedges to find out{command}"
+    served = f"the target can serve {figures(load.low_per_s)}/s"
+    if evidence.is_limited:
+        served = f"the target accepts {figures(load.high_per_s)}/s"
+    return f"hedge copies add load ({offered}; {served}): run again without hedges{command}"
+
+
+def _rates(load: Load) -> str:
+    return f"{figures(load.offered_per_s)} calls/s were offered, {figures(load.answered_per_s)}/s completed"
+
+
+def _unnamed(evidence: Evidence) -> str:
     """An endpoint that never names a reason leaves it out; where others have one, it got lost with the end."""
     seen = "the answers end without a finish reason, SDK users get null"
-    if any(row.stop_reason is not None for row in run.result(ends.compute).stop_reasons):
+    if any(row.stop_reason is not None for row in evidence.run.result(ends.compute).stop_reasons):
         return f"{seen}: other answers name one, so these probably broke off; look at the logs of engine and gateway"
     return f"{seen}: no answer names one, so the engine or a gateway before it probably leaves it out"
 
 
-def _unknown(_run: Run, found: Sequence[Failure]) -> str:
+def _unknown(evidence: Evidence) -> str:
     why = "the table of vendors does not know it, so these answers count as aborted"
-    return f"look up what the finish reason {_reasons(found)} means at this target: {why}"
+    return f"look up what the finish reason {_reasons(evidence.found)} means at this target: {why}"
 
 
-def _redirected(run: Run, _found: Sequence[Failure]) -> str:
-    for failure in run.result(errors.compute).errors:
-        if failure.error_type == schema.REDIRECT and failure.excerpt:
-            seen = f"the target answers {failure.status} with location {plain(failure.excerpt, 200)}"
-            return f"{seen}: set target.url to it"
-    return "set target.url to the address that answers: this one redirects without a location"
+def _key(evidence: Evidence) -> str:
+    target = table(evidence.run.record["scenario"], "target")
+    variable = text(target.get("api_key_env"))
+    known = variable or PROVIDER_KEYS.get(text(target.get("protocol")), "")
+    refuses = f"the target refuses the key{evidence.when}{evidence.quoted}"
+    if evidence.onset.since_s is not None and len(evidence.complete_s):
+        refuses += ", which it took before"
+    if not variable and f"api.{text(target.get('protocol'))}.com" not in text(target.get("url")):
+        return f"{refuses}: set target.api_key_env to the variable with its key"
+    return f"{refuses}: check the key in {plain(known, 100)}, and what it may use"
 
 
-_ADVICE: dict[str, _Advice] = {
-    CONTENT: _always(REFUSED_ADVICE),
-    UNNAMED_END: _unnamed,
-    UNKNOWN_END: _unknown,
-    ENGINE: _always(ENGINE_ADVICE),
-    EMPTY: _always(
+def _model(evidence: Evidence) -> str:
+    model = plain(text(table(evidence.run.record["scenario"], "target").get("model")), 100)
+    return f"the target does not have the model {model!r}{evidence.when}{evidence.quoted}: choose one that it has (--model NAME)"
+
+
+def _quota(evidence: Evidence) -> str:
+    return f"the account has no quota left{evidence.when}{evidence.quoted}: check its plan and billing, a slower run does not help"
+
+
+def _page(evidence: Evidence) -> str:
+    title = evidence.found.quote
+    named = f" ({title})" if title else ""
+    return f"a page for people comes back instead of answers{evidence.when}{named}: check target.url, and the proxy or gateway on the way"
+
+
+def _redirected(evidence: Evidence) -> str:
+    failure = evidence.found.common
+    location = failure.text
+    if not location:
+        return "set target.url to the address that answers: this one redirects without a location"
+    return (
+        f"the target answers {failure.status} with location {location}{evidence.when}: set target.url to it"
+    )
+
+
+def _address(evidence: Evidence) -> str:
+    status = evidence.found.common.status
+    if (evidence.found.rows["cause"] == schema.POLL).mean() > 0.5:
+        return f"the target does not know jobs that it accepted{evidence.when} ({status}){evidence.quoted}: look at how long it keeps them, and whether its servers share them"
+    return f"the target has no such path{evidence.when} ({status}){evidence.quoted}: check target.url and target.protocol"
+
+
+def _request(evidence: Evidence) -> str:
+    quote = evidence.found.quote
+    return f"change what is sent: the target rejects these requests{evidence.when}{': ' if quote else ', and Errors has its reasons'}{quote}"
+
+
+def _protocol(evidence: Evidence) -> str:
+    wrong = VIOLATIONS.get(evidence.found.common.error_type or "", "")
+    what = f" ({wrong})" if wrong else ""
+    return f"look at the endpoint or the gateway before it{evidence.when}: its answers break the protocol{what}; --keep-answers 1 keeps them"
+
+
+def _not_ready(evidence: Evidence) -> str:
+    return f"the target is not ready{evidence.when}{evidence.quoted}: wait until it is, then run again"
+
+
+def _gateway(evidence: Evidence) -> str:
+    status = evidence.found.common.status
+    named = f" ({status})" if status else ""
+    return f"the gateway gets no answer from the engine behind it{evidence.when}{named}{evidence.quoted}: look at the logs of both"
+
+
+def _gateway_time(evidence: Evidence) -> str:
+    after_s = common_s(_seconds(evidence.found, "ended_at_ns", "sent_at_ns"))
+    after = "" if after_s is None else f" after {after_s:.3g} s"
+    return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or look why the engine takes longer"
+
+
+def _broken(evidence: Evidence) -> str:
+    failure = evidence.found.common
+    status = "" if failure.status in {None, 200} else f" ({failure.status})"
+    return f"the target fails by itself{evidence.when}{status}{evidence.quoted}: look at its log"
+
+
+def _broken_off(evidence: Evidence) -> str:
+    """A time that all have in common is a timer's: of a silence, or of the whole answer where no complete one took longer."""
+    found = evidence.found
+    silent_s = common_s(_silences(found))
+    whole_s = common_s(_seconds(found, "ended_at_ns", "sent_at_ns"))
+    if silent_s is not None:
+        return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy that has it, or send keep-alives"
+    longest_s = float(evidence.complete_s.max(initial=0.0))
+    if whole_s is not None and longest_s <= 1.1 * whole_s:
+        return f"answers break off after {whole_s:.3g} s{evidence.when}: raise the time limit of the gateway or proxy before the target"
+    return f"answers break off{evidence.when}: look at the logs of the engine and of gateways before it, and at their time limits"
+
+
+def _waiting(evidence: Evidence) -> str:
+    """A target hangs where others are answered long before the deadline; else answers may take longer than it."""
+    found = evidence.found
+    deadline = f"limits.attempt_deadline_s ({evidence.deadline_s:g} s)"
+    number_of = plural(len(found), "request")
+    has_content = found.rows["first_content_at_ns"].notna()
+    until = found.rows["ended_at_ns"].fillna(evidence.end_ns)
+    waits_s = (until - found.rows["scheduled_at_ns"]) / 1e9
+    waited_s = float(waits_s.median())
+    is_silent = found.rows["request_id"].isin(evidence.lost_ids)
+    is_silent |= (until - _last_sign_ns(found)) / 1e9 >= 0.5 * evidence.deadline_s
+    typical = evidence.complete_s
+    if is_silent[waits_s >= waited_s].mean() < 0.5:  # the younger ones had no time to show it
+        is_open = (found.rows["ended"] == schema.CENSORED).mean() > 0.5
+        limit = f"the end of the drain (limits.drain_s, {evidence.drain_s:g} s)" if is_open else deadline
+        verb = "still got content" if has_content.mean() > 0.5 else "had no answer yet"
+        return f"{number_of} {verb} at {limit}: raise it, or request shorter answers"
+    if not len(typical):
+        return f"nothing came within {deadline}: raise it if answers take longer, else look at the target's log: it hangs"
+    if float(np.quantile(typical, 0.9)) > LONG * waited_s:
+        return f"answers take about as long as calls are waited for ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
+    what = (
+        "stops in the middle of answers and stays silent" if has_content.mean() > 0.5 else "gives no answer"
+    )
+    usual = f"while others take {ms(1000 * float(np.median(typical)))} ms"
+    return f"the target hangs{evidence.when}: it {what} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
+
+
+def _gone(evidence: Evidence) -> str:
+    rows = evidence.found.rows
+    refused = replace(evidence.found, rows=rows[rows["ended"] == schema.CONNECT_ERROR])
+    quote = refused.quote.strip('"') or "no connection"
+    cut = len(rows) - len(refused)
+    reason = f"{quote}; {plural(cut, 'open call')} broke off as it went" if cut else quote
+    if evidence.onset.until_s is None:
+        return f"the target is gone{evidence.when} ({reason}): look why it stopped, and start it again"
+    return f"the target was gone{evidence.when} ({reason}): look why it was restarted or cut off"
+
+
+def _other_protocol(evidence: Evidence) -> str:
+    """Some answers are of another protocol where several servers stand behind one address."""
+    protocol = failures.protocol_of(evidence.run)
+    seen = f"no event of {plural(len(evidence.found), 'answer')} was understood"
+    is_part = len(evidence.complete_s) and not evidence.when
+    subject = "some servers behind the address answer" if is_part else "the address answers"
+    return f"{subject} in another protocol than {protocol}{evidence.when} ({seen}): check target.protocol and target.url"
+
+
+def _unreachable(evidence: Evidence) -> str:
+    reason = evidence.found.quote.strip('"') or "no connection"
+    if not len(evidence.complete_s):
+        return f"nothing answers at the address ({reason}): start the target, or correct target.url"
+    return f"{plural(len(evidence.found), 'call')} found no connection{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
+
+
+def _name(evidence: Evidence) -> str:
+    return f"the host name of the target has no address{evidence.when}: check the name server and target.url"
+
+
+def _tls(evidence: Evidence) -> str:
+    return f"TLS with the target fails{evidence.when}{evidence.quoted}: check its certificate, target.ca_file, and http or https in target.url"
+
+
+def _reset(evidence: Evidence) -> str:
+    after_s = common_s(_seconds(evidence.found, "ended_at_ns", "sent_at_ns"))
+    if after_s is not None:
+        return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy that has it"
+    return f"connections are closed before an answer{evidence.when}: look at the target's log, and at how many connections it and gateways before it allow"
+
+
+def _left(evidence: Evidence) -> str:
+    left = evidence.found.rows
+    patience_s = float(np.median(_seconds(evidence.found, "ended_at_ns", "sent_at_ns")))
+    without = float(left["first_content_at_ns"].isna().mean())
+    seen = f"{percent(without)} of those who left had no content yet"
+    return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {seen}"
+
+
+def _seconds(found: Failures, until: str, since: str) -> Floats:
+    return ((found.rows[until] - found.rows[since]) / 1e9).to_numpy(np.float64, na_value=np.nan)
+
+
+def _silences(found: Failures) -> Floats:
+    """Return the seconds between the last sign of each call and its end."""
+    silences_ns = found.rows["ended_at_ns"] - _last_sign_ns(found)
+    return (silences_ns / 1e9).to_numpy(np.float64, na_value=np.nan)
+
+
+def _last_sign_ns(found: Failures) -> pd.Series[float]:
+    """Return when each call gave its last sign, or was sent."""
+    last_ns: pd.Series[float] = found.rows[["sent_at_ns", "headers_at_ns", "last_content_at_ns"]].max(axis=1)
+    return last_ns
+
+
+_ADVICE: dict[str, _Action] = {
+    failures.CONTENT: _always(REFUSED_ADVICE),
+    failures.UNNAMED_END: _unnamed,
+    failures.UNKNOWN_END: _unknown,
+    failures.ENGINE: _always("look at the engine's log: it gave up these answers itself"),
+    failures.EMPTY: _always(
         "look at the prompts and the model: its answers have no content; raise output_tokens if it thinks first"
     ),
-    KEY: _always("check the key and what it may use: target.api_key_env names its variable"),
-    REDIRECT: _redirected,
-    ADDRESS: _always(CHECK_TARGET),
-    REQUEST: _always("change what is sent: the target rejects these requests, and Errors has its reasons"),
-    PROTOCOL: _always(
-        "look at the endpoint or the gateway before it: its answers break the protocol; --keep-answers 1 keeps them"
+    failures.QUOTA: _quota,
+    failures.KEY: _key,
+    failures.MODEL: _model,
+    failures.PAGE: _page,
+    failures.REDIRECT: _redirected,
+    failures.ADDRESS: _address,
+    failures.REQUEST: _request,
+    failures.OTHER_PROTOCOL: _other_protocol,
+    failures.PROTOCOL: _protocol,
+    failures.LIMIT: _limited,
+    failures.OVERLOAD: _overloaded,
+    failures.NOT_READY: _not_ready,
+    failures.GATEWAY: _gateway,
+    failures.GATEWAY_TIME: _gateway_time,
+    failures.BROKEN: _broken,
+    failures.BROKEN_OFF: _broken_off,
+    failures.INSIDE: _always("look at the target's own errors inside its answers: Errors has their texts"),
+    failures.WAITING: _waiting,
+    failures.GONE: _gone,
+    failures.UNREACHABLE: _unreachable,
+    failures.NAME: _name,
+    failures.TLS: _tls,
+    failures.RESET: _reset,
+    failures.LEFT: _left,
+    failures.CLIENT: _always(
+        "lower the rate if the target cannot keep up, else raise limits.in_flight_per_worker"
     ),
-    BROKEN_OFF: _always(
-        "look at the logs and the time limits of the engine and of gateways before it: answers broke off"
-    ),
-    INSIDE: _always("look at the target's own errors inside its answers: Errors has their texts"),
-    LOAD: lambda run, _found: find_limit(run),
-    SLOW: _slow,
-    CONNECTION: _always(
-        "check the target's address, whether it stayed up, and how many connections it allows"
-    ),
-    LEFT: _always("compare the patience of the users with the latency of the answers"),
-    CLIENT: _always("raise limits.in_flight_per_worker, add workers, or lower the rate"),
-    PLUGIN: _always("look at the code of the plugin: the notes of the run have its error"),
+    failures.PLUGIN: _always("look at the code of the plugin: the notes of the run have its error"),
+    QUEUE: _queue,
+    RETRIES: _retries,
+    HEDGES: _hedges,
 }

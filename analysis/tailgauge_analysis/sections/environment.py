@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import commands
 from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
@@ -76,7 +76,7 @@ def compute(run: Run) -> Environment:
         scenario_file=record["scenario_file"],
         overrides=record["overrides"],
         scenario=plain_values(record["scenario"]),
-        reproduce=command(record),
+        reproduce=commands.again(record),
         besides=besides(record),
         record=record,
     )
@@ -100,31 +100,10 @@ def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
     )
 
 
-def command(run: Json) -> str | None:
-    """The command that runs the same traffic again; None if the run does not name its scenario."""
-    if not run["scenario_file"]:
-        return None
-    line = ["tailgauge", "run", run["scenario_file"]]
-    local = len(run["workers"]) - elsewhere(run)
-    if run["dry_run"]:
-        line.append("--dry-run")
-    elif local > 1:
-        line += ["--workers", str(local)]
-    line += [word for one in run["plugins"] for word in ("--plugin", str(one.get("file")))]
-    line += [word for text in run["overrides"] for word in ("--set", text)]
-    return shlex.join(plain(word, 500) for word in line)
-
-
-def elsewhere(run: Json) -> int:
-    """Workers on other machines than the master's."""
-    host = run["master"].get("host")
-    return sum(w["host"] != host for w in run["workers"] if host and w["host"])
-
-
 def besides(run: Json) -> str:
     """What else is needed to reproduce the run."""
     text = "The file may have changed since; the scenario as it ran, with all defaults, is listed below."
-    if away := elsewhere(run):
+    if away := commands.elsewhere(run):
         text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
     if not run["target"].get("simulated") and not run["dry_run"]:
         text += " The target is called again and may answer differently."

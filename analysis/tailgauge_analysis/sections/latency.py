@@ -19,21 +19,22 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
-from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER, UNIT
+from tailgauge_analysis.metrics.hidden_tokens import COALESCED
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, columns, shown
+from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER
 from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import objectives, over_time, streaming
+from tailgauge_analysis.sections import load_steps, objectives, over_time, streaming
 from tailgauge_analysis.sections.ends import cut_share
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import one_of, parsed
 from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, PURPLE, Dash, Panel, Picture, tail_curve
-from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.quantile import UNPUBLISHED, limit_text
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
 KEY = ""
@@ -41,14 +42,13 @@ ALL = "all"
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN))
 MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
 Count = Annotated[int, Field(ge=0)]
-COALESCED = 1.2  # tokens per chunk, above which TPOT after the first chunk is shown
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
 AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on n_eff.",
     "Since scheduled: from the planned arrival, what a user waits. Since sent: from the first request byte, what network and target take.",
-    "n: samples. n_eff: independent samples with the same information, because slow requests cluster.",
-    "† marks a percentile with n_eff below 50, or with fewer than 5 slow episodes beyond it. n/a: too few samples for any 95% bound. ?: no bound exists.",
+    "n: samples. n_eff: independent samples with the same information, because slow requests cluster and those of one session are alike.",
+    "† marks a percentile with n_eff below 50, with fewer than 30 sessions or users, or with fewer than 5 slow episodes beyond it. n/a: too few samples for any 95% bound. ?: no bound exists.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
 )
 
@@ -103,7 +103,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Percentiles of the steady stage, of all requests and by kind of request."""
+    """Percentiles of the steady stage, and by kind of request."""
 
     latency: list[Latency]
     """rows with at least one sample"""
@@ -117,6 +117,8 @@ class Latencies:
     cut_share: float = field(metadata=UNPUBLISHED)
     """of the complete answers, those that a limit cut"""
     judged: Sequence[ObjectiveResult] = field(metadata=UNPUBLISHED)
+    is_pooled: bool = field(metadata=UNPUBLISHED)
+    """over the steps of the load"""
 
 
 def compute(run: Run) -> Latencies:
@@ -136,6 +138,7 @@ def compute(run: Run) -> Latencies:
         tokens_per_chunk=run.result(streaming.compute).streams.tokens_per_chunk_p50,
         cut_share=cut_share(run.steady.requests),
         judged=run.result(objectives.compute).slo,
+        is_pooled=run.result(load_steps.compute) is not None,
     )
 
 
@@ -157,12 +160,14 @@ def _published(group: str, row: Row) -> Latency:
 
 def section(found: Latencies) -> Section:
     """Return the percentiles, of everything offered first."""
-    successes = shown(found.rows, SUCCESSES, found.tokens_per_chunk)
+    is_coalesced = (found.tokens_per_chunk or 0) > COALESCED
+    successes = shown(found.rows, SUCCESSES, is_coalesced=is_coalesced)
     if not successes:
         return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
-    everything = shown(found.rows, OFFERED, found.tokens_per_chunk)
-    tables = [_percentiles("Of everything offered", everything)] if everything else []
-    tables.append(_percentiles("Among successes", successes))
+    everything = shown(found.rows, OFFERED, is_coalesced=is_coalesced)
+    pooled = f", {load_steps.POOLED}" if found.is_pooled else ""
+    tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
+    tables.append(_percentiles(f"Among successes{pooled}", successes))
     if len(found.groups) > 1:
         tables.append(_by_group(found.groups, found.smaller_groups))
     kind = "any kind" if found.first_token == "any" else "kind text"  # noqa: S105 - no secret
@@ -173,45 +178,42 @@ def section(found: Latencies) -> Section:
     if found.cut_share:
         cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
-    answer = _answer((everything or successes)[0])
+    answer = _answer((everything or successes)[0], pooled)
     drawn = tuple(_tail(found.rows, found.judged))
     return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), COMPUTED)
 
 
-def shown(rows: Sequence[Row], view: str, tokens_per_chunk: float | None) -> list[Row]:
-    """Rows of a view without those that repeat another."""
-    of = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]
-    of = [row for row in of if view == SUCCESSES or row.without_answer]
-    same = [row.quantiles for row in of if row.metric.name == "ttft_sched"]
-    of = [r for r in of if r.metric.name not in {"ttft_text", "ttft_event"} or r.quantiles not in same]
-    if (tokens_per_chunk or 0) <= COALESCED:
-        of = [row for row in of if row.metric.name != "tpot_c"]
-    return of
-
-
-def _answer(row: Row) -> str:
-    """The first row in a sentence: what a user waits."""
+def _answer(row: Row, pooled: str) -> str:
+    """The first row in a sentence: what a user waits. `pooled`: over what."""
     known = [q for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
     if not known:
         return f"{row.metric.title}: too few requests for a percentile."
     ends = [known[0], *known[-1:]] if len(known) > 1 else known
     of = " of everything offered" if row.view == OFFERED else ""
-    return f"{row.metric.title}{of}: {quantiles_text(*ends)}."
+    return f"{row.metric.title}{of}{pooled}: {quantiles_text(*ends)}."
 
 
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
-    last = -1 if rows[0].quantiles[-1].mark == TOO_FEW else None  # what a user waits decides on p99.9
+    last = columns(rows)
     cells: list[tuple[Cell, ...]] = []
     note = ""
     for row in rows:
         n = Value(count(row.n))
-        sure = next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
-        if sure != row.n:
-            n = replace(n, interval=f"n_eff {count(sure)}")
-            note = "n_eff is that of the p99."
+        known = [q for q in row.quantiles[:last] if q.mark != TOO_FEW]
+        fewest = min(known, key=lambda q: q.n_eff, default=None)
+        if fewest is not None and fewest.n_eff < row.n:
+            n = replace(n, interval=f"n_eff {count(fewest.n_eff)} ({percentile(fewest.p)})")
+            note = note or _n_eff_note(row, fewest)
         cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
     labels = (f"{percentile(q.p)} (ms)" for q in rows[0].quantiles[:last])
     return Table(title, ("metric", *labels, "n"), tuple(cells), note)
+
+
+def _n_eff_note(row: Row, quantile: Quantile) -> str:
+    """Return what n_eff is, with what limits that of a quantile."""
+    note = "n_eff is that of the percentile that rests on the fewest."
+    limit = limit_text(quantile)
+    return f"{note} {row.metric.title}: {limit}." if limit else note
 
 
 def _by_group(groups: Sequence[Group], smaller: int) -> Table:
@@ -291,7 +293,7 @@ def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
         name=name,
         pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
         requests=len(ended),
-        ok=proportion(ended.isin(schema.COMPLETE).to_numpy(np.bool_)),
+        ok=part.share(ended.isin(schema.COMPLETE).to_numpy(np.bool_)),
         cancelled=int((ended == schema.CANCELLED).sum()),
         latency=[_published(name, row) for row in known.values()],
         rows=known,

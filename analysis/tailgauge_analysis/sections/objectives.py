@@ -33,7 +33,7 @@ from tailgauge_analysis.sections.cache import calls, shares
 from tailgauge_analysis.sections.cache.cost import each, no_price, prices_of, with_usage
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import ratio
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import count, plain, share, share_range
 from tailgauge_analysis.text.json_values import table
@@ -108,7 +108,7 @@ class Measure:
             return Measured(why="no request is of it")
         figure = criterion.objective.figure
         if figure.ended:
-            return _share_of(_ended(figure, part))
+            return _measured(_ended(figure, part))
         return FIGURES[figure.name](self, criterion, part)
 
     def good(self, part: Steady) -> Mask | str:
@@ -119,7 +119,7 @@ class Measure:
     def goodput(self, _criterion: Criterion, part: Steady) -> Measured:
         """The share of the good requests."""
         good = self.good(part)
-        return Measured(why=good) if isinstance(good, str) else _share_of(good)
+        return Measured(why=good) if isinstance(good, str) else _measured(part.share(good))
 
     def cache_hit(self, criterion: Criterion, _part: Steady) -> Measured:
         """The share of the input tokens that were read from the cache."""
@@ -171,7 +171,7 @@ class Measure:
             few = f"not enough requests: {n} of the {FEWEST_RATIO} needed"
             return Measured(total / k if k else math.inf, n=n, why=few)
         if not k:
-            none = proportion(good)
+            none = part.share(good)
             return Measured(math.inf, total / n / (none.high or 1.0), math.inf, n, none.n_eff)
         low, high = ratio(paid, good.astype(np.float64))
         return Measured(total / k, low, high, n, n)
@@ -204,22 +204,23 @@ FIGURES: dict[str, Callable[[Measure, Criterion, Steady], Measured]] = {
 }
 
 
-def _share_of(seen: Mask) -> Measured:
-    found = proportion(seen)
+def _measured(found: Proportion) -> Measured:
     return Measured(found.value, found.low, found.high, found.n, found.n_eff, share=found)
 
 
-def _ended(figure: Figure, part: Steady) -> Mask:
-    """Which requests or attempts ended as a figure counts."""
+def _ended(figure: Figure, part: Steady) -> Proportion:
+    """The share of requests or attempts that ended as a figure counts."""
     if figure.counted == ATTEMPTS:
-        return np.asarray(ended_as(part.sent, *figure.ended), np.bool_)
+        sent = part.sent
+        return part.share_of(sent, np.asarray(ended_as(sent, *figure.ended), np.bool_))
     ended = part.requests["ended"].isin(figure.ended).to_numpy(np.bool_)
-    return ~ended if figure.others else ended
+    return part.share(~ended if figure.others else ended)
 
 
 DECIDED = (
-    "An objective is decided on a 95% interval: PASS where the whole interval is within the bound, FAIL where none of it is, "
-    "else INCONCLUSIVE."
+    "An objective is decided on a 95% interval, a latency on that of the share beyond its bound: PASS where the whole interval is "
+    "within what is allowed, FAIL where none of it is, else INCONCLUSIVE. `finds`: the smallest violation that 4 of 5 such runs "
+    "would find."
 )
 GOOD = "A good request is complete and meets every objective on a latency that is about it."
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."
@@ -231,8 +232,8 @@ def section(judged: Judged) -> Section | None:
     good = judged.goodput
     if not results:
         return None
-    rows = tuple((result.label, result.title, count(result.n), count(result.n_eff)) for result in results)
-    tables = [Table("", ("objective", "figure", "n", "n_eff"), rows, prose=(1,))]
+    rows = tuple(map(_sample, results))
+    tables = [Table("", ("objective", "figure", "n", "n_eff", "finds"), rows, prose=(1, 4))]
     reported = [result.line for result in results if not result.gate]
     if reported:
         header = ("objective", "measured", "bound", "outcome", "why")
@@ -248,6 +249,10 @@ def section(judged: Judged) -> Section | None:
         brief=tuple(f"{line.name} {line.measured}: {line.outcome}" for line in reported),
         is_folded=len(tables) == 1,
     )
+
+
+def _sample(result: ObjectiveResult) -> tuple[str, ...]:
+    return result.label, result.title, count(result.n), count(result.n_eff), result.line.finds
 
 
 def _cells(line: ObjectiveLine) -> tuple[Cell, ...]:

@@ -23,7 +23,6 @@ from tailgauge_analysis.sections.cache.cost import prices_of
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
-from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import FEWEST, Quantile, quantiles
 from tailgauge_analysis.text.cells import (
     quantiles_text,
@@ -84,7 +83,7 @@ class _Of:
     def share(self, rows: pd.DataFrame, *, brief: bool = False) -> str:
         """`24.3% of 148 requests (95% CI 17.6% – 32.1%)` have one of these attempts; in brief without the interval."""
         ids = self.stage.requests["request_id"]
-        cell = share_cell(proportion(ids.isin(rows["request_id"]).to_numpy(np.bool_)))
+        cell = share_cell(self.stage.share(ids.isin(rows["request_id"]).to_numpy(np.bool_)))
         text = f"{cell.text} of {plural(len(ids), 'request')}"
         return text if brief else with_interval(replace(cell, text=text))
 
@@ -108,21 +107,20 @@ def _progressive(of: _Of) -> Sentence | None:
     rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & rows["ended"].isin(schema.COMPLETE)]
     if not len(rows):
         return None
-    alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
+    what = "text" if of.stage.first_token == schema.TEXT else "content"
+    alone = rows[f"first_{what}_at_ns"]
     since = rows["scheduled_at_ns"]
     seen = rows["first_at_ns"] - since
     large = alone - since
     calls = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
     whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
-    first = proportion((seen < large).to_numpy(np.bool_))
+    first = of.stage.share_of(rows, (seen < large).to_numpy(np.bool_))
     n = plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
     whole_answer = _times(rows["whole_at_ns"] - since)
-    text = (
-        f"first text {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
-    )
+    text = f"first {what} {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
     text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
-    brief = f"first text {values_text(_quantiles(seen))}, of the large model alone {values_text(_quantiles(large))}"
+    brief = f"first {what} {values_text(_quantiles(seen))}, of the large model alone {values_text(_quantiles(large))}"
     return text, (brief, f"fast model first in {share(first.value)} of {n}, for {extra}")
 
 
@@ -133,7 +131,7 @@ def _second(of: _Of, cause: str, did: str) -> Sentence | None:
         return None
     failed = int((~first["ended"].isin(CLOSED)).sum())
     after = f", {count(failed)} of them after a failure" if failed else ""
-    answered = proportion(again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
+    answered = of.stage.share_of(again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
     lost, cost = of.lost(first, again)
     full = (
         f"{of.share(again)} {did}{after}; {with_interval(share_cell(answered))} of the second calls answered"

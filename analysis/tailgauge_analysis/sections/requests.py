@@ -14,7 +14,7 @@ from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.run_record import Problem
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import over_time
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
@@ -71,7 +71,7 @@ def _outcomes(stage: Steady) -> list[Outcome]:
     """Return every class that occurred, the most frequent first."""
     ended = stage.requests["ended"]
     names = ended.value_counts().index
-    return [Outcome(str(name), proportion((ended == name).to_numpy(np.bool_))) for name in names]
+    return [Outcome(str(name), stage.share((ended == name).to_numpy(np.bool_))) for name in names]
 
 
 def section(found: Requests) -> Section:

@@ -1,51 +1,67 @@
 """The user's answer: did the target do what was asked of it? And in one line, whether the measurement can be used.
 
-NO ANSWER where no request was answered; FAIL where an objective failed, the default one on complete answers among them, or
-the target does not sustain the rate; INCONCLUSIVE where an objective is; else PASS. An INVALID measurement does not change
-the result, only the exit code.
+The rules of RULES are asked in their order. NO ANSWER where no request was answered; FAIL where an objective failed, the
+default one on complete answers among them, or the target does not sustain the rate; INCONCLUSIVE where most answers of a
+short run came after the load ended, or an objective is; COMPLETED without an objective where too few requests completed to
+show the default one; else PASS. An INVALID measurement does not change the result, only the exit code.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics import backlog, stability
 from tailgauge_analysis.metrics.latency import OFFERED
+from tailgauge_analysis.metrics.unanswered import gone_since
 from tailgauge_analysis.objectives import health
 from tailgauge_analysis.objectives.health import COMPLETE
+from tailgauge_analysis.objectives.objective import on_latency
 from tailgauge_analysis.objectives.precision import looked
 from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import errors, objectives
+from tailgauge_analysis.sections import errors, load_steps, objectives
 from tailgauge_analysis.sections.advice import (
-    CHECK_TARGET,
     REFUSED_ADVICE,
-    STILL_OPEN,
     Cause,
-    find_limit,
-    list_of_ends,
+    of_growth,
+    of_preflight,
+    of_rejections,
     prevailing,
 )
 from tailgauge_analysis.sections.cache.cost import no_price, prices_of, spent, with_usage
 from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
+from tailgauge_analysis.sections.failures import STILL_OPEN, list_of_ends
+from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
-from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
+from tailgauge_analysis.stats.quantiles import HIDDEN_TOKENS, TOO_FEW
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
-from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Result
+from tailgauge_analysis.text.section import (
+    COMPLETED,
+    FAIL,
+    INCONCLUSIVE,
+    NO_ANSWER,
+    PASS,
+    ObjectiveLine,
+    Result,
+)
 
 ANSWERED = "answered"
 BACKLOG = "backlog"
 STOPPED = "stopped"
+SILENT = "silent"
+LOAD_STEP = "load step"
+OF_ANSWERS = frozenset(
+    {STOPPED, COMPLETE, BACKLOG, SILENT, LOAD_STEP}
+)  # objectives that the requests without an answer explain
 ERROR_RATE = "error_rate"
-REJECTIONS = ("429_rate", "529_rate")
+REJECTIONS = {"429_rate": schema.RATE_LIMITED, "529_rate": schema.OVERLOADED}
+LONGER = ": run longer"  # at the end of why an objective is inconclusive
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
@@ -53,57 +69,157 @@ ARRIVAL = {
     "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
     "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
 }
+Lines = tuple[ObjectiveLine, ...]
+SHOWN_FINDS = 3  # objectives
 DRY_RUN = "dry run: nothing was sent, no client was measured"
 
 
+Rule = Callable[[Run, Lines], Result | None]
+
+
 def result(run: Run) -> Result:
-    """The answer of a run."""
-    lines = objective_lines(run)
-    if run.record["state"] == "unusable":
-        return Result(NO_ANSWER, f"the target could not be used: {_refusal(run)}", lines, advice=CHECK_TARGET)
-    if not lines:
-        return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
-    if not _is_answered(run):
-        text = f"none of {plural(len(run.steady.requests), 'request')} completed"
-        cause = prevailing(run)
-        advice = find_limit(run) if cause is None else cause.advice
-        if cause is not None and cause.sentence:
-            text = f"{cause.sentence}: {text}"
-        return Result(NO_ANSWER, text, lines, (*_stop(run), *_causes(run)), advice)
-    return _judged(run, lines)
+    """Return the answer of a run: that of the first of RULES that has one."""
+    lines = run.result(objective_lines)
+    answers = (rule(run, lines) for rule in RULES)
+    return next(answer for answer in answers if answer is not None)
 
 
-def _judged(run: Run, lines: tuple[ObjectiveLine, ...]) -> Result:
-    """By the objectives, complete answers first."""
-    outcome = section.worst(line.outcome for line in lines)
+def _unusable(run: Run, lines: Lines) -> Result | None:
+    """The preflight found that the target cannot be used."""
+    if run.record["state"] != "unusable":
+        return None
+    return Result(
+        NO_ANSWER, f"the target could not be used: {_refusal(run)}", lines, advice=of_preflight(run)
+    )
+
+
+def _nothing_judged(_run: Run, lines: Lines) -> Result | None:
+    """No request of the steady stage, and no objective."""
+    if lines:
+        return None
+    return Result(INCONCLUSIVE, "no request of the steady stage can be judged")
+
+
+def _no_answer(run: Run, lines: Lines) -> Result | None:
+    """No request got an answer."""
+    if _is_answered(run):
+        return None
+    text = f"none of {plural(len(run.steady.requests), 'request')} completed"
+    cause = prevailing(run)
+    advice = "" if cause is None else cause.advice
+    return Result(NO_ANSWER, _with_cause(cause, text), lines, (*_stop(run), *_causes(run)), advice)
+
+
+def _failed(run: Run, lines: Lines) -> Result | None:
+    """An objective failed, a stop rule ended the run, or the target does not sustain the rate."""
+    failed = [line for line in lines if line.outcome == FAIL]
+    if not failed:
+        return None
+    decisive = _most_decisive(failed)
     cut = cut_share(run.steady.requests)
-    if outcome == PASS and len(lines) > 1:
-        text = f"{len(lines)} of {len(lines)} objectives met"
-        if cut:
-            text += f", {percent(cut)} of the complete answers were cut"
-        return Result(PASS, text, lines)
-    deciding = [line for line in lines if line.outcome == outcome]
-    decisive = _most_decisive(deciding)
-    lines = (decisive, *(line for line in lines if line is not decisive))
-    text = statement(decisive, cut)
-    if outcome == PASS:
-        return Result(PASS, text, lines)
     cause = _cause_of_failure(run, decisive, cut)
-    if cause is not None and cause.sentence:
-        text = f"{cause.sentence}: {text}"
-    if outcome == INCONCLUSIVE:
-        why = (decisive.why,) if decisive.value else ()
-        return Result(INCONCLUSIVE, text, lines, why, _longer(run, decisive))
-    details, advice = _consequences(run, deciding, decisive, cause)
-    partly = [line for line in lines if line.name == COMPLETE and line.outcome == INCONCLUSIVE]
-    if decisive.name == BACKLOG and partly:
-        text = f"only {partly[0].value} completed, and {text}"
-    return Result(FAIL, text, lines, details, advice)
+    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
+    text = _with_cause(cause, statement(decisive, remarks))
+    completed = run.result(objectives.compute).health
+    if decisive.name == BACKLOG and completed and (completed.judged.value or 1.0) < completed.bound:
+        text = f"only {share(completed.judged.value)} of {plural(completed.judged.n, 'request')} completed, and {text}"
+    details, advice = _consequences(run, failed, decisive, cause)
+    return Result(FAIL, text, _first(decisive, lines), details, advice)
+
+
+def _answered_late(run: Run, lines: Lines) -> Result | None:
+    """In a short run most answers came after the load ended: it shows nothing of what the target sustains."""
+    text = backlog.answers_after_load(run.of_target)
+    return Result(INCONCLUSIVE, text, lines, advice=beyond_answers(run)) if text else None
+
+
+def _inconclusive(run: Run, lines: Lines) -> Result | None:
+    """An objective is inconclusive."""
+    inconclusive = [line for line in lines if line.outcome == INCONCLUSIVE]
+    if not inconclusive:
+        return None
+    decisive = _most_decisive(inconclusive)
+    cut = cut_share(run.steady.requests)
+    cause = _cause_of_failure(run, decisive, cut)
+    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
+    text = _with_cause(cause, statement(decisive, remarks))
+    advice = longer(run, decisive)
+    why = decisive.why
+    if not advice and cause is not None:
+        advice = cause.advice
+        why = why.partition(LONGER)[0]
+    if run.result(load_steps.compute) is not None:
+        why = why.partition(LONGER)[0]
+    details = (why,) if decisive.value and why else ()
+    return Result(INCONCLUSIVE, text, _first(decisive, lines), details, advice)
+
+
+def _completed(run: Run, lines: Lines) -> Result | None:
+    """Without an objective: requests completed, and too few of them to show the default share."""
+    judged = run.result(objectives.compute).health
+    if judged is None or judged.outcome != health.COMPLETED:
+        return None
+    cut = _cut_text(cut_share(run.steady.requests), lines[0])
+    completed = ", ".join([health.completed_text(judged), *cut])
+    text = ", ".join([f"{completed}; {health.not_shown(judged)}", *_not_judged(run)])
+    cause = prevailing(run, schema.COMPLETE)
+    advice = "" if cause is None else cause.advice
+    return Result(COMPLETED, _with_cause(cause, text), lines, tuple(_causes(run)), advice)
+
+
+def _passed(run: Run, lines: Lines) -> Result:
+    """Every objective is met."""
+    cut = cut_share(run.steady.requests)
+    remarks = (*_cut_text(cut, lines[0]), *_not_judged(run))
+    if len(lines) == 1:
+        return Result(PASS, statement(lines[0], remarks), lines)
+    remarks = (*_cut_text(cut), *_not_judged(run))
+    text = ", ".join([f"{len(lines)} of {len(lines)} objectives met", *remarks])
+    return Result(PASS, text, lines)
+
+
+# The first that has an answer is the result.
+RULES: tuple[Rule, ...] = (
+    _unusable,
+    _nothing_judged,
+    _no_answer,
+    _failed,
+    _answered_late,
+    _inconclusive,
+    _completed,
+    _passed,
+)
+
+
+def _with_cause(cause: Cause | None, text: str) -> str:
+    """The text of an outcome behind its cause."""
+    if cause is None or not cause.sentence:
+        return text
+    return f"{cause.sentence}: {text}"
+
+
+def _first(decisive: ObjectiveLine, lines: Lines) -> Lines:
+    """The objectives, the decisive one first."""
+    return (decisive, *(line for line in lines if line is not decisive))
+
+
+def _not_judged(run: Run) -> tuple[str, ...]:
+    """What a reader may take a PASS for, and it is not: a statement about latency without an objective on one."""
+    return () if on_latency(run.record["scenario"]) else ("latency not judged",)
+
+
+def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
+    """How many of the complete answers were cut, behind the share of the complete ones or by itself."""
+    if not cut:
+        return ()
+    if line is not None and line.name == COMPLETE:
+        return (f"{percent(cut)} of them cut",)
+    return (f"{percent(cut)} of the complete answers were cut",)
 
 
 def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
-    """A stop, then complete answers, then the first of the scenario."""
-    for name in (STOPPED, COMPLETE):
+    """A stop, then complete answers, then silence, then the first of the scenario."""
+    for name in (STOPPED, COMPLETE, SILENT):
         for line in lines:
             if line.name == name:
                 return line
@@ -116,9 +232,10 @@ def _consequences(
     """Details of a failed run, and the advice."""
     details: tuple[str, ...] = ()
     advice = ""
-    if {STOPPED, COMPLETE, BACKLOG}.intersection(line.name for line in failed):
+    if OF_ANSWERS.intersection(line.name for line in failed):
         details = (*_stop(run), *_causes(run))
-        advice = find_limit(run)
+    if not {BACKLOG, LOAD_STEP}.isdisjoint(line.name for line in failed):
+        advice = of_growth(run)
     if cause is None:
         return details, advice or _advice_of(run, decisive)
     grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
@@ -136,15 +253,13 @@ def _advice_of(run: Run, line: ObjectiveLine) -> str:
         return REFUSED_ADVICE
     if _figure(line) == "cut":
         return advice_of_cut(is_natural=has_natural(run.record["scenario"]))
-    if _figure(line) in REJECTIONS:
-        return find_limit(run)
-    return ""
+    return of_rejections(run, REJECTIONS[_figure(line)]) if _figure(line) in REJECTIONS else ""
 
 
 def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None:
     """Return why an objective on answers does not pass, where requests failed or were cut."""
     figure = _figure(line)
-    if line.name == STOPPED:
+    if line.name in {STOPPED, SILENT, LOAD_STEP}:
         return prevailing(run)
     if figure not in ERRORS:
         return None
@@ -156,28 +271,31 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
     return prevailing(run, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
 
 
-def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
-    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`.
-
-    `cut`: the share of the complete answers that were cut, for the objective on these.
-    """
+def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
+    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`, remarks before the brackets."""
     if line.name == COMPLETE:
         value = line.value if " of " in line.value else f"{line.value} of the requests"
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
-        if cut:
-            text += f", {percent(cut)} of them cut"
+        text = ", ".join([text, *remarks])
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
-    if line.name == STOPPED:
-        return f"{STOPPED} {line.value}: {line.why}"
-    if line.name == BACKLOG:
-        return f"the target does not sustain this rate: backlog {line.value}"
+    sentences = {
+        STOPPED: f"{STOPPED} {line.value}: {line.why}",
+        SILENT: f"the target is silent {line.value}, to the end of the load",
+        LOAD_STEP: line.why,
+        BACKLOG: f"the target does not sustain this rate: backlog {line.value}",
+    }
+    if line.name in sentences:
+        return sentences[line.name]
     if not line.value:
         return f"{line.name}: {line.why}"
-    return f"{line.name} {line.measured}"
+    text = ", ".join([f"{line.name} {line.value} {line.bound}", *remarks])
+    return f"{text}{line.brackets}"
 
 
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
-    """Those of the scenario, the default one, and a backlog that grows."""
+    """Those of the scenario; the default one where it decides; a stop, a silent target, a backlog; without any of the scenario a
+    step of the load that the target does not sustain.
+    """
     judged = run.result(objectives.compute)
     lines = [objective.line for objective in judged.slo if objective.gate]
     complete = None if judged.health is None else health.line(judged.health)
@@ -186,6 +304,12 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     if run.record["state"] == STOPPED:
         when, _, why = plain(run.record["stopped"], 300).partition(": ")
         lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
+    gone_s = gone_since(run.frames)
+    if gone_s is not None:
+        lines.append(ObjectiveLine(SILENT, FAIL, f"since {figures(gone_s)} s", "to the end"))
+    broken = load_steps.broken(run)
+    if broken and not judged.slo:
+        lines.append(ObjectiveLine(LOAD_STEP, FAIL, "", "", why=broken))
     grows = run.evidence.stability.growth_per_s
     if run.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
@@ -199,6 +323,8 @@ def remarks(run: Run) -> list[str]:
     texts = stability.remarks(run.evidence.stability, run.steady.seconds)
     if record["arrival"] in ARRIVAL:
         texts.append(ARRIVAL[record["arrival"]])
+    if pooled := load_steps.remark(run):
+        texts.append(pooled)
     if n := conservation.found:
         given = any(one.found for one in conservation.workers)
         where = "found in the other folders given" if given else "written after all"
@@ -212,8 +338,12 @@ def remarks(run: Run) -> list[str]:
 
 def measurement(run: Run) -> section.Measurement:
     """Whether the numbers of a run can be used."""
-    worst = max((one.error_ms for one in run.evidence.errors if one.is_used), default=None)
+    used = [error for error in run.evidence.errors if error.is_used]
+    worst = max((error.error_ms - error.polls_ms for error in used), default=None)
     sentence = "" if worst is None else f"client error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
+    polls_ms = max((error.polls_ms for error in used), default=0.0)
+    if polls_ms:
+        sentence += f", turnaround known within {ms(polls_ms)} ms (between two polls)"
     if run.record["dry_run"]:
         sentence = DRY_RUN
     if run.reasons:
@@ -234,44 +364,70 @@ def exit_code(run: Run, answer: Result) -> Exit:
 
 def summary(run: Run) -> Iterator[tuple[str, str]]:
     """What the target did, in a line each: how much it completed, how fast."""
-    rates = run.evidence.throughput
-    done = []
-    h = run.result(objectives.compute).health
-    if h and not h.outcome:  # else it is an objective
-        of = h.complete
-        ends = f"95% CI {share_interval(of.low, of.high)}"
-        done.append(f"{share(of.value)} of {plural(of.n, 'request')} completed ({ends})")
-    if rates.completed_per_s is not None and rates.offered_per_s is not None:
-        at = f"{figures(rates.offered_per_s)}/s offered"
-        done.append(f"{figures(rates.completed_per_s)} requests/s completed at {at}")
-    if rates.output_tokens_per_s is not None:
-        done.append(f"{figures(rates.output_tokens_per_s)} tokens/s")
-    if done:
-        yield "target", ", ".join(done)
-    since = "sent" if run.record["arrival"] == "closed" else "sched"
-    shown = (
-        (f"ttft_{since}", (0.5, 0.95)), ("tpot", (0.5,)), (f"e2e_{since}", (0.95,)), ("join_sched", (0.5, 0.95)),
-        ("turnaround", (0.5,)),
-    )  # fmt: skip
-    rows = {row.metric.name: row for row in run.evidence.latency if row.view == OFFERED and row.n}
-    parts = []
-    for name, ps in shown:
-        found = [quantile(q) for q in rows[name].quantiles if q.p in ps] if name in rows else []
-        found = [q for q in found if q["value_is"] != TOO_FEW]
-        if found:
-            unit = " ms" if found[-1]["value_is"] == VALUE else ""
-            values = "  ".join(f"{q['label']} {value_text(q)}" for q in found)
-            parts.append(f"{name.split('_')[0]} {values}{unit}")
-    if parts:
-        yield "latency", " | ".join(parts)
-    known = (f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision)
+    if rates := ", ".join(_rates(run)):
+        yield "target", rates
+    if latency := " | ".join(_latencies(run)):
+        pooled = f" ({load_steps.POOLED})" if run.result(load_steps.compute) else ""
+        yield "latency", latency + pooled
+    if found := ", ".join(_violations(run)):
+        yield "finds", f"smallest violation that fails 4 of 5 such runs: {found}"
+    known = [f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision]
     yield from (("precision", text) for text in (*known, looked(run.record)) if text)
-    if run.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
-        yield from (
-            ("steady", text) for text in stability.remarks(run.evidence.stability, run.steady.seconds)
-        )
+    # A backlog is the result.
+    texts = stability.remarks(run.evidence.stability, run.steady.seconds, names_backlog=False)
+    yield from (("steady", text) for text in texts)
     if run.record["arrival"] in ARRIVAL:
         yield "arrival", ARRIVAL[run.record["arrival"]]
+
+
+def _violations(run: Run) -> Iterator[str]:
+    """The smallest violation of each objective that the run would have found."""
+    lines = [line for line in run.result(objective_lines) if line.finds and line.outcome != FAIL]
+    for line in lines[:SHOWN_FINDS]:
+        yield f"{line.name} {line.finds}"
+    if len(lines) > SHOWN_FINDS:
+        yield f"and {len(lines) - SHOWN_FINDS} more"
+
+
+def _rates(run: Run) -> Iterator[str]:
+    """How much completed; a rate of 0 is left out: everything ended after the steady stage."""
+    rates = run.evidence.throughput
+    target = run.result(objectives.compute).health
+    if target and not target.outcome:  # else it is an objective
+        complete = target.complete
+        interval = f"95% CI {share_interval(complete.low, complete.high)}"
+        yield f"{share(complete.value)} of {plural(complete.n, 'request')} completed ({interval})"
+    if rates.completed_per_s and rates.offered_per_s is not None:
+        offered = f"{figures(rates.offered_per_s)}/s offered"
+        if rates.completed_per_s > rates.offered_per_s:
+            offered += " (some of them in the warm-up)"
+        yield f"{figures(rates.completed_per_s)} requests/s completed at {offered}"
+    if rates.output_tokens_per_s:
+        yield f"{figures(rates.output_tokens_per_s)} tokens/s"
+
+
+def _latencies(run: Run) -> Iterator[str]:
+    """The percentiles that a reader looks for first."""
+    since = "sent" if run.record["arrival"] == "closed" else "sched"
+    shown = {
+        f"ttft_{since}": (0.5, 0.95),
+        "tpot": (0.5,),
+        f"e2e_{since}": (0.95,),
+        "join_sched": (0.5, 0.95),
+        "turnaround": (0.5,),
+    }
+    rows = {row.metric.name: row for row in run.evidence.latency if row.view == OFFERED and row.n}
+    for name, ps in shown.items():
+        if name not in rows:
+            continue
+        known = [quantile(one) for one in rows[name].quantiles if one.p in ps]
+        known = [one for one in known if one["value_is"] != TOO_FEW]
+        if not known:
+            continue
+        unit = " ms" if known[-1]["value_is"] == VALUE else ""
+        values = "  ".join(f"{one['label']} {value_text(one)}" for one in known)
+        doubt = f" ({HIDDEN_TOKENS})" if known[0]["mark"] == HIDDEN_TOKENS else ""
+        yield f"{name.split('_')[0]} {values}{unit}{doubt}"
 
 
 def _is_answered(run: Run) -> bool:
@@ -332,16 +488,3 @@ def _oldest(run: Run, label: str) -> str:
         return ""
     first = requests.loc[requests["ended"] == schema.CENSORED, "scheduled_at_ns"].min()
     return f" (the first for {figures((record['ended_at_ns'] - record['start_at_ns'] - first) / 1e9)} s)"
-
-
-def _longer(run: Run, line: ObjectiveLine) -> str:
-    """What decides an objective on a percentile that had too few requests."""
-    scenario = run.record["scenario"]
-    seconds = number(table(scenario, "stages").get("duration_s"))
-    one = next((one for one in run.result(objectives.compute).slo if one.line is line), None)
-    if one and one.precision:
-        return ""
-    has_plan = table(scenario, "arrival").get("process") != "tasks"
-    if not (has_plan and seconds and one and one.p and 0 < one.n < n_min(one.p)):
-        return "" if line.value and "run longer" in line.why else "run longer"  # once is enough
-    return f"run longer: --duration {10 * math.ceil(seconds * n_min(one.p) / one.n / 10 * 1.05)}s"

@@ -1,23 +1,28 @@
 """The cost of prompt tokens in TTFT, and of context and concurrent answers in TPOT.
 
-Of the steady stage without slow readers, quantile regression with intervals by the stationary bootstrap, of at most MOST
-values, evenly over the stage:
+Rank regression (stats/rank_regression.py) over the steady stage without slow readers, of at most MOST values, evenly over it:
 
-    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
-    TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it
+    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent
+    TPOT = a + k context / 1,000 + s answers that arrive at the same time
 
-At p50. All effects of a report are one family (Holm): `value` is None where an effect does not survive at 5%.
+All effects of a report are one family (Holm): `value` is None where an effect does not survive at 5%.
 
 TTFT is since sent, of every answered call. TPOT is of gaps between chunks, for each of their tokens: of a whole answer it
 depends on the length, since a short answer that meets one foreign prompt has it in few gaps. What stands beside a gap is of
-its beginning. Context is the prompt and the answer before the gap; the tokens before it are a column of their own, since
-gaps change as an answer goes on for other reasons. Models differ by a constant, and what the answers beside it hold more than
-their mean is a column too: slow times have more arrivals, so that short answers meet more of it.
+its beginning. Context is the prompt and the answer before the gap.
 
-Not estimated, and named: a column without variation, or that follows from the others; all of them where the latency itself
-has none; a slope whose sign turns when the length of the answer enters; a slope below 0, since no load makes a target
-faster, so that something else came with it. Two columns whose correlation is beyond TOGETHER are named: their effects
-cannot be separated.
+Columns beside them, which are not reported: slow changes over the stage (cosines), the traffic table, target, model, worker and
+tags, and the length of the answer; of a gap also the tokens before it, since gaps change as an answer goes on, and what the
+answers beside it hold more than their mean: slow times have more arrivals, so that short answers meet more of it. Calls of
+one session, or of one prompt of a file, are alike: they are a group.
+
+Slow answers stay in flight, so that calls in flight follow the latency as much as it follows them. Their effect is that of
+the calls which arrivals bring about: the number to be expected from when requests were due, at the latencies of the whole
+run. In a closed loop, and where arrivals hardly vary, nothing is left of it. Effects of tokens stand beside the number itself.
+
+Not estimated, and named: a column without variation, or with little but what follows from the columns beside it; all of
+them where the latency itself has none; a slope below 0, since no load makes a target faster, so that something else came
+with it; two columns whose correlation is beyond TOGETHER.
 
 How many calls were concurrent with one: when it was sent, and when it was decoded.
 
@@ -39,45 +44,49 @@ from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.estimate import holm
-from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
+from tailgauge_analysis.stats.quantile_regression import independent
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints
+from tailgauge_analysis.stats.rank_regression import shifts
 from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Value
 
-P = 0.5
 ALPHA = 0.05
-TOGETHER = 0.9  # correlation of two columns
-MOST = 2000  # values of a regression
-REPS = 200
+TOGETHER = 0.9  # correlation of two columns, or of one with all that stands beside it
+BY_ARRIVALS = 0.3  # correlation of calls in flight with those to be expected from arrivals
+MOST = 2000  # values, of other sections
+MOST_VALUES = 4000  # of a regression
 POINTS = 400
 EACH = 20  # answers that must lie apart from as many others in a column
-ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer has no variation
+WAVES = 12  # half waves of the fastest change over the stage that no effect is made of
+VALUES_OF_WAVE = 50
+LEVELS = 20  # of a column of names
+GRID = 1 << 16  # steps of a run's time in which arrivals are counted
+ALIKE = {"tokens": 50.0, "calls": 1.0}  # a column whose values lie closer has no variation
 ALIKE_MS = 0.01  # nor has a latency
 OF_MEAN = 0.05
 UNCACHED = "uncached_tokens"
 CACHED = "cached_tokens"
 IN_FLIGHT = "in_flight"
-CONNECTION = "new_connection"
 CONTEXT = "context_tokens"
 NEIGHBOURS = "arriving"
 UNITS = {  # title, name, scale
     UNCACHED: ("ms per 1,000 uncached prompt tokens", "uncached prompt tokens", "tokens"),
     CACHED: ("ms per 1,000 cached prompt tokens", "cached prompt tokens", "tokens"),
     IN_FLIGHT: ("ms per call in flight when sent", "calls in flight", "calls"),
-    CONNECTION: ("ms for a new connection", "new connection", "new"),
     CONTEXT: ("ms per output token and 1,000 tokens of context", "context", "tokens"),
     NEIGHBOURS: ("ms per output token and concurrent answer", "concurrent answers", "calls"),
 }
+FACTORS = ("traffic", "target", "asked_model", "worker", "tags")
 NO_EFFECT = "no effect seen"
+NO_VARIATION = "no variation in this run"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    """A coefficient at p50, in ms, with its 95% interval; no value where it does not survive in the family."""
+    """The shift of a latency in ms with its 95% interval; no value where it does not survive in the family."""
 
     name: str
     value: float | None
@@ -86,36 +95,20 @@ class Slope:
     mark: str
     p_value: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether its interval is on one side of 0."""
-        return self.low > 0 or self.high < 0
-
-
-def significant(regressions: Sequence[Sequence[Slope]]) -> list[tuple[Slope, ...]]:
-    """Return the slopes of each regression, without a value where one does not survive among all of them."""
-    p_values = [slope.p_value for slopes in regressions for slope in slopes]
-    adjusted = iter(holm(p_values))
-    family = []
-    for slopes in regressions:
-        judged = []
-        for slope in slopes:
-            survives = next(adjusted) <= ALPHA
-            judged.append(slope if survives else replace(slope, value=None))
-        family.append(tuple(judged))
-    return family
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0; `together`: pairs of
-    columns that cannot be separated. `why`: the reason without slopes. Points for the figure: x, y in ms.
+    """One regression. `left_out`: columns without variation; `dependent`: with little but what follows from other columns;
+    `by_latency`: counts that follow the latency; `confounded`: below 0; `together`: pairs of columns that cannot be separated.
+    `why`: the reason without slopes. Points for the figure: x, y in ms.
     """
 
     of: str
     n: int
     slopes: tuple[Slope, ...] = ()
     left_out: tuple[str, ...] = ()
+    dependent: tuple[str, ...] = ()
+    by_latency: tuple[str, ...] = ()
     confounded: tuple[str, ...] = ()
     together: tuple[tuple[str, str], ...] = ()
     why: str
@@ -124,62 +117,110 @@ class Regression:
     y: Floats = field(metadata=UNPUBLISHED)
 
 
+def significant(regressions: Sequence[Regression]) -> list[Regression]:
+    """Judge all effects as one family: without a value where one does not survive, confounded where one is below 0."""
+    p_values = [slope.p_value for regression in regressions for slope in regression.slopes]
+    adjusted = iter(holm(p_values))
+    family = []
+    for regression in regressions:
+        judged = []
+        confounded = []
+        for slope in regression.slopes:
+            survives = next(adjusted) <= ALPHA
+            if survives and slope.high < 0:
+                confounded.append(slope.name)
+            else:
+                judged.append(slope if survives else replace(slope, value=None))
+        family.append(replace(regression, slopes=tuple(judged), confounded=tuple(confounded)))
+    return family
+
+
 def compute(run: Run) -> list[Regression]:
     """Estimate all effects of a report; one that does not survive among them has no value."""
-    unsure_calls = run.calls_between
-    regressions = fitted(run.frames.attempts, run.of_target, unsure_calls)
-    family = significant([regression.slopes for regression in regressions])
-    return [replace(one, slopes=slopes) for one, slopes in zip(regressions, family, strict=True)]
+    is_open = run.record["arrival"] != "closed"
+    arrivals = arrivals_ns(run.frames.attempts) if is_open else np.empty(0)
+    return significant(fitted(run.frames.attempts, run.of_target, arrivals, run.calls_between))
 
 
-def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[Regression]:
+def arrivals_ns(attempts: pd.DataFrame) -> Floats:
+    """When the requests and sessions of an open loop were due that were sent; later turns follow answers."""
+    is_first = (attempts["leg"] == 0) & (attempts["attempt"] == 0)
+    is_first &= (attempts["request_id"] % schema.TURNS == 0) & (attempts["stage"] != schema.PREFLIGHT)
+    due: Floats = attempts.loc[is_first, "scheduled_at_ns"].to_numpy(np.float64)
+    return np.sort(due)
+
+
+def fitted(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float = 0.0) -> list[Regression]:
     """Regressions of TTFT and TPOT; `run` are all attempts. `unsure_calls`: within how many the calls in flight over all workers are
-    known.
+    known. `arrivals`: when requests were due, none in a closed loop.
     """
-    return [_ttft(run, stage.attempts, unsure_calls), _tpot(run, stage)]
+    return [_ttft(run, stage, arrivals, unsure_calls), _tpot(run, stage, arrivals)]
 
 
-def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regression:
+def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float) -> Regression:
+    calls = stage.attempts
     good = calls[calls["ended"].isin(schema.COMPLETE) & calls["reader_paused_ns"].isna()]
     good = good.dropna(subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"])
-    of = evenly(good.sort_values("sent_at_ns", kind="stable"))
-    sent = of["sent_at_ns"].to_numpy(np.float64)
-    uncached, cached = (tokens.to_numpy(np.float64) for tokens in prompt_tokens(of))
-    y = (of["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6
-    columns = {
-        UNCACHED: uncached,
-        CACHED: cached,
-        IN_FLIGHT: open_at(run, sent),
-        CONNECTION: of["connection_is_new"].to_numpy(np.float64),
+    rows = evenly(good.sort_values("sent_at_ns", kind="stable"), MOST_VALUES)
+    sent = rows["sent_at_ns"].to_numpy(np.float64)
+    uncached, cached = prompt_tokens(rows)
+    columns: dict[str, Floats] = {
+        UNCACHED: np.asarray(uncached, np.float64),
+        CACHED: np.asarray(cached, np.float64),
     }
-    output = of["output_tokens"].to_numpy(np.float64)
-    unsure = {IN_FLIGHT: 2 * unsure_calls}
-    others = _models(of)
-    return regress("ttft_sent", columns, y, against=UNCACHED, unsure=unsure, others=others, length=output)
+    others = {**_waves(len(rows)), **_factors(rows, stage.requests)}
+    others["length"] = rows["output_tokens"].to_numpy(np.float64)
+    load = Load(
+        name=IN_FLIGHT,
+        actual=open_at(run, sent),
+        expected=expected_open(run, sent, arrivals),
+        unsure=2 * unsure_calls,
+    )
+    return regress(
+        "ttft_sent",
+        columns,
+        (rows["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6,
+        against=UNCACHED,
+        load=load,
+        others=others,
+        groups=_groups(rows, stage.requests),
+    )
 
 
-def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
-    of, y, at, place = _gaps(stage)
+def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
+    rows, y, at, place = _gaps(stage)
     answer = ["request_id", "answer_leg", "answer_attempt"]
     key = list(CALL)
-    theirs = run[run["request_id"].isin(of["request_id"])].drop_duplicates(key)
-    calls = of.merge(theirs, "left", left_on=answer, right_on=key, suffixes=("", "_of_call"))
+    theirs = run[run["request_id"].isin(rows["request_id"])].drop_duplicates(key)
+    calls = rows[answer].merge(theirs, "left", left_on=answer, right_on=key, suffixes=("_of_answer", ""))
+    calls["request_id"] = rows["request_id"].to_numpy()
     prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
-    tokens, output = (calls[name].to_numpy(np.float64) for name in ("pace_tokens", "output_tokens"))
-    before = place * (tokens - 1) / (calls["pace_chunks"].to_numpy(np.float64) - 1) + 1
+    tokens = rows["pace_tokens"].to_numpy(np.float64)
+    output = rows["output_tokens"].to_numpy(np.float64)
+    before = place * (tokens - 1) / (rows["pace_chunks"].to_numpy(np.float64) - 1) + 1
     arriving = open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns")
-    columns = {CONTEXT: prompt + output - tokens + before, NEIGHBOURS: arriving}
-    beside = context_at(run, at + 1) - columns[CONTEXT]
-    known = np.isfinite(prompt + before + beside)  # a damaged row has times that cannot be
+    context = prompt + output - tokens + before
+    beside = context_at(run, at + 1) - context
+    known = np.isfinite(context + beside)  # a damaged row has times that cannot be
     mean = beside[known].sum() / max(1.0, float((arriving - 1)[known].sum()))
-    beside = (beside - mean * (arriving - 1)) / 1000
-    others = {"before": before, "beside": beside, **_models(calls)}
-    columns, others = ({name: values[known] for name, values in some.items()} for some in (columns, others))
-    return regress("tpot", columns, y[known], against=NEIGHBOURS, others=others, length=output[known])
+    others = {"before": before, "beside": (beside - mean * (arriving - 1)) / 1000, "length": output}
+    others = {name: values[known] for name, values in others.items()}
+    calls = calls[known]
+    others |= _waves(len(calls)) | _factors(calls, stage.requests)
+    expected = expected_open(run, at[known], arrivals, "first_content_at_ns", "last_content_at_ns")
+    return regress(
+        "tpot",
+        {CONTEXT: context[known]},
+        y[known],
+        against=NEIGHBOURS,
+        load=Load(name=NEIGHBOURS, actual=arriving[known], expected=expected),
+        others=others,
+        groups=_groups(calls, stage.requests),
+    )
 
 
 def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
-    """At most MOST gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
+    """At most MOST_VALUES gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
     requests = stage.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
     paced = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
@@ -187,7 +228,9 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     gaps = stage.gap_counts
     counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
     ends = np.cumsum(counted)
-    some = np.unique(np.linspace(0, max(0, counted.sum() - 1), min(MOST, counted.sum())).astype(np.int64))
+    some = np.unique(
+        np.linspace(0, max(0, counted.sum() - 1), min(MOST_VALUES, counted.sum())).astype(np.int64)
+    )
     row = np.searchsorted(ends, some, "right")
     place = some - (ends - counted)[row]
     begin = (np.cumsum(gaps) - gaps + skip)[row]
@@ -200,15 +243,78 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     return of.iloc[order], y[order], at[order], place[order]
 
 
-def _models(of: pd.DataFrame) -> dict[str, Floats]:
-    """A column for each model of each target but the first."""
-    codes = of.groupby(["target", "asked_model"], observed=True, dropna=False).ngroup().to_numpy(np.int64)
-    return {f"model {i}": (codes == i).astype(np.float64) for i in np.unique(codes)[1:]}
+def _waves(rows: int) -> dict[str, Floats]:
+    """Return columns that change slowly over the stage."""
+    place = (np.arange(rows) + 0.5) / max(1, rows)
+    return {f"wave {k}": np.cos(np.pi * k * place) for k in range(1, min(WAVES, rows // VALUES_OF_WAVE) + 1)}
 
 
-def evenly(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most MOST of them, evenly over the stage."""
-    return rows if len(rows) <= MOST else rows.iloc[np.linspace(0, len(rows) - 1, MOST).astype(int)]
+def _factors(calls: pd.DataFrame, requests: pd.DataFrame) -> dict[str, Floats]:
+    """Return a column for each name but the most frequent of each factor."""
+    of_request = requests.set_index("request_id")
+    columns: dict[str, Floats] = {}
+    for factor in FACTORS:
+        if factor in calls:
+            names = calls[factor]
+        elif factor in of_request:
+            names = calls["request_id"].map(of_request[factor])
+        else:
+            continue
+        codes = pd.factorize(names)[0]
+        frequent = np.argsort(-np.bincount(codes + 1), kind="stable")[:LEVELS] - 1
+        for code in frequent[1:]:
+            columns[f"{factor} {code}"] = (codes == code).astype(np.float64)
+    return columns
+
+
+def _groups(calls: pd.DataFrame, requests: pd.DataFrame) -> list[Ints]:
+    """Return the groups of calls that are alike: a session or a user, and a prompt of a file."""
+    sessions = calls["request_id"].to_numpy(np.int64) // schema.TURNS
+    listed = [pd.factorize(sessions)[0]]
+    if "name" in requests:
+        names = pd.factorize(calls["request_id"].map(requests.set_index("request_id")["name"]))[0]
+        alone = np.flatnonzero(names < 0)
+        names[alone] = names.max(initial=-1) + 1 + np.arange(len(alone))
+        listed.append(names)
+    return [groups for groups in listed if len(groups) and groups.max() + 1 < len(groups)]
+
+
+def _remainders(columns: Sequence[Floats], others: Sequence[Floats]) -> Floats:
+    """Return the columns less what the others and a constant say of them, one a row."""
+    rows = np.stack([values - values.mean() for values in columns])
+    if not others:
+        return rows
+    beside = np.stack([values - values.mean() for values in others], axis=1)
+    beside = beside / np.maximum(np.abs(beside).max(axis=0), 1e-300)
+    fit = np.linalg.lstsq(beside, rows.T, rcond=None)[0]
+    remainder: Floats = rows - (beside @ fit).T
+    return remainder
+
+
+def evenly(rows: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
+    """At most so many of them, evenly over the stage."""
+    return rows if len(rows) <= most else rows.iloc[np.linspace(0, len(rows) - 1, most).astype(int)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How many calls there were beside each value, and how many arrivals led to expect; `unsure`: within how many they are known."""
+
+    name: str
+    actual: Floats
+    expected: Floats
+    unsure: float = 0.0
+
+    def by_arrivals(self, others: Sequence[Floats]) -> Floats | None:
+        """Return the part that arrivals bring about; None where it is small."""
+        if not np.ptp(self.expected):
+            return None
+        ours, theirs = _remainders([self.actual, self.expected], others)
+        together = float(ours @ theirs)
+        if together <= BY_ARRIVALS * float(np.linalg.norm(ours) * np.linalg.norm(theirs)):
+            return None
+        part: Floats = self.expected * (together / float(theirs @ theirs))
+        return part
 
 
 def regress(
@@ -217,76 +323,96 @@ def regress(
     y: Floats,
     *,
     against: str,
-    unsure: Mapping[str, float] | None = None,
+    load: Load | None = None,
     others: Mapping[str, Floats] | None = None,
-    length: Floats | None = None,
+    groups: Sequence[Ints] = (),
 ) -> Regression:
-    """The slopes of y on those columns that vary enough, and more than by what they are `unsure`, beside `others`, which are not
-    reported; `length`: tokens of each answer.
-    """
-    blur = unsure or {}
-    varied = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
-    scaled = {n: values / 1000 if UNITS[n][2] == "tokens" else values for n, values in varied.items()}
-    design = independent({"": np.ones(len(y)), **(others or {}), **scaled})
-    left_out = tuple(name for name in columns if name not in design)
+    """The slopes of y on those columns that vary enough, and on the load, beside `others`, which are not reported."""
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
-    unknown = Regression(
+    counts = {} if load is None else {load.name: load.actual}
+    given = {**columns, **counts}
+    unsure = {} if load is None else {load.name: load.unsure}
+    varied = {name: values for name, values in given.items() if _varies(name, values, unsure.get(name, 0.0))}
+    found = Regression(
         of=of,
         n=len(y),
-        left_out=tuple(columns),
-        why=_why(y, len(left_out) < len(columns)),
+        left_out=tuple(name for name in given if name not in varied),
+        why=_why(y) or ("" if varied else NO_VARIATION),
         against=against,
-        x=columns[against][few],
+        x=given[against][few],
         y=y[few],
     )
-    if unknown.why:
-        return unknown
-    x = np.stack(list(design.values()), axis=1)
-    longer = design if length is None else independent({**design, "length": length})
-    with_length = fit(np.stack(list(longer.values()), axis=1), y, P)
-    deviations, freedom = errors(x, y, P, REPS)
-    half = student(freedom) * deviations
-    slopes: list[Slope] = []
-    confounded: list[str] = []
-    for name, value, error, width, again in zip(
-        design, fit(x, y, P), deviations, half, with_length, strict=False
-    ):
-        if name not in columns:
+    if found.why:
+        return found
+    beside = list(independent({"": np.ones(len(y)), **(others or {})}).values())[1:]
+    found = replace(found, together=_together(varied, beside))
+    varied = {name: values for name, values in varied.items() if name not in sum(found.together, ())}
+    scaled = {name: varied[name] / _scale(name) for name in columns if name in varied}
+    found = _estimated(found, scaled, [*beside, *counts.values()], y, groups)
+    if load is None or load.name not in varied:
+        return found
+    part = load.by_arrivals(beside)
+    if part is None:
+        return replace(found, by_latency=(load.name,))
+    tokens = [scaled[name] for name in scaled if name not in found.dependent]
+    return _estimated(found, {load.name: part}, [*beside, *tokens], y, groups)
+
+
+def _scale(name: str) -> float:
+    """Return how many units an effect is of."""
+    return 1000.0 if UNITS[name][2] == "tokens" else 1.0
+
+
+def _estimated(
+    found: Regression,
+    columns: Mapping[str, Floats],
+    beside: Sequence[Floats],
+    y: Floats,
+    groups: Sequence[Ints],
+) -> Regression:
+    """Return the regression with the slopes of these columns too."""
+    if not columns:
+        return found
+    other_columns = {str(place): values for place, values in enumerate(beside)}
+    others = list(independent({"": np.ones(len(y)), **other_columns}).values())[1:]
+    remainder = dict(zip(columns, _remainders(list(columns.values()), others), strict=True))
+    share = 1 - TOGETHER**2
+    dependent = [name for name in columns if remainder[name].var() < share * columns[name].var()]
+    names = [name for name in columns if name not in dependent]
+    slopes = list(found.slopes)
+    estimated = shifts([columns[name] for name in names], others, y, groups) if names else []
+    for name, shift in zip(names, estimated, strict=True):
+        if shift is None:
+            dependent.append(name)
             continue
+        is_few = _smaller(columns[name]) / 2 < BEYOND
         slope = Slope(
             name=name,
-            value=float(value),
-            low=float(value - width),
-            high=float(value + width),
-            mark=UNRELIABLE if _smaller(columns[name]) * (1 - P) < BEYOND else "",
-            p_value=2 * student_beyond(abs(value) / max(error, 1e-300), freedom) if value else 1.0,
+            value=shift.value,
+            low=shift.low,
+            high=shift.high,
+            mark=UNRELIABLE if is_few else "",
+            p_value=shift.p_value,
         )
-        if slope.excludes_zero and (value < 0 or again * value < 0):
-            confounded.append(name)
-        else:
-            slopes.append(slope)
-    return replace(
-        unknown,
-        slopes=tuple(slopes),
-        left_out=left_out,
-        confounded=tuple(confounded),
-        together=_together({name: design[name] for name in columns if name in design}),
-    )
+        slopes.append(slope)
+    return replace(found, slopes=tuple(slopes), dependent=(*found.dependent, *dependent))
 
 
-def _together(columns: Mapping[str, Floats]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of columns that rise and fall together."""
+def _together(columns: Mapping[str, Floats], beside: Sequence[Floats]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of columns that rise and fall together, but for what the others say of them."""
+    remainder = dict(zip(columns, _remainders(list(columns.values()), beside), strict=True))
     correlated = []
     for first, second in combinations(columns, 2):
-        if abs(np.corrcoef(columns[first], columns[second])[0, 1]) > TOGETHER:
+        size = float(np.linalg.norm(remainder[first]) * np.linalg.norm(remainder[second]))
+        if abs(float(remainder[first] @ remainder[second])) > TOGETHER * max(size, 1e-300):
             correlated.append((first, second))
     return tuple(correlated)
 
 
-def _why(y: Floats, some: bool) -> str:
+def _why(y: Floats) -> str:
     if len(y) < 2 * EACH:
         return f"{len(y)} answers with usage, {2 * EACH} needed"
-    return "" if some and _spread(y) > ALIKE_MS else "no variation in this run"
+    return "" if _spread(y) > ALIKE_MS else NO_VARIATION
 
 
 def _spread(values: Floats) -> float:
@@ -325,6 +451,34 @@ def open_at(
     begun = np.sort(attempts[since].dropna().to_numpy(np.float64))
     over = np.sort(attempts.loc[attempts[since].notna(), until].dropna().to_numpy(np.float64))
     return np.subtract(np.searchsorted(begun, at_ns), np.searchsorted(over, at_ns, "right"), dtype=np.float64)
+
+
+def expected_open(
+    attempts: pd.DataFrame,
+    at_ns: Floats,
+    arrivals: Floats,
+    since: str = "sent_at_ns",
+    until: str = "ended_at_ns",
+) -> Floats:
+    """Calls that arrivals lead to expect at each time, were each as long as the others of the run; times on a grid.
+
+    In calls per arrival: `_by_arrivals` scales it. Empty arrivals leave 0.
+    """
+    spans = attempts[["scheduled_at_ns", since, until]].dropna().to_numpy(np.float64)
+    if not len(arrivals) or not len(spans) or not len(at_ns):
+        return np.zeros(len(at_ns))
+    begin = min(float(arrivals[0]), float(at_ns.min()))
+    step = max(1.0, (max(float(arrivals[-1]), float(at_ns.max())) - begin) / (GRID - 1))
+    arrived = np.bincount(((arrivals - begin) / step).astype(np.int64), minlength=GRID)
+    change = np.zeros(GRID)
+    for column, sign in ((1, 1.0), (2, -1.0)):
+        after = np.maximum(spans[:, column] - spans[:, 0], 0.0) / step
+        change += sign * np.bincount(np.minimum(after, GRID - 1).astype(np.int64), minlength=GRID)
+    is_open = np.cumsum(change) / len(spans)
+    both = np.fft.rfft(arrived, 2 * GRID) * np.fft.rfft(is_open, 2 * GRID)
+    expected: Floats = np.fft.irfft(both)[:GRID]
+    place: Ints = ((at_ns - begin) / step).astype(np.int64)
+    return expected[np.maximum(place - 1, 0)]
 
 
 def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:

@@ -28,6 +28,8 @@ KEY = ""
 STALL_MS = 1000.0
 STALL_TIMES = 10.0
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
+MARKED = "TPOT is marked: it may be too low. Time per chunk does not depend on token counts."
+BILLED = "Output tokens/s counts billed tokens, those that were never streamed among them."
 COLLECTED = "Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown."
 
 
@@ -55,6 +57,10 @@ class Streaming:
     tpot_missing: Json
     """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
     gaps_ns: Floats = field(metadata=UNPUBLISHED)
+    ambiguous: str = field(metadata=UNPUBLISHED)
+    """why tokens per chunk may be tokens that were never streamed; empty where they are not"""
+    hidden: int = field(metadata=UNPUBLISHED)
+    """answers whose usage counts tokens that were never streamed"""
 
 
 def compute(run: Run) -> Streaming:
@@ -62,6 +68,8 @@ def compute(run: Run) -> Streaming:
     of_target = run.of_target
     return Streaming(
         streams=streams(of_target),
+        ambiguous=pace.ambiguous(of_target.requests),
+        hidden=int((of_target.requests["pace_missing"] == pace.HIDDEN).sum()),
         tpot_missing=pace.missing(of_target.requests),
         gaps_ns=of_target.gaps_ns,
     )
@@ -72,14 +80,20 @@ def section(streaming: Streaming) -> Section | None:
     found = streaming.streams
     tpot_missing = streaming.tpot_missing
     facts = _facts(found)
-    missing = (tpot_missing["sentence"],) if tpot_missing["sentence"] else ()
-    if not facts and not missing:
+    notes = []
+    if tpot_missing["sentence"]:
+        notes.append(tpot_missing["sentence"])
+    if streaming.ambiguous:
+        notes.append(f"{streaming.ambiguous[0].upper()}{streaming.ambiguous[1:]}. {MARKED}")
+    if streaming.hidden:
+        notes.append(BILLED)
+    if not facts and not notes:
         return None
     answer = ""
     if (found.buffered_share or 0) > BUFFERED:
         answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
     drawn = tuple(_gaps(streaming.gaps_ns))
-    return Section("streaming", "Streaming", answer, tuple(facts), figures=drawn, notes=missing)
+    return Section("streaming", "Streaming", answer, tuple(facts), figures=drawn, notes=tuple(notes))
 
 
 def _facts(found: Streams) -> list[tuple[str, str]]:
@@ -125,7 +139,7 @@ def streams(of_target: Steady) -> Streams:
     answers = int(flowed.sum())
     return Streams(
         answers=answers,
-        tokens_per_chunk_p50=_quantile(coalescing(requests), 0.5),
+        tokens_per_chunk_p50=_quantile(pace.tokens_per_chunk(requests), 0.5),
         buffered=int(is_buffered.sum()),
         buffered_share=float(is_buffered[flowed].mean()) if answers else None,
         stalls=stalled_gaps,
@@ -145,13 +159,6 @@ def _rate(stage: Steady, p: float) -> float | None:
 def _quantile(values: Floats, p: float) -> float | None:
     known = np.sort(values[~np.isnan(values)])
     return float(known[rank(len(known), p) - 1]) if len(known) else None
-
-
-def coalescing(requests: pd.DataFrame) -> Floats:
-    """Tokens per chunk of each answer; NaN if unknown."""
-    known = requests["pace_missing"].isna() | requests["buffered"]
-    tokens = requests["pace_tokens"].where(known & (requests["pace_chunks"] > 0))
-    return (tokens / requests["pace_chunks"]).to_numpy(np.float64)
 
 
 def stalls(gaps_ms: Floats, of: Ints) -> Mask:

@@ -16,6 +16,7 @@ import pandas as pd
 from tailgauge.protocol_violations import DAMAGES
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
+from tailgauge_analysis.metrics.latency import within_polls
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table, values_text
@@ -37,6 +38,7 @@ LOST = {404: "lost (404)", 410: "dropped (410)"}
 COMPUTED = (
     "The time to resume: from a cut to the first content that had not come before. Failures, and jobs that were given up, count as slower than any.",
     "A wasted poll brought no news of its job.",
+    "A job ended between two polls: an interval of the turnaround begins where its jobs can have ended at the earliest.",
 )
 _NEVER = float("inf")
 _CUT = (schema.CANCELLED, schema.TRUNCATED)
@@ -134,6 +136,10 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
     ok = requests["ended"].isin(schema.COMPLETE)
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
     times = quantiles(np.where(ok, took, _NEVER), PS)
+    if "ended_low_at_ns" in requests:
+        early = requests["ended_low_at_ns"].fillna(requests["ended_at_ns"]) - requests["scheduled_at_ns"]
+        earliest = np.where(ok, early.to_numpy(np.float64) / NS_PER_MS, _NEVER)
+        times = list(within_polls(times, quantiles(earliest, PS)))
     return Transport(
         traffic=name,
         kind=JOBS,

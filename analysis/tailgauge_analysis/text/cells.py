@@ -22,8 +22,8 @@ def quantile_cell(q: Quantile) -> Value:
 
 def share_cell(of: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
-    few = f"few bursts ({of.episodes:,})" if of.mark else ""
-    return Value(share(of.value), share_range(of.low, of.high) if of.low is not None else "", few)
+    mark = f"few bursts ({of.episodes:,})" if of.mark == FEW_EPISODES else of.mark
+    return Value(share(of.value), share_range(of.low, of.high) if of.low is not None else "", mark)
 
 
 def with_interval(cell: Value, unit: str = "") -> str:

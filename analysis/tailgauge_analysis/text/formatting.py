@@ -59,12 +59,21 @@ def share_range(low: float | None, high: float | None) -> str:
     low, high = min(low, high), max(low, high)
     fewest, most = sorted((_decimals(low), _decimals(high)))
     if fewest and most - fewest > 1:
-        return f"{share(low)} – {share(high)}"
+        return f"{_end(low)} – {_end(high)}"
     for decimals in range(most, 12):
         ends = f"{low:.{decimals}%}", f"{high:.{decimals}%}"
         if ends[0] != ends[1]:
             return " – ".join(ends)
-    return share(low)
+    return _end(low)
+
+
+def _end(value: float) -> str:
+    """An end of an interval: with as many decimals as tell it from none and all."""
+    for decimals in range(_decimals(value), 12):
+        text = f"{value:.{decimals}%}"
+        if value in {0.0, 1.0} or float(text[:-1]) not in {0.0, 100.0}:
+            return text
+    return share(value)
 
 
 def _decimals(value: float) -> int:
@@ -76,6 +85,13 @@ def clock(seconds: float) -> str:
     """A point of the run clock: 00:12, 1:02:03."""
     hours, rest = divmod(max(0, math.floor(seconds)), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def between(from_s: float, to_s: float) -> str:
+    """`from 00:17 to 00:21`, or `at 00:17` of what is shorter than the clock shows."""
+    begin = clock(from_s)
+    end = clock(to_s)
+    return f"at {begin}" if begin == end else f"from {begin} to {end}"
 
 
 def plural(n: int, word: str) -> str:

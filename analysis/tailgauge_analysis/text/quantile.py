@@ -11,10 +11,17 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.stats.dependence import NEIGHBOURS, WAVES
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.quantiles import REQUEST, TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
+LIMITS = {
+    NEIGHBOURS: "requests that follow each other are alike",
+    WAVES: "requests of one part of the run are alike",
+    REQUEST: "values of one request are alike",
+}
 VALUE = "value"
 NONE = "none"
 FAILED = "failed"  # among requests without an answer
@@ -36,13 +43,19 @@ class Percentile(TypedDict):
     high: float | None
     reliable: bool
     """it has no mark"""
-    mark: Literal["", "few slow episodes", "unreliable", "n/a", "client error"]
-    """why not: fewer than 5 slow episodes, n_eff below 50, too few samples, or moved too far by the client"""
+    mark: Literal["", "few slow episodes", "unreliable", "n/a", "client error", "hidden tokens possible"]
+    """why not: fewer than 5 slow episodes; n_eff below 50 or fewer than 30 groups (unreliable); too few samples; moved too far
+    by the client; or tokens per chunk that may be tokens which were never streamed
+    """
     episodes: Annotated[int, Field(ge=0)]
     """slow episodes: in how many the values beyond it came"""
     beyond: bool
     """it lies among requests without an answer: slower than any success"""
     n_eff: Annotated[int, Field(ge=0)]
+    limited_by: str
+    """what makes n_eff less than n: session, user, prompt, prefix, target, worker or a tag, whose requests are alike; request,
+    whose values are; neighbours, or waves; empty where n_eff is about n
+    """
     value_is: str
     """value, n/a (too few samples), failed (beyond), or > 1,000 ms (not observable)"""
     low_is: str
@@ -58,7 +71,7 @@ def quantile(q: Quantile) -> Json:
     low, low_is = _bound(numbers[1], end, NONE)
     high, high_is = _bound(numbers[2], end, NONE)
     return {
-        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "value": value, "low": low, "high": high,
+        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "limited_by": q.limited_by, "value": value, "low": low, "high": high,
         "reliable": not q.mark, "mark": q.mark, "episodes": q.episodes, "beyond": value_is not in {VALUE, TOO_FEW},
         "value_is": value_is, "low_is": low_is, "high_is": high_is,
     }  # fmt: skip
@@ -68,6 +81,14 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
     if value is None:
         return None, absent
     return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
+
+
+def limit_text(q: Quantile | Proportion) -> str:
+    """`n_eff 310 of 2,400: requests of one session are alike`; empty where n_eff is about n."""
+    if not q.limited_by:
+        return ""
+    reason = LIMITS.get(q.limited_by, f"requests of one {q.limited_by} are alike")
+    return f"n_eff {q.n_eff:,} of {q.n:,}: {reason}"
 
 
 def value_text(q: Json) -> str:

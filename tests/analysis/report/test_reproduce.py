@@ -5,14 +5,15 @@ import shlex
 import pytest
 
 from tailgauge.scenario.model import override, spelled
-from tailgauge_analysis.sections.environment import besides, command
+from tailgauge_analysis.sections.commands import again as command
+from tailgauge_analysis.sections.environment import besides
 
 
 def run(**changes):
     workers = [{"host": "here"}, {"host": "here"}]
     return {
         "scenario_file": "mine.toml", "overrides": [], "dry_run": False, "workers": workers, "master": {"host": "here"},
-        "target": {"simulated": True}, "plugins": [], **changes,
+        "target": {"simulated": True}, "plugins": [], "scenario": {}, **changes,
     }  # fmt: skip
 
 

@@ -1,5 +1,8 @@
 """The answer in a terminal: nothing is wider than it, and colour is an addition."""
 
+import shlex
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from click import unstyle
 from tailgauge.errors import Exit
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.section import (
+    COMPLETED,
     FAIL,
     INCONCLUSIVE,
     NO_ANSWER,
@@ -108,7 +112,7 @@ def test_many_objectives_are_cut_and_counted():
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-@pytest.mark.parametrize("outcome", [PASS, FAIL, INCONCLUSIVE, NO_ANSWER])
+@pytest.mark.parametrize("outcome", [PASS, FAIL, INCONCLUSIVE, NO_ANSWER, COMPLETED])
 @pytest.mark.parametrize("verdict", ["VALID", "DEGRADED", "INVALID"])
 def test_no_line_is_wider_than_the_terminal(width, outcome, verdict):
     reasons = (
@@ -121,7 +125,13 @@ def test_no_line_is_wider_than_the_terminal(width, outcome, verdict):
 
 
 def test_colour_adds_nothing_but_colour():
-    for outcome, code in ((PASS, "32"), (FAIL, "31"), (NO_ANSWER, "31"), (INCONCLUSIVE, "33")):
+    for outcome, code in (
+        (PASS, "32"),
+        (FAIL, "31"),
+        (NO_ANSWER, "31"),
+        (INCONCLUSIVE, "33"),
+        (COMPLETED, "36"),
+    ):
         shown = terminal(report(outcome), PAGE, 80, colours=True)
         assert shown.startswith(f"\x1b[{code}m\x1b[1m{outcome}\x1b[0m")
         assert unstyle(shown) == text(report(outcome))
@@ -145,3 +155,28 @@ def test_a_number_and_its_unit_stay_together(width):
     assert not any(
         line.split()[0] in {"ms", "s", "MiB", "GiB"} for line in shown.splitlines() if line.strip()
     )
+
+
+LONG_COMMANDS = (
+    ["tailgauge", "run", "a scenario of mine.toml", "--set", "traffic.chat.output_tokens=20", "--dry-run"],
+    ["tailgauge", "run", "quickstart", *(part for n in range(9) for part in ("--set", f"target.headers.h{n}=it's"))],
+    ["tailgauge", "run", "q", "--set", 'target.sse.body={model = "{model}", stop = "x --set y \\n", a = ""}' * 3, "-q"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", LONG_COMMANDS)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_long_command_is_broken_between_options_and_a_shell_reads_the_same_words(typed, width):
+    plain = report()
+    advised = replace(plain, result=replace(plain.result, advice=f"Try this: {shlex.join(typed)}"))
+    lines = text(advised, width).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.lstrip().startswith("tailgauge run"))
+    last = next(n for n in range(first, len(lines)) if not lines[n].endswith("\\"))
+    command = "\n".join(lines[first : last + 1]).strip().replace("tailgauge", "printf '%s\\0'", 1)
+    read = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+
+    assert read.stdout.split("\0")[:-1] == typed[1:]
+    for line in lines[first : last + 1]:
+        assert len(line) <= width or len(shlex.split(line.removesuffix("\\"))) <= 3, (
+            "one option and its value"
+        )

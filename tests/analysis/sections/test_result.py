@@ -1,5 +1,6 @@
 """The result of a run: what a manager reads first, and what a pipeline gets."""
 
+import re
 import tomllib
 from xml.etree.ElementTree import fromstring
 
@@ -9,7 +10,7 @@ from run_folders.dry_runs import dry_run_folder, dry_run_of
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS
+from tailgauge_analysis.text.section import COMPLETED, FAIL, INCONCLUSIVE, NO_ANSWER, PASS
 
 OVERLOAD = {
     "arrival.rate_per_s": 2.0, "stages.duration_s": 15.0, "limits.drain_s": 5.0, "traffic.assistant.output_tokens": 160,
@@ -44,7 +45,8 @@ def test_an_engine_far_above_its_capacity_fails(tmp_path):
     assert first_line(report) == f"FAIL (dry run)  only {share} of {complete['n']} requests completed"
     assert report.summary.splitlines()[1].startswith("  (objective 99%, 95% CI ")
     assert f"not completed: {complete['n'] - complete['k']} still open at the end" in report.summary
-    assert "next      lower the rate, or find the limit: tailgauge run headroom" in report.summary
+    assert "next      requests queue up at the target" in report.summary
+    assert "--set experiment.kind=curve" in report.summary
     assert "only" in failures(report)["complete"]
 
 
@@ -59,7 +61,7 @@ def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_pa
 
 
 def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
-    pairs = [("slo.ttft_p99.quantile", 0.95), ("slo.ttft_p99.max_ms", 150.0)]
+    pairs = [("slo.ttft_p95.max_ms", 150.0)]
     report = make([dry_run_of("quickstart", pairs, tmp_path)], tmp_path)
     found = report.data["slo"][0]
     value, low, high = (f"{found[key]:.0f}" for key in ("value", "low", "high"))
@@ -73,20 +75,75 @@ def test_a_run_that_passes_lists_its_objectives(made):
     slo = {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 300.0}}
     report = made(n=1000, slo=slo)
 
-    assert first_line(report) == "PASS  2 of 2 objectives met"
-    assert [one.outcome for one in report.report.result.objectives] == [PASS, PASS]
-    assert first_line(made(n=1000, run_id="alone")).startswith(
-        "PASS  100% of 950 requests completed (objective 99%"
+    assert first_line(report) == "PASS  ttft_sched p90 200 ms < 300 ms (95% CI 200-200)"
+    assert [one.outcome for one in report.report.result.objectives] == [PASS]
+    both = made(n=1000, slo=slo | {"errors": {"metric": "error_rate", "max": 0.1}}, run_id="both")
+    assert first_line(both) == "PASS  2 of 2 objectives met"
+    assert first_line(made(n=1000, run_id="alone")) == (
+        "PASS  100% of 950 requests completed, latency not judged"
     )
     assert failures(report) == {}
+
+
+@pytest.mark.parametrize(
+    ("n", "silent", "to_the_end"),
+    [
+        (400, range(240, 400), True),
+        (1000, range(930, 1000), True),
+        (1000, range(400, 470), False),  # it came back
+        (1000, range(997, 1000), False),  # too few to say
+    ],
+)
+@pytest.mark.parametrize("ended", ["censored", "connect_error"])
+def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(made, n, silent, to_the_end, ended):
+    slo = {"first": {"metric": "ttft_sched", "quantile": 0.2, "max_ms": 300.0}}
+    report = made(n=n, warmup_s=0, chunks=5, slo=slo, ended=dict.fromkeys(silent, ended))
+
+    names = [one.name for one in report.report.result.objectives if one.outcome == FAIL]
+    assert ("silent" in names) == to_the_end
+    if to_the_end:
+        since_s = float(re.search(r"silent\s+since ([\d.]+) s", report.summary)[1])
+        assert since_s == pytest.approx(silent[0] / 50 + 0.2, abs=0.1)
+
+
+@pytest.mark.parametrize(("n", "shown"), [(6, "6 of 6"), (200, "200 of 200"), (367, "367 of 367")])
+def test_too_few_requests_without_an_objective_have_completed(made, n, shown):
+    """Exit code 0, and a skipped case for a build server."""
+    report = made(n=n, warmup_s=0, rate_per_s=min(50.0, n / 4))
+    case = fromstring(report.junit.read_text(encoding="utf-8"))[-1]  # noqa: S314 - our own file
+
+    assert (report.report.result.outcome, report.exit_code) == (COMPLETED, Exit.OK)
+    assert report.summary.startswith(f"COMPLETED  {shown} requests completed; 99% not shown (368 needed)")
+    assert (case.get("name"), case[0].tag) == ("complete", "skipped")
+    assert "99% not shown (368 needed)" in case[0].get("message")
+    assert f"**COMPLETED** {shown}" in report.markdown.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("n", "seconds", "ttft_ms"), [(28, 4.0, 9_000.0), (60, 1.0, 900.0), (150, 6.0, 4_000.0)]
+)
+@pytest.mark.parametrize(
+    "slo", [{}, {"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 60_000.0}}]
+)
+def test_answers_after_the_load_pass_nothing(made, n, seconds, ttft_ms, slo):
+    report = made(n=n, warmup_s=0, rate_per_s=n / seconds, ttft_ms=ttft_ms, gap_ms=0.1, slo=slo)
+
+    assert (report.report.result.outcome, report.exit_code) == (INCONCLUSIVE, Exit.INCONCLUSIVE)
+    later = sum(i * seconds / n + ttft_ms / 1e3 > (n - 1) * seconds / n for i in range(n))
+    stated = int(first_line(report).split()[1])
+    assert later <= stated <= later + 3  # an answer ends some ms after its first content
+    assert first_line(report) == f"INCONCLUSIVE  {stated} of {n} answers came after the load ended"
 
 
 def test_an_objective_without_enough_requests_is_inconclusive(made):
     report = made(n=200, slo={"first": {"metric": "ttft_sched", "max_ms": 300.0}})
 
     assert (report.report.result.outcome, report.exit_code) == (INCONCLUSIVE, Exit.INCONCLUSIVE)
-    assert first_line(report) == "INCONCLUSIVE  ttft_sched p99: not enough requests: 150 of the 299 needed"
-    assert "next      run longer: --duration 10s" in report.summary  # 4 s were planned, 1 s of them warm-up
+    assert first_line(report) == "INCONCLUSIVE  ttft_sched p99: not enough requests: 150 of the 2,000 needed"
+    assert (
+        "next      run longer:\n          tailgauge run synthetic.toml --workers 2 --duration 60s\n"
+        in report.summary
+    )  # 4 s were planned, 1 s of them warm-up
 
 
 def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(made):
@@ -102,7 +159,9 @@ def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(mad
         assert one.exit_code == Exit.TARGET
         assert first_line(one).startswith("NO ANSWER  none of 15")
         assert "most frequent error: HTTP 404 not_found_error" in one.summary
-        assert "next      check the target's address, protocol, key and model" in one.summary
+        assert "the target has no such path (404): check target.url and target.protocol" in " ".join(
+            one.summary.split()
+        )
         assert failures(one)["result"].startswith("none of 15")
 
 
@@ -132,7 +191,7 @@ def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
     ],
 )
 def test_the_report_of_a_folder_ends_with_the_code_of_its_run(made, state, code, outcome):
-    report = made(n=400, state=state)
+    report = made(n=500, state=state)
 
     assert (report.exit_code, report.report.result.outcome) == (code, outcome)
 

@@ -45,7 +45,17 @@ def test_an_answer_that_was_asked_for_in_one_piece_was_not_held_back(mixed, tmp_
     run = mixed(duration_s=2.0)
     for at_ms, streamed in ((0, True), (500, False)):
         run.request(
-            at_ms, [{"first": 100, "gap": 1, "kinds": "x", "output_tokens": 100, "streamed": streamed}]
+            at_ms,
+            [
+                {
+                    "first": 100,
+                    "gap": 1,
+                    "kinds": "x",
+                    "chars": 400,
+                    "output_tokens": 100,
+                    "streamed": streamed,
+                }
+            ],
         )
     frames = load([run.write(tmp_path / "run")])
     found = streams(steady(frames).of_target)

@@ -151,7 +151,7 @@ def test_a_dry_run_is_never_called_anything_else(mixed, tmp_path):
         run.request(i * 100, [{"first": 100}])
     report = make([run.write(tmp_path / "run")], tmp_path)
 
-    assert report.summary.startswith("PASS (dry run)  ")
+    assert report.summary.startswith("COMPLETED (dry run)  ")
     assert "dry run" in report.markdown.read_text().partition("## ")[0]
     assert "<b>dry run</b>" in report.html.read_text()
     verdicts = {check["check"]: check["verdict"] for check in report.data["verdict"]["checks"]}

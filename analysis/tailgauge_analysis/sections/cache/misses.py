@@ -31,7 +31,7 @@ MOST_BYTES = 5
 # Cause, evidence, what to do about it.
 CAUSES = (
     (SALTED, "the prompt starts with random bytes, on purpose", "none: this is the control"),
-    (BELOW_MINIMUM, "marked, neither written nor read, and shorter than what is cached",
+    (BELOW_MINIMUM, "neither written nor read, and shorter than what is cached",
         "make the prefix longer than the model's minimum"),
     (UNSTABLE, "the prefix differs from that of the previous call", "move what changes behind the last cache mark"),
     (RACE, "the call that writes the entry had not begun to answer", "send one call first, or pre-warm"),
@@ -105,12 +105,13 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) ->
     known = since.notna()
     works = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
     least = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
-    short = calls["total"] < least
+    short = calls["total"] < least  # an automatic cache has a minimum, too
+    is_marked = calls["cache_marks"] > 0
     is_salted = calls["traffic"].isin(salted)
     return {
         SALTED: is_salted,
         UNSTABLE: calls["first_difference"].notna() & ~is_salted,
-        BELOW_MINIMUM: (calls["cache_marks"] > 0) & (calls["created"] == 0) & (short | least.isna() & works),
+        BELOW_MINIMUM: (calls["created"] == 0) & (short | is_marked & least.isna() & works),
         RACE: racing | (since < settings.visibility_s * 1e9),
         EXPIRED: aged,
         LOOKBACK: known & (calls["cache_blocks"] >= settings.lookback),

@@ -83,7 +83,7 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     ended = attempts["ended"]
-    answered, closed = (ended.isin(of).to_numpy(np.bool_) for of in (schema.COMPLETED, LEFT))
+    answered, closed = (ended.isin(of).to_numpy(np.bool_) for of in (schema.WITH_ANSWER, LEFT))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
     began, over = np.full((2, len(requests), len(kinds)), np.nan)
     np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))

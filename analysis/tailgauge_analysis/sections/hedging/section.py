@@ -21,7 +21,8 @@ from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, prices_of, spent, with_usage
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, copies
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, PROMPT, copies
+from tailgauge_analysis.sections.hedging.engine import EngineCount, engine_count
 from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
@@ -59,6 +60,8 @@ class LoserCost:
     low_share: float | None = None
     high_share: float | None = None
     why: str = ""
+    by_engine: str = ""
+    """what the counters of the engines say, of all calls of the run"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ def compute(run: Run) -> list[Variant]:
         controls = {name: _control(present, name, run.record["patterns"]) for name in hedging}
     names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
     found = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
-    return [_variant(run, one, found.get(controls.get(name, ""))) for name, one in found.items()]
+    counted = engine_count(run.record["engine_work"], run.frames.attempts)
+    return [_variant(run, one, found.get(controls.get(name, "")), counted) for name, one in found.items()]
 
 
 def _policy(traffic: Json) -> str:
@@ -153,10 +157,11 @@ class _Table:
 
     def limited(self) -> Proportion:
         """Attempts that were refused."""
-        return proportion(ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED))
+        is_limited = ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED)
+        return self.stage.share_of(self.attempts, is_limited)
 
 
-def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
+def _variant(run: Run, one: _Table, control: _Table | None, counted: EngineCount | None) -> Variant:
     found = copies(one.stage.requests, one.attempts)
     is_hedged = bool(len(found.copy)) or one.policy != OFF
     legs = one.attempts[KEYS].drop_duplicates()
@@ -167,6 +172,9 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
     losers = found.losers()
     winners = found.winners()
     primary = int((~one.is_copy).sum())
+    cost = cost_of(one.attempts, losers, winners, prices)
+    if counted is not None:
+        cost = by_engine(cost, one.attempts, losers, counted)
     return Variant(
         traffic=plain(one.name, 80),
         policy=plain(one.policy, 40),
@@ -183,7 +191,7 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
         extra_requests=float(one.is_copy.sum() / primary) if primary else None,
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
-        cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
+        cost=cost if is_hedged else None,
         versus=_versus(one, control) if control and is_hedged else None,
         in_blocks=bool(table(run.record["scenario"], "crossover")),
     )
@@ -205,6 +213,34 @@ def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame,
         answered=answered,
         low_share=low / answered if answered else None,
         high_share=high / answered if answered else None,
+    )
+
+
+def by_engine(
+    cost: LoserCost, attempts: pd.DataFrame, losers: pd.DataFrame, counted: EngineCount
+) -> LoserCost:
+    """Add what the engines counted; where the tokens have no price, they are the cost themselves.
+
+    The tokens of calls without usage are those of the losers in proportion to their number.
+    """
+    if not cost.why:
+        return replace(cost, by_engine=counted.text)
+    usage = [*PROMPT, "output_tokens"]
+    good = attempts[attempts["ended"].isin(schema.COMPLETE)]
+    answered = float(good[usage].sum().sum())
+    unknown = int(losers["input_tokens"].isna().sum())
+    tokens = float(losers[usage].sum().sum())
+    if counted.without_usage:
+        tokens += counted.beyond_rows * unknown / counted.without_usage
+    share_of_answers = tokens / answered if answered else None
+    return LoserCost(
+        unit=f"tokens, by the counters of {counted.engines}",
+        low=tokens,
+        high=tokens,
+        answered=answered,
+        low_share=share_of_answers,
+        high_share=share_of_answers,
+        by_engine=counted.text,
     )
 
 
@@ -306,7 +342,10 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
     if one.waste:
         rows += _waste(one.waste)
-    rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
+    rows.append(("Cost of the losers", cost_text(one.cost)))
+    if one.cost and one.cost.by_engine:
+        rows.append(("Counted by the engines", one.cost.by_engine))
+    rows += _limited(one.limited, one.versus)
     if one.versus:
         for metric, ratios in one.versus.ratios.items():
             text = ", ".join(f"{percentile(ratio.p)} {ratio_text(ratio)}" for ratio in ratios)
@@ -321,7 +360,7 @@ def _counted(one: Proportion) -> str:
 
 def added(cost: LoserCost) -> str:
     """`+4.1% to +12%`."""
-    return f"{change_text(cost.low_share)} to {change_text(cost.high_share)}"
+    return " to ".join(dict.fromkeys((change_text(cost.low_share), change_text(cost.high_share))))
 
 
 def change_text(value: float | None) -> str:
@@ -356,7 +395,8 @@ def cost_text(cost: LoserCost | None) -> str:
     """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
-    text = f"{cost.low:,.6g} – {cost.high:,.6g} ({cost.unit})"
+    ends = dict.fromkeys(f"{end:,.6g}" for end in (cost.low, cost.high or cost.low))
+    text = f"{' – '.join(ends)} ({cost.unit})"
     return text if cost.low_share is None else f"{text}, {added(cost)} of the cost of the answers"
 
 

@@ -58,7 +58,7 @@ def diagnosis(of_target: Steady) -> Diagnosis:
     """Diagnose the requests of a stage; a fan-out by its join, split at the first content of the leg that it waited for."""
     requests = of_target.requests
     joins = requests["answer"].eq(schema.JOIN) & requests["ended"].isin(schema.COMPLETE)
-    legs = of_target.attempts[of_target.attempts["ended"].isin(schema.COMPLETED)]
+    legs = of_target.attempts[of_target.attempts["ended"].isin(schema.WITH_ANSWER)]
     joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
     legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]
     last = by_request(legs.sort_values("whole_at_ns"), "last")
@@ -90,7 +90,7 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     over = early + after[slow] - np.median(after)
     lengths, paces = _times(after, tokens, slow)
     if typical < HEALTHY * p50 or over.sum() <= 0:
-        text = f"No tail problem: the slowest 5% take {typical / p50:.2f}x the median."
+        text = f"No tail problem: the slowest 5% of the answers take {typical / p50:.2f}x the median."
         return Diagnosis(HEALTHY_RUN, n, count, p50, p95, typical, None, None, None, lengths, paces, text)
     part = float(early.sum() / over.sum())
     low, high = ratio(early, over, reps=REPS)
@@ -102,8 +102,8 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
         side = "after"
         shown = (1 - part, 1 - high, 1 - low)
     value, *ends = (min(1.0, max(0.0, v)) for v in shown)
-    extra = f"{share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5%"
-    medians = f"(median {ms(typical)} ms, of all requests {ms(p50)} ms)"
+    extra = f"{share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5% of the answers"
+    medians = f"(median {ms(typical)} ms, of all answers {ms(p50)} ms)"
     text = f"Bottleneck: {where}. {extra} passes {side} the first content {medians}."
     return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, text)
 

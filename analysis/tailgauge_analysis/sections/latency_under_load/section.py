@@ -10,17 +10,20 @@ import numpy as np
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import slopes
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
-from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, TITLES, UNITS, P, Regression, slope_cell
-from tailgauge_analysis.text.formatting import count, percentile
+from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, TITLES, UNITS, Regression, slope_cell
+from tailgauge_analysis.text.formatting import count
 from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import Section, Table
 
 KEY = ""
 COMPUTED = (
-    f"Quantile regression over the answers of the steady stage, with 95% intervals. Only effects that survive at {ALPHA:.0%} "
+    "Rank regression over the answers of the steady stage, with 95% intervals: by how much latency shifts, beside the traffic "
+    f"table, target, model, worker, tags, length of the answer and slow changes over the stage. Only effects that survive at {ALPHA:.0%} "
     "among all effects of the report are shown (Holm)."
 )
-CONFOUNDED = "faster with more of it, or by the length of the answer: something else came with it"
+CONFOUNDED = "faster with more of it: something else came with it"
+DEPENDENT = "it cannot be separated from traffic table, model, tags, length of the answer, sessions or time"
+BY_LATENCY = "it follows the latency rather than the arrivals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +33,9 @@ class LatencyUnderLoad:
     diagnosis: Diagnosis
     """where the slowest requests lose their time"""
     slopes: list[Regression]
-    """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, confounded, together (pairs that cannot be separated), slopes
-    (name, value, low, high, mark, p_value) in ms, at p50; a null value: no effect that survives among all of the report; see reports.md
+    """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, dependent, by_latency, confounded, together (pairs that cannot
+    be separated), slopes (name, value, low, high, mark, p_value) in ms; a null value: no effect that survives among all of the report;
+    see reports.md
     """
 
 
@@ -46,7 +50,7 @@ def section(found: LatencyUnderLoad) -> Section:
     rows = [(one, slope) for one in found.slopes for slope in one.slopes if slope.value is not None]
     columns = (
         ("cost", lambda row: f"{TITLES[row[0].of]}: {UNITS[row[1].name][0]}"),
-        ("p50 (ms)", lambda row: slope_cell(row[1])),
+        ("effect (ms)", lambda row: slope_cell(row[1])),
         ("n", lambda row: count(row[0].n)),
     )
     if rows:
@@ -71,7 +75,13 @@ def _not_estimated(one: Regression) -> Iterator[str]:
     without = [slope.name for slope in one.slopes if slope.value is None]
     if without:
         yield f"{title}: {NO_EFFECT} of {_names(without)}."
-    for why, names in (("no variation", one.left_out), (CONFOUNDED, one.confounded)):
+    reasons = {
+        "no variation": one.left_out,
+        BY_LATENCY: one.by_latency,
+        DEPENDENT: one.dependent,
+        CONFOUNDED: one.confounded,
+    }
+    for why, names in reasons.items():
         if names:
             yield f"{title}: not estimated ({why}): {_names(names)}."
     for pair in one.together:
@@ -85,8 +95,8 @@ def _names(columns: Sequence[str]) -> str:
 # --- figures ------------------------------------------------------------------------------------------------------
 
 CAPTION = (
-    "One dot per {}, at most 400, evenly over the stage. The line has the slope of the table; other influences on "
-    "latency are in the dots, not in the line."
+    "One dot per {}, at most 400, evenly over the stage. The line has the slope of the table and half of the dots below it; "
+    "other influences on latency are in the dots, not in the line."
 )
 
 
@@ -100,7 +110,7 @@ def _scatter(regression: Regression) -> Iterator[Picture]:
         return
     is_ttft = regression.of == "ttft_sent"
     per_unit = slopes[0] / 1000 if is_ttft else slopes[0]
-    start = np.quantile(regression.y - per_unit * x, P, method="inverted_cdf")
+    start = np.quantile(regression.y - per_unit * x, 0.5, method="inverted_cdf")
     ends = np.array([x.min(), x.max()])
     dots = PlotCurve(
         x,
@@ -109,7 +119,7 @@ def _scatter(regression: Regression) -> Iterator[Picture]:
         style="dots",
         hover="%{x:,.4~g}: %{y:,.4~g} ms",
     )
-    line = PlotCurve(ends, start + per_unit * ends, percentile(P), colour=ORANGE, hover="skip")
+    line = PlotCurve(ends, start + per_unit * ends, "effect", colour=ORANGE, hover="skip")
     yield Picture(
         name="ttft-by-prompt" if is_ttft else "tpot-by-answers",
         title="TTFT against prompt tokens" if is_ttft else "TPOT against concurrent answers",

@@ -84,6 +84,10 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
     need = np.ones(len(rows)) if kind in {REQUESTS, OUTPUT} else _tokens(rows, kind)
     if need is None:
         return None
+    is_charged = ~uncharged(attempts)[attempt]
+    rows = rows[is_charged]
+    need = need[is_charged]
+    attempt = attempt[is_charged]
     refused = is_429[attempt]
     calls = Costs(
         at_s=rows["sent_at_ns"].to_numpy(np.float64) / 1e9,
@@ -93,6 +97,13 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
         attempt=attempt,
     )
     return _as_produced(calls, rows) if kind == OUTPUT else calls
+
+
+def uncharged(attempts: pd.DataFrame) -> Mask:
+    """Return which calls use nothing of a limit: polls of a job and its cancelling, where none of them was rejected."""
+    follows = attempts["cause"].isin([schema.POLL, schema.CANCEL]).to_numpy(np.bool_)
+    is_rejected = attempts["ended"].isin([schema.RATE_LIMITED, schema.OVERLOADED]).to_numpy(np.bool_)
+    return np.zeros(len(attempts), np.bool_) if (is_rejected & follows).any() else follows
 
 
 def _tokens(rows: pd.DataFrame, kind: str) -> Floats | None:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.groupings import of_attempts
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
@@ -108,23 +109,24 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     """Count the 429s of attempts in order of sending."""
     steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
     is_429 = refused(steady)
+    alike = of_attempts(steady)
     wanted = requests[requests["stage"] == schema.STEADY]
     rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
     by_kind = []
     for kind, group in rows.groupby("kind", sort=False):
         of_kind = RateLimitKind(
             kind=str(kind),
-            attempts=proportion(steady.index.isin(group.index)),
+            attempts=proportion(steady.index.isin(group.index), groupings=alike),
             first_at_s=float(group["sent_at_ns"].min()) / 1e9,
             how=tuple(sorted({*group["how"]} - {""})),
         )
         by_kind.append(of_kind)
     return Shares(
-        refused=proportion(is_429),
+        refused=proportion(is_429, groupings=alike),
         requests=len(wanted),
         requests_refused=int(steady["request_id"][is_429].nunique()),
         requests_ended_refused=int((wanted["ended"] == schema.RATE_LIMITED).sum()),
-        overloaded=proportion(ended_as(steady, schema.OVERLOADED)),
+        overloaded=proportion(ended_as(steady, schema.OVERLOADED), groupings=alike),
         by_kind=tuple(sorted(by_kind, key=lambda limit: -limit.attempts.k)),
     )
 

@@ -22,6 +22,7 @@ from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 
 TRIES = (schema.PRIMARY, schema.RETRY)
+MUCH = 1.5  # attempts per call: at or above it they are a load of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

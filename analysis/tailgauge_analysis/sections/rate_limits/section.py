@@ -28,6 +28,7 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     window_name,
 )
 from tailgauge_analysis.sections.rate_limits.refusals import refused
+from tailgauge_analysis.sections.rate_limits.retries import MUCH
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import bin_name, plain, plural, share, share_range
@@ -40,7 +41,6 @@ COMPUTED = (
     "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",
     "Growth: how often the same traffic can be repeated before the bucket refuses a call. It depends on the busiest moment of the run.",
 )
-MUCH = 1.5  # attempts per call, above which the answer mentions them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,15 +188,17 @@ def sentence(limits: RateLimits) -> str:
 
 
 def _brief(limits: RateLimits) -> Iterator[str]:
-    """Yield the line for the terminal."""
-    if not limits.shares.refused.k:
-        return
-    parts = [f"{share(limits.shares.refused.value)} of attempts got 429"]
-    if limits.binding.kind:
-        parts.append(f"binding limit: {kind_name(limits.binding.kind)}")
-    if limits.first_at_s is not None:
-        parts.append(f"first at {limits.first_at_s:,.3g} s")
-    yield "; ".join(parts)
+    """Yield the lines for the terminal: retries multiply the load whatever the rejection is called."""
+    if limits.shares.refused.k:
+        parts = [f"{share(limits.shares.refused.value)} of attempts got 429"]
+        if limits.binding.kind:
+            parts.append(f"binding limit: {kind_name(limits.binding.kind)}")
+        if limits.first_at_s is not None:
+            parts.append(f"first at {limits.first_at_s:,.3g} s")
+        yield "; ".join(parts)
+    for table in limits.amplification:
+        if table.observed >= MUCH:
+            yield f"retries made {table.observed:.1f} attempts per call of {plain(table.traffic, 60)}"
 
 
 def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:

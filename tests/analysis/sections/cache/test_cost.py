@@ -99,6 +99,14 @@ def test_marked_and_neither_written_nor_read_is_below_the_minimum():
     assert caused((0, 0, 0, {"cache_marks": 0.0, "cache_ttl": None})) == ["first"]
 
 
+@pytest.mark.parametrize("calls", [1, 2, 5])
+def test_an_automatic_cache_has_a_minimum_too(calls):
+    """Without marks, where the model's minimum is known."""
+    haiku = {"asked_model": "claude-haiku-4-5-20251001", "cache_marks": 0.0, "cache_ttl": None}
+
+    assert caused(*[(n, 0, 0, haiku) for n in range(calls)]) == ["below_minimum"] * calls
+
+
 @pytest.mark.parametrize("unmarked", [{}, {"cache_marks": 0.0, "cache_ttl": None}])
 def test_a_target_that_never_reads_or_writes_has_no_cache(unmarked):
     assert caused((0, 0, 0, unmarked), (9, 0, 0, unmarked)) == ["first", "no_cache"]

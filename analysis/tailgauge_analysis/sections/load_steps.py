@@ -1,0 +1,396 @@
+"""Steps of the load: where the offered rate changes on purpose, latency and objectives at each rate.
+
+Steady stage without slow readers, by scheduled time. A stretch at one rate is a row. Where the rate rises or falls evenly,
+around a spike, and in the traffic of a trace or of Locust's tasks whose rate changes, a row is a tenth of the stage. Percentiles are of the
+offered requests: failures slowest.
+
+The outcome of an objective is that over the whole stage, and its states by step stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics import backlog
+from tailgauge_analysis.metrics.latency import OFFERED, row
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.waiting import waiting
+from tailgauge_analysis.objectives.health import HEALTHY
+from tailgauge_analysis.objectives.objective import Criterion, on_latency
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, decided_latency
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile
+from tailgauge_analysis.text.cells import quantile_cell, share_cell
+from tailgauge_analysis.text.formatting import clock, count, figures, ms, plain, plural, share
+from tailgauge_analysis.text.json_values import Json, number, one_of, table
+from tailgauge_analysis.text.section import Cell, Section, Table, Value
+
+KEY = "load_steps"
+TENTHS = 10
+MOST = 24  # rows
+SLIVER = 0.02  # of the stage: a stretch that is shorter belongs to the one before
+CHANGES = 1.5  # times the rate of the slowest tenth, in a trace
+DISPERSION = 4.0  # of the numbers in tenths; chance gives 1, and this in one of 30,000 runs
+ROUNDING_S = 1e-6
+NEAR = 1.05  # times a rate: another such rate is the same
+PS = (0.5, 0.95)
+UNEVEN = ("trace", "tasks")  # processes whose rate nothing in the scenario states
+WAITS = ("ttft", "join_sched", "turnaround", "e2e")
+TITLES = {"ttft": "TTFT", "e2e": "end to end", "join_sched": "join", "turnaround": "turnaround"}
+MISSED = "missed"
+MET = "met"
+OPEN = "inconclusive"
+POINTER = "add --set experiment.kind=curve to the command to measure each rate in runs of its own"
+POOLED = "pooled over the steps of the load"
+COMPUTED = (
+    "Steady stage without slow readers, by scheduled time: a row for each rate, for each tenth where the rate rises or falls.",
+    "Percentiles of everything offered, failures slowest.",
+    "What a step leaves behind is seen in the next one: a backlog makes the requests after it slow, at any rate.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A stretch of the steady stage. `state`: met where it is complete and meets each objective on a latency. `piles`: its
+    requests wait longer and longer. `at_one_rate`: else the offered rate rises or falls within it.
+    """
+
+    from_s: float
+    to_s: float
+    requests: int
+    requests_per_s: float
+    arrivals_per_s: float
+    """sessions count once"""
+    complete: Proportion
+    latency: dict[str, list[Quantile]]
+    """by metric of metrics.md: p50 and p95 in ms, offered"""
+    objectives: dict[str, Annotated[str, one_of(PASS, FAIL, INCONCLUSIVE)]]
+    """outcome of each objective on a latency in this step, by its label"""
+    state: Annotated[str, one_of(MET, MISSED, OPEN)]
+    piles: bool
+    at_one_rate: bool
+
+    @property
+    def rate(self) -> str:
+        """`12 requests/s`."""
+        return f"{figures(self.requests_per_s)}/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSteps:
+    """The steps of a load that changes on purpose."""
+
+    shape: str
+    """kind of the arrival shape, or the process"""
+    steps: list[Step]
+    sentence: str
+
+
+def compute(run: Run) -> LoadSteps | None:
+    """None where the offered rate does not change on purpose."""
+    stage = run.of_target
+    arrival = table(run.record["scenario"], "arrival")
+    shape = table(arrival, "shape")
+    cuts = _cuts(run.frames, stage)
+    if len(cuts) < 3 or not len(stage.requests):
+        return None
+    is_closed = arrival.get("process") in {"closed", "tasks"}
+    criteria = on_latency(run.record["scenario"])
+    waits = waiting(run.frames, stage.to_s)
+    at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
+    needs_gaps = any(
+        criterion.metric is not None and criterion.metric.level == CHUNK for criterion in criteria
+    )
+    steps = []
+    for from_s, to_s in pairwise(cuts):
+        inside = (at_s >= from_s) & (at_s < to_s)
+        if inside.any():
+            part = stage.only(inside, gaps=needs_gaps)
+            growth = None if is_closed else backlog.backlog(waits, from_s, to_s)
+            piles = growth is not None and growth.grows
+            at_one_rate = _is_at_one_rate(_corners_s(run.record["scenario"], stage), from_s, to_s)
+            span = (from_s, to_s)
+            steps.append(
+                _step(part, criteria, span, is_closed=is_closed, piles=piles, at_one_rate=at_one_rate)
+            )
+    name = str(shape.get("kind", "flat"))
+    return LoadSteps(
+        shape=plain(name if name != "flat" else str(arrival.get("process")), 40),
+        steps=steps,
+        sentence=_sentence(steps, has_objectives=bool(criteria)),
+    )
+
+
+def _step(
+    part: Steady,
+    criteria: Sequence[Criterion],
+    span: tuple[float, float],
+    *,
+    is_closed: bool,
+    piles: bool,
+    at_one_rate: bool,
+) -> Step:
+    """Judge a stretch. `piles`: its requests wait longer and longer, so that its slow ones are no chance."""
+    from_s, to_s = span
+    requests = part.requests
+    is_complete = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+    since = "_sent" if is_closed else "_sched"
+    latency = {}
+    for name in WAITS:
+        metric = BY_NAME[name if name in BY_NAME else f"{name}{since}"]
+        found = row(metric, part, OFFERED, PS)
+        if found.n:
+            latency[name] = list(found.quantiles)
+    outcomes = {}
+    for criterion in criteria:
+        result = decided_latency(criterion, part)
+        is_over = (criterion.beyond(criterion.part(part)).value or 0.0) > criterion.objective.allowed
+        outcomes[result.label] = FAIL if piles and is_over else result.outcome
+    complete = part.share(is_complete)
+    return Step(
+        from_s=from_s,
+        to_s=to_s,
+        requests=len(requests),
+        requests_per_s=len(requests) / (to_s - from_s),
+        arrivals_per_s=float((requests["request_id"] % schema.TURNS == 0).sum()) / (to_s - from_s),
+        complete=complete,
+        latency=latency,
+        objectives=outcomes,
+        state=_state(complete, list(outcomes.values())),
+        piles=piles,
+        at_one_rate=at_one_rate,
+    )
+
+
+def _state(complete: Proportion, outcomes: Sequence[str]) -> str:
+    is_incomplete = complete.high is not None and complete.high < HEALTHY
+    if is_incomplete or FAIL in outcomes:
+        return MISSED
+    is_healthy = complete.value is not None and complete.value >= HEALTHY
+    return MET if is_healthy and all(outcome == PASS for outcome in outcomes) else OPEN
+
+
+# --- where the rate changes ---------------------------------------------------------------------------------------
+
+
+def _cuts(frames: Frames, stage: Steady) -> list[float]:
+    """Return the seconds between which the rows lie; fewer than three where the rate does not change."""
+    scenario = frames.run["scenario"]
+    arrival = table(scenario, "arrival")
+    shape = table(arrival, "shape")
+    tenths = [float(at) for at in np.linspace(stage.from_s, stage.to_s, TENTHS + 1)]
+    if stage.seconds <= 0:
+        return []
+    if shape.get("kind", "flat") != "flat":
+        corners = _corners_s(scenario, stage)
+        cuts = _of_shape(corners, tenths)
+        if shape.get("kind") == "spike":  # how long it takes to recover
+            half_tenth = stage.seconds / TENTHS / 2
+            cuts += [at for at in tenths if all(abs(at - corner) > half_tenth for corner, _ in corners)]
+        return _within(stage, sorted(cuts), tenths)
+    if arrival.get("process") in UNEVEN and _changes(stage, tenths):
+        return tenths
+    return []
+
+
+def _corners_s(scenario: Json, stage: Steady) -> list[tuple[float, float]]:
+    """Return second of the run and relative rate at each corner."""
+    shape = table(table(scenario, "arrival"), "shape")
+    duration_s = number(table(scenario, "stages").get("duration_s")) or stage.to_s
+    return [(place * duration_s, rate) for place, rate in _corners(shape)]
+
+
+def _is_at_one_rate(corners: Sequence[tuple[float, float]], from_s: float, to_s: float) -> bool:
+    """Return whether the shape does not change the rate from one time to the other."""
+    return any(
+        first == last and begin_s <= from_s + ROUNDING_S and to_s <= end_s + ROUNDING_S
+        for (begin_s, first), (end_s, last) in pairwise(corners)
+    )
+
+
+def _corners(shape: Json) -> list[tuple[float, float]]:
+    """Return share of the run and relative rate at each corner; two at one place are a jump."""
+    at = number(shape.get("at")) or 0.0
+    factor = number(shape.get("factor")) or 0.0
+    end = min(1.0, at + (number(shape.get("width")) or 0.0))
+    match shape.get("kind"):
+        case "step":
+            return [(0.0, 1.0), (at, 1.0), (at, factor), (1.0, factor)]
+        case "ramp":
+            return [(0.0, 1.0), (1.0, factor)]
+        case "spike":
+            return [(0.0, 1.0), (at, 1.0), (at, factor), (end, factor), (end, 1.0), (1.0, 1.0)]
+        case _:
+            points = shape.get("points")
+            listed = points if isinstance(points, list | tuple) else []
+            return [(float(place), float(rate)) for place, rate in listed]
+
+
+def _of_shape(corners: Sequence[tuple[float, float]], tenths: Sequence[float]) -> list[float]:
+    """Return the ends of the stretches at one rate, and the tenths that lie where it rises or falls."""
+    cuts: set[float] = set()
+    for (begin_s, first), (end_s, last) in pairwise(corners):
+        if first == last:
+            cuts |= {begin_s, end_s}
+        else:
+            cuts |= {at for at in tenths if begin_s <= at <= end_s}
+    return sorted(cuts)
+
+
+def _within(stage: Steady, cuts: Sequence[float], tenths: list[float]) -> list[float]:
+    """Return the cuts within the stage, with its ends and without slivers; tenths where they are too many."""
+    least = SLIVER * stage.seconds
+    kept = [stage.from_s]
+    for at in cuts:
+        if at - kept[-1] >= least and stage.to_s - at >= least:
+            kept.append(at)
+    kept.append(stage.to_s)
+    return tenths if len(kept) > MOST + 1 else kept
+
+
+def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
+    """Whether the tenths of the stage have more or fewer requests than chance gives."""
+    at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
+    counts: Floats = np.histogram(at_s, tenths)[0].astype(np.float64)
+    mean = float(counts.mean())
+    if mean <= 0 or counts.max() < CHANGES * counts.min():
+        return False
+    return float(counts.var(ddof=1)) > DISPERSION * mean
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
+    """`objectives met to 8/s, missed from 12/s (00:40 to 01:00)`."""
+    what = "objectives" if has_objectives else "complete answers"
+    missed = [step for step in steps if step.state == MISSED]
+    held = [step for step in steps if step.state == MET]
+    inconclusive = [step for step in steps if step.state == OPEN]
+    if missed:
+        first = missed[0]
+        held = [step for step in held if step.requests_per_s < first.requests_per_s]
+    parts = []
+    if held:
+        parts.append(f"met to {_highest(held).rate}")
+    above = [step for step in inconclusive if not _is_at_held_rate(step, held)]
+    if above:
+        parts.append(f"inconclusive at {min(above, key=lambda step: step.requests_per_s).rate}")
+    if missed:
+        parts.append(f"missed from {first.rate} ({clock(first.from_s)} to {clock(first.to_s)})")
+        again = [step for step in missed if step.from_s > first.from_s and _is_at_held_rate(step, held)]
+        if again:
+            parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
+    piling = [step for step in steps if step.piles and step.state != MISSED]
+    if piling:
+        lowest = min(piling, key=lambda step: step.requests_per_s)
+        parts.append(f"requests pile up at {lowest.rate} ({clock(lowest.from_s)} to {clock(lowest.to_s)})")
+    below = len(inconclusive) - len(above)
+    if below:
+        parts.append(f"{below} of {len(steps)} steps inconclusive")
+    return f"{what} {', '.join(parts)}"
+
+
+def _highest(steps: Sequence[Step]) -> Step:
+    return max(steps, key=lambda step: step.requests_per_s)
+
+
+def _is_at_held_rate(step: Step, held: Sequence[Step]) -> bool:
+    return any(step.requests_per_s <= NEAR * other.requests_per_s for other in held)
+
+
+def broken(run: Run) -> str:
+    """Return which step the target did not sustain, whatever the objectives; empty where it sustained each.
+
+    At one rate requests pile up, or the share of complete answers is below that of the default objective for certain.
+    """
+    found = run.result(compute)
+    for step in [] if found is None else found.steps:
+        span = f"at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)})"
+        share_high = step.complete.high
+        if share_high is not None and share_high < HEALTHY:
+            return f"only {share(step.complete.value)} of {plural(step.requests, 'request')} completed in the load step {span}"
+        if step.piles and step.at_one_rate:
+            return f"the target does not sustain the load step {span}: requests pile up"
+    return ""
+
+
+def remark(run: Run) -> str:
+    """Return what a reader must know of percentiles and outcomes; empty where the load does not change on purpose."""
+    if run.result(compute) is None:
+        return ""
+    return (
+        f"The offered load changes on purpose: percentiles are {POOLED}, and an objective is decided on all of them. "
+        "Steps of the load has a row for each."
+    )
+
+
+def section(found: LoadSteps | None) -> Section | None:
+    """Return a row for each step."""
+    if found is None:
+        return None
+    names = [name for name in TITLES if any(name in step.latency for step in found.steps)]
+    header = ("time", "requests/s", "requests", "complete")
+    times = [f"{TITLES[name]} p{100 * p:g} (ms)" for name in names for p in PS]
+    labels = list(dict.fromkeys(label for step in found.steps for label in step.objectives))
+    rows = [tuple(_cells(step, names, labels)) for step in found.steps]
+    note = (
+        "An objective's outcome is that over the whole stage. Its state in a step is by the same rule, from the step alone; it fails "
+        "too where more than allowed are beyond the bound and waits rise throughout."
+    )
+    return Section(
+        name="steps",
+        title="Steps of the load",
+        answer=f"Load steps: {found.sentence}.",
+        tables=(Table("", (*header, *times, *labels), tuple(rows), note if labels else ""),),
+        notes=(f"Other percentiles of this report are {POOLED}. {POINTER}.",),
+        computed=COMPUTED,
+        brief=(found.sentence, *_brief(found), POINTER),
+    )
+
+
+def _cells(step: Step, names: Sequence[str], labels: Sequence[str]) -> Iterator[Cell]:
+    yield f"{clock(step.from_s)} to {clock(step.to_s)}"
+    sessions = ""
+    if step.arrivals_per_s < step.requests_per_s / NEAR:
+        sessions = f"{figures(step.arrivals_per_s)} sessions/s"
+    yield Value(figures(step.requests_per_s), sessions)
+    yield count(step.requests)
+    yield share_cell(step.complete)
+    for name in names:
+        quantiles = step.latency.get(name)
+        yield from map(quantile_cell, quantiles) if quantiles else ("–",) * len(PS)
+    for label in labels:
+        outcome = step.objectives[label].upper()
+        yield Value(outcome, outcome=outcome)
+
+
+def _brief(found: LoadSteps) -> Iterator[str]:
+    """Yield the p95 of the wait at the slowest and at the fastest rate, where no objective says more."""
+    if any(step.objectives for step in found.steps):
+        return
+    slowest = min(found.steps, key=lambda step: step.requests_per_s)
+    fastest = _highest(found.steps)
+    for name, title in TITLES.items():
+        values = []
+        for step in (slowest, fastest):
+            known = step.latency.get(name, [])[1:]
+            if (
+                known
+                and known[0].mark != TOO_FEW
+                and known[0].value is not None
+                and np.isfinite(known[0].value)
+            ):
+                values.append(f"{ms(known[0].value)} ms at {step.rate}")
+        if len(values) == len(PS):
+            yield f"{title} p95 {', '.join(values)}"
+            return
