@@ -18,10 +18,13 @@ LABEL = "ttft p95 < 800 ms"
 OBJECTIVE = {"first": {"metric": "ttft", "quantile": 0.95, "max_ms": 800.0}}
 
 
-def planner(folder, today=TODAY, slo=OBJECTIVE, arrival=None, minutes=12.0, url="simulated", **curve):
+def planner(
+    folder, today=TODAY, slo=OBJECTIVE, arrival=None, minutes=12.0, url="simulated", turns_mean=1.0, **curve
+):
+    session = {"session": {"turns_mean": turns_mean}} if turns_mean > 1 else {}
     tree = {
         "name": "planted", "target": {"url": url}, "experiment": {"kind": "curve", "minutes": minutes, "curve": curve},
-        "arrival": arrival or {"rate_per_s": today}, "traffic": {"chat": {"pattern": "streaming"}}, "slo": slo,
+        "arrival": arrival or {"rate_per_s": today}, "traffic": {"chat": {"pattern": "streaming", **session}}, "slo": slo,
     }  # fmt: skip
     return CurvePlanner(Base(folder / "planted.toml", scenarios.parse(tree, "planted"), (), folder))
 
@@ -101,6 +104,19 @@ def test_the_minutes_are_kept_within_ten_per_cent(tmp_path, minutes):
     takes_s = sum(step.duration_s + step.rest_s + RUN_S for group in groups for step in group)
 
     assert 0.9 * 60 * minutes <= takes_s <= 1.001 * 60 * minutes
+
+
+@pytest.mark.parametrize(("knee", "turns"), [(1.7, 3.0), (2.0, 8.0), (2.3, 5.0)])
+def test_runs_of_conversations_around_the_knee_are_longer_and_fewer(tmp_path, monkeypatch, knee, turns):
+    monkeypatch.setitem(globals(), "KNEE", knee)
+    monkeypatch.setitem(globals(), "FULL", 1.4 * knee)
+    plain, _ = played(planner(tmp_path, today=0.4 * knee))
+    groups, answer = played(planner(tmp_path, today=0.4 * knee, turns_mean=turns))
+    near = [step for group in groups[3:] for step in group]
+
+    assert min(step.duration_s for step in near) * knee >= 200
+    assert sum(map(len, groups)) <= sum(map(len, plain))
+    assert answer.finding.knee.low <= knee <= answer.finding.knee.high
 
 
 def test_loads_that_are_given_are_run_once_each_in_random_order(tmp_path):

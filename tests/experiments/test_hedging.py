@@ -7,6 +7,7 @@ import pytest
 
 from tailgauge.experiments import hedging
 from tailgauge.experiments.hedging import Attempt, Blocks, HedgedRun, Hedges, Hedging, compare, quantile_for
+from tailgauge_analysis import MeanEstimate
 from tailgauge_analysis.report.plot import plot
 
 PAIRS, EACH = 10, 60
@@ -94,24 +95,37 @@ def test_where_no_hedge_was_sent_the_load_is_not_compared():
     assert answer.result.details == ()
 
 
+def backlog(value, half, *, grows):
+    """A growth of the requests in flight with its interval; `grows`: whether it is shown."""
+    estimate = MeanEstimate(value=value, low=value - half, high=value + half, p_value=0.001 if grows else 0.5)
+    return {"backlog_per_s": estimate, "backlog_grows": grows}
+
+
+GROWS = backlog(1.0, 0.5, grows=True)
+
+
 @pytest.mark.parametrize(
-    ("factor", "given", "sustained", "expected"),
+    ("factor", "given", "control", "expected"),
     [
         (9.0, {"growth_per_s": (None, 0.3)}, None, "unstable with hedging"),
         (1.0, {"growth_per_s": (None, 0.3), "p99_s": 8.0}, None, "unstable with hedging"),
-        (1.0, {"growth_per_s": (None, 0.3)}, None, "no clear effect"),  # a wave of load by chance
+        (1.0, {"growth_per_s": (None, 0.3)}, None, "unstable with hedging"),
+        (1.0, {"growth_per_s": (0.3, None)}, None, "no clear effect"),
+        (0.5, {"growth_per_s": (0.3, None)}, None, "helps"),
         (9.0, {"growth_per_s": (1.4, 1.5)}, None, "unstable, with hedging or without"),
-        (1.0, {"backlog_per_s": 1.0}, None, "unstable, with hedging or without"),
-        (1.0, {"backlog_per_s": 1.0}, True, "unstable with hedging"),
-        (1.0, {"backlog_per_s": 1.0}, False, "unstable without hedging too"),
+        (1.0, GROWS, None, "unstable, with hedging or without"),
+        (1.0, GROWS, backlog(0.0, 0.1, grows=False), "unstable with hedging"),
+        (1.0, GROWS, backlog(0.4, 0.5, grows=False), "unstable, with hedging or without"),
+        (1.0, GROWS, backlog(0.9, 0.5, grows=True), "unstable without hedging too"),
         (1.0, {"p99_s": 11.0}, None, "blocks too short"),
     ],
 )
-def test_where_a_backlog_grows_nothing_is_compared(factor, given, sustained, expected):
-    one = compare(run(4.0, factor, 22, **given), 0.95, sustained)
+def test_where_a_backlog_grows_nothing_is_compared(factor, given, control, expected):
+    without = run(4.0, 1.0, 23, **control) if control else None
+    one = compare(run(4.0, factor, 22, **given), 0.95, without)
 
     assert one.label == expected
-    assert (one.tail is None) == (expected != "no clear effect")
+    assert (one.tail is None) == (expected not in {"no clear effect", "helps"})
 
 
 CROSSING = ((2.0, 0.4), (4.0, 0.5), (6.0, 1.0), (8.0, 2.5))
@@ -207,6 +221,14 @@ def test_every_cause_is_named_where_the_rows_show_it(text, low, high):
 
     assert cause.startswith(text)
     assert list(hedging.causes(found(runs[:1]))) == []
+
+
+@pytest.mark.parametrize(("factor", "is_named"), [(1.0, True), (2.0, True), (0.4, False)])
+def test_slowness_after_the_first_content_is_named_unless_hedging_helps_all_the_same(factor, is_named):
+    (today,) = [run(4.0, factor, 22, slow_after_first=True)]
+    causes = list(hedging.causes(found([today])))
+
+    assert any("slow after their first content" in text for text in causes) == is_named
 
 
 def test_work_that_is_not_equal_comes_first():

@@ -24,7 +24,7 @@ from tailgauge.experiments.hedging import (
 )
 from tailgauge.experiments.hedging import ON as HEDGING
 from tailgauge.scenario import model as scenarios
-from tailgauge_analysis import COMPARABLE
+from tailgauge_analysis import COMPARABLE, MeanEstimate
 
 PILES_UP = saturated.ON
 STRAGGLERS = {"policy": "fixed", "delay_ms": 800, "budget_share": 0.3}
@@ -169,6 +169,34 @@ def test_variants_that_do_not_do_the_same_work_are_named(tmp_path, tokens, promp
         assert part in text
 
 
+@pytest.mark.parametrize(
+    ("kind", "seconds", "share", "expected"),
+    [
+        ("stall", 2.0, 0.08, True),
+        ("stall", 0.8, 0.12, True),
+        ("slow_headers", 2.0, 0.08, False),
+        ("slow_headers", 0.8, 0.12, False),
+    ],
+)
+def test_calls_that_are_slow_after_their_first_content_are_beyond_help(
+    tmp_path, kind, seconds, share, expected
+):
+    table = {
+        "pattern": "hedged", "hedge": dict(NO_HEDGE), "weight": 0.5, "prompt_tokens": 50, "output_tokens": 20,
+    }  # fmt: skip
+    fault = {"kind": kind, "share": share, "seconds": seconds, "at_chunk": 1}
+    scenario = {
+        "seed": 78, "arrival": {"rate_per_s": 8.0}, "traffic": {OFF: table, HEDGING: table},
+        "stages": {"duration_s": 72.0, "warmup_s": 0.0},
+        "crossover": {"a": OFF, "b": HEDGING, "block_s": 6.0, "washout_s": 1.0},
+        "simulated": {"ttft_ms": 100.0, "chunk_gap_ms": 5.0, "faults": {"slow": fault}},
+    }  # fmt: skip
+    reading = RunReading(dry_run_folder(scenario, tmp_path), COMPARABLE)
+    run = hedged_run(Attempt(rate_per_s=8.0, block_s=6.0), reading, "e2e_sched")
+
+    assert run.slow_after_first == expected
+
+
 def test_an_objective_on_the_tested_table_judges_both_variants_and_one_on_another_none(tmp_path):
     wanted = tree(ON, 3, loads=1, pairs=6)
     wanted["traffic"]["other"] = {"prompt_tokens": 10, "output_tokens": 2, "weight": 0.1}
@@ -213,13 +241,17 @@ def planned(folder, hurts_from=np.inf, p99_s=1.0, backlog_from=np.inf, **hedging
                 for by in (1.0, factor)
             )
             grows = step.given.hedged and step.given.rate_per_s >= backlog_from
+            growth_per_s = 1.0 if grows else 0.0
             run = HedgedRun(
                 attempt=step.given,
                 off=off,
                 on=on,
                 hedges=Hedges(hedged=0.2),
                 p99_s=p99_s,
-                backlog_per_s=1.0 if grows else None,
+                backlog_per_s=MeanEstimate(
+                    value=growth_per_s, low=growth_per_s - 0.1, high=growth_per_s + 0.1, p_value=0.5
+                ),
+                backlog_grows=grows,
             )
             results.append(StepResult(step, "run", "VALID", "", run))
 

@@ -6,7 +6,6 @@ effect. The answer is that of the real runs, or of the dry run with --dry-run.
 
 from __future__ import annotations
 
-import shlex
 import signal
 import tempfile
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailgauge.clock import utc_now
+from tailgauge.command_line import STEP_FOLDER, run_line
+from tailgauge.dry_run.command import refusal
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
@@ -23,9 +24,9 @@ from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
+from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
-from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis import (
     Result,
     plural,
@@ -33,6 +34,8 @@ from tailgauge_analysis import (
 
 if TYPE_CHECKING:  # its libraries take a second to load
     from tailgauge_analysis import FinishedReport
+
+GUARDED = ("max_requests", "max_tokens", "max_cost")  # limits of the whole experiment
 
 
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
@@ -47,13 +50,16 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     began = time.monotonic()
     planned: list[str] = []
     expected = ""
-    with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
+    with tempfile.TemporaryDirectory(prefix=STEP_FOLDER) as name:
         folder = Path(name)
         if dry_run:
             done = conduct(planner, base, DryRunner(base.out), folder, progress)
             planned = _plan(done.ledger, base)
         else:
-            if planner.has_dry_run:
+            why = refusal(base.scenario) if planner.has_dry_run else ""
+            if why:
+                _go_without_dry_run(base, why, progress)
+            elif planner.has_dry_run:
                 planned, expected = _dry_run(base, folder, progress)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", progress)
             done = conduct(planner, base, runner, folder, progress, began)
@@ -118,6 +124,16 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     return lines, expected
 
 
+def _go_without_dry_run(base: Base, why: str, progress: Progress) -> None:
+    """Say why nothing is known of what the experiment takes; UsageError where a guard needs that."""
+    guard = base.scenario.guard
+    for key in GUARDED:
+        if getattr(guard, key) is not None:
+            text = "an experiment keeps to it by its dry run, and this one has none"
+            raise UsageError(f"guard.{key}: {text} ({why}): leave the guard out, and set experiment.minutes")
+    progress(f"no dry run first: {why}")
+
+
 def _plan(ledger: StepLedger, base: Base) -> list[str]:
     target = base.scenario.target.url
     minutes = ledger.real_s(rests=target != SIMULATED) / 60
@@ -145,6 +161,5 @@ def _took(ledger: StepLedger) -> str:
 
 def _line(base: Base, overrides: Sequence[str], *, dry_run: bool) -> str:
     """The command that repeats the experiment."""
-    sets = [part for text in overrides for part in ("--set", text)]
-    scenario = base.path.stem if base.path.parent == packaged("scenarios") else str(base.path)
-    return shlex.join(["tailgauge", "run", scenario, *(["--dry-run"] if dry_run else []), *sets])
+    plugins = plugin.options()[1::2]
+    return run_line(base.named, overrides, plugins=plugins, workers=base.workers, dry_run=dry_run)

@@ -14,13 +14,16 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from tailgauge.command_line import run_line
 from tailgauge.errors import TailgaugeError, UsageError
 from tailgauge.experiments.answer import Answer, RunRow, measured
 from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.plugins import plugin
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.packaged import packaged
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis import COMPARABLE, Check, Measurement, Run, Steady, reasons, worst_verdict
@@ -197,6 +200,18 @@ class Base:
             raise UsageError(f"{self.path}: expected a table [experiment]")
         return self.scenario.experiment
 
+    @property
+    def named(self) -> str:
+        """The scenario as `tailgauge run` takes it."""
+        return self.path.stem if self.path.parent == packaged("scenarios") else str(self.path)
+
+    def line_of(self, kind: str, *changes: str) -> str:
+        """The command of another experiment on the same traffic and target."""
+        kept = [scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)]
+        overrides = [*kept, scenarios.spelled("experiment", {"kind": kind}), *changes]
+        plugins = plugin.options()[1::2]
+        return run_line(self.named, overrides, plugins=plugins, workers=self.workers)
+
     def refused(self, key: str, why: str) -> UsageError:
         """The error that the scenario cannot be tried as it is."""
         return UsageError(f"{self.path}: {key}: {why}")
@@ -250,6 +265,10 @@ class Base:
         settings = resolve(str(file), typed, self.out, workers=self.workers, sends=sends)
         options = tuple(f"--set={scenarios.spelled(key, value)}" for key, value in typed)
         return Prepared(step, file, settings, options)
+
+
+def _is_of_experiment(key: str) -> bool:
+    return key.partition(".")[0] == "experiment"
 
 
 def _set(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -74,7 +74,10 @@ MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all th
 SHOWN = ("ttft", "e2e", "tpot")
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
-NO_SLO = "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms'"
+NO_SLO = (
+    "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms', "
+    "of a fan-out 'join_sched p95 < 2s', of jobs and batches 'turnaround p95 < 60s'"
+)
 NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run and its neighbours."
 
 
@@ -171,9 +174,9 @@ class CurvePlanner(SeriesPlanner):
         """Name the load, for readers."""
         return super().name_of(load) if self._is_open else f"{load:.0f} in flight"
 
-    def fewest(self, load: float) -> float:
-        """Return the seconds in which enough arrive; a closed loop always has some."""
-        return super().fewest(load) if self._is_open else 0.0
+    def seconds_of(self, arrivals: int, load: float) -> float:
+        """Return the seconds in which so many arrive; a closed loop always has some."""
+        return super().seconds_of(arrivals, load) if self._is_open else 0.0
 
     def waiting(self, load: float, length_s: float) -> float:
         """Return the requests that may all come to wait in a run."""
@@ -303,8 +306,9 @@ def _latency(reading: RunReading, name: str) -> dict[CurveQuantile, Ends]:
 def _bounded_latency(reading: RunReading, row: Criterion) -> dict[CurveQuantile, Ends]:
     """Return quantiles of the requests of an objective, at its quantile too."""
     ps = tuple(sorted({*PS, row.objective.quantile}))
-    assert row.metric is not None
-    return _ends(latency_row(row.metric, row.part(reading.steady), row.view, ps).quantiles)
+    metric = row.on(reading.steady).metric
+    assert metric is not None
+    return _ends(latency_row(metric, row.part(reading.steady), row.view, ps).quantiles)
 
 
 def _ends(quantiles: Sequence[Quantile]) -> dict[CurveQuantile, Ends]:
@@ -341,7 +345,8 @@ def _binds(series: Series) -> str:
 
 def _answer(curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, is_open: bool) -> Answer:
     knee = curve.knee
-    texts = [_holds(curve, unit) if curve.objectives else "", _saturated(curve, unit), *_today(curve, unit)]
+    today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
+    texts = [_holds(curve, unit) if curve.objectives else "", _saturated(curve, unit), *today]
     if not curve.objectives:
         texts.append(NO_SLO)
     sentence, *details = filter(None, [*texts, *remarks])
@@ -401,6 +406,8 @@ def _today(curve: Curve, unit: Unit) -> Iterator[str]:
                 quantile = point.quantile(objective.metric, objective.quantile)
                 is_short = objective.metric in {"ttft", "tpot"}
                 name = objective.metric.upper() if is_short else objective.metric
+                if not curve.objectives and quantile.value is None and quantile.low is None:
+                    continue  # as of a fan-out, which has no TTFT
                 value = "not known (too few requests)"
                 if quantile.value is not None:
                     value = f"{ms(quantile.value)} ms"

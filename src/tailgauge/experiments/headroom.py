@@ -71,7 +71,7 @@ class WithoutCache:
 class Sustained:
     """What was found, in arrivals/s: the best value, the highest rate that holds, the lowest that fails; None if unknown.
 
-    `unit`: of the rates; `requests_per_arrival`: of a conversation.
+    `unit`: of the rates; `requests_per_arrival`: of a conversation; `prompts_per_request`: of a fan-out or a batch.
     """
 
     today_per_s: float
@@ -79,6 +79,7 @@ class Sustained:
     no_429: bool
     unit: str
     requests_per_arrival: float
+    prompts_per_request: float = 1.0
     sustained_per_s: float | None = None
     low_per_s: float | None = None
     high_per_s: float | None = None
@@ -89,7 +90,7 @@ class Sustained:
 
     def text(self, per_s: float) -> str:
         """Name a rate."""
-        return Unit(self.unit, self.requests_per_arrival).text(per_s)
+        return Unit(self.unit, self.requests_per_arrival, self.prompts_per_request).text(per_s)
 
     def times(self, per_s: float) -> float:
         """Return a rate relative to today's."""
@@ -145,6 +146,7 @@ class HeadroomPlanner(SeriesPlanner):
             no_429=self._settings.no_429,
             unit=self._unit.name,
             requests_per_arrival=self._planned.requests_per_arrival,
+            prompts_per_request=self._planned.prompts,
         )
         if not self.results:
             result = Result(INCONCLUSIVE, NOTHING, details=tuple(self.remarks))

@@ -42,6 +42,7 @@ from tailgauge_analysis import (
     Floats,
     Growing,
     Mark,
+    MeanEstimate,
     Panel,
     Picture,
     PlotCurve,
@@ -49,14 +50,14 @@ from tailgauge_analysis import (
     Steady,
     Table,
     Value,
-    block_growths,
+    block_growth,
     block_pairs,
     block_work,
+    diagnosis,
     ended_as,
     estimate_curve,
     figures,
     good_requests,
-    grows_throughout,
     hedging_variants,
     mean_contrast,
     ms_or_failed,
@@ -67,9 +68,9 @@ from tailgauge_analysis import (
     proportion,
     quantile_contrast,
     share,
-    stays_s,
     tail_curve,
     unequal_work,
+    waiting,
 )
 
 # Traffic tables of the variants.
@@ -95,7 +96,7 @@ HURTS = "hurts"
 NO_EFFECT = "no clear effect"
 UNSTABLE_ON = "unstable with hedging"
 UNSTABLE = "unstable without hedging too"
-BACKLOG = "unstable, with hedging or without"  # until the load is run without
+BACKLOG = "unstable, with hedging or without"  # until a run without hedging shows which
 NO_HEDGES = "no hedges were sent"
 SHORT_BLOCKS = "blocks too short"
 TOO_FEW = "too few requests"
@@ -123,6 +124,7 @@ TAILS_NOTE = "At {} requests/s. A line that ends level above the bottom shows th
 CHANGES_NOTE = "Bars are 95% intervals; below 0 hedging helps."
 LARGEST_DRAWN = 1.5  # of a logarithm: +348%; larger changes are drawn there
 
+AFTER_FIRST = "output"  # kind of a diagnosis
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
 MORE_REFUSED = 0.005  # share of the attempts
 
@@ -167,8 +169,9 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HedgedRun:
-    """A run at one load. `p99_s`: without hedging; `growth_per_s`: of the requests in flight, in the blocks off and on, and
-    `backlog_per_s` through the whole run; `unequal`: why the variants did not do the same work.
+    """A run at one load. `p99_s`: without hedging; `growth_per_s`: of the backlog, in the blocks off and on, where it
+    is shown; `backlog_per_s`: from pair to pair, shown or not; `slow_after_first`: whether the slow calls without hedging are slow
+    after their first content; `unequal`: why the variants did not do the same work.
     """
 
     attempt: Attempt
@@ -177,8 +180,15 @@ class HedgedRun:
     hedges: Hedges
     p99_s: float
     growth_per_s: Growing = STABLE
-    backlog_per_s: float | None = None
+    backlog_per_s: MeanEstimate | None = None
+    backlog_grows: bool = False
+    slow_after_first: bool = False
     unequal: tuple[str, ...] = ()
+
+    @property
+    def is_unstable(self) -> bool:
+        """Return whether the requests in flight grow with both variants."""
+        return self.backlog_grows or None not in self.growth_per_s
 
     @property
     def is_short(self) -> bool:
@@ -258,7 +268,9 @@ class HedgingPlanner(Planner):
         )
         for runs in range(loads, 0, -1):
             tried = [load for load in self._compared() if load.run.attempt.delay is None]
-            unknown = [load.load for load in tried if load.label == BACKLOG]
+            unknown = [
+                load.load for load in tried if load.label == BACKLOG and load.load not in self._controls()
+            ]
             if unknown:
                 yield from self.run([self._step(unknown[0], runs, hedged=False)])
                 continue
@@ -298,10 +310,13 @@ class HedgingPlanner(Planner):
 
     def _compared(self) -> list[ComparedLoad]:
         p = quantile_for(self.results, self._settings.quantile)
-        controls = [run for run in self.results if not run.attempt.hedged]
-        sustained = {run.attempt.rate_per_s: run.backlog_per_s is None for run in controls}
+        controls = self._controls()
         hedged = [run for run in self.results if run.attempt.hedged]
-        return [compare(run, p, sustained.get(run.attempt.rate_per_s)) for run in hedged]
+        return [compare(run, p, controls.get(run.attempt.rate_per_s)) for run in hedged]
+
+    def _controls(self) -> dict[float, HedgedRun]:
+        """Return the runs without hedging, by rate."""
+        return {run.attempt.rate_per_s: run for run in self.results if not run.attempt.hedged}
 
     def _with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""
@@ -412,9 +427,10 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
     objectives = on_latency(reading.frames.run["scenario"])
     missed = (~good_requests(objectives, stage)).astype(np.float64)
-    p99_s = _p99_s(ms[(stage.requests["traffic"] == OFF).to_numpy(np.bool_)], block_s)
+    is_off = (stage.requests["traffic"] == OFF).to_numpy(np.bool_)
+    p99_s = _p99_s(ms[is_off], block_s)
     works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
-    stays = stays_s(reading.frames)
+    growth = block_growth(waiting(reading.frames, stage.to_s), pairs)
     variants = []
     for side in (0, 1):
         requests = [pair[side].requests for pair in pairs]
@@ -427,8 +443,10 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
         on=variants[1],
         hedges=_hedges(reading),
         p99_s=p99_s,
-        growth_per_s=block_growths(stays, pairs),
-        backlog_per_s=grows_throughout(stays, pairs),
+        growth_per_s=growth.of_variants,
+        backlog_per_s=growth.from_pair_to_pair,
+        backlog_grows=growth.grows_throughout,
+        slow_after_first=diagnosis(stage.only(is_off)).kind == AFTER_FIRST,
         unequal=tuple(f"not the same work: with hedging {text}" for text in unequal_work(works)),
     )
 
@@ -480,13 +498,11 @@ def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> fl
     return next((p for p in quantiles if fewest >= n_min(p)), None)
 
 
-def compare(run: HedgedRun, p: float | None, sustained: bool | None = None) -> ComparedLoad:
-    """Compare the variants at quantile `p` and by missed requests, and label the load; `sustained`: whether it is without
-    hedging.
-    """
+def compare(run: HedgedRun, p: float | None, control: HedgedRun | None = None) -> ComparedLoad:
+    """Compare the variants at quantile `p` and by missed requests, and label the load; `control`: the same without hedging."""
     tail = quantile_contrast(run.off.ms, run.on.ms, p) if p is not None else None
     missed = mean_contrast(run.off.missed, run.on.missed)
-    label = _not_compared(run, tail, sustained)
+    label = _not_compared(run, control)
     if label:
         tail = None
         missed = None
@@ -495,19 +511,30 @@ def compare(run: HedgedRun, p: float | None, sustained: bool | None = None) -> C
     return ComparedLoad(load=run.attempt.rate_per_s, label=label, tail=tail, missed=missed, run=run)
 
 
-def _not_compared(run: HedgedRun, tail: Contrast | None, sustained: bool | None) -> str:
+def _not_compared(run: HedgedRun, control: HedgedRun | None) -> str:
     """Why the variants are not compared; empty if they are."""
     if run.hedges.hedged == 0:
         return NO_HEDGES
-    off, on = run.growth_per_s
-    if off is not None or run.backlog_per_s is not None:
-        if sustained is None:
+    if run.is_unstable:
+        if control is None:
             return BACKLOG
-        return UNSTABLE_ON if sustained else UNSTABLE
-    # Without a slower tail the growth is a wave of load by chance.
-    if on is not None and (run.is_short or (tail is not None and tail.low > 0)):
+        if control.is_unstable:
+            return UNSTABLE
+        return UNSTABLE_ON if _grows_faster(run, control) else BACKLOG
+    _, on = run.growth_per_s
+    if on is not None:
         return UNSTABLE_ON
     return SHORT_BLOCKS if run.p99_s > run.attempt.block_s else ""
+
+
+def _grows_faster(run: HedgedRun, control: HedgedRun) -> bool:
+    """Return whether the backlog of a run grows faster than that of another, beyond chance."""
+    fast = run.backlog_per_s
+    slow = control.backlog_per_s
+    if fast is None or slow is None or fast.value is None or slow.value is None:
+        return False
+    half = math.hypot(fast.value - fast.low, slow.high - slow.value)
+    return fast.value - slow.value > half
 
 
 def _effect(tail: Contrast | None, missed: Contrast | None) -> str:
@@ -532,6 +559,9 @@ def _sign(contrast: Contrast | None, worth: float) -> int:
 def causes(finding: Hedging) -> Iterator[str]:
     """Say why hedging hurts at the smallest load where it does, or why it gains nothing."""
     harmed = [load for load in finding.loads if load.label in HARM]
+    today = finding.today
+    if today is not None and today.run.slow_after_first and today.label != HELPS:
+        yield "the slow calls are slow after their first content, for which a hedge waits: hedging cannot help them"
     if not finding.loads or (not harmed and finding.helps_up_to_per_s is not None):
         return
     lowest = finding.loads[0]

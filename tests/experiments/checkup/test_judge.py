@@ -1,12 +1,14 @@
 """The numbers of the checkup: shares, ratios of medians, hedging, and the sentence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tailgauge.experiments.checkup import report
 from tailgauge.experiments.checkup.cache import without_usage
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.hedging import second_call
+from tailgauge.experiments.checkup.hedging import lacking, second_call
 from tailgauge.experiments.checkup.measure import light
 from tailgauge.experiments.checkup.numbers import LEVEL, Number, idle_cut, of_ratio, of_share, quantile_of
 from tailgauge.experiments.checkup.tested import UserTraffic
@@ -14,7 +16,7 @@ from tailgauge.experiments.course import RunReading
 from tailgauge.patterns.settings import NO_MARKS
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import Checkup
-from tailgauge_analysis import COMPARABLE, at_level, counted
+from tailgauge_analysis import COMPARABLE, at_level, counted, quantiles
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 
@@ -23,7 +25,7 @@ def users():
     table = next(iter(scenarios.load("streaming").traffic.values()))
     return UserTraffic(
         tables={"users": table}, plain={}, rate_per_s=1.0, settings=Checkup(), marks=NO_MARKS,
-        heaviest="users", fan_out="", cached="", whole="",
+        heaviest="users", fan_out="", cached="", whole="", line_of=lambda *_: "",
     )  # fmt: skip
 
 
@@ -80,6 +82,23 @@ def test_a_delay_below_the_slow_share_is_tried():
     assert ", the p90, would" in text
     assert "room for 10% more" in text
     assert second_call(waits, has_tail=False).startswith("hedging is not worth a try")
+
+
+def test_a_hedge_that_is_worth_a_try_has_the_command_that_measures_it():
+    rng = np.random.default_rng(3)
+    waits = np.where(rng.random(2000) < 0.07, 4000, 0) + rng.lognormal(np.log(200), 0.1, 2000)
+
+    assert "more; measure it: tailgauge run x --set hedge=2" in second_call(
+        waits, measured_by=lambda ms: f"tailgauge run x --set hedge={ms:.0f}"
+    )
+
+
+@pytest.mark.parametrize(("n", "n_eff", "text"), [
+    (120, 120, "299 waits are needed, got 120"),
+    (1025, 40, "299 independent waits are needed: the 1,025 here say as much as 40, because neighbours are alike"),
+])  # fmt: skip
+def test_dependent_waits_are_not_called_too_few(n, n_eff, text):
+    assert lacking(replace(quantiles(np.ones(400), (0.99,))[0], n=n, n_eff=n_eff)) == text
 
 
 def test_too_few_waits_say_nothing_of_hedging():

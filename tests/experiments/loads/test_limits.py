@@ -10,7 +10,17 @@ from experiments.loads.planted import sustained_by_bucket
 from experiments.loads.test_judge import at, missed
 
 from tailgauge.experiments.loads.judge import judge
-from tailgauge.experiments.loads.limits import CAPACITY, OBJECTIVES, binding, capacity, demand_of, sustained
+from tailgauge.experiments.loads.limits import (
+    CAPACITY,
+    OBJECTIVES,
+    Turns,
+    binding,
+    capacity,
+    demand_of,
+    demand_of_sessions,
+    retried,
+    sustained,
+)
 from tailgauge.experiments.loads.run import Interval
 
 REFUSED = 0.01
@@ -74,3 +84,44 @@ def test_capacity_is_what_the_lowest_load_that_reaches_it_answers_and_all_of_the
 )
 def test_what_binds_is_what_fails_the_lowest_load(runs: list[Any], name: str) -> None:
     assert binding(judge(runs, REFUSED)) == name
+
+
+# Conversations/s at which 1% of the calls are refused, by bench/bucket_oracle.py: mean turns, median think time, bucket.
+@pytest.mark.parametrize(
+    ("turns", "think_s", "rate", "burst", "expected"),
+    [(5.0, 0.3, 10.0, 60.0, 1.945), (3.0, 1.0, 5.0, 30.0, 1.522), (8.0, 0.2, 20.0, 120.0, 2.615)],
+)
+def test_turns_come_in_bursts_and_a_refused_one_ends_its_conversation(
+    turns: float, think_s: float, rate: float, burst: float, expected: float
+) -> None:
+    rng = np.random.default_rng(5)
+    sizes = rng.geometric(1 / turns, 3000)
+    arrivals = np.repeat(np.arange(3000), sizes)
+    steps_s = np.where(
+        np.diff(arrivals, prepend=-1) > 0, 0.0, 0.1 + rng.lognormal(np.log(think_s), 0.6, len(arrivals))
+    )
+    totals_s = np.cumsum(steps_s)
+    firsts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    offsets_s = totals_s - np.repeat(totals_s[firsts], sizes)
+    conversations = Turns(charges=np.ones(len(arrivals)), arrivals=arrivals, offsets_s=offsets_s)
+    gaps_s = rng.exponential(1.0, int(60_000 / turns)) * turns / rate
+    found = sustained(demand_of_sessions(gaps_s, conversations), rate, burst, REFUSED)
+
+    assert found / turns == pytest.approx(expected, rel=0.035)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "again"),
+    [([], 0.0, 0.0), ([(1000, 10, 10, 4)], 1.0, 0.4), ([(1000, 12, 6, 3), (900, 500, 400, 390)], 0.793, 0.5)],
+)
+def test_refused_calls_that_come_again_are_counted_near_the_allowed_share(
+    counts: list[tuple[int, int, int, int]], share: float, again: float
+) -> None:
+    runs = [
+        at(10, requests=n, refused=refused, retries=retries, refused_again=again_k)
+        for n, refused, retries, again_k in counts
+    ]
+    found = retried(runs, REFUSED)
+
+    assert found.share == pytest.approx(share, abs=0.001)
+    assert found.refused == pytest.approx(again)

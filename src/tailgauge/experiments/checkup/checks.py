@@ -26,6 +26,8 @@ class Check:
     gain_of: str
     change: str
     text: str = "{} of the calls"
+    experiment: str = ""
+    """the kind that measures more, whose command stands behind the change"""
 
     @property
     def allowed_text(self) -> str:
@@ -57,7 +59,7 @@ CHECKS: Mapping[str, Check] = {
     "idle_cut": Check("light", "calls that are silent for some seconds are cut on the path", 0.01, REQUESTS,
         "raise the idle timeout of the proxy or gateway, or send keep-alives (pings) within it"),
     "refused": Check("light", "calls are refused at today's rate", 0.01, REQUESTS,
-        "raise the limit, or use fewer tokens; tailgauge run headroom finds the limit that binds"),
+        "raise the limit, or use fewer tokens; find the limit that binds", experiment="headroom"),
     "early_headers": Check("light", "response headers arrive long before the first content", 0.1, NOTHING,
         "let hedges, timeouts and health checks wait for the first content, not for the headers", "{} of the answers"),
     "connections": Check("light", "calls open new connections", 0.2, LATENCY,

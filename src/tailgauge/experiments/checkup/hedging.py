@@ -7,16 +7,18 @@ chance: not by their prompts, by the load, or by what all calls share. A delay b
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from tailgauge.experiments.checkup.numbers import wait_ms
+from tailgauge.experiments.checkup.tested import UserTraffic
 from tailgauge.rows import schema
 from tailgauge_analysis import (
     FEW_EPISODES,
     TOO_FEW,
     Floats,
+    Quantile,
     Steady,
     diagnosis,
     ms,
@@ -35,27 +37,41 @@ WORTH = 0.25  # of p99
 AFTER_FIRST = "output"  # kind of a diagnosis
 
 
-def advice(users: Steady, streams: Collection[str], *, has_tail: bool) -> str:
+def advice(of: UserTraffic, users: Steady, streams: Collection[str], *, has_tail: bool) -> str:
     """Return whether a second call for late ones is worth a try; it is not where the tail is within its bounds."""
     if (users.attempts["cause"] == schema.HEDGE).any():
-        return "hedging: this traffic hedges already; tailgauge run hedging measures what it gains"
+        return f"hedging: this traffic hedges already; measure what it gains: {of.line_of('hedging')}"
     if has_tail and diagnosis(users).kind == AFTER_FIRST:
         return "hedging cannot help: the slow calls are slow after their first content, which is what a hedge waits for"
     single = users.only(users.requests["answer"].ne(schema.JOIN).to_numpy(np.bool_))
     waits = wait_ms(single, streams)
     waits = np.where(single.requests["ended"].eq(schema.TIMEOUT), np.inf, waits)
-    return second_call(waits[~np.isnan(waits)], has_tail=has_tail)
+    return second_call(waits[~np.isnan(waits)], has_tail=has_tail, measured_by=lambda ms: _experiment(of, ms))
 
 
-def second_call(waits: Floats, *, has_tail: bool = True) -> str:
-    """Return the same from the waits of single calls in ms, in order of time; of a call that timed out +inf."""
+def _experiment(of: UserTraffic, delay_ms: float) -> str:
+    """Return the command that measures hedges after this delay; empty where no table has single answers."""
+    if not of.hedged:
+        return ""
+    key = f"traffic.{of.hedged}"
+    hedge = (f"{key}.hedge.policy=fixed", f"{key}.hedge.delay_ms={delay_ms:.4g}")
+    return of.line_of("hedging", f"{key}.pattern=hedged", *hedge)
+
+
+def second_call(
+    waits: Floats, *, has_tail: bool = True, measured_by: Callable[[float], str] = lambda _: ""
+) -> str:
+    """Return the same from the waits of single calls in ms, in order of time; of a call that timed out +inf.
+
+    `measured_by`: the command that measures hedges after so many ms.
+    """
     p99 = quantiles(waits, (0.99,))[0]
     delays = [(p, quantiles(waits, (p,))[0].value or 0.0) for p in DELAYS] if len(waits) else []
     delays = [(p, delay) for p, delay in delays if math.isfinite(delay)]
-    if p99.mark == TOO_FEW or p99.value is None or not delays:
-        return (
-            f"hedging: not estimated, {n_min(0.99)} waits with a finite median are needed, got {len(waits)}"
-        )
+    if not delays:
+        return "hedging: not estimated, half of the calls or more got no content"
+    if p99.mark == TOO_FEW or p99.value is None:
+        return f"hedging: not estimated, {lacking(p99)}"
     place, delay = delays[0]
     best = _p99_after(waits, delay)
     for other_place, other in delays[1:]:
@@ -72,7 +88,17 @@ def second_call(waits: Floats, *, has_tail: bool = True) -> str:
         return f"hedging is not worth a try: few requests are far above the usual for their size; {text}"
     if p99.mark == FEW_EPISODES:
         return f"hedging: not known: {text}, but the slow calls came in {p99.episodes} episodes, where a second call is slow too"
-    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - place:.0%} more; tailgauge run hedging measures it"
+    line = measured_by(delay)
+    how = f"; measure it: {line}" if line else ""
+    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - place:.0%} more{how}"
+
+
+def lacking(p99: Quantile) -> str:
+    """Return how many more waits a p99 needs."""
+    fewest = n_min(0.99)
+    if p99.n < fewest:
+        return f"{fewest} waits are needed, got {p99.n}"
+    return f"{fewest} independent waits are needed: the {p99.n:,} here say as much as {p99.n_eff:,}, because neighbours are alike"
 
 
 def _p99_after(waits: Floats, delay: float) -> float:

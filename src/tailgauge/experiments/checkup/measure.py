@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,6 +79,10 @@ def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
         "idle_cut": numbers.idle_cut(users),
         "early_headers": numbers.early_headers(steady.attempts),
     }
+    if found["idle_cut"].value:
+        found["broken"] = replace(
+            found["broken"], evidence=f"{found['broken'].evidence}; {found['idle_cut'].evidence}"
+        )
     if not reading.frames.run.get("dry_run"):
         found["connections"] = numbers.connections(steady)
     medians = {TODAY: quantile_of(numbers.wait_ms(users, of.streams))}
@@ -86,7 +90,7 @@ def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
     if of.streams:
         streamed = numbers.only(steady, of.streams)
         found |= _of_streams(streamed, of)
-        remarks = (hedging.advice(users, of.streams, has_tail=tail.exceeds),)
+        remarks = (hedging.advice(of, users, of.streams, has_tail=tail.exceeds),)
     if of.whole:
         medians[WHOLE] = quantile_of(numbers.whole_ms(numbers.only(steady, [of.whole]), "sent_at_ns"))
         medians[STREAMED] = numbers.first_median(steady, CONTROL)
@@ -161,7 +165,7 @@ def fan_out(of: UserTraffic, reading: RunReading) -> ProbeResult:
     remarks: tuple[str, ...] = ()
     if not of.streams:
         found = _of_streams(steady, of)
-        remarks = (hedging.advice(steady, set(kinds), has_tail=numbers.tail(steady).exceeds),)
+        remarks = (hedging.advice(of, steady, set(kinds), has_tail=numbers.tail(steady).exceeds),)
     return ProbeResult(numbers=found, medians={SINGLE: slowest}, remarks=remarks)
 
 

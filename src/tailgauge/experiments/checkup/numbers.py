@@ -28,7 +28,6 @@ from tailgauge_analysis import (
     Quantile,
     Steady,
     cache_results,
-    coalescing,
     counted,
     diagnosis,
     ended_as,
@@ -38,6 +37,7 @@ from tailgauge_analysis import (
     quantiles,
     share,
     stream_flow,
+    tokens_per_chunk,
     tpot_missing,
 )
 
@@ -237,9 +237,12 @@ def tail(users: Steady) -> Number:
         text = f"{of_all(slow)} requests take more than {times:g} times the median of their size"
         text += f", or time out ({int(late.sum())})" if late.any() else ""
         gain = saved(np.where(slow, end - usual, 0), end)
-        number = of_share(proportion(slow), f"{text}. {diagnosis(users).sentence}", gain)
-        numbers.append(replace(number, allowed=allowed))
-    return next((number for number in numbers if number.exceeds), numbers[0])
+        numbers.append(replace(of_share(proportion(slow), text, gain), allowed=allowed))
+    number = next((number for number in numbers if number.exceeds), numbers[0])
+    place = diagnosis(users)
+    if not number.exceeds or place.low is None:  # only a tail problem has a place
+        return number
+    return replace(number, evidence=f"{number.evidence}. {place.sentence}")
 
 
 def _usual_ms(users: Steady, end: Floats) -> Floats:
@@ -274,7 +277,7 @@ def buffered(streamed: Steady) -> Number:
 
 def coalesced(streamed: Steady) -> Number:
     """Return the share of the answers with more than LUMP tokens per chunk."""
-    each = coalescing(streamed.requests)
+    each = tokens_per_chunk(streamed.requests)
     tokens = streamed.requests["pace_tokens"].to_numpy(np.float64)
     end = ms_of(streamed, "last_content_at_ns")
     known = ~np.isnan(each + end) & (tokens > 2 * LUMP)

@@ -117,12 +117,12 @@ class CheckupPlanner(Planner):
         tables = ", ".join(f"{name} ({pattern_of(table).summary})" for name, table in of.tables.items())
         whose = f"judged: the traffic of {path.name}, {of.rate_per_s:g} requests/s: {tables}"
         if path.parent == packaged("scenarios") and scenario.target.url != SIMULATED:
-            whose += "; that is an example: tailgauge checkup SCENARIO --target URL judges your own traffic"
+            whose += "; that is an example: give a scenario of your own to judge your traffic"
         yield whose
         if self._settings.skip:
             yield f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}"
         if scenario.slo:
-            yield "a checkup does not judge the objectives of [slo]: tailgauge run does"
+            yield "a checkup does not judge the objectives of [slo]: a run of the scenario does"
         if not of.cached:
             yield "this traffic has no table `cache`, so the prefix cache was not tested"
         if not of.fan_out:
@@ -147,7 +147,7 @@ class CheckupPlanner(Planner):
             remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         lost = [name for name in self._probes if name not in results]
         texts = [*self._judged(), *remarks]
-        return report.answer(numbers, lost, texts, self._settings.threshold)
+        return report.answer(numbers, lost, texts, self._settings.threshold, self._base.line_of)
 
 
 # --- what each probe sends of the traffic under test -----------------------------------------------------------------

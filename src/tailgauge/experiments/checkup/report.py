@@ -5,11 +5,11 @@ FAIL with a problem; INCONCLUSIVE without one if a probe has no valid run, becau
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.checkup.checks import CHECKS, GAINS, Check
+from tailgauge.experiments.checkup.checks import CHECKS, GAINS, REQUESTS, Check
 from tailgauge.experiments.checkup.numbers import LEVEL, Number
 from tailgauge_analysis import (
     FAIL,
@@ -28,7 +28,8 @@ from tailgauge_analysis import (
 )
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
-LEAST_GAIN = 0.005  # less is next to nothing
+LEAST_GAIN = 0.05  # less is no problem
+LEAST_FAILED = 0.005  # of the requests, where the gain is that they are answered
 NOTE = (
     f"Problem: the whole interval at {LEVEL:.1%} is beyond what is allowed, so that all checks together are wrong in one of "
     "twenty checkups of an endpoint that is exactly at its bounds."
@@ -70,7 +71,8 @@ def judge(name: str, number: Number, allowed: float) -> CheckResult:
     """Judge one number by what is allowed."""
     allowed = allowed if number.allowed is None else number.allowed
     is_beyond = number.low is not None and number.low > allowed
-    gives = number.gain >= LEAST_GAIN
+    least = LEAST_FAILED if CHECKS[name].gain_of == REQUESTS else LEAST_GAIN
+    gives = number.gain >= least
     outcome = INCONCLUSIVE if number.low is None else PASS
     if is_beyond and gives:
         outcome = FAIL
@@ -83,8 +85,12 @@ def answer(
     lost: Sequence[str],
     remarks: Sequence[str],
     threshold: float,
+    line_of: Callable[[str], str] = lambda _: "",
 ) -> Answer:
-    """Answer from the numbers by check; `threshold` widens what is allowed of the ratios that allow 1."""
+    """Answer from the numbers by check; `threshold` widens what is allowed of the ratios that allow 1.
+
+    `line_of`: the command of another experiment on the same traffic.
+    """
     checks = []
     for name, check in CHECKS.items():
         if name in numbers:
@@ -104,7 +110,7 @@ def answer(
     if lost:
         notes.append(f"no valid run of these probes: {', '.join(lost)}")
     outcome = FAIL if problems else INCONCLUSIVE if lost else PASS
-    lines = tuple(_problem(one) for one in problems)
+    lines = tuple(_problem(one, line_of) for one in problems)
     result = Result(outcome, _sentence(checks, problems, lost), lines, (*remarks, *notes))
     notes_of_table = (GAIN_NOTE,) if problems else ()
     section = Section("checks", "Checks", tables=(_table(checks),), notes=notes_of_table)
@@ -123,9 +129,11 @@ def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lo
     return text
 
 
-def _problem(one: CheckResult) -> ObjectiveLine:
+def _problem(one: CheckResult, line_of: Callable[[str], str]) -> ObjectiveLine:
     gain = f"Gain at most {share(one.number.gain)} of {one.check.gain_of}"
-    why = f"{gain}. {sentence(one.number.evidence)}. {sentence(one.check.change)}."
+    line = line_of(one.check.experiment) if one.check.experiment else ""
+    change = f"{sentence(one.check.change)}: {line}" if line else f"{sentence(one.check.change)}."
+    why = f"{gain}. {sentence(one.number.evidence)}. {change}"
     return ObjectiveLine(one.check.problem, FAIL, "", "", why=why)
 
 

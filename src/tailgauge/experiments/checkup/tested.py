@@ -34,6 +34,7 @@ BURST_TO = 0.7
 @dataclass(frozen=True, slots=True)
 class UserTraffic:
     """The user's tables that a checkup can time, their plain values, today's requests/s, and the cache marks that the target takes.
+    `line_of` has the command of another experiment on this traffic.
 
     The heaviest table of all; of those that fan out; of those with a shared prefix; of those with single answers that are
     not streamed: empty where there is none.
@@ -48,6 +49,13 @@ class UserTraffic:
     fan_out: str
     cached: str
     whole: str
+    line_of: Callable[..., str]
+
+    @property
+    def hedged(self) -> str:
+        """The heaviest table of single answers, whose calls a hedge can repeat; empty where there is none."""
+        single = [name for name, table in self.tables.items() if not fans_out(table)]
+        return max(single, key=lambda name: self.tables[name].weight, default="")
 
     @property
     def streams(self) -> set[str]:
@@ -117,4 +125,5 @@ def tested(base: Base) -> UserTraffic:
         fan_out=heaviest(fans_out),
         cached=cached,
         whole=heaviest(lambda table: not table.stream and not fans_out(table)),
+        line_of=base.line_of,
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, Runs
 from tailgauge.experiments.loads.run import Interval, LoadRun
-from tailgauge_analysis import DECISIONS, NORMAL_975, SEED, Estimate, Floats
+from tailgauge_analysis import DECISIONS, NORMAL_975, SEED, Estimate, Floats, Ints
 
 CAPACITY = "capacity"
 OBJECTIVES = "objectives"
@@ -31,6 +31,11 @@ MANY = 30  # requests that a bucket holds; below it is replayed
 RANGE = (0.01, 2.0)  # rates tried, relative to the one that uses all of the refill
 STEPS = 40
 STEPS_REPLAYED = 12
+NEAR_ALLOWED = 5  # times the allowed share
+REFUSED_AGAIN = 0.5  # of the retries, where no run shows it
+REPLAYED = 60_000  # requests of conversations
+MOST_ARRIVALS = 1 << 40  # of a run
+SHORTEST_S = 1e-9  # between two requests
 LEAST = 20  # requests of a window, and windows
 MODEL = 0.02  # relative error of the computed rate
 
@@ -63,10 +68,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planned traffic: gaps between many arrivals, in any unit, and the requests of an arrival."""
+    """The planned traffic: gaps between many arrivals, in any unit; the requests of an arrival; attempts of a call where the
+    allowed share is refused. `name`: of the arrivals; `prompts`: of a request, as of a fan-out or a batch.
+    """
 
     gaps: Floats
     requests_per_arrival: float = 1.0
+    attempts: float = 1.0
+    name: str = "requests"
+    prompts: float = 1.0
 
 
 def bounds(runs: Runs, planned: Planned, refused: float, precision: float) -> list[Bound]:
@@ -74,7 +84,10 @@ def bounds(runs: Runs, planned: Planned, refused: float, precision: float) -> li
 
     `precision`: relative width by which a capacity is widened, because it varies with the calls that wait.
     """
-    found = [bound for limit in _limits(runs) for bound in _bound(limit, runs, planned, refused)]
+    again = retried(runs, refused)
+    planned = replace(planned, attempts=1 / (1 - refused * again.share))
+    first_refused = refused * (1 - again.refused)
+    found = [bound for limit in _limits(runs) for bound in _bound(limit, runs, planned, first_refused)]
     served = capacity(runs, refused)
     if served is not None:
         wide = precision * served.value
@@ -88,22 +101,28 @@ def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterat
     cached = np.concatenate([run.charges.cached[limit.kind] for run in runs])
     if not len(cached) or cached.sum() <= 0:
         return
-    per_s = _sustained(limit, planned, cached, refused)
+    per_s = _sustained(limit, planned, _demand(limit, runs, planned, cached), refused)
     uncached = per_s
     if limit.kind in runs[0].charges.uncached:
         whole = np.concatenate([run.charges.uncached[limit.kind] for run in runs])
-        uncached = _sustained(limit, planned, whole, refused)
+        uncached = _sustained(limit, planned, _demand(limit, runs, planned, whole), refused)
     yield Bound(limit.kind, per_s, uncached, limit)
 
 
 def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> bool:
-    """Return whether a bucket that was full at first may carry more in this run than it does in the long run."""
-    for limit in (bound.limit for bound in found if bound.limit is not None):
-        charges = run.charges.cached.get(limit.kind)
-        if charges is None or not len(charges):
+    """Return whether a bucket that was full at first may carry more in this run than it does in the long run.
+
+    The load is beyond what the bucket sustains, and what arrived did not empty it.
+    """
+    for bound in found:
+        limit = bound.limit
+        charges = None if limit is None else run.charges.cached.get(limit.kind)
+        if limit is None or charges is None or not len(charges):
             continue
-        excess_per_s = run.load * requests_per_arrival * float(charges.mean()) - limit.rate.value
-        if 0 < excess_per_s * run.seconds < limit.burst.high:
+        demand_per_s = requests_per_arrival * float(charges.mean())
+        sustained_per_s = bound.per_s.low if limit.seen else limit.rate.value / demand_per_s
+        excess_per_s = run.arrived * demand_per_s - limit.rate.value
+        if max(run.load, run.arrived) > sustained_per_s and excess_per_s * run.seconds < limit.burst.high:
             return True
     return False
 
@@ -189,7 +208,8 @@ def _unseen_burst(bursts: Sequence[Estimate], rate: Interval) -> Interval:
 def capacity(runs: Runs, refused: float) -> Interval | None:
     """Return the arrivals answered per second at capacity: the value of the lowest load that reached it, the interval of all.
 
-    None if no run reached it.
+    None if no run reached it. A target that refuses what it cannot hold refuses too many long before its capacity: that is
+    a bound from above alone.
     """
     full = [run for run in runs if _is_full(run, refused) and math.isfinite(run.served.high)]
     if not full:
@@ -197,7 +217,7 @@ def capacity(runs: Runs, refused: float) -> Interval | None:
     lowest = min(run.load for run in full)
     first = [run for run in full if run.load == lowest]
     value = sum(run.served.value for run in first) / len(first)
-    low = min(run.served.low for run in full)
+    low = min(run.served.low if run.saturated else 0.0 for run in full)
     high = max(run.served.high for run in full)
     return Interval(value, low, high)
 
@@ -212,16 +232,35 @@ def _is_full(run: LoadRun, refused: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests at a bucket: gaps in mean gaps, and charges. `error`: half the relative 95% interval of the mean charge."""
+    """Requests at a bucket: gaps in mean gaps, and charges. `error`: half the relative 95% interval of the mean charge.
+
+    `sessions`: of which conversation a request is, where a refused one ends it.
+    """
 
     gaps: Floats
     charges: Floats
     mean: float
     error: float
+    sessions: Ints | None = None
 
 
-def _sustained(limit: Limit, planned: Planned, charges: Floats, refused: float) -> Interval:
-    demand = demand_of(planned.gaps, charges)
+def _demand(limit: Limit, runs: Runs, planned: Planned, charges: Floats) -> Demand:
+    """Return the demand of the planned arrivals; the turns of a conversation follow each other as they did in the runs."""
+    if planned.requests_per_arrival == 1:
+        return demand_of(planned.gaps, charges)
+    numbers = [run.charges.arrivals + number * MOST_ARRIVALS for number, run in enumerate(runs)]
+    arrivals_per_s = limit.rate.value / float(charges.mean()) / planned.requests_per_arrival
+    turns = Turns(
+        charges=charges,
+        arrivals=np.concatenate(numbers),
+        offsets_s=np.concatenate([run.charges.offsets_s for run in runs]),
+    )
+    gaps = planned.gaps[: int(REPLAYED / planned.requests_per_arrival)]
+    demand = demand_of_sessions(gaps / gaps.mean() / arrivals_per_s, turns)
+    return demand if planned.attempts == 1 else replace(demand, sessions=None)
+
+
+def _sustained(limit: Limit, planned: Planned, demand: Demand, refused: float) -> Interval:
     value = sustained(demand, limit.rate.value, limit.burst.value, refused)
     low = high = value
     if limit.rate.low < limit.rate.high or limit.burst.low < limit.burst.high:
@@ -229,7 +268,28 @@ def _sustained(limit: Limit, planned: Planned, charges: Floats, refused: float) 
         high = sustained(demand, limit.rate.high, limit.burst.high, refused)
     error = demand.error + MODEL
     ends = (value, min(low, value) * (1 - error), max(high, value) * (1 + error))
-    return Interval(*(end / planned.requests_per_arrival for end in ends))
+    return Interval(*(end / planned.requests_per_arrival / planned.attempts for end in ends))
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The share of the refused attempts that come again, and of those that are refused again."""
+
+    share: float
+    refused: float
+
+
+def retried(runs: Runs, refused: float) -> Retried:
+    """Return it by the runs that are near the allowed share: an empty bucket refuses almost every retry."""
+    refusals = sum(run.refused.k for run in runs)
+    retries = sum(run.retries for run in runs)
+    if not refusals or not retries:
+        return Retried(0.0, 0.0)
+    near = [run for run in runs if run.retries and (run.refused.value or 0.0) <= NEAR_ALLOWED * refused]
+    again = (
+        sum(run.refused_again for run in near) / sum(run.retries for run in near) if near else REFUSED_AGAIN
+    )
+    return Retried(min(1.0, retries / refusals), again)
 
 
 def demand_of(gaps: Floats, measured: Floats) -> Demand:
@@ -242,11 +302,46 @@ def demand_of(gaps: Floats, measured: Floats) -> Demand:
     return Demand(gaps / gaps.mean(), drawn * (mean / drawn.mean()), mean, error)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """The requests of measured conversations: what each costs, of which conversation it is, and how long after its first one."""
+
+    charges: Floats
+    arrivals: Ints
+    offsets_s: Floats
+
+
+def demand_of_sessions(gaps_s: Floats, turns: Turns) -> Demand:
+    """Draw a measured conversation for each gap: its requests come together, which a bucket feels as bursts."""
+    order = np.argsort(turns.arrivals, kind="stable")
+    _, begins, sizes = np.unique(turns.arrivals[order], return_index=True, return_counts=True)
+    drawn = np.random.default_rng(SEED).integers(0, len(sizes), len(gaps_s))
+    counts = sizes[drawn]
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    places = order[np.repeat(begins[drawn], counts) + np.arange(counts.sum()) - firsts]
+    at_s = np.repeat(np.cumsum(gaps_s), counts) + turns.offsets_s[places]
+    in_time = np.argsort(at_s, kind="stable")
+    gaps = np.diff(at_s[in_time], prepend=at_s[in_time[0]])
+    plain = demand_of(np.maximum(gaps, SHORTEST_S), turns.charges)
+    charges = turns.charges[places][in_time]
+    mean = float(charges.mean())
+    if mean <= 0:
+        return plain
+    numbers = np.repeat(np.arange(len(counts)), counts)[in_time]
+    return replace(plain, charges=charges * (plain.mean / mean), sessions=numbers)
+
+
 def sustained(demand: Demand, rate: float, burst: float, refused: float) -> float:
     """Return the requests/s of which this share is refused in the long run; 0 if the bucket is smaller than a request."""
     if burst < demand.mean or demand.mean <= 0:
         return 0.0
     whole = rate / demand.mean
+    sessions = demand.sessions
+    if sessions is not None:
+        calls = list(zip(demand.gaps.tolist(), demand.charges.tolist(), sessions.tolist(), strict=True))
+        return _root(
+            lambda per_s: replayed_sessions(calls, rate / per_s, burst) > refused, whole, STEPS_REPLAYED
+        )
     if burst / demand.mean >= MANY:
         spread = _spread(demand, burst / demand.mean)
         return _root(lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS)
@@ -303,6 +398,23 @@ def replayed(gaps: list[float], charges: list[float], refill: float, burst: floa
         else:
             refused += 1
     return refused / len(gaps)
+
+
+def replayed_sessions(calls: Sequence[tuple[float, float, int]], refill: float, burst: float) -> float:
+    """Return the same of conversations that end with a refused call; a call is its gap, its charge and its conversation."""
+    level = burst
+    sent = 0
+    ended: set[int] = set()
+    for gap, charge, session in calls:
+        level = min(burst, level + refill * gap)
+        if session in ended:
+            continue
+        sent += 1
+        if level >= charge:
+            level -= charge
+        else:
+            ended.add(session)
+    return len(ended) / sent
 
 
 def raised(bound: Bound, per_s: float) -> Bound:

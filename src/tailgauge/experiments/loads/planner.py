@@ -22,6 +22,8 @@ from tailgauge.experiments.loads.judge import JudgedLoad, is_limited, judge
 from tailgauge.experiments.loads.limits import Bound, Planned
 from tailgauge.experiments.loads.run import LoadRun
 from tailgauge.experiments.loads.search import NextLoad, bracket
+from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.patterns.table import pattern_of
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.experiment import Curve, Headroom
 from tailgauge.scenario.figures import LATENCY
@@ -37,8 +39,10 @@ REFINES = 12
 LONGEST_SEARCH_S = 60.0
 LONGEST_S = 120.0
 LONGER = 3.0  # times as long, where requests are few or answers slow
-# A run has so many arrivals at least, and lasts so many answers.
+# A run has so many arrivals at least, and lasts so many answers. Between the ends it has more conversations: a queue
+# depends on itself from conversation to conversation, so few of them show too seldom how long it may become.
 FEWEST = 60
+FEWEST_CONVERSATIONS = 200
 FILLS = 4.0
 # The warm-up as a share of a run, and the most that it may be.
 WARMUP = 0.15
@@ -48,21 +52,27 @@ DRAIN_S = 5.0
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
 GAPS = 40_000  # arrivals for the long-run estimate
 ROUNDS = 60
+ARRIVALS = {"job": "jobs", "batch": "batches"}  # by pattern
 UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a load counts; `requests`: of an arrival."""
+    """What a load counts; `requests`: of an arrival; `prompts`: of a request."""
 
     name: str
     requests: float = 1.0
+    prompts: float = 1.0
 
     def text(self, load: float) -> str:
-        """Name a load, in requests too where an arrival has several: `0.8 conversations/s = 4 requests/s`."""
+        """Name a load, in requests and prompts too where an arrival has several: `0.8 conversations/s = 4 requests/s`."""
         text = f"{figures(load)} {self.name}"
-        return text if self.requests == 1 else f"{text} = {figures(load * self.requests)} requests/s"
+        if self.requests != 1:
+            text += f" = {figures(load * self.requests)} requests/s"
+        if self.prompts != 1:
+            text += f" = {figures(load * self.requests * self.prompts)} prompts/s"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +222,12 @@ class SeriesPlanner(Planner):
         length_s = self._wanted_s
         if length_s is None and is_outside:
             usual_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
-            length_s = self._long_enough(slowest, usual_s)
+            length_s = self._long_enough(slowest, FEWEST, usual_s)
         elif length_s is None:
+            has_sessions = self._planned.requests_per_arrival > 1
+            fewest = FEWEST_CONVERSATIONS if has_sessions else FEWEST
             usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
-            length_s = self._long_enough(slowest, usual_s)
+            length_s = self._long_enough(slowest, fewest, usual_s)
             fitting = max(1, int(left_s // (length_s + beside_s)), self._points - len(self.runs))
             length_s = max(SHORTEST_S, min(left_s / fitting - beside_s, LONGER * length_s))
         count = int((left_s + 0.01) // (length_s + beside_s))
@@ -223,14 +235,14 @@ class SeriesPlanner(Planner):
             return [left_s - beside_s]
         return [length_s] * min(count, len(wanted))
 
-    def _long_enough(self, load: float, length_s: float) -> float:
+    def _long_enough(self, load: float, arrivals: int, length_s: float) -> float:
         """Lengthen a run where arrivals are few or slow."""
-        needed_s = max(FILLS * self._stay_s(), self.fewest(load))
+        needed_s = max(FILLS * self._stay_s(), self.seconds_of(arrivals, load))
         return min(max(length_s, needed_s), LONGER * length_s)
 
-    def fewest(self, load: float) -> float:
-        """Return the seconds in which enough arrive."""
-        return FEWEST / load
+    def seconds_of(self, arrivals: int, load: float) -> float:
+        """Return the seconds in which so many arrive."""
+        return arrivals / load
 
     def _step(self, attempt: NextLoad, length_s: float) -> Step:
         load = attempt.load
@@ -284,7 +296,24 @@ def planned_traffic(base: Base) -> Planned:
     """Plan many arrivals of today's traffic, without its shape."""
     schedule = _schedule(base)
     gaps_s = (schedule.at_ns[1:] - schedule.at_ns[:-1]) / 1e9
-    return Planned(gaps_s, schedule.requests / len(schedule) if len(schedule) else 1.0)
+    tables = base.scenario.traffic.values()
+    weight = sum(table.weight for table in tables)
+    prompts = sum(table.weight * pattern_of(table).demand(1, 1, 1).prompts for table in tables)
+    return Planned(
+        gaps_s,
+        schedule.requests / len(schedule) if len(schedule) else 1.0,
+        name=_arrivals(list(tables)),
+        prompts=prompts / weight if weight else 1.0,
+    )
+
+
+def _arrivals(tables: Sequence[TrafficSettings]) -> str:
+    """Name what arrives."""
+    names = {
+        "conversations" if table.session.turns_mean > 1 else ARRIVALS.get(table.pattern, "requests")
+        for table in tables
+    }
+    return names.pop() if len(names) == 1 else "arrivals"
 
 
 def _schedule(base: Base) -> Schedule:
@@ -300,5 +329,4 @@ def _schedule(base: Base) -> Schedule:
 
 def rate_unit(planned: Planned) -> Unit:
     """Name the arrivals of a rate."""
-    requests = planned.requests_per_arrival
-    return Unit("requests/s") if requests == 1 else Unit("conversations/s", requests)
+    return Unit(f"{planned.name}/s", planned.requests_per_arrival, planned.prompts)

@@ -1,14 +1,14 @@
 """Measure a run of one load: a few numbers from its steady stage, and its rate limits from the whole run.
 
 A rate counts arrivals: requests, or conversations whose later turns follow by themselves. What is counted in requests is
-divided by the requests of an arrival. Refused are attempts with a 429 or an overload (529, 503).
+divided by the requests of an arrival. Refused are attempts with a 429 or an overload (529, 503); polls of jobs are none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,19 @@ from tailgauge_analysis import (
     Bucket,
     Criterion,
     Floats,
+    Growth,
+    Ints,
     Proportion,
     ended_as,
+    growth_between,
     known_buckets,
     on_latency,
-    proportion,
     refusal_kinds,
     refused_attempts,
+    uncharged,
 )
 
+LEAST_GROWTH = 0.02  # of the conversations under way, as a share of those that arrive
 OVERFLOW = 0.1  # growth of the backlog, as a share of the arrivals, that only a full target shows
 WRITTEN = ["input_tokens", "cache_creation_input_tokens"]
 READ = "cache_read_input_tokens"
@@ -63,17 +67,23 @@ class Exceedance:
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """What each request costs, by kind of limit, and the input without reads from the cache."""
+    """What each request costs, by kind of limit, and the input without reads from the cache.
+
+    `arrivals`: of which arrival a request is; `offsets_s`: how long after its first one.
+    """
 
     cached: Mapping[str, Floats]
     uncached: Mapping[str, Floats]
+    arrivals: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    offsets_s: Floats = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
     """A run at one load: arrivals per second, or requests in flight.
 
-    `load` is the planned one, `arrived` what came of it. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
+    `load` is the planned one, `arrived` what came of it. `retries`: attempts that are one,
+    `refused_again` of them. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
     backlog; None if not judged) and `detectable_per_s` (growth that would have been seen) in arrivals. `saturated`: the backlog
     grew by much, so what was served is all that the target can do. `stay_s`: nine in ten arrivals stay no longer.
     """
@@ -84,6 +94,8 @@ class LoadRun:
     requests: int
     refused: Proportion
     overloaded: int = 0
+    retries: int = 0
+    refused_again: int = 0
     kinds: Mapping[str, int]
     objectives: tuple[Exceedance, ...] = ()
     served: Interval
@@ -105,36 +117,84 @@ def measure(
 ) -> LoadRun:
     """Measure a run."""
     stage = reading.steady
-    stability = reading.evidence.stability
-    overloads = ended_as(stage.sent, schema.OVERLOADED)
+    calls = stage.sent[~uncharged(stage.sent)]  # polls would dilute the share of refused submissions
+    retries = (calls["cause"] == schema.RETRY).to_numpy(np.bool_)
+    overloads = ended_as(calls, schema.OVERLOADED)
+    is_refused = refused_attempts(calls) | overloads
     buckets = known_buckets(reading.frames)
     served = _served(reading)
-    offered_per_s = reading.evidence.throughput.offered_per_s or 0.0
-    growth_per_s = stability.growth_per_s
-    if growth_per_s is None:
+    served = Interval(*(end / requests_per_arrival for end in (served.value, served.low, served.high)))
+    offered_per_s = (reading.evidence.throughput.offered_per_s or 0.0) / requests_per_arrival
+    has_sessions = is_open and requests_per_arrival > 1
+    growth = _growth_of_sessions(reading, load) if has_sessions else _growth_of_requests(reading)
+    if has_sessions:
+        offered_per_s = load
+    if growth.per_s is None:
         overflows = served.value < offered_per_s / 2 and len(stage.requests) >= FEWEST_FOR_GROWTH
         growing = overflows
     else:
-        overflows = growth_per_s > OVERFLOW * offered_per_s
-        growing = overflows and growth_per_s > (stability.detectable_growth_per_s or 0.0)
-    growing = growing or stability.of(BACKLOG) is not None
+        overflows = growth.per_s > OVERFLOW * offered_per_s
+        growing = overflows and growth.per_s > growth.detectable_per_s
+    growing = growing or growth.is_shown
     return LoadRun(
         load=load,
         arrived=len(stage.requests) / stage.seconds / requests_per_arrival if is_open else load,
         seconds=stage.seconds,
         requests=len(stage.requests),
-        refused=proportion(refused_attempts(stage.sent) | overloads),
+        refused=stage.share_of(calls, is_refused),
         overloaded=int(overloads.sum()),
-        kinds={str(kind): int(n) for kind, n in refusal_kinds(stage.sent)["kind"].value_counts().items()},
+        retries=int(retries.sum()),
+        refused_again=int((is_refused & retries).sum()),
+        kinds={str(kind): int(n) for kind, n in refusal_kinds(calls)["kind"].value_counts().items()},
         objectives=exceedances(reading),
-        served=Interval(*(end / requests_per_arrival for end in (served.value, served.low, served.high))),
-        growth_per_s=None if growth_per_s is None else growth_per_s / requests_per_arrival,
-        detectable_per_s=(stability.detectable_growth_per_s or 0.0) / requests_per_arrival,
+        served=served,
+        growth_per_s=growth.per_s,
+        detectable_per_s=growth.detectable_per_s,
         growing=growing,
         saturated=growing and overflows,
         stay_s=_stay_s(stage.requests),
         buckets=tuple(b for b in buckets if (b.target, b.model) == (buckets[0].target, buckets[0].model)),
         charges=charges(stage.sent),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How fast arrivals pile up, per second: None where it is not judged."""
+
+    per_s: float | None
+    detectable_per_s: float
+    is_shown: bool
+
+
+def _growth_of_requests(reading: RunReading) -> Backlog:
+    """Return the growth that the report shows."""
+    stability = reading.evidence.stability
+    return Backlog(
+        per_s=stability.growth_per_s,
+        detectable_per_s=stability.detectable_growth_per_s or 0.0,
+        is_shown=stability.of(BACKLOG) is not None,
+    )
+
+
+def _growth_of_sessions(reading: RunReading, load: float) -> Backlog:
+    """Return the growth of the conversations under way: a later turn waits for the answer before it, so requests do not pile up."""
+    stage = reading.steady
+    rows = reading.frames.requests
+    rows = rows[(rows["request_id"] >= 0) & (rows["ended"] != schema.CLIENT_DROP)]
+    by_arrival = rows.groupby(rows["request_id"] // TURNS)
+    begun_s = by_arrival["scheduled_at_ns"].min().to_numpy(np.float64) / 1e9
+    ended_s = by_arrival["ended_at_ns"].max().to_numpy(np.float64) / 1e9
+    is_censored = (rows["ended"] == schema.CENSORED).groupby(rows["request_id"] // TURNS)
+    is_open = is_censored.any().to_numpy(np.bool_)
+    ended_s = np.where(is_open | np.isnan(ended_s), np.inf, ended_s)
+    if len(begun_s) < FEWEST_FOR_GROWTH:
+        return Backlog(per_s=None, detectable_per_s=0.0, is_shown=False)
+    growth: Growth = growth_between(begun_s, ended_s, stage.from_s, stage.to_s)
+    return Backlog(
+        per_s=growth.per_s,
+        detectable_per_s=growth.detectable_per_s,
+        is_shown=growth.rises and growth.per_s > LEAST_GROWTH * load,
     )
 
 
@@ -146,7 +206,8 @@ def objective_text(row: Criterion) -> str:
 def exceedances(reading: RunReading) -> tuple[Exceedance, ...]:
     """Count the requests beyond the bound of each objective."""
     shares = []
-    for row in on_latency(reading.frames.run["scenario"]):
+    for criterion in on_latency(reading.frames.run["scenario"]):
+        row = criterion.on(reading.steady)
         missed = row.beyond(row.part(reading.steady))
         shares.append(Exceedance(objective_text(row), missed, 1 - row.objective.quantile))
     return tuple(shares)
@@ -174,16 +235,34 @@ def _stay_s(requests: pd.DataFrame) -> float:
 
 
 def charges(attempts: pd.DataFrame) -> Charges:
-    """Sum what the first attempts of each request use of each limit; a refused call gets the median of its traffic."""
-    first = attempts[(attempts["cause"] != schema.RETRY) & attempts["sent_at_ns"].notna()]
+    """Sum what the first attempts of each request use of each limit.
+
+    A call without usage gets that of another one of its request, as of the fetch of a job, else the median of its traffic.
+    """
+    sent = attempts[(attempts["cause"] != schema.RETRY) & attempts["sent_at_ns"].notna()]
+    is_charged = ~uncharged(sent)
+    first = sent[is_charged]
     requests = first["request_id"]
-    fresh = _filled(first, first[WRITTEN].sum(axis=1))
-    read = _filled(first, first[READ].fillna(0))
-    output = _filled(first, first["output_tokens"])
+    fresh = _filled(sent, sent[WRITTEN].sum(axis=1))[is_charged]
+    read = _filled(sent, sent[READ].fillna(0))[is_charged]
+    output = _filled(sent, sent["output_tokens"])[is_charged]
     calls = pd.Series(1.0, first.index)
     by_kind = {REQUESTS: calls, INPUT: fresh, OUTPUT: output, TOKENS: fresh + read + output}
     cached = {kind: _summed(values, requests) for kind, values in by_kind.items()}
-    return Charges(cached, {INPUT: _summed(fresh + read, requests)})
+    begun_s = _begun_s(first)
+    arrivals = begun_s.index // TURNS
+    offsets_s = begun_s - begun_s.groupby(arrivals).transform("min")
+    return Charges(
+        cached,
+        {INPUT: _summed(fresh + read, requests)},
+        arrivals=arrivals.to_numpy(np.int64),
+        offsets_s=offsets_s.to_numpy(np.float64),
+    )
+
+
+def _begun_s(attempts: pd.DataFrame) -> pd.Series[float]:
+    """Return when the first call of each request was sent, in the order of `_summed`."""
+    return attempts.groupby("request_id")["sent_at_ns"].min() / 1e9
 
 
 def _summed(values: pd.Series[float], requests: pd.Series[int]) -> Floats:
@@ -192,5 +271,6 @@ def _summed(values: pd.Series[float], requests: pd.Series[int]) -> Floats:
 
 def _filled(rows: pd.DataFrame, values: pd.Series[float]) -> pd.Series[float]:
     known = values.where(rows["input_tokens"].notna())
+    of_request = known.groupby([rows["request_id"], rows["leg"]]).transform("max")
     medians = known.groupby(rows["traffic"], observed=True).transform("median")
-    return known.fillna(medians).fillna(known.median()).fillna(0.0).astype(np.float64)
+    return known.fillna(of_request).fillna(medians).fillna(known.median()).fillna(0.0).astype(np.float64)
