@@ -8,7 +8,7 @@ import pytest
 
 from tailgauge import vendors
 from tailgauge.ends import End, Ended, class_of_end
-from tailgauge.rows.schema import ABORTED, COMPLETED, CUT, EMPTY, FILTERED, OK, REFUSED
+from tailgauge.rows.schema import ABORTED, CUT, EMPTY, FILTERED, OK, REFUSED, WITH_ANSWER
 
 ANSWER = End(protocol="anthropic", stop_reason="end_turn", output_tokens=20, characters=80, max_tokens=50)
 
@@ -105,5 +105,5 @@ def test_only_an_answer_that_ended_by_itself_or_by_its_limit_counts_as_completed
         for reason, meaning in reasons.items():
             for tokens in (None, 20, 50):
                 found = ended(protocol=protocol, stop_reason=reason, output_tokens=tokens)
-                assert (found in COMPLETED) == (meaning in {"ok", "limit", "cut"}), (protocol, reason)
+                assert (found in WITH_ANSWER) == (meaning in {"ok", "limit", "cut"}), (protocol, reason)
                 assert (found == OK) <= (meaning in {"ok", "limit"}), (protocol, reason)

@@ -37,9 +37,9 @@ def test_where_no_run_began_it_was_interrupted():
 
 
 def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_path):
-    """Five seconds are too few for a p99."""
+    """A second is too short for a p95."""
     ran = command(
-        ["tailgauge", "run", "quickstart", "--dry-run", "--duration=5", "--out", tmp_path], timeout_s=120
+        ["tailgauge", "run", "quickstart", "--dry-run", "--duration=1", "--out", tmp_path], timeout_s=120
     )
     (folder,) = (tmp_path / "runs").iterdir()
     again = command(["tailgauge", "report", folder, "--out", tmp_path, "--json"], timeout_s=120)
@@ -49,7 +49,7 @@ def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_
     assert ran.stdout.startswith("INCONCLUSIVE (dry run)  ")
     assert ran.stdout == facts["summary"] + "\n"
     assert facts["result"]["outcome"] == "INCONCLUSIVE"
-    assert {one["outcome"] for one in facts["result"]["objectives"]} == {"INCONCLUSIVE", "PASS"}
+    assert {one["outcome"] for one in facts["result"]["objectives"]} == {"INCONCLUSIVE"}
     assert facts["measurement"]["verdict"] == facts["verdict"] == "VALID"
     assert facts["conservation"]["ended"]["ok"] == facts["conservation"]["scheduled"]
     (ttft,) = [
@@ -63,7 +63,7 @@ def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_
 
 
 def test_the_answer_is_as_wide_as_the_terminal_and_has_its_colours(write, command, tmp_path, monkeypatch):
-    folder = write(n=400)
+    folder = write(n=500)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "50")
     coloured = command(["tailgauge", "report", folder, "--out", tmp_path]).stdout

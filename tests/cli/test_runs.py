@@ -48,6 +48,9 @@ def left(out: Path) -> set[str]:
     ("facts", "result"),
     [
         ({"verdict": {"exit_code": 0}}, "PASS"),
+        ({"verdict": {"exit_code": 0, "outcome": "PASS"}}, "PASS"),
+        ({"verdict": {"exit_code": 0, "outcome": "COMPLETED"}}, "COMPLETED"),
+        ({"verdict": {"exit_code": 3, "outcome": "COMPLETED"}}, "INVALID"),
         ({"verdict": {"exit_code": 1}}, "FAIL"),
         ({"verdict": {"exit_code": 3}}, "INVALID"),
         ({"verdict": {"exit_code": 4}}, "NO ANSWER"),

@@ -118,7 +118,7 @@ def test_the_command_line_dry_runs_in_one_worker(command, tmp_path):
     report = json.loads(Path(run_json["report"]["json"]).read_text())
     assert (report["verdict"]["status"], report["run"]["dry_run"]) == ("VALID", True)
     assert report["run"]["reproduce"].startswith(
-        "tailgauge run quickstart.toml --dry-run --set 'stages={duration_s = 10.0"
+        "tailgauge run quickstart --dry-run --set 'stages={duration_s = 10.0"
     )
     assert Path(run_json["report"]["junit"]).read_text().startswith("<?xml")
     assert json.loads((Path(run_json["run_dir"]) / "run.json").read_text())["dry_run"] is True

@@ -191,6 +191,50 @@ def test_an_engine_without_the_counters_or_restarted_in_between_says_nothing_of_
         assert page.facts() == {"engine_tokens": None}
 
 
+IDLE = CACHE.replace("requests_processing 1", "requests_processing 0")
+HEDGES = {"pattern": "hedged", "hedge": {"policy": "fixed", "delay_ms": 50}}
+
+
+def hedging(url: str, second: str | None = None) -> Scenario:
+    tree: dict[str, Any] = {"name": "hedged", "target": {"url": url}, "traffic": {"chat": HEDGES}}
+    if second is not None:
+        tree["second_target"] = {"url": second}
+        tree["traffic"] = {"chat": {**HEDGES, "hedge": {**HEDGES["hedge"], "target": "second"}}}
+    return Scenario.model_validate(tree)
+
+
+def idle(new: int, cached: int) -> tuple[int, bytes]:
+    return 200, IDLE.format(new=new, cached=cached).encode()
+
+
+@pytest.mark.parametrize("has_second", [False, True])
+def test_where_calls_are_hedged_every_engine_is_asked_although_usage_has_the_cached_tokens(has_second):
+    with serving(idle(100, 7), idle(150, 957)) as (url, _), serving(idle(10, 0), idle(40, 5)) as (second, _):
+        page = EngineMetrics(hedging(url, second if has_second else None), lambda _: pytest.fail("waited"))
+        page.begin(lambda _: None, USAGE_HAS_IT)
+        page.end(lambda _: None)
+    work = [
+        {"engine": "llama.cpp", "output": 0, "prompt": 1000, "cached": 950},
+        {"engine": "llama.cpp", "output": 0, "prompt": 35, "cached": 5},
+    ]
+
+    assert page.facts() == {"engine_tokens": None, "engine_work": work[: 1 + has_second]}
+
+
+def test_two_names_of_one_engine_are_one_and_an_engine_without_a_page_leaves_nothing():
+    with serving(idle(100, 7), idle(150, 957)) as (url, asked):
+        page = EngineMetrics(hedging(url, f"{url}/v1"), lambda _: None)
+        page.begin(lambda _: None, USAGE_HAS_IT)
+        page.end(lambda _: None)
+    assert len(asked) == 2
+    assert len(page.facts()["engine_work"]) == 1
+    with serving(idle(100, 7)) as (url, _), serving((404, b"")) as (second, _):
+        page = EngineMetrics(hedging(url, second), lambda _: None)
+        page.begin(lambda _: None, USAGE_HAS_IT)
+        page.end(lambda _: None)
+    assert page.facts() == {"engine_tokens": None}
+
+
 COMPLETED = """vllm:num_requests_running 0
 vllm:num_requests_waiting 0
 vllm:generation_tokens_total 5

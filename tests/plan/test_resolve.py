@@ -27,7 +27,7 @@ output = 10
 
 def settled(tmp_path: Path, text: str, *sets: str, **options: Any) -> Settings:
     file = tmp_path / "mine.toml"
-    file.write_text(text)
+    file.write_text(text if "[traffic" in text else f"{text}\n[traffic.chat]\n")
     return resolve(str(file), [override(pair) for pair in sets], tmp_path / "out", **options)
 
 
@@ -37,6 +37,13 @@ def refusal(tmp_path: Path, text: str, *sets: str, **options: Any) -> str:
     assert raised.value.exit_code == Exit.USAGE
     assert not (tmp_path / "out").exists(), "nothing was made"
     return str(raised.value)
+
+
+@pytest.mark.parametrize(("rate_per_s", "seconds"), [(0.01, 5), (0.002, 60), (0.02, 0.4)])
+def test_a_plan_without_a_request_is_refused(tmp_path: Path, rate_per_s: float, seconds: float) -> None:
+    text = f"[arrival]\nrate_per_s = {rate_per_s}\n[stages]\nduration_s = {seconds}\n"
+
+    assert f"stages.duration_s: no request arrives within {seconds} s" in refusal(tmp_path, text)
 
 
 # --- where load may go ------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_an_installed_package_is_loaded_by_name_and_its_hash_is_of_all_its_files
         return done.stdout.split() or [done.stderr]
 
     name, module, first, *others = loaded()
-    assert [name, module, *others] == ["desk", "acme_load.desk", "--plugin", "desk", "True"]
+    assert [name, module, *others] == ["desk", "acme_load.desk", "desk", "--plugin", "desk", "True"]
     (package / "other.py").write_text("0 / 1\n")
     assert loaded()[2] != first
     (package / "desk.py").write_text("import acme_load.other\nfrom acme_load.other import nothing\n")

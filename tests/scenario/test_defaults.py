@@ -109,7 +109,7 @@ DEFAULTS = {
         "gateway": {"delay_ms": 0.0, "delay_sigma": 0.0, "holds": False},
         "billing": {"bill_cancelled": "generated", "read": 0.1, "write_5m": 1.25, "write_1h": 2.0, "output": 5.0},
         "content": {
-            "thinking_share": 0.0, "thinking_display": "shown", "tool_share": 0.0, "tool_pair_tokens": 16,
+            "thinking_share": 0.0, "thinking_display": "shown", "undeclared_share": 0.0, "undeclared_calls": 1.0, "tool_share": 0.0, "tool_pair_tokens": 16,
             "text_blocks": 1,
         },
         "natural": {"share": 0.0, "tokens": 50, "sigma": 0.0},

@@ -33,7 +33,7 @@ REFUSED = [
     ({"slo": {"a": {**SLO, "max": 1}}}, "slo.a.max", "does not apply to tpot"),
     ({"slo": {"a": {**SLO, "maxms": 1}}}, "slo.a.maxms", "unknown key; did you mean max_ms?"),
     ({"slo": {"a": {"metric": "error_rate", "min": 0.1}}}, "slo.a.max", "expected a value"),
-    ({"slo": {"a": {"metric": "error_rate", "max": 2}}}, "slo.a.max", "expected a share from 0 to 1, got 2"),
+    ({"slo": {"a": {"metric": "error_rate", "max": 2}}}, "slo.a.max", "no run can miss it: expected a share between 0 and 1"),
     ({"slo": {"a": {**SLO, "traffic": "mian"}}}, "slo.a.traffic", "there is no traffic.mian; did you mean main?"),
     ({"slo": {"a": {**SLO, "tag": "gold"}}}, "slo.a.tag", "expected key=value"),
     ({"slo": {"a": "ttft p95 < 800"}}, "slo.a", "expected a bound in ms, s (got 'ttft p95 < 800')"),
@@ -304,7 +304,7 @@ def test_an_override_without_key_or_equals_sign_is_refused_with_an_example(text)
 
 def test_the_last_override_wins_and_the_others_stay_as_in_the_file(tmp_path):
     file = tmp_path / "mine.toml"
-    file.write_text("seed = 3\n[arrival]\nrate_per_s = 5\nprocess = 'constant'\n")
+    file.write_text("seed = 3\n[arrival]\nrate_per_s = 5\nprocess = 'constant'\n[traffic.a]\n")
     scenario = load(
         str(file), [("arrival.rate_per_s", 7), ("arrival.rate_per_s", 8), ("stages.duration_s", 9)]
     )
@@ -315,7 +315,7 @@ def test_the_last_override_wins_and_the_others_stay_as_in_the_file(tmp_path):
 
 def test_a_wrong_override_is_named_as_such_and_not_as_the_file(tmp_path):
     file = tmp_path / "mine.toml"
-    file.write_text("seed = -3\n")
+    file.write_text("seed = -3\n[traffic.a]\n")
     with pytest.raises(ScenarioError) as raised:
         load(str(file), [("arrival.rate_per_s", "fast")])
 
@@ -323,6 +323,45 @@ def test_a_wrong_override_is_named_as_such_and_not_as_the_file(tmp_path):
         f"{file}: seed: expected a number >= 0, got -3",
         "--set arrival.rate_per_s: expected a number, got 'fast'",
     }
+
+
+@pytest.mark.parametrize("text", ["", "seed = 3\n[arrival]\nrate_per_s = 5\n", "[traffic]\n"])
+def test_a_scenario_without_traffic_is_refused(tmp_path, text):
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+
+    with pytest.raises(ScenarioError, match=r"mine\.toml: traffic: expected at least one table"):
+        load(str(file))
+
+
+# What no run can miss, or none can be shown to meet.
+NO_BOUNDS = [
+    ("complete > 0%", "min", "no run can miss it: expected a share between 0 and 1"),
+    ("complete > 100%", "min", "no run can be shown to meet it"),
+    ("answered >= 100.5%", "min", "no run can be shown to meet it"),
+    ("goodput > 0%", "min", "no run can miss it"),
+    ("cache_hit > 150%", "min", "no run can be shown to meet it"),
+    ("error_rate < 0%", "max", "no run can be shown to meet it"),
+    ("error_rate < 100%", "max", "no run can miss it"),
+    ("429_rate < 120%", "max", "no run can miss it"),
+    ("abandoned < 0", "max", "no run can be shown to meet it"),
+    ("requests_per_s > 0", "min", "no run can miss it: expected more than 0"),
+    ("output_tokens_per_s > 0/s", "min", "no run can miss it"),
+    ("cost_per_good_request < 0", "max", "no run can be shown to meet it: expected more than 0"),
+    ({"metric": "complete", "min": 1.0}, "min", "no run can be shown to meet it"),
+    ({"metric": "requests_per_s", "min": -1.0}, "min", "expected a number >= 0, got -1"),
+    ({"metric": "ttft", "max_ms": -5.0}, "max_ms", "expected a number > 0, got -5"),
+    ("ttft p95 < 0ms", "max_ms", "expected a number > 0, got 0"),
+    ("ttft p100 < 5ms", "quantile", "expected a number < 1, got 1"),
+]
+
+
+@pytest.mark.parametrize(("objective", "key", "expected"), NO_BOUNDS, ids=lambda value: str(value)[:40])
+def test_a_bound_that_no_run_can_miss_or_meet_is_refused(objective, key, expected):
+    lines = refusal({"slo": {"goal": objective}}).splitlines()
+
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [f"slo.goal.{key}"]
+    assert expected in lines[0]
 
 
 def test_an_override_into_a_value_is_refused(tmp_path):
@@ -354,7 +393,7 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
 
 def test_a_file_of_ones_own_goes_before_a_packaged_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "quickstart").write_text("seed = 9\n")
+    (tmp_path / "quickstart").write_text("seed = 9\n[traffic.a]\n")
 
     assert load("quickstart").seed == 9
 
@@ -364,16 +403,12 @@ def test_a_star_sets_a_key_in_every_traffic_table(tmp_path):
     pair = override("traffic.*.prompt_tokens=70")
 
     two = load(str(tmp_path / "mine.toml"), [pair])
-    (tmp_path / "none.toml").write_text("")
 
     assert [table.prompt_tokens for table in two.traffic.values()] == [70, 70]
-    assert [table.prompt_tokens for table in load(str(tmp_path / "none.toml"), [pair]).traffic.values()] == [
-        70
-    ]
     assert override(spelled(*pair)) == pair
-    with pytest.raises(ScenarioError, match=r"^--input-tokens: expected a number >= 1, got 0$"):
+    with pytest.raises(ScenarioError, match=r"^(--input-tokens: expected a number >= 1, got 0\n?){2}$"):
         load(
-            str(tmp_path / "none.toml"),
+            str(tmp_path / "mine.toml"),
             [("traffic.*.prompt_tokens", 0)],
             {"traffic.*.prompt_tokens": "--input-tokens"},
         )

@@ -46,9 +46,12 @@ def test_the_list_is_asked_for_again_where_an_idle_connection_was_closed_meanwhi
 
 
 @pytest.mark.parametrize("case", ["no list", "another list", "no JSON", "no answer", "sse"])
-def test_without_a_list_the_advice_is_about_url_and_protocol(seen, case):
-    assert seen[case]["call"]["models"] == []
-    assert preflight_failure("http://h", "openai", seen[case]["call"]).endswith(
+def test_without_a_list_the_advice_is_about_what_the_target_says(seen, case):
+    call = seen[case]["call"]
+
+    assert call["models"] == []
+    assert preflight_failure("http://h", "openai", call).endswith("choose another (--model NAME)")
+    assert preflight_failure("http://h", "openai", {**call, "message": "Not Found"}).endswith(
         "Is the base URL right, and is the protocol openai?"
     )
 

@@ -20,6 +20,7 @@ _RESULTS = {
     Exit.OK: "PASS", Exit.FAILED: "FAIL", Exit.INCONCLUSIVE: "INCONCLUSIVE", Exit.INVALID: "INVALID",
     Exit.TARGET: "NO ANSWER", Exit.INTERRUPTED: "interrupted",
 }  # fmt: skip
+_COMPLETED = "COMPLETED"  # exit code 0 as well: no objective decided
 _IDLE_S = 60.0  # a run whose folder did not change for so long is no longer being recorded
 
 
@@ -109,7 +110,10 @@ def _target(target: Any) -> str:
 def _result(facts: dict[str, Any]) -> str:
     """The result of the last report, else the state of the run."""
     verdict = facts.get("verdict")
+    report = verdict if isinstance(verdict, dict) else facts.get("result")
     code = verdict.get("exit_code") if isinstance(verdict, dict) else facts.get("exit_code")
+    if code == Exit.OK and isinstance(report, dict) and report.get("outcome") == _COMPLETED:
+        return _COMPLETED
     if code in list(_RESULTS):
         return _RESULTS[Exit(code)]
     state = str(facts.get("state", ""))

@@ -104,14 +104,21 @@ def _conclude(
     write_json(folder.run_json, whole)
 
 
-def _possible(scenario: Scenario, schedule: Schedule) -> None:
-    """Refuse what a dry run cannot show."""
+def refusal(scenario: Scenario) -> str:
+    """Return which traffic a dry run cannot show, and why; empty where it shows all."""
     for name, traffic in scenario.traffic.items():
         if why := PATTERNS[traffic.pattern].no_dry_run:
-            raise UsageError(f"--dry-run: traffic.{name}: {why}: leave out --dry-run")
+            return f"traffic.{name}: {why}"
         if traffic.reader.bytes_per_s is not None:
-            text = "a slow reader needs real sockets: leave out --dry-run"
-            raise UsageError(f"--dry-run: traffic.{name}.reader: {text}")
+            return f"traffic.{name}.reader: a slow reader needs real sockets"
+    return ""
+
+
+def _possible(scenario: Scenario, schedule: Schedule) -> None:
+    """Refuse what a dry run cannot show."""
+    why = refusal(scenario)
+    if why:
+        raise UsageError(f"--dry-run: {why}: leave out --dry-run")
     outputs = float((schedule.output_tokens * schedule.turns).sum())
     per_chunk = scenario.simulated.tokens_per_chunk
     if outputs / per_chunk > MAX_CHUNKS:

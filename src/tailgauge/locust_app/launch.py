@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -393,7 +394,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     runner.client.socket.context.term()
     if worker.left:
         text = "rows that were not transferred are in %s; run: tailgauge report %s"
-        log.warning(text, worker.left, worker.left)
+        log.warning(text, worker.left, shlex.quote(str(worker.left)))
     return ends[0] if ends else Exit.OK
 
 

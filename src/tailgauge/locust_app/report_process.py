@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class ReportProcess:
             data = json.loads(output)
         except ValueError:
             errors = " | ".join(error_text.strip().splitlines()[-3:])
-            text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {folder.path}"
+            text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {shlex.quote(str(folder.path))}"
             failed = self._process.returncode in set(Exit) - {Exit.OK}
             return ReportOutput(text, Exit(self._process.returncode) if failed else Exit.INTERNAL, {})
         return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)

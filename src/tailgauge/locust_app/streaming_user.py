@@ -19,7 +19,7 @@ from locust.exception import StopTest, StopUser
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_DROP, COMPLETED, OK, TURNS
+from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_DROP, OK, TURNS, WITH_ANSWER
 from tailgauge.sanitize import plain
 from tailgauge.schedule.prompt_file import RowRules, row_of
 from tailgauge.schedule.schedule import Planned
@@ -136,7 +136,7 @@ class StreamingUser(User):
     def _report(self, name: str, answer: Answer) -> None:
         """Tell Locust, whose listeners may raise what they may of any client."""
         status = f" (HTTP {answer.status})" if answer.status else ""
-        fine = answer.ended in COMPLETED | {CANCELLED}
+        fine = answer.ended in WITH_ANSWER | {CANCELLED}
         self.environment.events.request.fire(
             request_type=REQUEST_TYPE, name=name, response_time=answer.e2e_ms,
             response_length=len(answer.text.encode()), response=answer,

@@ -35,7 +35,7 @@ from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
 from tailgauge.rows.object_store import is_remote
-from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
+from tailgauge.rows.schema import SCHEMA_VERSION, WITH_ANSWER
 from tailgauge.sanitize import plain
 from tailgauge.schedule.settings import TASKS
 from tailgauge.worker.worker import Worker, prepare_process
@@ -200,7 +200,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
         environment.events.request.fire(
             request_type=REQUEST_TYPE, name=traffic, response_time=response_time_ms, response_length=0,
-            exception=None if ended in COMPLETED else EndedError(ended), context={},
+            exception=None if ended in WITH_ANSWER else EndedError(ended), context={},
         )  # fmt: skip
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)

@@ -1,7 +1,7 @@
-"""Token counters of a self-hosted engine from its page /metrics, before and after a run.
+"""Token counters of self-hosted engines from their pages /metrics, before and after a run.
 
-Read only for what the rows do not hold: tokens made after users cancelled, and cached tokens where the target's usage
-does not tell. Never from a provider, without a key, at the root of the target's host. The page is untrusted and bounded;
+Read only for what the rows do not hold: tokens of calls that users or hedges closed, and cached tokens where the target's
+usage does not tell. Never from a provider, without a key, at the root of the target's host. The page is untrusted and bounded;
 an unreadable page is None, not zero. Tokens made are counted while the engine is idle: vLLM counts during a call,
 llama.cpp at its end.
 
@@ -87,25 +87,30 @@ def _number(text: str) -> float:
         return math.nan
 
 
+Counts = list[TokenCount]
+
+
 class EngineMetrics:
-    """Reads the page before the first request and after the last answer. `pause` sleeps for seconds."""
+    """Reads the pages before the first request and after the last answer. `pause` sleeps for seconds."""
 
     def __init__(self, scenario: Scenario, pause: Callable[[float], object]) -> None:
-        self._cancels = any(table.cancel.share > 0 for table in scenario.traffic.values())
+        traffic = scenario.traffic.values()
+        self._cancels = any(table.cancel.share > 0 for table in traffic)
+        self._hedges = any(table.hedge.policy != "off" for table in traffic)
         # Behind a gateway, only the calls that the engine completed say something.
         self._has_gateway = scenario.has_gateway
-        is_alone = scenario.second_target is None or (self._has_gateway and self._cancels)
-        self._target = scenario.target if is_alone and is_self_hosted(scenario.target.url) else None
-        self._before: TokenCount | None = None
-        self._after: TokenCount | None = None
+        self._targets = _engines(scenario, cancels=self._cancels, hedges=self._hedges)
+        self._has_cached_usage = False
+        self._before: Counts | None = None
+        self._after: Counts | None = None
         self._hurried = False
         self._pause = pause
 
     def begin(self, note: Callable[[str], None], preflight: Sequence[Mapping[str, Any]]) -> None:
         """Before the first request. The results of the preflight show whether the target's usage has its cached tokens."""
-        known = any(call.get("cached_tokens") is not None for call in preflight)
-        if known and not self._cancels:
-            self._target = None
+        self._has_cached_usage = any(call.get("cached_tokens") is not None for call in preflight)
+        if self._has_cached_usage and not self._closes:
+            self._targets = []
         self._before = self._at_rest(BEFORE_S, "before the first request", note)
 
     def end(self, note: Callable[[str], None]) -> None:
@@ -118,34 +123,78 @@ class EngineMetrics:
         self._hurried = True
 
     def facts(self) -> dict[str, Any]:
-        """The entries in run.json: what was made where users cancel; the prompt tokens, and those out of the cache."""
-        before = self._before
-        after = self._after
-        if before is None or after is None or after.tokens < before.tokens:
+        """The entries in run.json: what was made where calls are closed; the prompt tokens, and those out of the cache."""
+        if self._before is None or self._after is None:
             return {"engine_tokens": None}
+        pairs = list(zip(self._before, self._after, strict=True))
+        if any(after.tokens < before.tokens for before, after in pairs):
+            return {"engine_tokens": None}
+        before, after = pairs[0]
         if self._has_gateway:
             known = before.completed is not None and after.completed is not None
             completed = (after.completed or 0) - (before.completed or 0)
             return {"engine_tokens": None, **({"engine_completed": completed} if known else {})}
-        made = {"engine": before.engine, "before": before.tokens, "after": after.tokens}
-        found: dict[str, Any] = {"engine_tokens": made if self._cancels else None}
-        if before.prompt is not None and after.prompt is not None:
-            prompt = after.prompt - before.prompt
-            cached = (after.cached or 0) - (before.cached or 0)
-            if prompt >= cached >= 0:
-                found["engine_cache"] = {"engine": before.engine, "prompt": prompt, "cached": cached}
+        found: dict[str, Any] = {"engine_tokens": None}
+        if len(pairs) == 1 and self._cancels:
+            found["engine_tokens"] = {"engine": before.engine, "before": before.tokens, "after": after.tokens}
+        if len(pairs) == 1 and (self._cancels or not self._has_cached_usage):
+            prompt = _prompt(before, after)
+            if prompt is not None:
+                found["engine_cache"] = {"engine": before.engine, **prompt}
+        if self._hedges:
+            found["engine_work"] = [_work(before, after) for before, after in pairs]
         return found
 
-    def _at_rest(self, patience_s: float, when: str, note: Callable[[str], None]) -> TokenCount | None:
-        if self._target is None:
-            return None
+    @property
+    def _closes(self) -> bool:
+        return self._cancels or self._hedges
+
+    def _at_rest(self, patience_s: float, when: str, note: Callable[[str], None]) -> Counts | None:
+        """Return the counts of every engine, as soon as none runs a call."""
         until_ns = monotonic_ns() + int(patience_s * 1e9)
-        while (count := read(self._target)) is not None and count.calls and self._cancels:
-            if self._hurried or monotonic_ns() > until_ns:
-                note(f"the engine was busy for {patience_s:.0f} s {when}: its token counters are not used")
+        counts = []
+        for target in self._targets:
+            while (count := read(target)) is not None and count.calls and self._closes:
+                if self._hurried or monotonic_ns() > until_ns:
+                    note(
+                        f"the engine was busy for {patience_s:.0f} s {when}: its token counters are not used"
+                    )
+                    return None
+                self._pause(POLL_S)
+            if count is None:
                 return None
-            self._pause(POLL_S)
-        return count
+            counts.append(count)
+        return counts or None
+
+
+def _engines(scenario: Scenario, *, cancels: bool, hedges: bool) -> list[Target]:
+    """Return the targets whose pages are read, each address once; none unless all calls go to self-hosted ones."""
+    targets = [scenario.target]
+    if scenario.second_target is not None:
+        if scenario.has_gateway:
+            targets = targets if cancels else []
+        elif hedges:
+            targets.append(scenario.second_target)
+        else:
+            targets = []
+    if not all(is_self_hosted(target.url) for target in targets):
+        return []
+    return list({urlsplit(target.url).netloc: target for target in targets}.values())
+
+
+def _prompt(before: TokenCount, after: TokenCount) -> dict[str, int] | None:
+    """Return the prompt tokens, and those out of the cache; None where the page does not have them."""
+    if before.prompt is None or after.prompt is None:
+        return None
+    prompt = after.prompt - before.prompt
+    cached = (after.cached or 0) - (before.cached or 0)
+    return {"prompt": prompt, "cached": cached} if prompt >= cached >= 0 else None
+
+
+def _work(before: TokenCount, after: TokenCount) -> dict[str, Any]:
+    """Return what an engine did."""
+    prompt = _prompt(before, after) or dict.fromkeys(("prompt", "cached"))
+    return {"engine": before.engine, "output": after.tokens - before.tokens, **prompt}
 
 
 def read(target: Target) -> TokenCount | None:

@@ -33,6 +33,14 @@ _WHOLE = (
     "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
     "(--set 'traffic.*.stream=false'); else are path and protocol right?"
 )
+_PAGE = (
+    "A page for people came back: is target.url the address of the API, or does a proxy or gateway answer?"
+)
+_NO_MODEL = re.compile(
+    r"model_not_(?:found|available)|unknown[_ ]model|invalid[_ ]model|no such model"
+    r"|\bmodel\b.{0,120}?\b(?:not exist|not found|not (?:available|supported|loaded)|unavailable|unknown|deprecated|retired)",
+    re.IGNORECASE | re.DOTALL,
+)
 _KEEP = "Its bytes are kept with --keep-answers 1"
 _OTHER_PROTOCOL = (
     'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
@@ -53,15 +61,28 @@ def advice(
     status = seen["status"]
     if kind == schema.REDIRECT:
         return _about_a_redirect(seen.get("url") or "", text)
-    if status in {401, 403}:
+    if status == 200:
+        return _about_an_answer(seen, kind, protocol)
+    if status in {400, 401, 403, 404, 405, 422}:
+        return _about_a_rejection(seen, kind, text, protocol, target)
+    return _BY_KIND.get(kind, "")
+
+
+def _about_a_rejection(
+    seen: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
+) -> str:
+    status = seen["status"]
+    if status == 401:
+        return _about_the_key(target)
+    if _NO_MODEL.search(f"{kind} {text}"):
+        model = seen.get("model")
+        named = f"the model {plain(str(model))!r}" if model else "this model"
+        return f"It does not have {named}: choose another (--model NAME)"
+    if status == 403:
         return _about_the_key(target)
     if status in {404, 405}:
         return f"Is the base URL right, and is the protocol {protocol}?"
-    if status in {400, 422}:
-        return _about_a_field(seen, text, protocol)
-    if status == 200:
-        return _about_an_answer(seen, kind, protocol)
-    return _BY_KIND.get(kind, "")
+    return _about_a_field(seen, text, protocol)
 
 
 def _about_the_key(target: TargetSettings | None) -> str:
@@ -112,5 +133,5 @@ def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
     if seen["ended"] in {schema.TRUNCATED, schema.STREAM_ERROR} and kind not in _BY_KIND:
         return _KEEP
     body = seen["message"] or ""
-    is_whole = kind == violations.NOT_AN_EVENT_STREAM and body.lstrip().startswith("{")
-    return _WHOLE if is_whole else _BY_KIND.get(kind, "")
+    first = body.lstrip()[:1] if kind == violations.NOT_AN_EVENT_STREAM else ""
+    return {"<": _PAGE, "{": _WHOLE}.get(first) or _BY_KIND.get(kind, "")

@@ -75,7 +75,7 @@ def not_whole(call: Mapping[str, Any]) -> str:
     if not is_only_streamed:
         return ""
     return (
-        f"preflight {call['request_id']}: with stream = false the answer was not a whole one, with stream = true "
+        "preflight: with stream = false the answer was not a whole one, with stream = true "
         "it was one. If requests fail, set stream = true"
     )
 

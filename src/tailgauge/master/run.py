@@ -291,7 +291,7 @@ class Run:
             expected = COMPLETE if call["words"] else SERVED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
-                self.notes.append(f"preflight {call['request_id']} ended as {call['ended']}: {text}")
+                self.notes.append(f"a preflight call, sent before the run, ended as {call['ended']}: {text}")
         for target, engine in self._engines.items():
             if engine is None:
                 table = "second_target" if target == SECOND else "target"

@@ -22,7 +22,7 @@ from tailgauge.patterns.events import Done, Event, Give, Request, Steps, Take, T
 from tailgauge.patterns.legs import Leg, Legs, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CENSORED, COMPLETED, CUT, EMPTY, JOIN, OK, TIMEOUT
+from tailgauge.rows.schema import CENSORED, CUT, EMPTY, JOIN, OK, TIMEOUT, WITH_ANSWER
 from tailgauge.table import Positive, Table, Tokens
 
 GATE = "legs"
@@ -110,10 +110,10 @@ class FanOut(Pattern):
             yield from legs.close_all()
             ends = [legs.ends[number] for number in sorted(legs.ends)]
             # Of two ends that came together, the one received last may have been the first to arrive.
-            joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in COMPLETED)])
+            joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in WITH_ANSWER)])
             winner = legs.ends[0].attempt if 0 in legs.ends else None
             held = next((end.held for end in ends if end.held), None)
-            return Done(ended, winner, joined_at_ns if ended in COMPLETED else None, held)
+            return Done(ended, winner, joined_at_ns if ended in WITH_ANSWER else None, held)
 
     def _leg(self, request: Request, number: int) -> Leg:
         prompt = request.prompts[number if len(request.prompts) > 1 else 0]
@@ -151,8 +151,8 @@ def gated(calling: Leg, limit: int, number: int) -> Leg:
 def _ended(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None) -> str | None:
     """How the request ends now; None: it goes on."""
     ends = [end.ended for end in legs.ends.values()]  # in the order in which they ended
-    answered = [ended for ended in ends if ended in COMPLETED]
-    failed = [ended for ended in ends if ended not in COMPLETED]
+    answered = [ended for ended in ends if ended in WITH_ANSWER]
+    failed = [ended for ended in ends if ended not in WITH_ANSWER]
     needed = table.k if table.join == "first_k" else table.total
     if CENSORED in failed:
         return CENSORED

@@ -16,7 +16,7 @@ from tailgauge.call import Call, Prompt
 from tailgauge.patterns.events import Request, Steps
 from tailgauge.patterns.legs import Legs, done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
-from tailgauge.rows.schema import COMPLETED, EARLIEST_LEG
+from tailgauge.rows.schema import EARLIEST_LEG, WITH_ANSWER
 from tailgauge.table import Table, Tokens
 
 LARGE = 0
@@ -58,7 +58,7 @@ class Progressive(Pattern):
             yield from legs.receive()
         yield from legs.close_all()
         ends = legs.ends.values()
-        is_joined = len(ends) == 2 and all(end.ended in COMPLETED for end in ends)
+        is_joined = len(ends) == 2 and all(end.ended in WITH_ANSWER for end in ends)
         joined_at_ns = max(end.at_ns for end in ends) if is_joined else None
         return replace(done(legs.ends[LARGE]), joined_at_ns=joined_at_ns)
 

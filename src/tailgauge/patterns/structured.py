@@ -15,7 +15,7 @@ from tailgauge.call import ASSISTANT, SCHEMAS, USER, Call, Message, Part, Prompt
 from tailgauge.patterns.events import Done, Request, Steps
 from tailgauge.patterns.legs import done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
-from tailgauge.rows.schema import COMPLETE, COMPLETED
+from tailgauge.rows.schema import COMPLETE, WITH_ANSWER
 from tailgauge.table import Table, Tokens
 
 SCHEMA = (
@@ -64,7 +64,7 @@ class Structured(Pattern):
         conversation = replace(request.prompt, messages=(*request.prompt.messages, *more))
         call = self._by_schema(conversation, self.settings.field_tokens)
         second = yield from leg(call, request, self.policies, 1)
-        joined_at_ns = second.at_ns if second.ended in COMPLETED else None
+        joined_at_ns = second.at_ns if second.ended in WITH_ANSWER else None
         return Done(second.ended, winner=first.attempt, joined_at_ns=joined_at_ns, text=first.text)
 
     def _by_schema(self, prompt: Prompt, max_tokens: int) -> Call:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.clock import utc_today
+from tailgauge.command_line import STEP_FOLDER
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
@@ -42,7 +43,10 @@ _CLOSE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The resolved scenario with its plan and prices, where it came from, where the run goes."""
+    """The resolved scenario with its plan and prices, where it came from, where the run goes.
+
+    `scenario_file`: as the user named it; empty in a step of an experiment, whose file does not last.
+    """
 
     scenario: Scenario
     scenario_file: str
@@ -95,7 +99,7 @@ def resolve(
             duration_s = _length(scenario, requests, path.parent)
         if duration_s is not None:
             pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
-            scenario = scenarios.load(argument, pairs, spelt)
+            scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
         if sends:
             _remote_targets_named(scenario, chosen, path)
             for target in scenario.targets.values():
@@ -108,11 +112,21 @@ def resolve(
         _guard_suffices(scenario, workers)
         _prefixes_few(scenario)
         schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
+        _some_requests(scenario, schedule)
         looks(scenario, schedule)
     writable(out, f"--out {out}:")
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
-    return Settings(scenario, path.name, shown, out, schedule, prices, estimated)
+    return Settings(
+        scenario, _named(argument, path, of_tasks=of_tasks), shown, out, schedule, prices, estimated
+    )
+
+
+def _named(argument: str, path: Path, *, of_tasks: bool) -> str:
+    """Return how the run is to name its scenario; empty where its file does not last."""
+    if path.parent.name.startswith(STEP_FOLDER):
+        return ""
+    return path.name if of_tasks else argument
 
 
 @contextmanager
@@ -202,6 +216,13 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
     if limit is not None and limit < tokens:
         least = f"expected at least {tokens}, got {limit}"
         raise ScenarioError(f"guard.max_tokens: {least}: the preflight may use that")
+
+
+def _some_requests(scenario: Scenario, schedule: Schedule) -> None:
+    if scenario.arrival.is_open and not len(schedule):
+        seconds = f"{scenario.stages.duration_s:g} s"
+        how = "raise arrival.rate_per_s, or run longer"
+        raise ScenarioError(f"stages.duration_s: no request arrives within {seconds}: {how}")
 
 
 def _prefixes_few(scenario: Scenario) -> None:

@@ -117,7 +117,8 @@ def options() -> list[str]:
 
 def facts() -> list[dict[str, str]]:
     """What run.json says of them."""
-    return [{"name": one.name, "file": one.file, "sha256": one.sha256} for one in LOADED.values()]
+    names = ("name", "file", "sha256", "given")
+    return [{name: getattr(one, name) for name in names} for one in LOADED.values()]
 
 
 def hashes() -> dict[str, str]:

@@ -44,7 +44,7 @@ ENDED_CLASSES = (
     OK, EMPTY, CUT, REFUSED, FILTERED, ABORTED, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
     TRUNCATED, PLUGIN_ERROR,
 )  # fmt: skip
-COMPLETED = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
+WITH_ANSWER = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
 COMPLETE = frozenset({OK, CUT})  # the user got an answer, whole or as far as a limit allowed
 SERVED = frozenset(
     {OK, EMPTY, CUT, REFUSED, FILTERED}

@@ -431,7 +431,9 @@ def load(
     path = find(argument)
     tree = {} if of_tasks and path.suffix == ".py" else read(path)
     tree.setdefault("name", path.stem.lower())
-    tree.setdefault("traffic", {"main": {}})
+    arrival = tree.get("arrival")
+    is_of_tasks = isinstance(arrival, dict) and arrival.get("process") == "tasks"
+    tree.setdefault("traffic", {"main": {}} if of_tasks or is_of_tasks else {})
     for key, value in overrides:
         put(tree, key, value)
     plugin.needed(tree.get("plugins"), f"{path}: plugins")

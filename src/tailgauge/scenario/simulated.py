@@ -212,6 +212,10 @@ class ContentTable(Table):
     """share of the tokens, for requests with `thinking`"""
     thinking_display: Literal["shown", "summarised", "omitted"] = "shown"
     """`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature"""
+    undeclared_share: Share = 0.0
+    """share of the tokens that are made before the answer, and neither streamed nor reported as thinking"""
+    undeclared_calls: Share = 1.0
+    """share of the calls that have such tokens"""
     tool_share: Share = 0.0
     """share of the tokens, for requests with tools"""
     tool_pair_tokens: int = Field(16, ge=3, le=100_000)

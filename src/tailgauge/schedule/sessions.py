@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tailgauge.call import Prompt
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CLIENT_DROP, COMPLETED, TURNS
+from tailgauge.rows.schema import CLIENT_DROP, TURNS, WITH_ANSWER
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.settings import MAX_TOKENS, TASKS, Arrival
 
@@ -93,7 +93,7 @@ def following(
         if ended == CLIENT_DROP:
             think_s = max(think_s, AFTER_DROP_S)
     else:
-        if ended not in COMPLETED or turn.number + 1 >= turn.planned.turns:
+        if ended not in WITH_ANSWER or turn.number + 1 >= turn.planned.turns:
             return None
         request_id = turn.request_id + 1
         think_s = _think_s(seed, request_id, traffic.session.think_s, traffic.session.think_sigma)

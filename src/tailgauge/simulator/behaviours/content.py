@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.scenario.simulated import ContentTable
 from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours.draws import draws
 
 TEXT_DELTA = "text_delta"
 THINKING_DELTA = "thinking_delta"
@@ -63,15 +64,19 @@ class Plan:
 
 def plan(
     table: ContentTable, output_tokens: int, tokens_per_chunk: int, *, tools: bool, thinking: bool,
-    schema: bool = False,
+    schema: bool = False, hidden: int = 0,
 ) -> Plan:  # fmt: skip
-    """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not."""
-    thought = round(output_tokens * table.thinking_share) if thinking else 0
-    called = min(round(output_tokens * table.tool_share), output_tokens - thought) if tools else 0
+    """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not.
+
+    `hidden` of them are in no block: they only take their time, before the first chunk.
+    """
+    shown = output_tokens - hidden
+    thought = round(shown * table.thinking_share) if thinking else 0
+    called = min(round(shown * table.tool_share), shown - thought) if tools else 0
     called = called if called >= _LEAST_PAIR else 0
-    texts = output_tokens - thought - called
-    blocks = [_thinking(table, thought, tokens_per_chunk)] if thought else []
-    made = thought
+    texts = shown - thought - called
+    blocks = [_thinking(table, thought, hidden, tokens_per_chunk)] if thought else []
+    made = hidden + thought
     fields = schema and texts >= _LEAST_PAIR
     for size in _parts(texts, 1 if fields else table.text_blocks):
         blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields))
@@ -79,6 +84,13 @@ def plan(
     if called:
         blocks.append(_tool_use(called, made, table.tool_pair_tokens, tokens_per_chunk))
     return Plan(tuple(blocks), thought, "tool_use" if called else "max_tokens")
+
+
+def hidden_tokens(table: ContentTable, output_tokens: int, seed: int, call_key: str) -> int:
+    """Return the tokens of a call that are neither streamed nor reported as thinking; at least one is left."""
+    if not table.undeclared_share or draws(seed, "undeclared", call_key).random() >= table.undeclared_calls:
+        return 0
+    return min(round(output_tokens * table.undeclared_share), output_tokens - 1)
 
 
 def tool_pairs(size: int, pair_tokens: int) -> list[int]:
@@ -200,16 +212,16 @@ class PlanPieces:
 # --- the parts of a plan --------------------------------------------------------------------------------------
 
 
-def _thinking(table: ContentTable, size: int, tokens_per_chunk: int) -> Block:
+def _thinking(table: ContentTable, size: int, made: int, tokens_per_chunk: int) -> Block:
     # Each chunk of a summary leaves when what it sums up has been made.
     each = {"omitted": 0, "summarised": SUMMARISED}.get(table.thinking_display, 1)
     kept = size // each if each else 0
     shown = [
-        Chunk(THINKING_DELTA, chunk.tokens, each * chunk.after)
+        Chunk(THINKING_DELTA, chunk.tokens, made + each * chunk.after)
         for chunk in _stream(THINKING_DELTA, kept, 0, tokens_per_chunk)
         if chunk.tokens
     ]
-    return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, size - kept, size)))
+    return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, size - kept, made + size)))
 
 
 def _tool_use(size: int, made: int, pair_tokens: int, tokens_per_chunk: int) -> Block:

@@ -113,6 +113,7 @@ class Exchange:
             tools=request.tool is not None,
             thinking=request.thinking,
             schema=request.schema,
+            hidden=content.hidden_tokens(contents, request.max_tokens, self.endpoint.seed, self.key),
         )
 
     def _stop_early(self, fault: Fault) -> None:

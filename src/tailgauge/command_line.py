@@ -1,0 +1,36 @@
+"""The command that repeats a run, as a shell accepts it. Reports, experiments and messages print no other one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from tailgauge.sanitize import plain
+
+STEP_FOLDER = "tailgauge-experiment-"  # begins the name of the folder with the files of an experiment's steps
+LONGEST = 2000  # characters of a word
+
+
+def run_line(
+    scenario: str,
+    overrides: Sequence[str] = (),
+    *,
+    plugins: Sequence[str] = (),
+    workers: int = 1,
+    dry_run: bool = False,
+    options: Sequence[str] = (),
+) -> str:
+    """Return `tailgauge run SCENARIO ...` with these overrides; `options` are words behind them, as they are typed.
+
+    Keys are named by their variables in the scenario, so that none of them is in the line.
+    """
+    line = ["tailgauge", "run", scenario]
+    if dry_run:
+        line.append("--dry-run")
+    elif workers > 1:
+        line += ["--workers", str(workers)]
+    for plugin in plugins:
+        line += ["--plugin", plugin]
+    for text in overrides:
+        line += ["--set", text]
+    return shlex.join(plain(word, LONGEST) for word in [*line, *options])
