@@ -1,250 +1,341 @@
-"""How often the intervals of percentiles hold the true percentile, on traffic whose percentiles are known.
+"""How often intervals hold what is true, and outcomes are right, on traffic that a grammar draws (processes.py).
 
-    .venv/bin/python bench/intervals.py [--runs N] [--seed N] [--write]
+    .venv/bin/python bench/intervals.py [--seed N] [--cells N] [--process NUMBER --runs N] [--write]
 
-Of each condition many runs are drawn and analysed as a report would. `make intervals` puts the table into docs/explanation/benchmarks.md.
+Every run is judged by what a report calls (figures.py). `make intervals` puts the table into docs/explanation/benchmarks.md.
+The exit code is 1 where a bar is missed. `--process` repeats one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import secrets
-from collections.abc import Callable, Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import processes
+from figures import KINDS, Cell, Judgement, cells_of, planned_cells
+from processes import FAMILIES, INDEPENDENT
 
-from tailgauge_analysis.objectives.outcome import PASS, decide
-from tailgauge_analysis.stats.proportions import proportion
-from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 BEGIN, END = "<!-- intervals: begin -->", "<!-- intervals: end -->"
-PS = (0.5, 0.95, 0.99)
-RUNS = 1000
-SIGMA = 0.5  # of lognormal values
-EXPECTED = 5  # slow episodes, from which on the intervals of dependent traffic must hold
-MISSED = 0.999  # bound of an objective that is missed, as a part of the true percentile
-Draw = Callable[[np.random.Generator, int], Floats]
-Known = Callable[[float], float]
+CELLS = 2000  # unmarked ones of each kind and family
+RUNS = 4  # of a process
+PLANNED = 1000  # independent runs of the planned length, and of twice that
+MOST = 20_000  # processes
+BATCH = 40  # of them, after which kinds with enough figures are left out
+
+ALL = "all"  # families together
+
+# The bars. Chance explains what is less than Z standard errors away.
+COVERAGE = 0.93
+WRONG = 0.03
+MISSED = 1.29  # true over allowed share from which a PASS is wrong
+MET = 0.71  # and to which a FAIL is
+MARKED_INDEPENDENT = 0.05
+MARKED = 0.40
+INCONCLUSIVE_PLANNED = 0.20
+Z = 3.09
 
 
-def exponential(rng: np.random.Generator, n: int) -> Floats:
-    """Independent."""
-    return rng.exponential(size=n)
-
-
-def autoregressive(phi: float) -> Draw:
-    """Lognormal, each correlated with the one before."""
-
-    def draw(rng: np.random.Generator, n: int) -> Floats:
-        noise = rng.standard_normal(n) * math.sqrt(1 - phi**2)
-        noise[0] = rng.standard_normal()
-        for i in range(1, n):
-            noise[i] += phi * noise[i - 1]
-        values: Floats = np.exp(noise)
-        return values
-
-    return draw
-
-
-def queue(load: float) -> Draw:
-    """Times in an M/M/1 queue in its steady state, arrival rate 1."""
-
-    def draw(rng: np.random.Generator, n: int) -> Floats:
-        service = rng.exponential(load, n)
-        first = rng.exponential(1 / (1 / load - 1)) if rng.random() < load else 0.0
-        steps = np.concatenate(([first], first + np.cumsum(service[:-1] - rng.exponential(1.0, n - 1))))
-        return steps - np.minimum(np.minimum.accumulate(steps), 0.0) + service
-
-    return draw
-
-
-def slow_periods(share: float, length: int, factor: float) -> Draw:
-    """Lognormal, and `factor` times as long in periods of `length` requests that come at random."""
-
-    def draw(rng: np.random.Generator, n: int) -> Floats:
-        between = length * (1 - share) / share
-        before = 10 * length / share  # when it begins
-        gaps = rng.geometric(1 / between, int(1.5 * (n + before) * share / length) + 30)
-        slow = np.zeros(n, np.bool_)
-        for end in np.cumsum(gaps + length) - int(before):
-            slow[max(0, end - length) : max(0, end)] = True
-        return np.exp(rng.normal(0, SIGMA, n)) * np.where(slow, factor, 1.0)
-
-    return draw
-
-
-def lognormal_part(share: float, factor: float) -> Known:
-    """Percentiles where a share is `factor` times as long."""
-
-    def below(x: float) -> float:
-        fast, slow = (math.erf(math.log(x / by) / SIGMA / math.sqrt(2)) / 2 + 0.5 for by in (1, factor))
-        return (1 - share) * fast + share * slow
-
-    def known(p: float) -> float:
-        low, high = 1e-6, 1e6
-        for _ in range(200):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if below(middle) < p else (low, middle)
-        return high
-
-    return known
-
-
-def normal_quantile(p: float) -> float:
-    """Of the standard normal distribution."""
-    return math.log(lognormal_part(0.0, 1.0)(p)) / SIGMA
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One kind of traffic. `demanded`: from how many requests on its intervals must hold."""
-
-    name: str
-    draw: Draw
-    known: Known
-    sizes: tuple[int, ...]
-    demanded: int
-    rare: bool = False
-    """Demanded only where `EXPECTED` slow episodes are expected."""
-
-
-def _waiting(load: float) -> Known:
-    return lambda p: -math.log(1 - p) / (1 / load - 1)
-
-
-def _lognormal(p: float) -> float:
-    return math.exp(normal_quantile(p))
-
-
-CONDITIONS = (
-    Condition("independent", exponential, lambda p: -math.log(1 - p), (300, 1000, 5000), 1000),
-    Condition("AR(1), 0.7", autoregressive(0.7), _lognormal, (1000, 5000), 1000),
-    Condition("AR(1), 0.9", autoregressive(0.9), _lognormal, (1000, 5000), 1000, True),
-    Condition("M/M/1, load 0.8", queue(0.8), _waiting(0.8), (1000, 5000, 20_000), 1000),
-    Condition("M/M/1, load 0.9", queue(0.9), _waiting(0.9), (1000, 5000, 20_000), 1000, True),
-    Condition("M/M/1, load 0.95", queue(0.95), _waiting(0.95), (5000, 20_000, 100_000), 1000, True),
-    Condition(
-        "1% are 8x as long, in bursts of 10",
-        slow_periods(0.01, 10, 8), lognormal_part(0.01, 8), (1000, 10_000), 10_000, True,
-    ),
-    Condition(
-        "3% are 5x as long, in periods of 60",
-        slow_periods(0.03, 60, 5), lognormal_part(0.03, 5), (1000, 20_000), 20_000, True,
-    ),
-)  # fmt: skip
-
-
-@dataclass(slots=True)
-class Cell:
-    """What many runs of one condition and size showed of one percentile."""
-
-    condition: Condition
-    n: int
-    p: float
-    runs: int = 0
-    held: int = 0
-    unmarked: int = 0
-    unmarked_held: int = 0
-    passed: int = 0
-    episodes: int = 0
-
-    def add(self, q: Quantile, values: Floats) -> None:
-        """One run."""
-        known = self.condition.known(self.p)
-        held = (q.low is None or q.low <= known) and (q.high is None or known <= q.high)
-        self.runs += 1
-        self.held += held
-        self.unmarked += not q.mark
-        self.unmarked_held += held and not q.mark
-        self.passed += passes(q, values, MISSED * known)
-        self.episodes += q.episodes
-
-    @property
-    def demanded(self) -> bool:
-        """Whether nine in ten of its unmarked intervals must hold."""
-        enough = not self.condition.rare or self.episodes >= EXPECTED * self.runs
-        return self.n >= self.condition.demanded and enough
-
-    @property
-    def shares(self) -> tuple[tuple[int, int], ...]:
-        """The figures of the table: how many of how many."""
-        return (
-            (self.held, self.runs),
-            (self.unmarked_held, self.unmarked),
-            (self.runs - self.unmarked, self.runs),
-            (self.passed, self.runs),
-        )
-
-
-def passes(q: Quantile, values: Floats, bound: float) -> bool:
-    """Whether an objective passes."""
-    return decide(proportion(values > bound), q, bound)[0] == PASS
+# --- many runs --------------------------------------------------------------------------------------------------------
 
 
 def measure(
-    seed: int, runs: int, conditions: Sequence[Condition] = CONDITIONS, most: int = 10**9
+    seed: int, cells: int = CELLS, *, most: int = MOST, runs: int = RUNS, jobs: int = 1
 ) -> list[Cell]:
-    """Every cell of the table; `most`: without runs of more requests."""
-    cells = []
-    for index, condition in enumerate(conditions):
-        for n in (n for n in condition.sizes if n <= most):
-            rng = np.random.default_rng([seed, index, n])
-            row = [Cell(condition, n, p) for p in PS]
-            for _ in range(runs):
-                values = condition.draw(rng, n)
-                for cell, q in zip(row, quantiles(values, PS), strict=True):
-                    cell.add(q, values)
-            cells += row
-    return cells
+    """Draw at most so many processes, until each kind has so many unmarked figures of each family."""
+    every: list[Cell] = []
+    unmarked: dict[tuple[str, str], int] = defaultdict(int)
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for first in range(0, most, BATCH):
+            kinds = [kind for kind in KINDS if _lacks(kind, unmarked, cells)]
+            if not kinds:
+                break
+            numbers = range(first, min(first + BATCH, most))
+            drawn = partial(_cells_of_runs, seed, runs, kinds)
+            batch = pool.map(drawn, numbers) if jobs > 1 else map(drawn, numbers)
+            for cell in chain.from_iterable(batch):
+                every.append(cell)
+                for family in cell.families:
+                    unmarked[cell.kind, family] += cell.is_known and not cell.judgement.is_marked
+    return every
+
+
+def _cells_of_runs(seed: int, runs: int, kinds: Sequence[str], number: int) -> list[Cell]:
+    process = processes.draw(seed, number)
+    return [cell for run in range(runs) for cell in cells_of(process, run, kinds)]
+
+
+def _lacks(kind: str, unmarked: dict[tuple[str, str], int], cells: int) -> bool:
+    return any(unmarked[kind, family] < cells for family in FAMILIES)
+
+
+def planned(seed: int, runs: int) -> list[Cell]:
+    """Draw independent traffic of the planned length, and of twice that."""
+    return list(chain.from_iterable(planned_cells(seed, number) for number in range(runs)))
+
+
+# --- bars -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """So many of so many; figures of one run are not independent, `error` is that of the share."""
+
+    k: int
+    n: int
+    error: float
+
+    @property
+    def share(self) -> float:
+        """k / n."""
+        return self.k / self.n if self.n else math.nan
+
+    @property
+    def text(self) -> str:
+        """As a percentage."""
+        return f"{100 * self.share:.1f}%" if self.n else "–"
+
+    def is_above(self, bar: float) -> bool:
+        """Whether the share is above the bar by more than chance."""
+        return bool(self.n) and self.share - Z * max(self.error, self._binomial(bar)) > bar
+
+    def is_below(self, bar: float) -> bool:
+        """Whether the share is below the bar by more than chance."""
+        return bool(self.n) and self.share + Z * max(self.error, self._binomial(bar)) < bar
+
+    def _binomial(self, share: float) -> float:
+        return math.sqrt(share * (1 - share) / self.n)
+
+
+def count(cells: Iterable[Cell], is_one: Callable[[Judgement], bool]) -> Count:
+    """Count the figures of which something holds."""
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for cell in cells:
+        total = sums[cell.process, cell.run]
+        total[0] += is_one(cell.judgement)
+        total[1] += 1
+    if not sums:
+        return Count(0, 0, 0.0)
+    table = np.array(list(sums.values()))
+    k, n = table.sum(axis=0)
+    residuals = table[:, 0] - k / n * table[:, 1]
+    return Count(int(k), int(n), float(np.sqrt(np.square(residuals).sum()) / n))
+
+
+def _is_marked(judgement: Judgement) -> bool:
+    return judgement.is_marked
+
+
+def _holds(judgement: Judgement) -> bool:
+    return judgement.holds
+
+
+def _passes(judgement: Judgement) -> bool:
+    return judgement.outcome == PASS
+
+
+def _fails(judgement: Judgement) -> bool:
+    return judgement.outcome == FAIL
+
+
+def _is_inconclusive(judgement: Judgement) -> bool:
+    return judgement.outcome == INCONCLUSIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What was seen of one kind of figure in one family."""
+
+    kind: str
+    family: str
+    marked: Count
+    holds: Count
+    false_pass: Count
+    false_fail: Count
+    inconclusive: Count
+    short_marked: Count
+
+    @property
+    def faults(self) -> list[str]:
+        """The bars that it misses."""
+        name = f"{self.kind}, {self.family}"
+        faults = []
+        if self.holds.is_below(COVERAGE):
+            faults.append(f"{name}: unmarked intervals hold in {self.holds.text} of {self.holds.n:,}")
+        if self.false_pass.is_above(WRONG):
+            faults.append(f"{name}: false PASS in {self.false_pass.text} of {self.false_pass.n:,}")
+        if self.false_fail.is_above(WRONG):
+            faults.append(f"{name}: false FAIL in {self.false_fail.text} of {self.false_fail.n:,}")
+        if self.family == ALL and self.marked.is_above(MARKED):
+            faults.append(f"{name}: marked in {self.marked.text} of {self.marked.n:,}")
+        return faults
+
+
+def rows(cells: Sequence[Cell]) -> list[Row]:
+    """Return a row for each kind of figure and family, and for all families together."""
+    every = []
+    for kind in KINDS:
+        of_kind = [cell for cell in cells if cell.kind == kind]
+        for family in (INDEPENDENT, *FAMILIES, ALL):
+            some = [cell for cell in of_kind if family == ALL or family in cell.families]
+            every.append(_row(kind, family, some))
+    return every
+
+
+def _row(kind: str, family: str, cells: Sequence[Cell]) -> Row:
+    known = [cell for cell in cells if cell.is_known]
+    short = [cell for cell in cells if not cell.is_known]
+    unmarked = [cell for cell in known if not cell.judgement.is_marked]
+    missed = [cell for cell in known if cell.judgement.ratio > MISSED]
+    met = [cell for cell in known if cell.judgement.ratio < MET]
+    return Row(
+        kind=kind,
+        family=family,
+        marked=count(known, _is_marked),
+        holds=count(unmarked, _holds),
+        false_pass=count(missed, _passes),
+        false_fail=count(met, _fails),
+        inconclusive=count(known, _is_inconclusive),
+        short_marked=count(short, _is_marked),
+    )
+
+
+def faults_of(cells: Sequence[Cell], power: Sequence[Cell]) -> list[str]:
+    """Return the bars that are missed."""
+    return [fault for row in rows(cells) for fault in row.faults] + power_faults(power)
+
+
+def power_faults(cells: Sequence[Cell]) -> list[str]:
+    """Return the bars of power that independent traffic of the planned length misses."""
+    faults = []
+    by_label = defaultdict(list)
+    for cell in cells:
+        by_label[cell.judgement.label].append(cell)
+    doubled = count((cell for cell in cells if cell.judgement.label.endswith("x2")), _is_marked)
+    if doubled.is_above(MARKED_INDEPENDENT):
+        faults.append(f"independent, twice the planned length: marked in {doubled.text} of {doubled.n:,}")
+    for label in sorted(label for label in by_label if label.endswith("x1")):
+        for side, is_missed in (("below", False), ("above", True)):
+            some = [cell for cell in by_label[label] if (cell.judgement.ratio > 1) == is_missed]
+            inconclusive = count(some, _is_inconclusive)
+            if inconclusive.is_above(INCONCLUSIVE_PLANNED):
+                share = f"{inconclusive.text} of {inconclusive.n:,}"
+                faults.append(f"{label}, true share {side} the allowed one: inconclusive in {share}")
+    return faults
 
 
 HEADER = (
-    "traffic",
-    "requests",
-    "percentile",
-    "slow episodes",
-    "held",
-    "held, unmarked",
+    "figure",
+    "family",
+    "figures",
     "marked",
-    "missed, yet passed",
+    "held, unmarked",
+    "false pass",
+    "false fail",
+    "inconclusive",
+    "short runs marked",
 )
 
 
-def table(cells: Sequence[Cell]) -> str:
-    """The cells as Markdown."""
-    lines = [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
-    for c in cells:
-        figures = (f"{k / n:.1%}" if n else "–" for k, n in c.shares)
-        first = (c.condition.name, f"{c.n:,}", percentile(c.p), f"{c.episodes / c.runs:,.0f}")
-        lines.append(f"| {' | '.join((*first, *figures))} |")
+def table(every: Sequence[Row]) -> str:
+    """Return the rows as Markdown."""
+    lines = [f"| {' | '.join(HEADER)} |", f"|---|---|{'---:|' * (len(HEADER) - 2)}"]
+    for row in every:
+        counts = (row.marked, row.holds, row.false_pass, row.false_fail, row.inconclusive, row.short_marked)
+        figures = " | ".join(each.text for each in counts)
+        lines.append(f"| {row.kind} | {row.family} | {row.marked.n:,} | {figures} |")
     return "\n".join(lines)
 
 
-def main() -> None:
+def worst(seed: int, cells: Sequence[Cell], number: int = 12) -> list[str]:
+    """Return the processes that most figures of known runs fail, each with its faults."""
+    faults: dict[int, list[str]] = defaultdict(list)
+    for cell in cells:
+        judgement = cell.judgement
+        figure = f"{cell.kind} {judgement.label}"
+        if not cell.is_known:
+            continue
+        if not judgement.is_marked and not judgement.holds:
+            faults[cell.process].append(f"{figure} misses")
+        if judgement.ratio > MISSED and _passes(judgement):
+            faults[cell.process].append(f"{figure} false PASS")
+        if judgement.ratio < MET and _fails(judgement):
+            faults[cell.process].append(f"{figure} false FAIL")
+    lines = []
+    for process, texts in sorted(faults.items(), key=lambda item: -len(item[1]))[:number]:
+        counts = ", ".join(f"{texts.count(text)} {text}" for text in sorted(set(texts)))
+        lines.append(f"--process {process}: {processes.draw(seed, process).text()}\n    {counts}")
+    return lines
+
+
+def main() -> int:
     """Measure and print the table, and write it if asked to."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=RUNS, help="of each condition and size")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--cells", type=int, default=CELLS, help="unmarked figures of each kind and family")
+    parser.add_argument("--jobs", type=int, default=1, help="cores")
+    parser.add_argument("--process", type=int, help="repeat this one")
+    parser.add_argument("--runs", type=int, default=200, help="of the process that is repeated")
     parser.add_argument(
         "--write", action="store_true", help="put the table into docs/explanation/benchmarks.md"
     )
     arguments = parser.parse_args()
-    text = f"{arguments.runs:,} runs of each size, seed {arguments.seed}:\n\n{table(measure(arguments.seed, arguments.runs))}"
+    seed = arguments.seed
+    begun = core_seconds()
+    if arguments.process is not None:
+        process = processes.draw(seed, arguments.process)
+        print(process.text())
+        cells = [cell for run in range(arguments.runs) for cell in cells_of(process, run)]
+        print(table([row for row in rows(cells) if row.family == ALL]))
+        return 0
+    cells = measure(seed, arguments.cells, jobs=arguments.jobs)
+    power = planned(seed, min(PLANNED, arguments.cells))
+    every = rows(cells)
+    number = len({cell.process for cell in cells})
+    text = f"{number:,} processes, {len(cells):,} figures, seed {seed}:\n\n{table(every)}"
     print(text)
+    print(*worst(seed, cells), sep="\n")
+    faults = faults_of(cells, power)
+    print(
+        f"{core_seconds() - begun:.0f} s of a core, seed {seed}",
+        *(faults or ["every bar is met"]),
+        sep="\n",
+    )
     if arguments.write:
-        before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end:
-            raise SystemExit(f"{PAGE}: the marks {BEGIN} and {END} are not there")
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        write(text)
+    return int(bool(faults))
+
+
+def core_seconds() -> float:
+    """Return the time on cores so far, that of ended children included."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def write(text: str) -> None:
+    """Put the table between its marks."""
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{PAGE}: the marks {BEGIN} and {END} are not there")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
