@@ -30,6 +30,7 @@ FULL = os.environ.get("TAILGAUGE_FULL") == "1"
 # a time.
 ALONE = (
     "bench/test_client.py",
+    "bench/test_rig.py::test_the_chunks_of_a_herd",  # steps of 20 ms
     "bench/test_saturation.py",
     "end_to_end/test_calibration_ground_truths.py",
     "end_to_end/test_coordinated_omission.py",
@@ -55,6 +56,7 @@ PATIENT = (
     "wire/test_cases.py",
 )
 ALONE_IN_FULL = (  # the short forms compare no times and put little load on a worker
+    "end_to_end/test_client_faults.py",
     "end_to_end/test_jobs.py::test_ten_thousand",
     "real_engine/test_decisions.py",
 )
@@ -84,11 +86,18 @@ TIMED = (
 )
 # Tests of `make verify` only, by the beginning of their names: each is long, and a shorter one of its kind always runs.
 AT_FULL_SIZE = (
+    "analysis/metrics/test_hidden_tokens.py::test_an_objective_takes_the_pace_after_the_first_chunk[2",
+    "analysis/metrics/test_hidden_tokens.py::test_no_objective_passes_on_hidden_tokens[anthropic-0.4",
+    "analysis/metrics/test_hidden_tokens.py::test_no_objective_passes_on_hidden_tokens[openai-0.9",
+    "analysis/sections/test_capacity.py::test_of_sixty_targets",
     "docs/test_tutorials.py::test_a_tutorial_works_as_written[gate-in-ci]",
     "dry_run/test_run_until_known.py::test_heavy_tails_in_bursts",
     "experiments/test_headroom.py::test_the_limit_is_found_where_its_errors_are_inside_a_200[overload]",
     "experiments/test_headroom.py::test_the_interval_holds_the_planted_rate_and_names_what_binds[requests]",
     "experiments/test_headroom.py::test_the_interval_holds_the_planted_rate_and_names_what_binds[input_tokens]",
+    "experiments/loads/test_contradictions.py::test_where_reads_count_the_rows_fail_todays_rate[openai]",
+    "experiments/loads/test_contradictions.py::test_where_reads_count_the_rows_fail_todays_rate[conversations]",
+    "experiments/loads/test_contradictions.py::test_slots_without_a_queue_sustain_less_than_they_answer[anthropic",
     "experiments/test_hedging_runs.py::test_near_saturation",
     "experiments/test_hedging_runs.py::test_the_crossover_of_stragglers",
     "project/test_report_texts.py::test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table[checkup]",
@@ -100,6 +109,7 @@ AT_FULL_SIZE = (
     "end_to_end/test_clients_that_leave.py::test_what_the_engine_counts_says_whether_it_goes_on[never]",
     "end_to_end/test_cold_cache.py",
     "end_to_end/test_conservation.py::test_a_second_ctrl_c",
+    "end_to_end/test_flushing_proxies.py",
     "end_to_end/test_internal_errors.py::test_an_internal_error_in_the_middle_of_a_run_exits_70[a call",
     "end_to_end/test_internal_errors.py::test_an_internal_error_in_the_middle_of_a_run_exits_70[a s",
     "end_to_end/test_kept_answers.py",

@@ -136,7 +136,7 @@ def test_a_broken_scenario_file_is_named_with_its_key(start: Start, tmp_path: Pa
 
 def test_a_scenario_file_cannot_choose_another_machine(start: Start, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text('[target]\nurl = "http://192.0.2.1:8000"\n')
+    mine.write_text('[traffic.chat]\n[target]\nurl = "http://192.0.2.1:8000"\n')
 
     done = start("run", str(mine)).finish(30)
 
@@ -147,7 +147,7 @@ def test_a_scenario_file_cannot_choose_another_machine(start: Start, tmp_path: P
 
 def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text('[target]\nurl = "http://192.0.2.1:8000"\n')
+    mine.write_text('[traffic.chat]\n[target]\nurl = "http://192.0.2.1:8000"\n')
     file = str(checkout / "locustfiles" / "streaming.py")
 
     done = start("-f", file, "--headless", "-t", "3s", "--scenario", str(mine), program=LOCUST).finish(30)
@@ -205,7 +205,7 @@ def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begi
 ) -> None:
     files = [tmp_path / f"{name}.toml" for name in ("one", "two", "three")]
     for file in files:
-        file.write_text('[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n')
+        file.write_text('[traffic.chat]\n[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n')
 
     done = start("-c", LATE_USERS, "run", *map(str, files), "--json", program=sys.executable).finish(60)
 
@@ -259,7 +259,7 @@ def tried(plain_web_server: str, guarded: Guarded, tmp_path_factory: pytest.Temp
     }
     files = [folder / f"{name}.toml" for name in targets]
     for file, lines in zip(files, targets.values(), strict=True):
-        file.write_text("\n".join(["[target]", *lines, "[stages]", "duration_s = 2", ""]))
+        file.write_text("\n".join(["[traffic.chat]", "[target]", *lines, "[stages]", "duration_s = 2", ""]))
     out, keys = folder / "out", {"MY_KEY": "right-key-123", "OTHER": "wrong-key-456"}
     line = [TAILGAUGE, "run", *map(str, files), "--json", f"--out={out}"]
     done = Running(line, out, keys, folder).finish(120)

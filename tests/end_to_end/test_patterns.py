@@ -114,7 +114,7 @@ def test_what_a_second_leg_gains_or_adds(seen: Sentences) -> None:
     prose, fields = seen.of("fields"), seen.of("fields", leg=1)
     tokens = (fields.input_tokens + fields.output_tokens).mean()
 
-    assert near(seen.number("early", "first text p50"), p(first, 0.5))
+    assert near(seen.number("early", "first content p50"), p(first, 0.5))
     assert near(
         seen.number("early", "of the large model alone p50"), p(large["first"] - large.scheduled_at_ns, 0.5)
     )

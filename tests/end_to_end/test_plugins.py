@@ -61,7 +61,9 @@ def shows_everything(done: Finished) -> None:
     assert [row["n"] > 5 for row in report["latency"] if (row["metric"], row["group"]) == ("decode", "all")]
     text = (done.report / "report.md").read_text()
     assert "Silence by traffic" in text
-    assert "--plugin desk.py" in text, "the command that repeats the run"
+    assert PLUGIN in text.partition("tailgauge run ")[2].partition("\n")[0], (
+        "the command that repeats the run"
+    )
     assert "desk.py" not in done.stdout, "all is well"
 
 

@@ -73,7 +73,7 @@ def ran(scratch):
 
     def run(*options):
         ended = scratch.run("-m", "tailgauge", "run", *options, "--out", "out")
-        assert ended.returncode in ({0} if "--dry-run" in options else TOOK_PLACE), (
+        assert ended.returncode in ({0, 5} if "--dry-run" in options else TOOK_PLACE), (
             ended.stdout + ended.stderr
         )
         (folder,) = scratch.root.glob("out/runs/*")

