@@ -106,7 +106,7 @@ bench: install             ## measure the client beside others, update docs/expl
 bench-quick: install       ## measure the client beside others (3 minutes)
 	$(BIN)/python bench/client.py --quick
 
-intervals: install         ## measure how often intervals hold the true percentile, update docs/explanation/benchmarks.md (5 minutes)
+intervals: install         ## measure how often intervals hold and outcomes are right, update docs/explanation/benchmarks.md (10 minutes)
 	$(BIN)/python bench/intervals.py --write
 
 bench-large: install       ## report 10 and 100 million chunk rows, within the targets
