@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailgauge.clock import utc_now
-from tailgauge.command_line import STEP_FOLDER, run_line
+from tailgauge.command_line import STEP_FOLDER
 from tailgauge.dry_run.command import refusal
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, report
@@ -24,7 +24,6 @@ from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
-from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge_analysis import (
@@ -88,7 +87,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         description=base.scenario.description,
         target=target,
         started_at=started_at,
-        command=_line(base, overrides, dry_run=dry_run),
+        command=base.command(overrides, dry_run=dry_run),
     )
     from tailgauge_analysis import write_report
 
@@ -157,9 +156,3 @@ def _guarded(ledger: StepLedger, base: Base) -> None:
 
 def _took(ledger: StepLedger) -> str:
     return f"{plural(ledger.runs, 'run')}, {ledger.load_s:,.0f} s of load, {ledger.calls:,} calls, {ledger.tokens:,} tokens."
-
-
-def _line(base: Base, overrides: Sequence[str], *, dry_run: bool) -> str:
-    """The command that repeats the experiment."""
-    plugins = plugin.options()[1::2]
-    return run_line(base.named, overrides, plugins=plugins, workers=base.workers, dry_run=dry_run)

@@ -200,17 +200,15 @@ class Base:
             raise UsageError(f"{self.path}: expected a table [experiment]")
         return self.scenario.experiment
 
-    @property
-    def named(self) -> str:
-        """The scenario as `tailgauge run` takes it."""
-        return self.path.stem if self.path.parent == packaged("scenarios") else str(self.path)
+    def command(self, overrides: Sequence[str], *, dry_run: bool = False) -> str:
+        """The command that runs this scenario with these overrides."""
+        named = self.path.stem if self.path.parent == packaged("scenarios") else str(self.path)
+        return run_line(named, overrides, plugins=plugin.sources(), workers=self.workers, dry_run=dry_run)
 
     def line_of(self, kind: str, *changes: str) -> str:
         """The command of another experiment on the same traffic and target."""
         kept = [scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)]
-        overrides = [*kept, scenarios.spelled("experiment", {"kind": kind}), *changes]
-        plugins = plugin.options()[1::2]
-        return run_line(self.named, overrides, plugins=plugins, workers=self.workers)
+        return self.command([*kept, scenarios.spelled("experiment", {"kind": kind}), *changes])
 
     def refused(self, key: str, why: str) -> UsageError:
         """The error that the scenario cannot be tried as it is."""

@@ -110,15 +110,22 @@ def needed(names: object, where: str) -> None:
             raise UsageError(f"{where}: {what}: look at it, then {how}")
 
 
+def sources() -> list[str]:
+    """The files and names from which another process loads the same."""
+    return [plugin.given for plugin in LOADED.values()]
+
+
 def options() -> list[str]:
     """The options with which another process loads the same."""
-    return [word for one in LOADED.values() for word in ("--plugin", one.given)]
+    return [word for source in sources() for word in ("--plugin", source)]
 
 
 def facts() -> list[dict[str, str]]:
     """What run.json says of them."""
-    names = ("name", "file", "sha256", "given")
-    return [{name: getattr(one, name) for name in names} for one in LOADED.values()]
+    return [
+        {"name": plugin.name, "file": plugin.file, "sha256": plugin.sha256, "given": plugin.given}
+        for plugin in LOADED.values()
+    ]
 
 
 def hashes() -> dict[str, str]:
