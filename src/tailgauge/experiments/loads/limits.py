@@ -286,9 +286,9 @@ def retried(runs: Runs, refused: float) -> Retried:
     if not refusals or not retries:
         return Retried(0.0, 0.0)
     near = [run for run in runs if run.retries and (run.refused.value or 0.0) <= NEAR_ALLOWED * refused]
-    again = (
-        sum(run.refused_again for run in near) / sum(run.retries for run in near) if near else REFUSED_AGAIN
-    )
+    again = REFUSED_AGAIN
+    if near:
+        again = sum(run.refused_again for run in near) / sum(run.retries for run in near)
     return Retried(min(1.0, retries / refusals), again)
 
 
@@ -337,17 +337,13 @@ def sustained(demand: Demand, rate: float, burst: float, refused: float) -> floa
         return 0.0
     whole = rate / demand.mean
     sessions = demand.sessions
-    if sessions is not None:
-        calls = list(zip(demand.gaps.tolist(), demand.charges.tolist(), sessions.tolist(), strict=True))
-        return _root(
-            lambda per_s: replayed_sessions(calls, rate / per_s, burst) > refused, whole, STEPS_REPLAYED
-        )
-    if burst / demand.mean >= MANY:
-        spread = _spread(demand, burst / demand.mean)
-        return _root(lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS)
-    gaps = demand.gaps.tolist()
-    charges = demand.charges.tolist()
-    return _root(lambda per_s: replayed(gaps, charges, rate / per_s, burst) > refused, whole, STEPS_REPLAYED)
+    if sessions is None:
+        if burst / demand.mean >= MANY:
+            spread = _spread(demand, burst / demand.mean)
+            return _root(lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS)
+        sessions = np.arange(len(demand.gaps))
+    calls = list(zip(demand.gaps.tolist(), demand.charges.tolist(), sessions.tolist(), strict=True))
+    return _root(lambda per_s: replayed(calls, rate / per_s, burst) > refused, whole, STEPS_REPLAYED)
 
 
 def _root(is_too_much: Callable[[float], bool], whole: float, steps: int) -> float:
@@ -387,21 +383,11 @@ def _spread(demand: Demand, window: float) -> float:
     return float(sums.var(ddof=1) / sums.mean())
 
 
-def replayed(gaps: list[float], charges: list[float], refill: float, burst: float) -> float:
-    """Return the share that a bucket refuses that is full at first; `refill`: per mean gap."""
-    level = burst
-    refused = 0
-    for gap, charge in zip(gaps, charges, strict=True):
-        level = min(burst, level + refill * gap)
-        if level >= charge:
-            level -= charge
-        else:
-            refused += 1
-    return refused / len(gaps)
+def replayed(calls: Sequence[tuple[float, float, int]], refill: float, burst: float) -> float:
+    """Return the share of the calls that a bucket refuses that is full at first; a refused call ends its conversation.
 
-
-def replayed_sessions(calls: Sequence[tuple[float, float, int]], refill: float, burst: float) -> float:
-    """Return the same of conversations that end with a refused call; a call is its gap, its charge and its conversation."""
+    A call is its gap, its charge and its conversation; `refill`: per mean gap.
+    """
     level = burst
     sent = 0
     ended: set[int] = set()

@@ -26,7 +26,6 @@ from tailgauge_analysis import (
     Bucket,
     Criterion,
     Floats,
-    Growth,
     Ints,
     Proportion,
     ended_as,
@@ -82,10 +81,10 @@ class Charges:
 class LoadRun:
     """A run at one load: arrivals per second, or requests in flight.
 
-    `load` is the planned one, `arrived` what came of it. `retries`: attempts that are one,
-    `refused_again` of them. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
-    backlog; None if not judged) and `detectable_per_s` (growth that would have been seen) in arrivals. `saturated`: the backlog
-    grew by much, so what was served is all that the target can do. `stay_s`: nine in ten arrivals stay no longer.
+    `load` is the planned one, `arrived` what came of it. `refused_again`: of the `retries`, those that were refused too.
+    `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the backlog; None if not judged) and `detectable_per_s`
+    (growth that would have been seen) in arrivals. `saturated`: the backlog grew by much, so what was served is all that
+    the target can do. `stay_s`: nine in ten arrivals stay no longer.
     """
 
     load: float
@@ -190,7 +189,7 @@ def _growth_of_sessions(reading: RunReading, load: float) -> Backlog:
     ended_s = np.where(is_open | np.isnan(ended_s), np.inf, ended_s)
     if len(begun_s) < FEWEST_FOR_GROWTH:
         return Backlog(per_s=None, detectable_per_s=0.0, is_shown=False)
-    growth: Growth = growth_between(begun_s, ended_s, stage.from_s, stage.to_s)
+    growth = growth_between(begun_s, ended_s, stage.from_s, stage.to_s)
     return Backlog(
         per_s=growth.per_s,
         detectable_per_s=growth.detectable_per_s,
