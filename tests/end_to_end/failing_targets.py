@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hostile.answers import CHUNKED, CLOSE, RESET, WAIT, Request, Sent, chunk, fair, whole
-from hostile.server import PROTOCOLS, hang_up
+from hostile.server import PROTOCOLS, perform
+from wire.answering import read_request
 
 FAIR_FIRST = 2  # calls of the preflight
 KEY = "TG_TEST_KEY"  # the variable with the key of cases that have one
@@ -134,13 +135,14 @@ class Server:
             with self._lock:
                 self._clients.add(client)
             try:
-                while (asked := _read(client)) is not None:
-                    self._answer(client, *asked)
+                while (request := read_request(client)) is not None:
+                    self._answer(client, *request)
             finally:
                 with self._lock:
                     self._clients.discard(client)
 
-    def _answer(self, client: socket.socket, path: str, body: bytes) -> None:
+    def _answer(self, client: socket.socket, head: str, body: bytes) -> None:
+        path = head.split(" ", 2)[1]
         protocol = PROTOCOLS.get(path.rpartition("/")[2], "sse")
         request = Request(protocol, "")
         if not body:  # a list of models
@@ -160,42 +162,10 @@ class Server:
         is_fair = number < FAIR_FIRST and not self._case.at_once
         try:
             for piece in fair(request) if is_fair else self._case.behave(call):
-                if isinstance(piece, bytes):
-                    client.sendall(piece)
-                elif piece in {CLOSE, RESET}:
-                    hang_up(client, reset=piece == RESET)
-                elif piece == WAIT:
-                    client.recv(1)
-                else:
-                    time.sleep(piece)
+                perform(client, piece)
         finally:
             with self._lock:
                 self._open -= 1
-
-
-def _read(client: socket.socket) -> tuple[str, bytes] | None:
-    """Return path and body of a request; None where the client hung up."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        piece = client.recv(65_536)
-        if not piece:
-            return None
-        data += piece
-        if not data[:1].isalpha():  # a TLS handshake, which a server of plain HTTP rejects at once
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-            return None
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = 0
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
-    while len(body) < length:
-        piece = client.recv(65_536)
-        if not piece:
-            return None
-        body += piece
-    return head.split(b" ", 2)[1].decode(), body
 
 
 # --- what servers do --------------------------------------------------------------------------------------------------

@@ -85,20 +85,26 @@ class Server:
         }
         try:
             for piece in fair(asked) if name == "fair" else BEHAVIOURS[name].send(asked):
+                perform(client, piece)
                 if isinstance(piece, bytes):
-                    client.sendall(piece)
                     note["bytes"] += len(piece)
+                if isinstance(piece, bytes) or piece in {CLOSE, RESET}:
                     note["last_at_ns"] = time.monotonic_ns()
-                elif piece in {CLOSE, RESET}:
-                    hang_up(client, reset=piece == RESET)
-                    note["last_at_ns"] = time.monotonic_ns()
-                elif piece == WAIT:
-                    client.recv(1)
-                else:
-                    time.sleep(piece)
             note["cut"] = False
         finally:
             self.did.append(note)
+
+
+def perform(client: socket.socket, piece: bytes | float) -> None:
+    """Send bytes, wait, or hang up."""
+    if isinstance(piece, bytes):
+        client.sendall(piece)
+    elif piece in {CLOSE, RESET}:
+        hang_up(client, reset=piece == RESET)
+    elif piece == WAIT:
+        client.recv(1)
+    else:
+        time.sleep(piece)
 
 
 def hang_up(client: socket.socket, *, reset: bool) -> None:

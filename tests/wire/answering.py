@@ -132,17 +132,23 @@ class Target:
 
 
 def read_request(client: socket.socket) -> tuple[str, bytes] | None:
-    """Return the head and the body of the next request, None at the end."""
+    """Return the head and the body of the next request; None where the client hung up."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = client.recv(65_536)
         if not piece:
             return None
         data += piece
+        if not data[:1].isalpha():  # a TLS handshake, which a server of plain HTTP rejects at once
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            return None
     head, _, body = data.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
     while length is not None and len(body) < int(length[1]):
-        body += client.recv(65_536)
+        piece = client.recv(65_536)
+        if not piece:
+            return None
+        body += piece
     return head.decode("latin-1"), body
 
 
