@@ -20,6 +20,7 @@ from tailgauge_analysis.stats.dependence import Grouping
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Quantile, n_min, quantiles
 from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.text.formatting import percentile
 
 PERCENTILE, GAP, SHARE, GOODPUT, RATE = KINDS = ("percentile", "chunk gap", "share", "goodput", "throughput")
 FOLLOWING = ("session", "user")  # requests of one follow each other by construction
@@ -62,14 +63,7 @@ def cells_of(process: Process, run_number: int, kinds: Sequence[str] = KINDS) ->
         is_known = process.is_rate_known if kind == RATE else process.is_known
         rng = np.random.default_rng((*numbers, KINDS.index(kind)))
         for judgement in judges[kind](run, rng):
-            yield Cell(
-                kind=kind,
-                process=process.number,
-                run=run_number,
-                families=process.families,
-                is_known=is_known,
-                judgement=judgement,
-            )
+            yield _cell(process, run_number, kind, judgement, is_known=is_known)
 
 
 def planned_cells(seed: int, number: int) -> Iterator[Cell]:
@@ -86,20 +80,24 @@ def planned_cells(seed: int, number: int) -> Iterator[Cell]:
         bound = process.bound_of(_allowed(float(rng.choice(FAR)) * (1 - p)))
         outcome, _ = decide(proportion(values > bound, waits=values), estimate, bound)
         judgement = Judgement(
-            label=f"{_label(p)} x{times}",
+            label=f"{percentile(p)} x{times}",
             is_marked=bool(estimate.mark),
             holds=_holds(estimate, process.quantile(p)),
             ratio=process.beyond(bound) / (1 - p),
             outcome=outcome,
         )
-        yield Cell(
-            kind=PERCENTILE,
-            process=process.number,
-            run=times,
-            families=process.families,
-            is_known=True,
-            judgement=judgement,
-        )
+        yield _cell(process, times, PERCENTILE, judgement, is_known=True)
+
+
+def _cell(process: Process, run: int, kind: str, judgement: Judgement, *, is_known: bool) -> Cell:
+    return Cell(
+        kind=kind,
+        process=process.number,
+        run=run,
+        families=process.families,
+        is_known=is_known,
+        judgement=judgement,
+    )
 
 
 def groupings(run: Run, count: int | None = None) -> tuple[Grouping, ...]:
@@ -116,7 +114,7 @@ def _percentiles(run: Run, rng: Generator) -> Iterator[Judgement]:
         bound = process.bound_of(_allowed((1 - p) * rng.choice(RATIOS)))
         outcome, _ = decide(waits.beyond(bound), estimate, bound)
         yield Judgement(
-            label=_label(p),
+            label=percentile(p),
             is_marked=bool(estimate.mark),
             holds=_holds(estimate, process.offered_quantile(p)),
             ratio=process.beyond(bound) / (1 - p),
@@ -135,7 +133,7 @@ def _gaps(run: Run, rng: Generator) -> Iterator[Judgement]:
         beyond = proportion(values > bound, sizes, alike, waits=values)
         outcome, _ = decide(beyond, estimate, bound)
         yield Judgement(
-            label=_label(p),
+            label=percentile(p),
             is_marked=bool(estimate.mark),
             holds=_holds(estimate, process.quantile(p)),
             ratio=(1 - process.below(bound)) / (1 - p),
@@ -241,10 +239,6 @@ def _judged_rate(label: str, work: Work, process: Process, rng: Generator) -> Ju
         ratio=objective.bound / expected,
         outcome=outcome,
     )
-
-
-def _label(p: float) -> str:
-    return f"p{100 * p:g}"
 
 
 def _allowed(share: float) -> float:

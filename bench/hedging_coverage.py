@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from dry_runs import Tree, conducted, long_run
 
-from tailgauge.experiments.hedging import HARM, HELPS, NO_HEDGES, UNSTABLE, ComparedLoad, Hedging
+from tailgauge.experiments.hedging import HARM, HELPS, HURTS, NO_HEDGES, UNSTABLE, ComparedLoad, Hedging
 from tailgauge.rows import schema
 from tailgauge_analysis import INCONCLUSIVE, PASS, Contrast, Floats
 
@@ -337,7 +337,7 @@ def _contradicts(load: ComparedLoad) -> bool:
             for contrast, worth in zip((load.tail, load.missed), WORTH, strict=True)
             if contrast is not None
         )
-    if load.label == "hurts":
+    if load.label == HURTS:
         return not any(contrast.low > 0 for contrast in contrasts)
     return False
 

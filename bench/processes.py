@@ -450,7 +450,7 @@ class Process:
     def clusters(self) -> float:
         """Clusters in a run that differ at random; infinite where none do."""
         is_alike = self.effect is not None or (self.failures is not None and bool(self.failures.cluster))
-        if not is_alike or self.cluster in {"tag", "target"}:
+        if not is_alike or self.cluster == "tag":
             return math.inf
         if self.cluster == "session":
             return self.seconds / self.arrivals.size
