@@ -10,7 +10,7 @@ import numpy as np
 from tailgauge.plan.looks import looks, needed
 from tailgauge.scenario.figures import CHUNK_GAPS, LATENCY, LEAST, SHARE
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import EXPECTED, Objective, values_needed
+from tailgauge.scenario.objective import MISSES_NEEDED, Objective, values_needed
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import Crossover
 from tailgauge.thresholds import FEWEST_PAIRS
@@ -115,7 +115,7 @@ def weaker(objective: Objective, has: int) -> str:
         return f"use p{decidable[0] * 100:.10g}" if decidable else ""
     if figure.unit != SHARE:
         return ""
-    allowed = EXPECTED / has
+    allowed = MISSES_NEEDED / has
     step = 0.01 if allowed >= 0.01 else 0.001
     allowed = math.ceil(allowed / step) * step
     bound = 1 - allowed if figure.sign == LEAST else allowed

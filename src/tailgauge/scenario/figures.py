@@ -53,18 +53,14 @@ class Figure:
 
     def refusal(self, bound: float) -> str:
         """Why no run can miss a bound, or none can be shown to meet it; empty where a run decides it."""
-        is_most = self.sign == MOST
-        if bound <= 0:
-            never = "can be shown to meet it" if is_most else "can miss it"
-            return f"no run {never}: expected {self._range}, got {self.text(bound)}"
-        if self.unit == SHARE and bound >= 1:
-            never = "can miss it" if is_most else "can be shown to meet it"
-            return f"no run {never}: expected {self._range}, got {self.text(bound)}"
-        return ""
-
-    @property
-    def _range(self) -> str:
-        return "a share between 0 and 1 (0.99 for 99%)" if self.unit == SHARE else "more than 0"
+        is_least = bound <= 0
+        is_most = self.unit == SHARE and bound >= 1
+        if not is_least and not is_most:
+            return ""
+        is_always_met = is_most if self.sign == MOST else is_least
+        never = "can miss it" if is_always_met else "can be shown to meet it"
+        expected = "a share between 0 and 1 (0.99 for 99%)" if self.unit == SHARE else "more than 0"
+        return f"no run {never}: expected {expected}, got {self.text(bound)}"
 
     def text(self, value: float) -> str:
         """A bound: `800 ms`, `1%`, `40/s`, `0.002`."""

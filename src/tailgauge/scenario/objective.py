@@ -33,9 +33,9 @@ _TEXT = re.compile(
 _UNITS = {
     LATENCY: {"ms": 1.0, "s": 1000.0}, SHARE: {"%": 0.01, "": 1.0}, PER_S: {"": 1.0, "/s": 1.0}, COST: {"": 1.0},
 }  # fmt: skip
-# By simulation: values beyond a bound where as many are as are allowed, and values at least.
-EXPECTED = 20
-FEWEST = 60
+# By simulation: how many misses a run needs to expect at the allowed share, and the least number of values.
+MISSES_NEEDED = 20
+LEAST_VALUES = 60
 _EXPECTED = 'expected text such as "ttft p95 < 800ms", "chat: error_rate < 1%" or "requests_per_s > 40"'
 
 
@@ -126,18 +126,23 @@ class Objective(Table):
         return f"{self.figure.sign} {self.figure.text(self.bound)}"
 
     def needs(self) -> int | None:
-        """Independent values that decide it in four of five runs in which 0.3 times, or twice, as many miss the bound as are
-        allowed; None of a rate.
+        """Independent values that decide it in four of five runs, where 0.3 times or twice the allowed share misses the bound;
+        None of a rate.
         """
-        if self.figure.fewest is None and self.figure.unit in {LATENCY, SHARE}:
-            return values_needed(self.allowed)
-        return self.figure.fewest
+        if not self._has_share:
+            return self.figure.fewest
+        return values_needed(self.allowed)
 
     def fewest(self) -> int | None:
         """Independent values with which it passes if none of them misses the bound; None of a rate."""
-        if self.figure.fewest is None and self.figure.unit in {LATENCY, SHARE}:
-            return fewest(1 - self.allowed, 0.95 if self.figure.unit == LATENCY else 0.975)
-        return self.figure.fewest
+        if not self._has_share:
+            return self.figure.fewest
+        return fewest(1 - self.allowed, 0.95 if self.figure.unit == LATENCY else 0.975)
+
+    @property
+    def _has_share(self) -> bool:
+        """Whether it allows a share of its values to miss the bound."""
+        return self.figure.fewest is None and self.figure.unit in {LATENCY, SHARE}
 
 
 def _add(name: Any) -> None:
@@ -158,7 +163,7 @@ def fewest(p: float, confidence: float = 0.95) -> int:
 
 def values_needed(allowed: float) -> int:
     """Independent values that decide whether the share `allowed` is kept, where the share is 0.3 times that, or twice."""
-    return max(FEWEST, math.ceil(EXPECTED / allowed - 1e-6))
+    return max(LEAST_VALUES, math.ceil(MISSES_NEEDED / allowed - 1e-6))
 
 
 def parse(text: str) -> dict[str, Any]:
