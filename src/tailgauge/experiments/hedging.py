@@ -268,9 +268,8 @@ class HedgingPlanner(Planner):
         )
         for runs in range(loads, 0, -1):
             tried = [load for load in self._compared() if load.run.attempt.delay is None]
-            unknown = [
-                load.load for load in tried if load.label == BACKLOG and load.load not in self._controls()
-            ]
+            controls = self._controls()
+            unknown = [load.load for load in tried if load.label == BACKLOG and load.load not in controls]
             if unknown:
                 yield from self.run([self._step(unknown[0], runs, hedged=False)])
                 continue

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 
 import numpy as np
 
 from tailgauge.experiments.checkup.numbers import wait_ms
 from tailgauge.experiments.checkup.tested import UserTraffic
+from tailgauge.experiments.hedging import AFTER_FIRST
 from tailgauge.rows import schema
 from tailgauge_analysis import (
     FEW_EPISODES,
@@ -34,7 +36,6 @@ DELAYS = (
     0.5,
 )  # quantiles of the wait; the first, with the fewest more calls, is left for more than WORTH
 WORTH = 0.25  # of p99
-AFTER_FIRST = "output"  # kind of a diagnosis
 
 
 def advice(of: UserTraffic, users: Steady, streams: Collection[str], *, has_tail: bool) -> str:
@@ -46,7 +47,7 @@ def advice(of: UserTraffic, users: Steady, streams: Collection[str], *, has_tail
     single = users.only(users.requests["answer"].ne(schema.JOIN).to_numpy(np.bool_))
     waits = wait_ms(single, streams)
     waits = np.where(single.requests["ended"].eq(schema.TIMEOUT), np.inf, waits)
-    return second_call(waits[~np.isnan(waits)], has_tail=has_tail, measured_by=lambda ms: _experiment(of, ms))
+    return second_call(waits[~np.isnan(waits)], has_tail=has_tail, measured_by=partial(_experiment, of))
 
 
 def _experiment(of: UserTraffic, delay_ms: float) -> str:
