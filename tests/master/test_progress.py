@@ -54,7 +54,7 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
         seen("client_error", 400, "invalid", '{"object": "error", "message": "context of 2048"}'),
         f"target {URL} answered HTTP 400: context of 2048.",
     ),
-    (seen("client_error", 400, "x", "Model not found."), f"target {URL} answered HTTP 400: Model not found. It does not have this model: choose another (--model NAME)"),
+    (seen("client_error", 400, "x", "Model not found."), f"target {URL} answered HTTP 400: Model not found. The target does not have this model: choose another (--model NAME)"),
     (
         seen("truncated", 200, "no_end_mark"),
         (f"target {URL} answered HTTP 200, but the stream ended as truncated. The connection was closed and there was no end "

@@ -124,13 +124,13 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
 
 
 def _go_without_dry_run(base: Base, why: str, progress: Progress) -> None:
-    """Say why nothing is known of what the experiment takes; UsageError where a guard needs that."""
+    """Say why there is no dry run; UsageError where a guard needs its estimate."""
     guard = base.scenario.guard
     for key in GUARDED:
         if getattr(guard, key) is not None:
-            text = "an experiment keeps to it by its dry run, and this one has none"
-            raise UsageError(f"guard.{key}: {text} ({why}): leave the guard out, and set experiment.minutes")
-    progress(f"no dry run first: {why}")
+            text = f"an experiment needs a dry run to keep this limit, and this traffic has none ({why})"
+            raise UsageError(f"guard.{key}: {text}: remove the guard, and set experiment.minutes")
+    progress(f"no dry run before the real runs: {why}")
 
 
 def _plan(ledger: StepLedger, base: Base) -> list[str]:

@@ -75,8 +75,8 @@ SHOWN = ("ttft", "e2e", "tpot")
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
 NO_SLO = (
-    "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms', "
-    "of a fan-out 'join_sched p95 < 2s', of jobs and batches 'turnaround p95 < 60s'"
+    "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
+    "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
 )
 NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run and its neighbours."
 

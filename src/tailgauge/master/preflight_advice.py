@@ -34,7 +34,7 @@ _WHOLE = (
     "(--set 'traffic.*.stream=false'); else are path and protocol right?"
 )
 _PAGE = (
-    "A page for people came back: is target.url the address of the API, or does a proxy or gateway answer?"
+    "The response is an HTML page: is target.url the address of the API, or does a proxy or gateway answer?"
 )
 _NO_MODEL = re.compile(
     r"model_not_(?:found|available)|unknown[_ ]model|invalid[_ ]model|no such model"
@@ -77,7 +77,7 @@ def _about_a_rejection(
     if _NO_MODEL.search(f"{kind} {text}"):
         model = seen.get("model")
         named = f"the model {plain(str(model))!r}" if model else "this model"
-        return f"It does not have {named}: choose another (--model NAME)"
+        return f"The target does not have {named}: choose another (--model NAME)"
     if status == 403:
         return _about_the_key(target)
     if status in {404, 405}:

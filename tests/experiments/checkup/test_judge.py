@@ -95,7 +95,7 @@ def test_a_hedge_that_is_worth_a_try_has_the_command_that_measures_it():
 
 @pytest.mark.parametrize(("n", "n_eff", "text"), [
     (120, 120, "299 waits are needed, got 120"),
-    (1025, 40, "299 independent waits are needed: the 1,025 here say as much as 40, because neighbours are alike"),
+    (1025, 40, "299 independent waits are needed: the 1,025 here count as 40, because consecutive waits are alike"),
 ])  # fmt: skip
 def test_dependent_waits_are_not_called_too_few(n, n_eff, text):
     assert lacking(replace(quantiles(np.ones(400), (0.99,))[0], n=n, n_eff=n_eff)) == text

@@ -99,7 +99,7 @@ def lacking(p99: Quantile) -> str:
     fewest = n_min(0.99)
     if p99.n < fewest:
         return f"{fewest} waits are needed, got {p99.n}"
-    return f"{fewest} independent waits are needed: the {p99.n:,} here say as much as {p99.n_eff:,}, because neighbours are alike"
+    return f"{fewest} independent waits are needed: the {p99.n:,} here count as {p99.n_eff:,}, because consecutive waits are alike"
 
 
 def _p99_after(waits: Floats, delay: float) -> float:
