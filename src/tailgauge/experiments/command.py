@@ -34,8 +34,6 @@ from tailgauge_analysis import (
 if TYPE_CHECKING:  # its libraries take a second to load
     from tailgauge_analysis import FinishedReport
 
-GUARDED = ("max_requests", "max_tokens", "max_cost")  # limits of the whole experiment
-
 
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
@@ -55,10 +53,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             done = conduct(planner, base, DryRunner(base.out), folder, progress)
             planned = _plan(done.ledger, base)
         else:
-            why = refusal(base.scenario) if planner.has_dry_run else ""
-            if why:
-                _go_without_dry_run(base, why, progress)
-            elif planner.has_dry_run:
+            if planner.has_dry_run:
                 planned, expected = _dry_run(base, folder, progress)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", progress)
             done = conduct(planner, base, runner, folder, progress, began)
@@ -105,10 +100,15 @@ def _result(done: Conducted) -> Result:
 
 
 def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:
-    """Show what the experiment will take; UsageError if that is more than its guard allows.
+    """Show what the experiment will take, where its traffic has a dry run; UsageError if its guard does not allow that.
 
     The expected answer is shown only where the target is the simulated endpoint: nothing is known of another one's limits.
     """
+    why = refusal(base.scenario)
+    if why:
+        _refuse_guards(base, why)
+        progress(f"no dry run before the real runs: {why}")
+        return [], ""
     progress("dry run first")
     done = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
@@ -121,16 +121,6 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
         progress(f"minimum detectable effect: {done.answer.smallest}")
     _guarded(done.ledger, base)
     return lines, expected
-
-
-def _go_without_dry_run(base: Base, why: str, progress: Progress) -> None:
-    """Say why there is no dry run; UsageError where a guard needs its estimate."""
-    guard = base.scenario.guard
-    for key in GUARDED:
-        if getattr(guard, key) is not None:
-            text = f"an experiment needs a dry run to keep this limit, and this traffic has none ({why})"
-            raise UsageError(f"guard.{key}: {text}: remove the guard, and set experiment.minutes")
-    progress(f"no dry run before the real runs: {why}")
 
 
 def _plan(ledger: StepLedger, base: Base) -> list[str]:
@@ -152,6 +142,14 @@ def _guarded(ledger: StepLedger, base: Base) -> None:
         if limit is not None and expected is not None and expected > limit:
             text = f"{limit:,} is less than the {expected:,.6g} of the dry run: raise it, or set experiment.minutes lower"
             raise UsageError(f"guard.{key}: {text}")
+
+
+def _refuse_guards(base: Base, why: str) -> None:
+    """Refuse a guard, which an experiment cannot keep without the estimate of its dry run."""
+    for key in StepLedger().used:
+        if getattr(base.scenario.guard, key) is not None:
+            text = f"an experiment needs a dry run to keep this limit, and this traffic has none ({why})"
+            raise UsageError(f"guard.{key}: {text}: remove the guard, and set experiment.minutes")
 
 
 def _took(ledger: StepLedger) -> str:
