@@ -6,15 +6,13 @@ The ground truth is the simulated endpoint's own log; its answers take the same 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from end_to_end.test_stalled_workers import freeze
 from run_folders.run_data import RunData
 from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
@@ -121,10 +119,7 @@ def stopped(start: Start, path: Path, seconds: int, *, after_s: float, lasts_s: 
     pid = run.facts["workers"][1]["pid"]
     at_s = after_s
     while at_s + lasts_s < seconds:
-        time.sleep(max(0.0, at_s - (time.monotonic_ns() - run.facts["start_at_ns"]) / 1e9))
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(lasts_s)
-        os.kill(pid, signal.SIGCONT)
+        freeze(run, pid, after_s=at_s, lasts_s=lasts_s)
         at_s += every_s or seconds
     return running.finish()
 
@@ -139,8 +134,8 @@ def test_a_client_that_spins(
     if not full_size and (after_s, loop) != (4.0, OPEN):
         pytest.skip("make verify: other spins")
     path = scenario(tmp_path, loop, 20 if full_size else 8)
-    env = {"SPIN_AFTER_S": str(after_s), "SPIN_S": str(spin_s)}
-    assert_not_blamed(by_locust(start, "spinning_locustfile.py", path, **env))
+    env = {"STALL_AFTER_S": str(after_s), "STALL_S": str(spin_s)}
+    assert_not_blamed(by_locust(start, "stalling_locustfile.py", path, **env))
 
 
 @pytest.mark.parametrize("loop", [OPEN, CLOSED], ids=["open", "closed"])
