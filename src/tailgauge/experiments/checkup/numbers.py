@@ -239,8 +239,10 @@ def tail(users: Steady) -> Number:
         gain = saved(np.where(slow, end - usual, 0), end)
         numbers.append(replace(of_share(proportion(slow), text, gain), allowed=allowed))
     number = next((number for number in numbers if number.exceeds), numbers[0])
+    if not number.exceeds:  # only a tail problem has a place
+        return number
     place = diagnosis(users)
-    if not number.exceeds or place.low is None:  # only a tail problem has a place
+    if place.low is None:
         return number
     return replace(number, evidence=f"{number.evidence}. {place.sentence}")
 
