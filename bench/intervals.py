@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import processes
+from docs_page import replace_between
 from figures import KINDS, Cell, Judgement, cells_of, planned_cells
 from processes import FAMILIES, INDEPENDENT
 
@@ -318,7 +319,7 @@ def main() -> int:
         sep="\n",
     )
     if arguments.write:
-        write(text)
+        replace_between(BEGIN, END, f"\n{text}\n\n", PAGE)
     return int(bool(faults))
 
 
@@ -326,15 +327,6 @@ def core_seconds() -> float:
     """Return the time on cores so far, that of ended children included."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-
-
-def write(text: str) -> None:
-    """Put the table between its marks."""
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE}: the marks {BEGIN} and {END} are not there")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

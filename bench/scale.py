@@ -30,6 +30,7 @@ import counted
 import numpy as np
 import psutil
 from clients import machine
+from docs_page import replace_between
 
 from tailgauge.master.workers import CROWD, pace
 
@@ -257,11 +258,7 @@ def _both(size: Size) -> tuple[tuple[float, float], tuple[float, float]]:
 
 def write(text: str) -> None:
     """Put the table between its marks."""
-    before, mark, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise SystemExit(f"{PAGE}: the marks {BEGIN} and {END} are not there")
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    replace_between(BEGIN, END, f"{text}\n", PAGE)
 
 
 def main() -> None:

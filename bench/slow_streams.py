@@ -16,6 +16,7 @@ from pathlib import Path
 
 import clients
 import pyarrow.parquet as pq
+from docs_page import replace_between
 from reference_server import Load, RigError, serving
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
@@ -92,10 +93,7 @@ def main() -> None:
     text = f"Measured on {clients.machine()}.\n\n| {HEADS} |\n|{'---:|' * (HEADS.count('|') + 1)}\n{row}\n"
     print(text)
     if arguments.write:
-        before, mark, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        if not mark:
-            sys.exit(f"{PAGE}: the mark {BEGIN} is not there")
-        PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}", encoding="utf-8")
+        replace_between(BEGIN, END, text, PAGE)
 
 
 if __name__ == "__main__":

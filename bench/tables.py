@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from docs_page import replace_between
 from measure import Result
 from reference_server import Load
 
@@ -174,12 +175,7 @@ def page(parts: Parts, machine: str, minutes: float, missing: list[str]) -> str:
 
 def write(text: str) -> None:
     """Put the tables between their marks in docs/explanation/benchmarks.md."""
-    old = PAGE.read_text(encoding="utf-8")
-    before, mark, rest = old.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise SystemExit(f"{PAGE}: the marks {BEGIN} and {END} are not there")
-    PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+    replace_between(BEGIN, END, text, PAGE)
 
 
 def _table(heads: str, rows: list[str]) -> str:
