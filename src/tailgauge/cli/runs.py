@@ -110,9 +110,9 @@ def _target(target: Any) -> str:
 def _result(facts: dict[str, Any]) -> str:
     """The result of the last report, else the state of the run."""
     verdict = facts.get("verdict")
-    report = verdict if isinstance(verdict, dict) else facts.get("result")
-    code = verdict.get("exit_code") if isinstance(verdict, dict) else facts.get("exit_code")
-    if code == Exit.OK and isinstance(report, dict) and report.get("outcome") == _COMPLETED:
+    report = verdict if isinstance(verdict, dict) else facts
+    code = report.get("exit_code")
+    if code == Exit.OK and report.get("outcome") == _COMPLETED:
         return _COMPLETED
     if code in list(_RESULTS):
         return _RESULTS[Exit(code)]
