@@ -116,8 +116,10 @@ def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> 
     """
     for bound in found:
         limit = bound.limit
-        charges = None if limit is None else run.charges.cached.get(limit.kind)
-        if limit is None or charges is None or not len(charges):
+        if limit is None:
+            continue
+        charges = run.charges.cached.get(limit.kind)
+        if charges is None or not len(charges):
             continue
         demand_per_s = requests_per_arrival * float(charges.mean())
         sustained_per_s = bound.per_s.low if limit.seen else limit.rate.value / demand_per_s

@@ -181,11 +181,11 @@ def _growth_of_sessions(reading: RunReading, load: float) -> Backlog:
     stage = reading.steady
     rows = reading.frames.requests
     rows = rows[(rows["request_id"] >= 0) & (rows["ended"] != schema.CLIENT_DROP)]
-    by_arrival = rows.groupby(rows["request_id"] // TURNS)
+    arrivals = rows["request_id"] // TURNS
+    by_arrival = rows.groupby(arrivals)
     begun_s = by_arrival["scheduled_at_ns"].min().to_numpy(np.float64) / 1e9
     ended_s = by_arrival["ended_at_ns"].max().to_numpy(np.float64) / 1e9
-    is_censored = (rows["ended"] == schema.CENSORED).groupby(rows["request_id"] // TURNS)
-    is_open = is_censored.any().to_numpy(np.bool_)
+    is_open = (rows["ended"] == schema.CENSORED).groupby(arrivals).any().to_numpy(np.bool_)
     ended_s = np.where(is_open | np.isnan(ended_s), np.inf, ended_s)
     if len(begun_s) < FEWEST_FOR_GROWTH:
         return Backlog(per_s=None, detectable_per_s=0.0, is_shown=False)
