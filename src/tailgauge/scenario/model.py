@@ -432,7 +432,7 @@ def load(
     tree = {} if of_tasks and path.suffix == ".py" else read(path)
     tree.setdefault("name", path.stem.lower())
     arrival = tree.get("arrival")
-    is_of_tasks = isinstance(arrival, dict) and arrival.get("process") == "tasks"
+    is_of_tasks = isinstance(arrival, dict) and arrival.get("process") == TASKS
     tree.setdefault("traffic", {"main": {}} if of_tasks or is_of_tasks else {})
     for key, value in overrides:
         put(tree, key, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -302,17 +302,19 @@ def planned_traffic(base: Base) -> Planned:
     return Planned(
         gaps_s,
         schedule.requests / len(schedule) if len(schedule) else 1.0,
-        name=_arrivals(list(tables)),
+        name=_arrivals(tables),
         prompts=prompts / weight if weight else 1.0,
     )
 
 
-def _arrivals(tables: Sequence[TrafficSettings]) -> str:
+def _arrivals(tables: Iterable[TrafficSettings]) -> str:
     """Name what arrives."""
-    names = {
-        "conversations" if table.session.turns_mean > 1 else ARRIVALS.get(table.pattern, "requests")
-        for table in tables
-    }
+    names = set()
+    for table in tables:
+        if table.session.turns_mean > 1:
+            names.add("conversations")
+        else:
+            names.add(ARRIVALS.get(table.pattern, "requests"))
     return names.pop() if len(names) == 1 else "arrivals"
 
 
