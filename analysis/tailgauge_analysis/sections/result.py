@@ -115,11 +115,7 @@ def _failed(run: Run, lines: Lines) -> Result | None:
     failed = [line for line in lines if line.outcome == FAIL]
     if not failed:
         return None
-    decisive = _most_decisive(failed)
-    cut = cut_share(run.steady.requests)
-    cause = _cause_of_failure(run, decisive, cut)
-    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
-    text = _with_cause(cause, statement(decisive, remarks))
+    decisive, cause, text = _decisive(run, failed)
     completed = run.result(objectives.compute).health
     if decisive.name == BACKLOG and completed and (completed.judged.value or 1.0) < completed.bound:
         text = f"only {share(completed.judged.value)} of {plural(completed.judged.n, 'request')} completed, and {text}"
@@ -138,11 +134,7 @@ def _inconclusive(run: Run, lines: Lines) -> Result | None:
     inconclusive = [line for line in lines if line.outcome == INCONCLUSIVE]
     if not inconclusive:
         return None
-    decisive = _most_decisive(inconclusive)
-    cut = cut_share(run.steady.requests)
-    cause = _cause_of_failure(run, decisive, cut)
-    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
-    text = _with_cause(cause, statement(decisive, remarks))
+    decisive, cause, text = _decisive(run, inconclusive)
     advice = longer(run, decisive)
     why = decisive.why
     if not advice and cause is not None:
@@ -215,6 +207,15 @@ def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
     if line is not None and line.name == COMPLETE:
         return (f"{percent(cut)} of them cut",)
     return (f"{percent(cut)} of the complete answers were cut",)
+
+
+def _decisive(run: Run, lines: list[ObjectiveLine]) -> tuple[ObjectiveLine, Cause | None, str]:
+    """Return which of these objectives decides, why it does not pass, and both in a sentence."""
+    decisive = _most_decisive(lines)
+    cut = cut_share(run.steady.requests)
+    cause = _cause_of_failure(run, decisive, cut)
+    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
+    return decisive, cause, _with_cause(cause, statement(decisive, remarks))
 
 
 def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
