@@ -231,16 +231,16 @@ def _consequences(
     run: Run, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
 ) -> tuple[tuple[str, ...], str]:
     """Details of a failed run, and the advice."""
+    names = {line.name for line in failed}
     details: tuple[str, ...] = ()
-    advice = ""
-    if OF_ANSWERS.intersection(line.name for line in failed):
+    if not OF_ANSWERS.isdisjoint(names):
         details = (*_stop(run), *_causes(run))
-    if not {BACKLOG, LOAD_STEP}.isdisjoint(line.name for line in failed):
-        advice = of_growth(run)
-    if cause is None:
-        return details, advice or _advice_of(run, decisive)
-    grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
-    return (*(details or _causes(run)), *grows), cause.advice
+    if cause is not None:
+        grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
+        return (*(details or _causes(run)), *grows), cause.advice
+    if not {BACKLOG, LOAD_STEP}.isdisjoint(names):
+        return details, of_growth(run)
+    return details, _advice_of(run, decisive)
 
 
 def _figure(line: ObjectiveLine) -> str:
