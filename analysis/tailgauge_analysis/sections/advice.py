@@ -127,9 +127,10 @@ def _at_the_end(run: Run, every: Failures) -> str:
     over = every.rows[every.rows["ended"] != schema.CENSORED]
     counts: Counter[str] = Counter(over["kind"])
     for kind, failed in counts.most_common():
+        if kind == failures.CLIENT or failed < PART * len(every):
+            continue
         when = onset(run, every.of_kind(kind), every)
-        is_at_end = when.since_s is not None and when.until_s is None
-        if kind != failures.CLIENT and failed >= PART * len(every) and is_at_end:
+        if when.since_s is not None and when.until_s is None:
             return kind
     return ""
 

@@ -107,7 +107,7 @@ def with_outage(run: Run, every: Failures) -> Failures:
 
 def _in_stretch(run: Run, rows: pd.DataFrame, is_cut: Mask) -> Mask:
     """Return which of these failures are in the stretch between two calls with a sign that has most of them."""
-    sent_s, signs_s = _calls_with_a_sign(run)
+    sent_s, signs_s = run.result(_calls_with_a_sign)
     ended_s = seconds(rows["ended_at_ns"])
     # The number of a stretch; 0 before the first sign.
     number = np.searchsorted(sent_s, ended_s, side="right")
@@ -136,7 +136,7 @@ def _calls_with_a_sign(run: Run) -> tuple[Floats, Floats]:
 
 def _of_outage(run: Run, at_s: Floats) -> Onset:
     """Return when the first call failed that the target left, and the last one if it came back."""
-    sent_s, _ = _calls_with_a_sign(run)
+    sent_s, _ = run.result(_calls_with_a_sign)
     first_s = float(at_s.min())
     last_s = float(at_s.max())
     was_there = bool((sent_s <= first_s).any())
