@@ -19,7 +19,9 @@ from tailgauge.call import MAIN
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics.steady import end_ns
 from tailgauge_analysis.metrics.unanswered import unanswered
+from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import capacity, commands, ends, failures
 from tailgauge_analysis.sections.capacity import Load
@@ -212,7 +214,7 @@ class Evidence:
         requests = self.run.steady.requests
         complete = requests[requests["ended"].isin(schema.COMPLETE)]
         since = complete["first_sent_at_ns"].fillna(complete["scheduled_at_ns"])
-        return ((complete["ended_at_ns"] - since) / 1e9).to_numpy(np.float64)
+        return seconds(complete["ended_at_ns"] - since)
 
     @cached_property
     def waits_grow(self) -> bool:
@@ -221,8 +223,7 @@ class Evidence:
             return False
         requests = self.run.steady.requests
         until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
-        until = until.fillna(self.end_ns)
-        waits_s = ((until - requests["scheduled_at_ns"]) / 1e9).to_numpy(np.float64)
+        waits_s = seconds(until.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         answered_s = waits_s[is_answered]
         has_failed = requests["request_id"].isin(self.found.rows["request_id"]).to_numpy(np.bool_)
@@ -248,7 +249,8 @@ class Evidence:
         )
         content_ns = self.run.frames.attempts.groupby("request_id")["first_content_at_ns"].min()
         until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
-        until_ns = np.where(np.isfinite(until_ns), until_ns, requests["ended_at_ns"].fillna(self.end_ns))
+        ended_ns = requests["ended_at_ns"].fillna(end_ns(self.run.frames))
+        until_ns = np.where(np.isfinite(until_ns), until_ns, ended_ns)
         waits_s = (until_ns - requests["scheduled_at_ns"].to_numpy(np.float64)) / 1e9
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         if is_answered.all():
@@ -260,14 +262,6 @@ class Evidence:
             return False
         ranks = stationarity.ranks(last_s)
         return bool(ranks.std()) and float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= CLIMBS
-
-    @property
-    def end_ns(self) -> float:
-        """Return the end of the run, until which an open request has waited."""
-        record = self.run.record
-        if record["ended_at_ns"] is None or record["start_at_ns"] is None:
-            return 1e9 * self.run.steady.to_s
-        return float(record["ended_at_ns"] - record["start_at_ns"])
 
     @property
     def _is_backlog(self) -> bool:
@@ -536,7 +530,7 @@ def _gateway(evidence: Evidence) -> str:
 
 
 def _gateway_time(evidence: Evidence) -> str:
-    after_s = common_s(_seconds(evidence.found, "ended_at_ns", "sent_at_ns"))
+    after_s = common_s(_durations_s(evidence.found))
     after = "" if after_s is None else f" after {after_s:.3g} s"
     return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or look why the engine takes longer"
 
@@ -550,8 +544,8 @@ def _broken(evidence: Evidence) -> str:
 def _broken_off(evidence: Evidence) -> str:
     """A time that all have in common is a timer's: of a silence, or of the whole answer where no complete one took longer."""
     found = evidence.found
-    silent_s = common_s(_silences(found))
-    whole_s = common_s(_seconds(found, "ended_at_ns", "sent_at_ns"))
+    silent_s = common_s(_silences_s(found))
+    whole_s = common_s(_durations_s(found))
     if silent_s is not None:
         return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy that has it, or send keep-alives"
     longest_s = float(evidence.complete_s.max(initial=0.0))
@@ -566,7 +560,7 @@ def _waiting(evidence: Evidence) -> str:
     deadline = f"limits.attempt_deadline_s ({evidence.deadline_s:g} s)"
     number_of = plural(len(found), "request")
     has_content = found.rows["first_content_at_ns"].notna()
-    until = found.rows["ended_at_ns"].fillna(evidence.end_ns)
+    until = found.rows["ended_at_ns"].fillna(end_ns(evidence.run.frames))
     waits_s = (until - found.rows["scheduled_at_ns"]) / 1e9
     waited_s = float(waits_s.median())
     is_silent = found.rows["request_id"].isin(evidence.lost_ids)
@@ -624,7 +618,7 @@ def _tls(evidence: Evidence) -> str:
 
 
 def _reset(evidence: Evidence) -> str:
-    after_s = common_s(_seconds(evidence.found, "ended_at_ns", "sent_at_ns"))
+    after_s = common_s(_durations_s(evidence.found))
     if after_s is not None:
         return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy that has it"
     return f"connections are closed before an answer{evidence.when}: look at the target's log, and at how many connections it and gateways before it allow"
@@ -632,20 +626,19 @@ def _reset(evidence: Evidence) -> str:
 
 def _left(evidence: Evidence) -> str:
     left = evidence.found.rows
-    patience_s = float(np.median(_seconds(evidence.found, "ended_at_ns", "sent_at_ns")))
+    patience_s = float(np.median(_durations_s(evidence.found)))
     without = float(left["first_content_at_ns"].isna().mean())
     seen = f"{percent(without)} of those who left had no content yet"
     return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {seen}"
 
 
-def _seconds(found: Failures, until: str, since: str) -> Floats:
-    return ((found.rows[until] - found.rows[since]) / 1e9).to_numpy(np.float64, na_value=np.nan)
+def _durations_s(found: Failures) -> Floats:
+    return seconds(found.rows["ended_at_ns"] - found.rows["sent_at_ns"])
 
 
-def _silences(found: Failures) -> Floats:
-    """Return the seconds between the last sign of each call and its end."""
-    silences_ns = found.rows["ended_at_ns"] - _last_sign_ns(found)
-    return (silences_ns / 1e9).to_numpy(np.float64, na_value=np.nan)
+def _silences_s(found: Failures) -> Floats:
+    """Return the time between the last sign of each call and its end."""
+    return seconds(found.rows["ended_at_ns"] - _last_sign_ns(found))
 
 
 def _last_sign_ns(found: Failures) -> pd.Series[float]:
