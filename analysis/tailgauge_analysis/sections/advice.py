@@ -67,7 +67,6 @@ _OF_LOAD = (
 class Cause:
     """What most failures have in common. `sentence`: for the first line, empty where the list of ends says it all."""
 
-    kind: str
     sentence: str
     advice: str
 
@@ -82,24 +81,25 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     evidence = Evidence(run, every.of_kind(kind), every)
     is_half = 2 * len(evidence.found) >= len(every)
     sentence = _sentence(kind, evidence.found, len(run.steady.requests)) if is_half else ""
-    cause = _cause_by_load(evidence, kind) or kind
+    advise = _ADVICE[_cause_by_load(evidence, kind) or kind]
     before = "" if kind == most else _before(every.of_kind(most))
-    return Cause(cause, sentence, _ADVICE[cause](evidence) + before)
+    return Cause(sentence, advise(evidence) + before)
 
 
 def of_growth(run: Run) -> str:
     """Return what to do about requests that pile up, where none of them failed."""
-    nothing = failures.failures(run, schema.ENDED_CLASSES)
-    evidence = Evidence(run, nothing, nothing)
+    evidence = _without_failures(run)
     return _ADVICE[_added_load(evidence) or QUEUE](evidence)
 
 
-def of_rejections(run: Run, ended: str) -> str:
+def of_rejections(run: Run, kind: str) -> str:
     """Return what to do about attempts that were rejected, also where a retry was answered."""
+    return _ADVICE[kind](_without_failures(run))
+
+
+def _without_failures(run: Run) -> Evidence:
     nothing = failures.failures(run, schema.ENDED_CLASSES)
-    return _ADVICE[failures.LIMIT if ended == schema.RATE_LIMITED else failures.OVERLOAD](
-        Evidence(run, nothing, nothing)
-    )
+    return Evidence(run, nothing, nothing)
 
 
 def of_preflight(run: Run) -> str:
@@ -110,8 +110,7 @@ def of_preflight(run: Run) -> str:
     if not len(every):
         return ""
     kind = _most_frequent(every)
-    advise = _ADVICE[kind]
-    return advise(Evidence(run, every.of_kind(kind), every))
+    return _ADVICE[kind](Evidence(run, every.of_kind(kind), every))
 
 
 def _most_frequent(found: Failures) -> str:
@@ -119,8 +118,7 @@ def _most_frequent(found: Failures) -> str:
     counts: Counter[str] = Counter(found.rows["kind"])
     if len(counts) > 1:
         counts.pop(failures.CLIENT, None)
-    kinds: list[str] = sorted(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
-    return kinds[0]
+    return min(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
 
 
 def _at_the_end(run: Run, every: Failures) -> str:

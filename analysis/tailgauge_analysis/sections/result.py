@@ -34,7 +34,7 @@ from tailgauge_analysis.sections.advice import (
 )
 from tailgauge_analysis.sections.cache.cost import no_price, prices_of, spent, with_usage
 from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
-from tailgauge_analysis.sections.failures import STILL_OPEN, list_of_ends
+from tailgauge_analysis.sections.failures import LIMIT, OVERLOAD, STILL_OPEN, list_of_ends
 from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import HIDDEN_TOKENS, TOO_FEW
@@ -60,7 +60,7 @@ OF_ANSWERS = frozenset(
     {STOPPED, COMPLETE, BACKLOG, SILENT, LOAD_STEP}
 )  # objectives that the requests without an answer explain
 ERROR_RATE = "error_rate"
-REJECTIONS = {"429_rate": schema.RATE_LIMITED, "529_rate": schema.OVERLOADED}
+REJECTIONS = {"429_rate": LIMIT, "529_rate": OVERLOAD}  # kinds of failure
 LONGER = ": run longer"  # at the end of why an objective is inconclusive
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
@@ -254,7 +254,9 @@ def _advice_of(run: Run, line: ObjectiveLine) -> str:
         return REFUSED_ADVICE
     if _figure(line) == "cut":
         return advice_of_cut(is_natural=has_natural(run.record["scenario"]))
-    return of_rejections(run, REJECTIONS[_figure(line)]) if _figure(line) in REJECTIONS else ""
+    if _figure(line) in REJECTIONS:
+        return of_rejections(run, REJECTIONS[_figure(line)])
+    return ""
 
 
 def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None:
@@ -268,7 +270,7 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
     failed = int((~ended.isin(schema.NOT_FAILED)).sum())
     if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
         advice = advice_of_cut(is_natural=has_natural(run.record["scenario"]))
-        return Cause("cut", f"{percent(cut)} of the complete answers were cut", advice)
+        return Cause(f"{percent(cut)} of the complete answers were cut", advice)
     return prevailing(run, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
 
 
