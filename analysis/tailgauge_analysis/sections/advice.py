@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,7 +34,7 @@ from tailgauge_analysis.sections.rate_limits.retries import MUCH, Amplification
 from tailgauge_analysis.stats import stationarity
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import count, figures, listed, ms, plain, plural
-from tailgauge_analysis.text.json_values import number, table, tables, text
+from tailgauge_analysis.text.json_values import number, table, text
 
 REFUSED_ADVICE = "look at the prompts, the model and its content filter: see How answers ended"
 PROVIDER_KEYS = {
@@ -273,12 +273,12 @@ class Evidence:
         worst = max(known, key=lambda one: one.observed, default=None)
         return worst if worst is not None and worst.observed >= MUCH else None
 
-    @cached_property
-    def hedged(self) -> Mapping[str, int]:
-        """Return the hedge copies that were sent to the main target, by traffic table."""
+    @property
+    def hedged(self) -> list[str]:
+        """Return the traffic tables whose hedge copies were sent to the main target."""
         sent = self.run.steady.sent
-        sent = sent[sent["target"] == MAIN]
-        return Counter(sent.loc[sent["cause"] == schema.HEDGE, "traffic"].astype(str))
+        is_copy = (sent["cause"] == schema.HEDGE) & (sent["target"] == MAIN)
+        return [str(name) for name in sent.loc[is_copy, "traffic"].unique()]
 
     @cached_property
     def load(self) -> Load | None:
@@ -340,10 +340,8 @@ class Evidence:
     def find(self, kind: str) -> str:
         """Return the command of the experiment that finds the load which the target takes; empty where there is none."""
         rate = self.run.evidence.throughput.offered_per_s
-        line: str | None = commands.experiment(self.run.record, kind, rate)
-        if line is None:
-            line = commands.experiment(self.run.record, CURVE, rate)
-        return line or ""
+        line = commands.experiment(self.run.record, kind, rate)
+        return line or commands.experiment(self.run.record, CURVE, rate) or ""
 
 
 def _is_near(answered: Floats, failed: Floats) -> bool:
@@ -409,18 +407,17 @@ def _queue(evidence: Evidence) -> str:
 def _retries(evidence: Evidence) -> str:
     worst = evidence.amplification
     assert worst is not None
-    policy = text(
-        table(tables(evidence.run.record["scenario"], "traffic").get(worst.traffic, {}), "retry").get(
-            "policy"
-        )
-    )
-    other = "none" if policy == "polite" else "polite"
+    traffic = table(table(evidence.run.record["scenario"], "traffic"), worst.traffic)
+    other = "polite"
+    how = "with retries that wait and have a budget"
+    if table(traffic, "retry").get("policy") == "polite":
+        other = "none"
+        how = "without retries"
     effect = "which overload the target"
     if evidence.load is not None and evidence.fits is None:
         effect = f"which may overload the target, or the first attempts do ({_rates(evidence.load)})"
-    line = commands.again(evidence.run.record, [f"traffic.{worst.traffic}.retry.policy={other}"])
-    kind = "without retries" if other == "none" else "with retries that wait and have a budget"
-    return f"retries make {_attempts_per_call(worst)}, {effect}: run again {kind}{': ' if line else ''}{line or ''}"
+    again = _run_again(evidence, how, [f"traffic.{worst.traffic}.retry.policy={other}"])
+    return f"retries make {_attempts_per_call(worst)}, {effect}: {again}"
 
 
 def _attempts_per_call(worst: Amplification) -> str:
@@ -432,17 +429,21 @@ def _hedges(evidence: Evidence) -> str:
     assert load is not None
     offered = f"without hedges {figures(load.offered_per_s)} calls/s were offered"
     offered += f", with them {figures(load.offered_per_s + load.copies_per_s)}"
-    line = commands.again(
-        evidence.run.record, [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
-    )
-    command = f": {line}" if line else ""
+    sets = [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
     if evidence.fits is None:
         rates = f"{offered}, and {figures(load.answered_per_s)}/s completed"
-        return f"hedge copies add load, or the calls alone are too many ({rates}): run again without hedges to find out{command}"
+        again = _run_again(evidence, "without hedges to find out", sets)
+        return f"hedge copies add load, or the calls alone are too many ({rates}): {again}"
     served = f"the target can serve {figures(load.low_per_s)}/s"
     if evidence.is_limited:
         served = f"the target accepts {figures(load.high_per_s)}/s"
-    return f"hedge copies add load ({offered}; {served}): run again without hedges{command}"
+    return f"hedge copies add load ({offered}; {served}): {_run_again(evidence, 'without hedges', sets)}"
+
+
+def _run_again(evidence: Evidence, how: str, sets: Sequence[str]) -> str:
+    """Return `run again without hedges: tailgauge run ...`; without the command where there is none."""
+    line = commands.again(evidence.run.record, sets)
+    return f"run again {how}: {line}" if line else f"run again {how}"
 
 
 def _rates(load: Load) -> str:
