@@ -391,12 +391,12 @@ def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
 
 
 def _limited(evidence: Evidence) -> str:
-    return _found_by(evidence, "a rate limit of the target refuses calls", HEADROOM)
+    return _found_by(evidence, "a rate limit of the target rejects calls", HEADROOM)
 
 
 def _overloaded(evidence: Evidence) -> str:
     if len(evidence.found) and len(evidence.found) == len(evidence.run.steady.requests):
-        return f"the target says that it is overloaded, whatever it gets{evidence.quoted}: look at who else uses it"
+        return f"the target rejects every request as overloaded{evidence.quoted}: look at who else uses it"
     return _found_by(evidence, f"the target is overloaded{evidence.when}{evidence.added}", CURVE)
 
 
@@ -469,10 +469,10 @@ def _key(evidence: Evidence) -> str:
     known = variable or PROVIDER_KEYS.get(text(target.get("protocol")), "")
     refuses = f"the target refuses the key{evidence.when}{evidence.quoted}"
     if evidence.onset.since_s is not None and len(evidence.complete_s):
-        refuses += ", which it took before"
+        refuses += ", which it accepted before"
     if not variable and f"api.{text(target.get('protocol'))}.com" not in text(target.get("url")):
         return f"{refuses}: set target.api_key_env to the variable with its key"
-    return f"{refuses}: check the key in {plain(known, 100)}, and what it may use"
+    return f"{refuses}: check the key in {plain(known, 100)} and its permissions"
 
 
 def _model(evidence: Evidence) -> str:
@@ -531,7 +531,7 @@ def _gateway(evidence: Evidence) -> str:
 def _gateway_time(evidence: Evidence) -> str:
     after_s = common_s(_durations_s(evidence.found))
     after = "" if after_s is None else f" after {after_s:.3g} s"
-    return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or look why the engine takes longer"
+    return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or find out why the engine takes longer"
 
 
 def _broken(evidence: Evidence) -> str:
@@ -546,7 +546,7 @@ def _broken_off(evidence: Evidence) -> str:
     silent_s = common_s(_silences_s(found))
     whole_s = common_s(_durations_s(found))
     if silent_s is not None:
-        return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy that has it, or send keep-alives"
+        return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy before the target, or send keep-alives"
     longest_s = float(evidence.complete_s.max(initial=0.0))
     if whole_s is not None and longest_s <= 1.1 * whole_s:
         return f"answers break off after {whole_s:.3g} s{evidence.when}: raise the time limit of the gateway or proxy before the target"
@@ -571,9 +571,9 @@ def _waiting(evidence: Evidence) -> str:
         verb = "still got content" if has_content.mean() > 0.5 else "had no answer yet"
         return f"{number_of} {verb} at {limit}: raise it, or request shorter answers"
     if not len(typical):
-        return f"nothing came within {deadline}: raise it if answers take longer, else look at the target's log: it hangs"
+        return f"nothing came within {deadline}: raise it if answers take longer, else the target hangs: look at its log"
     if float(np.quantile(typical, 0.9)) > LONG * waited_s:
-        return f"answers take about as long as calls are waited for ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
+        return f"answers take about as long as the client waits for them ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
     what = (
         "stops in the middle of answers and stays silent" if has_content.mean() > 0.5 else "gives no answer"
     )
@@ -588,8 +588,8 @@ def _gone(evidence: Evidence) -> str:
     cut = len(rows) - len(refused)
     reason = f"{quote}; {plural(cut, 'open call')} broke off as it went" if cut else quote
     if evidence.onset.until_s is None:
-        return f"the target is gone{evidence.when} ({reason}): look why it stopped, and start it again"
-    return f"the target was gone{evidence.when} ({reason}): look why it was restarted or cut off"
+        return f"the target is gone{evidence.when} ({reason}): find out why it stopped, and start it again"
+    return f"the target was gone{evidence.when} ({reason}): find out why it was restarted or cut off"
 
 
 def _other_protocol(evidence: Evidence) -> str:
@@ -605,11 +605,11 @@ def _unreachable(evidence: Evidence) -> str:
     reason = evidence.found.quote.strip('"') or "no connection"
     if not len(evidence.complete_s):
         return f"nothing answers at the address ({reason}): start the target, or correct target.url"
-    return f"{plural(len(evidence.found), 'call')} found no connection{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
+    return f"{plural(len(evidence.found), 'call')} could not connect{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
 
 
 def _name(evidence: Evidence) -> str:
-    return f"the host name of the target has no address{evidence.when}: check the name server and target.url"
+    return f"the target's host name has no address{evidence.when}: check DNS and target.url"
 
 
 def _tls(evidence: Evidence) -> str:
@@ -619,7 +619,7 @@ def _tls(evidence: Evidence) -> str:
 def _reset(evidence: Evidence) -> str:
     after_s = common_s(_durations_s(evidence.found))
     if after_s is not None:
-        return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy that has it"
+        return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy before the target"
     return f"connections are closed before an answer{evidence.when}: look at the target's log, and at how many connections it and gateways before it allow"
 
 

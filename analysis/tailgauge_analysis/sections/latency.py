@@ -211,7 +211,7 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
     """Return what n_eff is, with what limits that of a quantile."""
-    note = "n_eff is that of the percentile that rests on the fewest."
+    note = "n_eff is the smallest of the percentiles in a row."
     limit = limit_text(quantile)
     return f"{note} {row.metric.title}: {limit}." if limit else note
 

@@ -54,7 +54,7 @@ POOLED = "pooled over the steps of the load"
 COMPUTED = (
     "Steady stage without slow readers, by scheduled time: a row for each rate, for each tenth where the rate rises or falls.",
     "Percentiles of everything offered, failures slowest.",
-    "What a step leaves behind is seen in the next one: a backlog makes the requests after it slow, at any rate.",
+    "A backlog of one step slows down the requests of the next one, at any rate.",
 )
 
 

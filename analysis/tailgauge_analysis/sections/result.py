@@ -283,7 +283,7 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
     sentences = {
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
-        SILENT: f"the target is silent {line.value}, to the end of the load",
+        SILENT: f"the target has been silent {line.value}, to the end of the load",
         LOAD_STEP: line.why,
         BACKLOG: f"the target does not sustain this rate: backlog {line.value}",
     }
