@@ -269,8 +269,7 @@ class Evidence:
     def amplification(self) -> Amplification | None:
         """Return the attempts per call of the table that retries most; None where they are few."""
         limits = self.run.result(rate_limits.compute)
-        known = () if limits is None else limits.amplification
-        worst = max(known, key=lambda one: one.observed, default=None)
+        worst = None if limits is None else limits.most_retried
         return worst if worst is not None and worst.observed >= MUCH else None
 
     @property
@@ -314,7 +313,7 @@ class Evidence:
         if self.has_many_copies:
             added.append(f"hedge copies add {percent(self.copies)}")
         if self.amplification is not None:
-            added.append(f"retries make {_attempts_per_call(self.amplification)}")
+            added.append(f"retries make {self.amplification.text}")
         if self.load is None or not added or self.fits is not False:
             return ""
         return f" by first attempts alone ({_rates(self.load)}), and {' and '.join(added)}"
@@ -417,11 +416,7 @@ def _retries(evidence: Evidence) -> str:
     if evidence.load is not None and evidence.fits is None:
         effect = f"which may overload the target, or the first attempts do ({_rates(evidence.load)})"
     again = _run_again(evidence, how, [f"traffic.{worst.traffic}.retry.policy={other}"])
-    return f"retries make {_attempts_per_call(worst)}, {effect}: {again}"
-
-
-def _attempts_per_call(worst: Amplification) -> str:
-    return f"{worst.observed:.1f} attempts per call of {plain(worst.traffic, 60)}"
+    return f"retries make {worst.text}, {effect}: {again}"
 
 
 def _hedges(evidence: Evidence) -> str:
