@@ -459,12 +459,9 @@ def _causes(run: Run) -> Iterator[str]:
     if ends:
         yield f"not completed: {', '.join(ends)}"
     has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())
-    if (
-        run.result(errors.compute).errors
-        and not has_complete
-        and run.result(errors.compute).errors[0].ended not in ENDED_BY_TARGET
-    ):
-        first = run.result(errors.compute).errors[0]
+    listed = run.result(errors.compute).errors
+    if listed and not has_complete and listed[0].ended not in ENDED_BY_TARGET:
+        first = listed[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
 
