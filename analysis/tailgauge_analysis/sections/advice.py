@@ -219,6 +219,8 @@ class Evidence:
         """Return whether requests wait longer and longer."""
         if self.run.record["arrival"] == "closed":
             return False
+        if self._waits_climb:
+            return True
         requests = self.run.steady.requests
         until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
         waits_s = seconds(until.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
@@ -226,8 +228,6 @@ class Evidence:
         answered_s = waits_s[is_answered]
         has_failed = requests["request_id"].isin(self.found.rows["request_id"]).to_numpy(np.bool_)
         is_near = _is_near(answered_s, waits_s[has_failed])
-        if self._waits_climb:
-            return True
         if len(answered_s) < FEWEST:
             return self._is_backlog or (is_near and _is_stairs(answered_s))
         if _is_doubled(answered_s) and stationarity.rises(answered_s):
@@ -242,9 +242,8 @@ class Evidence:
         From then on a target that goes on with what was given up may answer nothing in time. The warm-up counts too.
         """
         requests = self.run.frames.requests
-        requests = requests[requests["stage"] != schema.PREFLIGHT].sort_values(
-            "scheduled_at_ns", kind="stable"
-        )
+        requests = requests[requests["stage"] != schema.PREFLIGHT]
+        requests = requests.sort_values("scheduled_at_ns", kind="stable")
         content_ns = self.run.frames.attempts.groupby("request_id")["first_content_at_ns"].min()
         until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
         ended_ns = requests["ended_at_ns"].fillna(end_ns(self.run.frames))
