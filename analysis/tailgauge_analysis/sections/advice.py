@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,9 @@ from tailgauge.call import MAIN
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics.steady import end_ns
 from tailgauge_analysis.metrics.unanswered import unanswered
+from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import capacity, commands, ends, failures
 from tailgauge_analysis.sections.capacity import Load
@@ -32,7 +34,7 @@ from tailgauge_analysis.sections.rate_limits.retries import MUCH, Amplification
 from tailgauge_analysis.stats import stationarity
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import count, figures, listed, ms, plain, plural
-from tailgauge_analysis.text.json_values import number, table, tables, text
+from tailgauge_analysis.text.json_values import number, table, text
 
 REFUSED_ADVICE = "look at the prompts, the model and its content filter: see How answers ended"
 PROVIDER_KEYS = {
@@ -65,7 +67,6 @@ _OF_LOAD = (
 class Cause:
     """What most failures have in common. `sentence`: for the first line, empty where the list of ends says it all."""
 
-    kind: str
     sentence: str
     advice: str
 
@@ -80,24 +81,25 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     evidence = Evidence(run, every.of_kind(kind), every)
     is_half = 2 * len(evidence.found) >= len(every)
     sentence = _sentence(kind, evidence.found, len(run.steady.requests)) if is_half else ""
-    cause = _cause_by_load(evidence, kind) or kind
+    advise = _ADVICE[_cause_by_load(evidence, kind) or kind]
     before = "" if kind == most else _before(every.of_kind(most))
-    return Cause(cause, sentence, _ADVICE[cause](evidence) + before)
+    return Cause(sentence, advise(evidence) + before)
 
 
 def of_growth(run: Run) -> str:
     """Return what to do about requests that pile up, where none of them failed."""
-    nothing = failures.failures(run, schema.ENDED_CLASSES)
-    evidence = Evidence(run, nothing, nothing)
+    evidence = _without_failures(run)
     return _ADVICE[_added_load(evidence) or QUEUE](evidence)
 
 
-def of_rejections(run: Run, ended: str) -> str:
+def of_rejections(run: Run, kind: str) -> str:
     """Return what to do about attempts that were rejected, also where a retry was answered."""
+    return _ADVICE[kind](_without_failures(run))
+
+
+def _without_failures(run: Run) -> Evidence:
     nothing = failures.failures(run, schema.ENDED_CLASSES)
-    return _ADVICE[failures.LIMIT if ended == schema.RATE_LIMITED else failures.OVERLOAD](
-        Evidence(run, nothing, nothing)
-    )
+    return Evidence(run, nothing, nothing)
 
 
 def of_preflight(run: Run) -> str:
@@ -108,8 +110,7 @@ def of_preflight(run: Run) -> str:
     if not len(every):
         return ""
     kind = _most_frequent(every)
-    advise = _ADVICE[kind]
-    return advise(Evidence(run, every.of_kind(kind), every))
+    return _ADVICE[kind](Evidence(run, every.of_kind(kind), every))
 
 
 def _most_frequent(found: Failures) -> str:
@@ -117,8 +118,7 @@ def _most_frequent(found: Failures) -> str:
     counts: Counter[str] = Counter(found.rows["kind"])
     if len(counts) > 1:
         counts.pop(failures.CLIENT, None)
-    kinds: list[str] = sorted(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
-    return kinds[0]
+    return min(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
 
 
 def _at_the_end(run: Run, every: Failures) -> str:
@@ -127,9 +127,10 @@ def _at_the_end(run: Run, every: Failures) -> str:
     over = every.rows[every.rows["ended"] != schema.CENSORED]
     counts: Counter[str] = Counter(over["kind"])
     for kind, failed in counts.most_common():
+        if kind == failures.CLIENT or failed < PART * len(every):
+            continue
         when = onset(run, every.of_kind(kind), every)
-        is_at_end = when.since_s is not None and when.until_s is None
-        if kind != failures.CLIENT and failed >= PART * len(every) and is_at_end:
+        if when.since_s is not None and when.until_s is None:
             return kind
     return ""
 
@@ -211,23 +212,22 @@ class Evidence:
         requests = self.run.steady.requests
         complete = requests[requests["ended"].isin(schema.COMPLETE)]
         since = complete["first_sent_at_ns"].fillna(complete["scheduled_at_ns"])
-        return ((complete["ended_at_ns"] - since) / 1e9).to_numpy(np.float64)
+        return seconds(complete["ended_at_ns"] - since)
 
     @cached_property
     def waits_grow(self) -> bool:
         """Return whether requests wait longer and longer."""
         if self.run.record["arrival"] == "closed":
             return False
+        if self._waits_climb:
+            return True
         requests = self.run.steady.requests
         until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
-        until = until.fillna(self.end_ns)
-        waits_s = ((until - requests["scheduled_at_ns"]) / 1e9).to_numpy(np.float64)
+        waits_s = seconds(until.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         answered_s = waits_s[is_answered]
         has_failed = requests["request_id"].isin(self.found.rows["request_id"]).to_numpy(np.bool_)
         is_near = _is_near(answered_s, waits_s[has_failed])
-        if self._waits_climb:
-            return True
         if len(answered_s) < FEWEST:
             return self._is_backlog or (is_near and _is_stairs(answered_s))
         if _is_doubled(answered_s) and stationarity.rises(answered_s):
@@ -242,12 +242,12 @@ class Evidence:
         From then on a target that goes on with what was given up may answer nothing in time. The warm-up counts too.
         """
         requests = self.run.frames.requests
-        requests = requests[requests["stage"] != schema.PREFLIGHT].sort_values(
-            "scheduled_at_ns", kind="stable"
-        )
+        requests = requests[requests["stage"] != schema.PREFLIGHT]
+        requests = requests.sort_values("scheduled_at_ns", kind="stable")
         content_ns = self.run.frames.attempts.groupby("request_id")["first_content_at_ns"].min()
         until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
-        until_ns = np.where(np.isfinite(until_ns), until_ns, requests["ended_at_ns"].fillna(self.end_ns))
+        ended_ns = requests["ended_at_ns"].fillna(end_ns(self.run.frames))
+        until_ns = np.where(np.isfinite(until_ns), until_ns, ended_ns)
         waits_s = (until_ns - requests["scheduled_at_ns"].to_numpy(np.float64)) / 1e9
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         if is_answered.all():
@@ -261,14 +261,6 @@ class Evidence:
         return bool(ranks.std()) and float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= CLIMBS
 
     @property
-    def end_ns(self) -> float:
-        """Return the end of the run, until which an open request has waited."""
-        record = self.run.record
-        if record["ended_at_ns"] is None or record["start_at_ns"] is None:
-            return 1e9 * self.run.steady.to_s
-        return float(record["ended_at_ns"] - record["start_at_ns"])
-
-    @property
     def _is_backlog(self) -> bool:
         return self.run.evidence.stability.of(stability.BACKLOG) is not None
 
@@ -276,16 +268,15 @@ class Evidence:
     def amplification(self) -> Amplification | None:
         """Return the attempts per call of the table that retries most; None where they are few."""
         limits = self.run.result(rate_limits.compute)
-        known = () if limits is None else limits.amplification
-        worst = max(known, key=lambda one: one.observed, default=None)
+        worst = None if limits is None else limits.most_retried
         return worst if worst is not None and worst.observed >= MUCH else None
 
-    @cached_property
-    def hedged(self) -> Mapping[str, int]:
-        """Return the hedge copies that were sent to the main target, by traffic table."""
+    @property
+    def hedged(self) -> list[str]:
+        """Return the traffic tables whose hedge copies were sent to the main target."""
         sent = self.run.steady.sent
-        sent = sent[sent["target"] == MAIN]
-        return Counter(sent.loc[sent["cause"] == schema.HEDGE, "traffic"].astype(str))
+        is_copy = (sent["cause"] == schema.HEDGE) & (sent["target"] == MAIN)
+        return [str(name) for name in sent.loc[is_copy, "traffic"].unique()]
 
     @cached_property
     def load(self) -> Load | None:
@@ -321,7 +312,7 @@ class Evidence:
         if self.has_many_copies:
             added.append(f"hedge copies add {percent(self.copies)}")
         if self.amplification is not None:
-            added.append(f"retries make {_attempts_per_call(self.amplification)}")
+            added.append(f"retries make {self.amplification.text}")
         if self.load is None or not added or self.fits is not False:
             return ""
         return f" by first attempts alone ({_rates(self.load)}), and {' and '.join(added)}"
@@ -347,10 +338,8 @@ class Evidence:
     def find(self, kind: str) -> str:
         """Return the command of the experiment that finds the load which the target takes; empty where there is none."""
         rate = self.run.evidence.throughput.offered_per_s
-        line: str | None = commands.experiment(self.run.record, kind, rate)
-        if line is None:
-            line = commands.experiment(self.run.record, CURVE, rate)
-        return line or ""
+        line = commands.experiment(self.run.record, kind, rate)
+        return line or commands.experiment(self.run.record, CURVE, rate) or ""
 
 
 def _is_near(answered: Floats, failed: Floats) -> bool:
@@ -400,12 +389,12 @@ def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
 
 
 def _limited(evidence: Evidence) -> str:
-    return _found_by(evidence, "a rate limit of the target refuses calls", HEADROOM)
+    return _found_by(evidence, "a rate limit of the target rejects calls", HEADROOM)
 
 
 def _overloaded(evidence: Evidence) -> str:
     if len(evidence.found) and len(evidence.found) == len(evidence.run.steady.requests):
-        return f"the target says that it is overloaded, whatever it gets{evidence.quoted}: look at who else uses it"
+        return f"the target rejects every request as overloaded{evidence.quoted}: look at who else uses it"
     return _found_by(evidence, f"the target is overloaded{evidence.when}{evidence.added}", CURVE)
 
 
@@ -416,22 +405,17 @@ def _queue(evidence: Evidence) -> str:
 def _retries(evidence: Evidence) -> str:
     worst = evidence.amplification
     assert worst is not None
-    policy = text(
-        table(tables(evidence.run.record["scenario"], "traffic").get(worst.traffic, {}), "retry").get(
-            "policy"
-        )
-    )
-    other = "none" if policy == "polite" else "polite"
+    traffic = table(table(evidence.run.record["scenario"], "traffic"), worst.traffic)
+    other = "polite"
+    how = "with retries that wait and have a budget"
+    if table(traffic, "retry").get("policy") == "polite":
+        other = "none"
+        how = "without retries"
     effect = "which overload the target"
     if evidence.load is not None and evidence.fits is None:
         effect = f"which may overload the target, or the first attempts do ({_rates(evidence.load)})"
-    line = commands.again(evidence.run.record, [f"traffic.{worst.traffic}.retry.policy={other}"])
-    kind = "without retries" if other == "none" else "with retries that wait and have a budget"
-    return f"retries make {_attempts_per_call(worst)}, {effect}: run again {kind}{': ' if line else ''}{line or ''}"
-
-
-def _attempts_per_call(worst: Amplification) -> str:
-    return f"{worst.observed:.1f} attempts per call of {plain(worst.traffic, 60)}"
+    again = _run_again(evidence, how, [f"traffic.{worst.traffic}.retry.policy={other}"])
+    return f"retries make {worst.text}, {effect}: {again}"
 
 
 def _hedges(evidence: Evidence) -> str:
@@ -439,17 +423,21 @@ def _hedges(evidence: Evidence) -> str:
     assert load is not None
     offered = f"without hedges {figures(load.offered_per_s)} calls/s were offered"
     offered += f", with them {figures(load.offered_per_s + load.copies_per_s)}"
-    line = commands.again(
-        evidence.run.record, [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
-    )
-    command = f": {line}" if line else ""
+    sets = [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
     if evidence.fits is None:
         rates = f"{offered}, and {figures(load.answered_per_s)}/s completed"
-        return f"hedge copies add load, or the calls alone are too many ({rates}): run again without hedges to find out{command}"
+        again = _run_again(evidence, "without hedges to find out", sets)
+        return f"hedge copies add load, or the calls alone are too many ({rates}): {again}"
     served = f"the target can serve {figures(load.low_per_s)}/s"
     if evidence.is_limited:
         served = f"the target accepts {figures(load.high_per_s)}/s"
-    return f"hedge copies add load ({offered}; {served}): run again without hedges{command}"
+    return f"hedge copies add load ({offered}; {served}): {_run_again(evidence, 'without hedges', sets)}"
+
+
+def _run_again(evidence: Evidence, how: str, sets: Sequence[str]) -> str:
+    """Return `run again without hedges: tailgauge run ...`; without the command where there is none."""
+    line = commands.again(evidence.run.record, sets)
+    return f"run again {how}: {line}" if line else f"run again {how}"
 
 
 def _rates(load: Load) -> str:
@@ -475,10 +463,10 @@ def _key(evidence: Evidence) -> str:
     known = variable or PROVIDER_KEYS.get(text(target.get("protocol")), "")
     refuses = f"the target refuses the key{evidence.when}{evidence.quoted}"
     if evidence.onset.since_s is not None and len(evidence.complete_s):
-        refuses += ", which it took before"
+        refuses += ", which it accepted before"
     if not variable and f"api.{text(target.get('protocol'))}.com" not in text(target.get("url")):
         return f"{refuses}: set target.api_key_env to the variable with its key"
-    return f"{refuses}: check the key in {plain(known, 100)}, and what it may use"
+    return f"{refuses}: check the key in {plain(known, 100)} and its permissions"
 
 
 def _model(evidence: Evidence) -> str:
@@ -535,9 +523,9 @@ def _gateway(evidence: Evidence) -> str:
 
 
 def _gateway_time(evidence: Evidence) -> str:
-    after_s = common_s(_seconds(evidence.found, "ended_at_ns", "sent_at_ns"))
+    after_s = common_s(_durations_s(evidence.found))
     after = "" if after_s is None else f" after {after_s:.3g} s"
-    return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or look why the engine takes longer"
+    return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or find out why the engine takes longer"
 
 
 def _broken(evidence: Evidence) -> str:
@@ -549,10 +537,10 @@ def _broken(evidence: Evidence) -> str:
 def _broken_off(evidence: Evidence) -> str:
     """A time that all have in common is a timer's: of a silence, or of the whole answer where no complete one took longer."""
     found = evidence.found
-    silent_s = common_s(_silences(found))
-    whole_s = common_s(_seconds(found, "ended_at_ns", "sent_at_ns"))
+    silent_s = common_s(_silences_s(found))
+    whole_s = common_s(_durations_s(found))
     if silent_s is not None:
-        return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy that has it, or send keep-alives"
+        return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy before the target, or send keep-alives"
     longest_s = float(evidence.complete_s.max(initial=0.0))
     if whole_s is not None and longest_s <= 1.1 * whole_s:
         return f"answers break off after {whole_s:.3g} s{evidence.when}: raise the time limit of the gateway or proxy before the target"
@@ -565,7 +553,7 @@ def _waiting(evidence: Evidence) -> str:
     deadline = f"limits.attempt_deadline_s ({evidence.deadline_s:g} s)"
     number_of = plural(len(found), "request")
     has_content = found.rows["first_content_at_ns"].notna()
-    until = found.rows["ended_at_ns"].fillna(evidence.end_ns)
+    until = found.rows["ended_at_ns"].fillna(end_ns(evidence.run.frames))
     waits_s = (until - found.rows["scheduled_at_ns"]) / 1e9
     waited_s = float(waits_s.median())
     is_silent = found.rows["request_id"].isin(evidence.lost_ids)
@@ -577,9 +565,9 @@ def _waiting(evidence: Evidence) -> str:
         verb = "still got content" if has_content.mean() > 0.5 else "had no answer yet"
         return f"{number_of} {verb} at {limit}: raise it, or request shorter answers"
     if not len(typical):
-        return f"nothing came within {deadline}: raise it if answers take longer, else look at the target's log: it hangs"
+        return f"nothing came within {deadline}: raise it if answers take longer, else the target hangs: look at its log"
     if float(np.quantile(typical, 0.9)) > LONG * waited_s:
-        return f"answers take about as long as calls are waited for ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
+        return f"answers take about as long as the client waits for them ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
     what = (
         "stops in the middle of answers and stays silent" if has_content.mean() > 0.5 else "gives no answer"
     )
@@ -594,8 +582,8 @@ def _gone(evidence: Evidence) -> str:
     cut = len(rows) - len(refused)
     reason = f"{quote}; {plural(cut, 'open call')} broke off as it went" if cut else quote
     if evidence.onset.until_s is None:
-        return f"the target is gone{evidence.when} ({reason}): look why it stopped, and start it again"
-    return f"the target was gone{evidence.when} ({reason}): look why it was restarted or cut off"
+        return f"the target is gone{evidence.when} ({reason}): find out why it stopped, and start it again"
+    return f"the target was gone{evidence.when} ({reason}): find out why it was restarted or cut off"
 
 
 def _other_protocol(evidence: Evidence) -> str:
@@ -611,11 +599,11 @@ def _unreachable(evidence: Evidence) -> str:
     reason = evidence.found.quote.strip('"') or "no connection"
     if not len(evidence.complete_s):
         return f"nothing answers at the address ({reason}): start the target, or correct target.url"
-    return f"{plural(len(evidence.found), 'call')} found no connection{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
+    return f"{plural(len(evidence.found), 'call')} could not connect{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
 
 
 def _name(evidence: Evidence) -> str:
-    return f"the host name of the target has no address{evidence.when}: check the name server and target.url"
+    return f"the target's host name has no address{evidence.when}: check DNS and target.url"
 
 
 def _tls(evidence: Evidence) -> str:
@@ -623,28 +611,27 @@ def _tls(evidence: Evidence) -> str:
 
 
 def _reset(evidence: Evidence) -> str:
-    after_s = common_s(_seconds(evidence.found, "ended_at_ns", "sent_at_ns"))
+    after_s = common_s(_durations_s(evidence.found))
     if after_s is not None:
-        return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy that has it"
+        return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy before the target"
     return f"connections are closed before an answer{evidence.when}: look at the target's log, and at how many connections it and gateways before it allow"
 
 
 def _left(evidence: Evidence) -> str:
     left = evidence.found.rows
-    patience_s = float(np.median(_seconds(evidence.found, "ended_at_ns", "sent_at_ns")))
+    patience_s = float(np.median(_durations_s(evidence.found)))
     without = float(left["first_content_at_ns"].isna().mean())
     seen = f"{percent(without)} of those who left had no content yet"
     return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {seen}"
 
 
-def _seconds(found: Failures, until: str, since: str) -> Floats:
-    return ((found.rows[until] - found.rows[since]) / 1e9).to_numpy(np.float64, na_value=np.nan)
+def _durations_s(found: Failures) -> Floats:
+    return seconds(found.rows["ended_at_ns"] - found.rows["sent_at_ns"])
 
 
-def _silences(found: Failures) -> Floats:
-    """Return the seconds between the last sign of each call and its end."""
-    silences_ns = found.rows["ended_at_ns"] - _last_sign_ns(found)
-    return (silences_ns / 1e9).to_numpy(np.float64, na_value=np.nan)
+def _silences_s(found: Failures) -> Floats:
+    """Return the time between the last sign of each call and its end."""
+    return seconds(found.rows["ended_at_ns"] - _last_sign_ns(found))
 
 
 def _last_sign_ns(found: Failures) -> pd.Series[float]:

@@ -264,9 +264,16 @@ class Failures:
 
 
 def failures(run: Run, fine: Iterable[str]) -> Failures:
-    """Return the requests of the steady stage that did not end in one of these classes."""
+    """Return the requests of the steady stage that did not end in one of these classes, which include the complete ones."""
+    every = run.result(incomplete)
+    return Failures(every.rows[~every.rows["ended"].isin(fine)], every.of)
+
+
+def incomplete(run: Run) -> Failures:
+    """Return the requests of the steady stage without a complete answer."""
     requests = run.steady.requests
-    failed = requests.loc[~requests["ended"].isin(fine), ["request_id", "ended", "scheduled_at_ns"]]
+    is_complete = requests["ended"].isin(schema.COMPLETE)
+    failed = requests.loc[~is_complete, ["request_id", "ended", "scheduled_at_ns"]]
     attempts = run.steady.attempts.drop_duplicates(["request_id", "ended"], keep="last")
     details = attempts[["request_id", "cause", *_COLUMNS, *_EVENTS, *_TIMES]]
     return classified(failed.merge(details, how="left", on=["request_id", "ended"]), protocol_of(run))
@@ -281,7 +288,7 @@ def classified(rows: pd.DataFrame, protocol: str) -> Failures:
     """Return these rows, which have the columns of attempts, with what each shows."""
     rows = rows.assign(is_not_understood=_is_not_understood(rows, protocol))
     groups = rows.groupby([*_COLUMNS, "is_not_understood"], dropna=False, observed=True, sort=False)
-    of = tuple(_failure(values) for values, _ in groups)
+    of = tuple(_failure(values) for values in groups.size().index)
     number = groups.ngroup().to_numpy(np.int64)
     kinds = np.array([failure.kind for failure in of], dtype=object)
     labels = np.array([failure.label for failure in of], dtype=object)
@@ -315,4 +322,4 @@ def _failure(values: Any) -> Failure:
 
 def list_of_ends(run: Run) -> Json:
     """Return how many requests without a complete answer ended how, the most frequent first."""
-    return dict(Counter(failures(run, schema.COMPLETE).rows["label"]).most_common())
+    return dict(Counter(run.result(incomplete).rows["label"]).most_common())

@@ -18,15 +18,14 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import latency
-from tailgauge_analysis.metrics.hidden_tokens import COALESCED
+from tailgauge_analysis.metrics import latency, pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, columns, shown
 from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER
 from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import load_steps, objectives, over_time, streaming
+from tailgauge_analysis.sections import load_steps, objectives, over_time
 from tailgauge_analysis.sections.ends import cut_share
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
@@ -113,7 +112,7 @@ class Latencies:
     """number of groups that are not shown"""
     rows: Sequence[Row] = field(metadata=UNPUBLISHED)
     first_token: str = field(metadata=UNPUBLISHED)
-    tokens_per_chunk: float | None = field(metadata=UNPUBLISHED)
+    is_coalesced: bool = field(metadata=UNPUBLISHED)
     cut_share: float = field(metadata=UNPUBLISHED)
     """of the complete answers, those that a limit cut"""
     judged: Sequence[ObjectiveResult] = field(metadata=UNPUBLISHED)
@@ -135,7 +134,7 @@ def compute(run: Run) -> Latencies:
         smaller_groups=smaller_groups,
         rows=rows,
         first_token=run.steady.first_token,
-        tokens_per_chunk=run.result(streaming.compute).streams.tokens_per_chunk_p50,
+        is_coalesced=pace.is_coalesced(run.of_target.requests),
         cut_share=cut_share(run.steady.requests),
         judged=run.result(objectives.compute).slo,
         is_pooled=run.result(load_steps.compute) is not None,
@@ -160,11 +159,10 @@ def _published(group: str, row: Row) -> Latency:
 
 def section(found: Latencies) -> Section:
     """Return the percentiles, of everything offered first."""
-    is_coalesced = (found.tokens_per_chunk or 0) > COALESCED
-    successes = shown(found.rows, SUCCESSES, is_coalesced=is_coalesced)
+    successes = shown(found.rows, SUCCESSES, is_coalesced=found.is_coalesced)
     if not successes:
         return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
-    everything = shown(found.rows, OFFERED, is_coalesced=is_coalesced)
+    everything = shown(found.rows, OFFERED, is_coalesced=found.is_coalesced)
     pooled = f", {load_steps.POOLED}" if found.is_pooled else ""
     tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
     tables.append(_percentiles(f"Among successes{pooled}", successes))
@@ -211,7 +209,7 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
     """Return what n_eff is, with what limits that of a quantile."""
-    note = "n_eff is that of the percentile that rests on the fewest."
+    note = "n_eff is the smallest of the percentiles in a row."
     limit = limit_text(quantile)
     return f"{note} {row.metric.title}: {limit}." if limit else note
 

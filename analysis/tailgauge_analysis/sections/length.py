@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tailgauge.rows import schema
+from tailgauge.scenario.figures import MOST
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import Criterion, read
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import commands, load_steps, objectives
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import EPISODES
 from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.section import ObjectiveLine
@@ -61,16 +63,11 @@ def _times(run: Run, line: ObjectiveLine) -> float | None:
         return None
     if criterion.metric is not None:
         return _times_of_latency(run, criterion)
-    if result.value is None or not criterion.objective.figure.ended:
+    figure = criterion.objective.figure
+    if result.value is None or result.low is None or not figure.ended:
         return None
-    share = result.value if criterion.objective.figure.ended and result.low is not None else None
-    if share is None:
-        return None
-    is_most = criterion.objective.bound == criterion.objective.allowed
-    bad = share if is_most else 1 - share
-    low = result.low if is_most else 1 - (result.high or 1.0)
-    known = Proportion(round(bad * result.n), result.n, result.n_eff, bad, low, None)
-    return _of_share(known, criterion.objective.allowed)
+    bad = result.value if figure.sign == MOST else 1 - result.value
+    return _of_share(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
 
 
 def _times_of_latency(run: Run, criterion: Criterion) -> float | None:
@@ -85,18 +82,9 @@ def _times_of_latency(run: Run, criterion: Criterion) -> float | None:
 
 
 def _failed(complete: Proportion) -> Proportion:
-    """Return the share of the others."""
+    """Return the share of the others, without its interval."""
     value = None if complete.value is None else 1 - complete.value
-    return Proportion(
-        complete.n - complete.k,
-        complete.n,
-        complete.n_eff,
-        value,
-        None,
-        None,
-        complete.episodes,
-        complete.mark,
-    )
+    return replace(complete, k=complete.n - complete.k, value=value, low=None, high=None)
 
 
 def _of_share(bad: Proportion, allowed: float) -> float | None:

@@ -54,7 +54,7 @@ POOLED = "pooled over the steps of the load"
 COMPUTED = (
     "Steady stage without slow readers, by scheduled time: a row for each rate, for each tenth where the rate rises or falls.",
     "Percentiles of everything offered, failures slowest.",
-    "What a step leaves behind is seen in the next one: a backlog makes the requests after it slow, at any rate.",
+    "A backlog of one step slows down the requests of the next one, at any rate.",
 )
 
 
@@ -105,23 +105,27 @@ def compute(run: Run) -> LoadSteps | None:
         return None
     is_closed = arrival.get("process") in {"closed", "tasks"}
     criteria = on_latency(run.record["scenario"])
-    waits = waiting(run.frames, stage.to_s)
+    waits = None if is_closed else waiting(run.frames, stage.to_s)
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     needs_gaps = any(
         criterion.metric is not None and criterion.metric.level == CHUNK for criterion in criteria
     )
+    corners = _corners_s(run.record["scenario"], stage)
     steps = []
     for from_s, to_s in pairwise(cuts):
         inside = (at_s >= from_s) & (at_s < to_s)
-        if inside.any():
-            part = stage.only(inside, gaps=needs_gaps)
-            growth = None if is_closed else backlog.backlog(waits, from_s, to_s)
-            piles = growth is not None and growth.grows
-            at_one_rate = _is_at_one_rate(_corners_s(run.record["scenario"], stage), from_s, to_s)
-            span = (from_s, to_s)
-            steps.append(
-                _step(part, criteria, span, is_closed=is_closed, piles=piles, at_one_rate=at_one_rate)
-            )
+        if not inside.any():
+            continue
+        growth = None if waits is None else backlog.backlog(waits, from_s, to_s)
+        step = _step(
+            stage.only(inside, gaps=needs_gaps),
+            criteria,
+            (from_s, to_s),
+            is_closed=is_closed,
+            piles=growth is not None and growth.grows,
+            at_one_rate=_is_at_one_rate(corners, from_s, to_s),
+        )
+        steps.append(step)
     name = str(shape.get("kind", "flat"))
     return LoadSteps(
         shape=plain(name if name != "flat" else str(arrival.get("process")), 40),
@@ -153,8 +157,7 @@ def _step(
     outcomes = {}
     for criterion in criteria:
         result = decided_latency(criterion, part)
-        is_over = (criterion.beyond(criterion.part(part)).value or 0.0) > criterion.objective.allowed
-        outcomes[result.label] = FAIL if piles and is_over else result.outcome
+        outcomes[result.label] = FAIL if piles and _is_over(criterion, part) else result.outcome
     complete = part.share(is_complete)
     return Step(
         from_s=from_s,
@@ -169,6 +172,11 @@ def _step(
         piles=piles,
         at_one_rate=at_one_rate,
     )
+
+
+def _is_over(criterion: Criterion, part: Steady) -> bool:
+    """Return whether more than allowed are beyond the bound, for certain or not."""
+    return (criterion.beyond(criterion.part(part)).value or 0.0) > criterion.objective.allowed
 
 
 def _state(complete: Proportion, outcomes: Sequence[str]) -> str:

@@ -24,6 +24,8 @@ ALL = 0.9  # of the requests of a stretch that fail
 NONE = 0.1
 # Failures that come while a call is open; others come with the call.
 _AT_END = (failures.GONE, failures.UNREACHABLE, failures.RESET, failures.BROKEN_OFF)
+SHORTEST_TIMER_S = 0.3
+OF_TIMER = 0.8  # of the times, that are near the typical one
 CHANCE = 0.01  # of a stretch of failures that is nothing but chance
 _CUT = (schema.CONNECT_ERROR, schema.TRUNCATED, schema.STREAM_ERROR)  # how calls end as a target goes
 _OTHERWISE = (failures.NAME, failures.TLS, failures.OTHER_PROTOCOL)  # which has another cause
@@ -107,7 +109,7 @@ def with_outage(run: Run, every: Failures) -> Failures:
 
 def _in_stretch(run: Run, rows: pd.DataFrame, is_cut: Mask) -> Mask:
     """Return which of these failures are in the stretch between two calls with a sign that has most of them."""
-    sent_s, signs_s = _calls_with_a_sign(run)
+    sent_s, signs_s = run.result(_calls_with_a_sign)
     ended_s = seconds(rows["ended_at_ns"])
     # The number of a stretch; 0 before the first sign.
     number = np.searchsorted(sent_s, ended_s, side="right")
@@ -136,7 +138,7 @@ def _calls_with_a_sign(run: Run) -> tuple[Floats, Floats]:
 
 def _of_outage(run: Run, at_s: Floats) -> Onset:
     """Return when the first call failed that the target left, and the last one if it came back."""
-    sent_s, _ = _calls_with_a_sign(run)
+    sent_s, _ = run.result(_calls_with_a_sign)
     first_s = float(at_s.min())
     last_s = float(at_s.max())
     was_there = bool((sent_s <= first_s).any())
@@ -151,11 +153,12 @@ def _is_share(has_failed: Mask, part: Mask, *, least: float = 0.0, most: float =
     return least <= float(has_failed[part].mean()) <= most
 
 
-def common_s(values: Floats, *, least_s: float = 0.3) -> float | None:
+def common_s(values: Floats) -> float | None:
     """Return the seconds that nearly all of these times have in common, as those of a timer; None where they differ."""
     known = values[np.isfinite(values)]
     if len(known) < FEWEST:
         return None
     typical = float(np.median(known))
     near = np.abs(known - typical) <= max(0.05, 0.1 * typical)
-    return typical if typical >= least_s and float(near.mean()) >= 0.8 else None
+    is_timer = typical >= SHORTEST_TIMER_S and float(near.mean()) >= OF_TIMER
+    return typical if is_timer else None

@@ -34,7 +34,7 @@ from tailgauge_analysis.sections.advice import (
 )
 from tailgauge_analysis.sections.cache.cost import no_price, prices_of, spent, with_usage
 from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
-from tailgauge_analysis.sections.failures import STILL_OPEN, list_of_ends
+from tailgauge_analysis.sections.failures import LIMIT, OVERLOAD, STILL_OPEN, list_of_ends
 from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import HIDDEN_TOKENS, TOO_FEW
@@ -60,7 +60,7 @@ OF_ANSWERS = frozenset(
     {STOPPED, COMPLETE, BACKLOG, SILENT, LOAD_STEP}
 )  # objectives that the requests without an answer explain
 ERROR_RATE = "error_rate"
-REJECTIONS = {"429_rate": schema.RATE_LIMITED, "529_rate": schema.OVERLOADED}
+REJECTIONS = {"429_rate": LIMIT, "529_rate": OVERLOAD}  # kinds of failure
 LONGER = ": run longer"  # at the end of why an objective is inconclusive
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
@@ -115,11 +115,7 @@ def _failed(run: Run, lines: Lines) -> Result | None:
     failed = [line for line in lines if line.outcome == FAIL]
     if not failed:
         return None
-    decisive = _most_decisive(failed)
-    cut = cut_share(run.steady.requests)
-    cause = _cause_of_failure(run, decisive, cut)
-    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
-    text = _with_cause(cause, statement(decisive, remarks))
+    decisive, cause, text = _decisive(run, failed)
     completed = run.result(objectives.compute).health
     if decisive.name == BACKLOG and completed and (completed.judged.value or 1.0) < completed.bound:
         text = f"only {share(completed.judged.value)} of {plural(completed.judged.n, 'request')} completed, and {text}"
@@ -138,11 +134,7 @@ def _inconclusive(run: Run, lines: Lines) -> Result | None:
     inconclusive = [line for line in lines if line.outcome == INCONCLUSIVE]
     if not inconclusive:
         return None
-    decisive = _most_decisive(inconclusive)
-    cut = cut_share(run.steady.requests)
-    cause = _cause_of_failure(run, decisive, cut)
-    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
-    text = _with_cause(cause, statement(decisive, remarks))
+    decisive, cause, text = _decisive(run, inconclusive)
     advice = longer(run, decisive)
     why = decisive.why
     if not advice and cause is not None:
@@ -217,6 +209,15 @@ def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
     return (f"{percent(cut)} of the complete answers were cut",)
 
 
+def _decisive(run: Run, lines: list[ObjectiveLine]) -> tuple[ObjectiveLine, Cause | None, str]:
+    """Return which of these objectives decides, why it does not pass, and both in a sentence."""
+    decisive = _most_decisive(lines)
+    cut = cut_share(run.steady.requests)
+    cause = _cause_of_failure(run, decisive, cut)
+    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
+    return decisive, cause, _with_cause(cause, statement(decisive, remarks))
+
+
 def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
     """A stop, then complete answers, then silence, then the first of the scenario."""
     for name in (STOPPED, COMPLETE, SILENT):
@@ -230,16 +231,16 @@ def _consequences(
     run: Run, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
 ) -> tuple[tuple[str, ...], str]:
     """Details of a failed run, and the advice."""
+    names = {line.name for line in failed}
     details: tuple[str, ...] = ()
-    advice = ""
-    if OF_ANSWERS.intersection(line.name for line in failed):
+    if not OF_ANSWERS.isdisjoint(names):
         details = (*_stop(run), *_causes(run))
-    if not {BACKLOG, LOAD_STEP}.isdisjoint(line.name for line in failed):
-        advice = of_growth(run)
-    if cause is None:
-        return details, advice or _advice_of(run, decisive)
-    grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
-    return (*(details or _causes(run)), *grows), cause.advice
+    if cause is not None:
+        grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
+        return (*(details or _causes(run)), *grows), cause.advice
+    if not {BACKLOG, LOAD_STEP}.isdisjoint(names):
+        return details, of_growth(run)
+    return details, _advice_of(run, decisive)
 
 
 def _figure(line: ObjectiveLine) -> str:
@@ -253,7 +254,9 @@ def _advice_of(run: Run, line: ObjectiveLine) -> str:
         return REFUSED_ADVICE
     if _figure(line) == "cut":
         return advice_of_cut(is_natural=has_natural(run.record["scenario"]))
-    return of_rejections(run, REJECTIONS[_figure(line)]) if _figure(line) in REJECTIONS else ""
+    if _figure(line) in REJECTIONS:
+        return of_rejections(run, REJECTIONS[_figure(line)])
+    return ""
 
 
 def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None:
@@ -267,7 +270,7 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
     failed = int((~ended.isin(schema.NOT_FAILED)).sum())
     if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
         advice = advice_of_cut(is_natural=has_natural(run.record["scenario"]))
-        return Cause("cut", f"{percent(cut)} of the complete answers were cut", advice)
+        return Cause(f"{percent(cut)} of the complete answers were cut", advice)
     return prevailing(run, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
 
 
@@ -280,7 +283,7 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
     sentences = {
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
-        SILENT: f"the target is silent {line.value}, to the end of the load",
+        SILENT: f"the target has been silent {line.value}, to the end of the load",
         LOAD_STEP: line.why,
         BACKLOG: f"the target does not sustain this rate: backlog {line.value}",
     }
@@ -456,12 +459,9 @@ def _causes(run: Run) -> Iterator[str]:
     if ends:
         yield f"not completed: {', '.join(ends)}"
     has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())
-    if (
-        run.result(errors.compute).errors
-        and not has_complete
-        and run.result(errors.compute).errors[0].ended not in ENDED_BY_TARGET
-    ):
-        first = run.result(errors.compute).errors[0]
+    listed = run.result(errors.compute).errors
+    if listed and not has_complete and listed[0].ended not in ENDED_BY_TARGET:
+        first = listed[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
 

@@ -344,11 +344,13 @@ def regress(
     )
     if found.why:
         return found
-    beside = list(independent({"": np.ones(len(y)), **(others or {})}).values())[1:]
+    known = independent({"": np.ones(len(y)), **(others or {}), **counts})
+    beside = [values for name, values in known.items() if name and name not in counts]
+    actual = [known[name] for name in counts if name in known]
     found = replace(found, together=_together(varied, beside))
     varied = {name: values for name, values in varied.items() if name not in sum(found.together, ())}
     scaled = {name: varied[name] / _scale(name) for name in columns if name in varied}
-    found = _estimated(found, scaled, [*beside, *counts.values()], y, groups)
+    found = _estimated(found, scaled, [*beside, *actual], y, groups)
     if load is None or load.name not in varied:
         return found
     part = load.by_arrivals(beside)
@@ -366,15 +368,13 @@ def _scale(name: str) -> float:
 def _estimated(
     found: Regression,
     columns: Mapping[str, Floats],
-    beside: Sequence[Floats],
+    others: Sequence[Floats],
     y: Floats,
     groups: Sequence[Ints],
 ) -> Regression:
-    """Return the regression with the slopes of these columns too."""
+    """Return the regression with the slopes of these columns too; `others` are independent of each other."""
     if not columns:
         return found
-    other_columns = {str(place): values for place, values in enumerate(beside)}
-    others = list(independent({"": np.ones(len(y)), **other_columns}).values())[1:]
     remainder = dict(zip(columns, _remainders(list(columns.values()), others), strict=True))
     share = 1 - TOGETHER**2
     dependent = [name for name in columns if remainder[name].var() < share * columns[name].var()]
@@ -462,7 +462,7 @@ def expected_open(
 ) -> Floats:
     """Calls that arrivals lead to expect at each time, were each as long as the others of the run; times on a grid.
 
-    In calls per arrival: `_by_arrivals` scales it. Empty arrivals leave 0.
+    In calls per arrival: `Load.by_arrivals` scales it. Empty arrivals leave 0.
     """
     spans = attempts[["scheduled_at_ns", since, until]].dropna().to_numpy(np.float64)
     if not len(arrivals) or not len(spans) or not len(at_ns):

@@ -29,7 +29,7 @@ STALL_MS = 1000.0
 STALL_TIMES = 10.0
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
 MARKED = "TPOT is marked: it may be too low. Time per chunk does not depend on token counts."
-BILLED = "Output tokens/s counts billed tokens, those that were never streamed among them."
+BILLED = "Output tokens/s counts billed tokens, including those that were never streamed."
 COLLECTED = "Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown."
 
 

@@ -125,7 +125,7 @@ def test_a_rate_is_not_blamed_for_anything_else(result, attempt, pattern):
         ([with_status(401)], "key"),
         ([BROKEN], "look at its log"),
         ([NO_JSON], "look at the endpoint"),
-        ([BUSY], "whatever it gets"),
+        ([BUSY], "rejects every request as overloaded"),
         ([TIMEOUT], "nothing came within limits.attempt_deadline_s"),
     ],
 )
@@ -159,7 +159,7 @@ def test_an_objective_on_errors_has_the_advice_of_the_failures(result):
     [
         ([OK] * 81 + [GONE] * 40, "the target is gone since 8.1 s .Connection refused."),
         ([OK] * 20 + [GONE] * 10 + [OK] * 30, "gone from 2.0 s to 2.9 s"),
-        ([OK] * 15 + [with_status(401)] * 20, "refuses the key since 1.5 s, which it took before"),
+        ([OK] * 15 + [with_status(401)] * 20, "refuses the key since 1.5 s, which it accepted before"),
         ([OK] * 30 + [BROKEN] * 9, "fails by itself since 3.0 s"),
         ([OK] * 30 + [TIMEOUT] * 9, "hangs since 3.0 s"),
         ([BROKEN] * 20 + [OK] * 30, "fails by itself until 1.9 s"),
@@ -218,7 +218,7 @@ def test_a_target_that_answers_between_its_failures_is_not_gone(result, attempts
 @pytest.mark.parametrize(
     ("before", "at_the_end", "pattern"),
     [
-        ([BUSY] * 21 + [OK] * 20, [with_status(401)] * 20, "key since 4.1 s.*took before.*before: 21 rejected .overloaded."),
+        ([BUSY] * 21 + [OK] * 20, [with_status(401)] * 20, "key since 4.1 s.*accepted before.*before: 21 rejected .overloaded."),
         ([LIMIT] * 12 + [OK] * 9, [BROKEN] * 8, "fails by itself since 2.1 s.*before: 12 rejected .429."),
         (spread(BROKEN, 0.6, n=50, seed=2), [GONE] * 15, "gone since 5.0 s.*before: 29 server errors"),
         ([BUSY] * 20, [with_status(401)] * 15, "the key since 2.0 s: set"),

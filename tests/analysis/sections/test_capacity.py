@@ -129,7 +129,7 @@ def test_copies_that_a_target_has_time_for_are_no_cause(tmp_path, settings):
 
 @pytest.mark.parametrize(
     ("load", "pattern"),
-    [(0.7, COPIES), (0.8, COPIES), (1.6, "a rate limit of the target refuses calls: find")],
+    [(0.7, COPIES), (0.8, COPIES), (1.6, "a rate limit of the target rejects calls: find")],
 )
 def test_a_rate_limit_counts_copies_as_calls(tmp_path, load, pattern):
     rate = 10 * load

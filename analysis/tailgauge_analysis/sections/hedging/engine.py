@@ -55,12 +55,12 @@ class EngineCount:
 
 def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None:
     """Compare the counters of the engines, `work`, with the attempts of the whole run; None where they say nothing of these."""
-    rows = attempts[attempts["sent_at_ns"].notna() & (attempts["stage"] != schema.PREFLIGHT)]
     output = [whole(one.get("output")) for one in work]
     prompt = [whole(one.get("prompt")) for one in work]
     cached = [whole(one.get("cached")) for one in work]
     if not work or None in output or None in prompt or None in cached:
         return None
+    rows = attempts[attempts["sent_at_ns"].notna() & (attempts["stage"] != schema.PREFLIGHT)]
     has_usage = rows["input_tokens"].notna()
     used = rows[has_usage]
     prompt_tokens = sum(filter(None, prompt))

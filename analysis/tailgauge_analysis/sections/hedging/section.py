@@ -172,8 +172,8 @@ def _variant(run: Run, one: _Table, control: _Table | None, counted: EngineCount
     losers = found.losers()
     winners = found.winners()
     primary = int((~one.is_copy).sum())
-    cost = cost_of(one.attempts, losers, winners, prices)
-    if counted is not None:
+    cost = cost_of(one.attempts, losers, winners, prices) if is_hedged else None
+    if cost is not None and counted is not None:
         cost = by_engine(cost, one.attempts, losers, counted)
     return Variant(
         traffic=plain(one.name, 80),
@@ -191,7 +191,7 @@ def _variant(run: Run, one: _Table, control: _Table | None, counted: EngineCount
         extra_requests=float(one.is_copy.sum() / primary) if primary else None,
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
-        cost=cost if is_hedged else None,
+        cost=cost,
         versus=_versus(one, control) if control and is_hedged else None,
         in_blocks=bool(table(run.record["scenario"], "crossover")),
     )

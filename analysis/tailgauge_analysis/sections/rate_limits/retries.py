@@ -20,6 +20,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask
+from tailgauge_analysis.text.formatting import plain
 
 TRIES = (schema.PRIMARY, schema.RETRY)
 MUCH = 1.5  # attempts per call: at or above it they are a load of their own
@@ -62,6 +63,11 @@ class Amplification:
     observed: float
     low: float
     high: float
+
+    @property
+    def text(self) -> str:
+        """`3.2 attempts per call of chat`."""
+        return f"{self.observed:.1f} attempts per call of {plain(self.traffic, 60)}"
 
 
 def has_retry_after(attempts: pd.DataFrame) -> Mask:

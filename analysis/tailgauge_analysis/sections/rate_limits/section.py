@@ -74,6 +74,11 @@ class RateLimits:
     retry_after: retries.RetryAfter
     amplification: tuple[retries.Amplification, ...]
 
+    @property
+    def most_retried(self) -> retries.Amplification | None:
+        """Return the attempts per call of the traffic table that retries most."""
+        return max(self.amplification, key=lambda table: table.observed, default=None)
+
 
 def compute(run: Run) -> RateLimits | None:
     """Return what a run shows of limits; None without 429s, limit headers and retries."""
@@ -181,7 +186,7 @@ def sentence(limits: RateLimits) -> str:
         if bucket is not None and bucket.utilisation is not None:
             used = f"at {share(bucket.utilisation)} of its refill rate"
             text += f"; the most used limit is {kind_name(bucket.kind)}, {used}"
-    worst = max(limits.amplification, key=lambda table: table.observed, default=None)
+    worst = limits.most_retried
     if worst is not None and worst.low >= MUCH:
         text += f"; {plain(worst.traffic, 60)} made {worst.observed:.1f} attempts per call"
     return f"{text}."
@@ -198,7 +203,7 @@ def _brief(limits: RateLimits) -> Iterator[str]:
         yield "; ".join(parts)
     for table in limits.amplification:
         if table.observed >= MUCH:
-            yield f"retries made {table.observed:.1f} attempts per call of {plain(table.traffic, 60)}"
+            yield f"retries made {table.text}"
 
 
 def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
