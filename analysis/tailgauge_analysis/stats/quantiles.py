@@ -211,6 +211,7 @@ class Sample:
         self._sizes = sizes
         self._tie = tie
         self._worths: dict[int, Worth] = {}
+        self._plain_worths: dict[int, Worth] = {}
 
     @cached_property
     def ordered(self) -> Floats:
@@ -222,22 +223,32 @@ class Sample:
         place = rank(len(self.values), p)
         if place not in self._worths:
             known = self.known(len(self.values) - place)
-            plain = self._worths.get(-place)
+            plain = self._plain_worths.get(place)
             is_same = plain is not None and known.effect == 1.0 and known.shown <= plain.shown
             self._worths[place] = plain if plain and is_same else self._at(place, known)
         return self._worths[place]
 
     def known(self, beyond: int) -> Known:
         """Return what other levels show for one that so many values are beyond, or not beyond."""
+        if min(beyond, len(self.values) - beyond) >= FEW:
+            return Known(self._shown)
+        return self._known_of_few
+
+    @cached_property
+    def _shown(self) -> frozenset[str]:
+        """Return the groupings whose values are shown to be alike at the levels where that may be seen."""
+        if not self.clusters:
+            return frozenset()
         n = len(self.values)
-        shown: frozenset[str] = frozenset()
-        if self.clusters:
-            shown = shown.union(*(self._plain(rank(n, p)).shown for p in SHOWING))
-        if min(beyond, n - beyond) >= FEW:
-            return Known(shown)
-        reference = self._at(max(1, n - max(1, min(FEW, n // 2))), Known(shown))
+        return frozenset().union(*(self._plain(rank(n, p)).shown for p in SHOWING))
+
+    @cached_property
+    def _known_of_few(self) -> Known:
+        """Return what the level with 20 values beyond shows, for one with fewer."""
+        n = len(self.values)
+        reference = self._at(max(1, n - max(1, min(FEW, n // 2))), Known(self._shown))
         return Known(
-            shown=shown,
+            shown=self._shown,
             effect=n / reference.n_eff,
             time=reference.time,
             limited_by=reference.limited_by,
@@ -246,9 +257,9 @@ class Sample:
 
     def _plain(self, place: int) -> Worth:
         """Return what a level shows by itself."""
-        if -place not in self._worths:
-            self._worths[-place] = self._at(place, NOTHING_KNOWN)
-        return self._worths[-place]
+        if place not in self._plain_worths:
+            self._plain_worths[place] = self._at(place, NOTHING_KNOWN)
+        return self._plain_worths[place]
 
     def _at(self, place: int, known: Known) -> Worth:
         """Return the worth at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
