@@ -48,6 +48,7 @@ from tailgauge_analysis.stats.dependence import (
     Mask,
     clusters_of,
     correlation_time,
+    effective_count,
 )
 
 __all__ = ["Floats", "Grouping", "Ints", "Mask", "correlation_time"]
@@ -372,13 +373,13 @@ def worth(
         limited_by = known.limited_by
     places = np.flatnonzero(rarer)
     episodes = _episodes(rarer, places, time)
-    freedom: float = _freedom(episodes)
-    count: float = _kish(episodes)
+    freedom = dependence.freedom(episodes)
+    count = effective_count(episodes)
     largest = found.largest(known.shown)
     if largest is not None:
         group = next(groups for groups in clusters if groups.name == largest.name)
         sums = _group_sums(rarer, group)
-        count = min(count, _kish(sums))
+        count = min(count, effective_count(sums))
         freedom = min(freedom, largest.freedom)
     if limited_by == WAVES:
         freedom = min(freedom, found.batches - 1.0)
@@ -413,17 +414,6 @@ def _group_sums(rarer: Floats, clusters: Clusters) -> Floats:
     sums = clusters.sums(values)
     values[clusters.places] = 0.0
     return np.concatenate((sums, values[values > 0]))
-
-
-def _kish(sizes: Floats) -> float:
-    """Return how many of one size say as much: (sum s)^2 / sum s^2."""
-    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
-
-
-def _freedom(sizes: Floats) -> float:
-    """Return the degrees of freedom of an estimate from episodes of these sizes."""
-    squares = np.square(sizes)
-    return 2 * float(squares.sum()) ** 2 / float(np.square(squares).sum())
 
 
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.dependence import effective_count
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 
 PIECES = 20  # of time
@@ -88,7 +89,7 @@ class _Test:
         for group in groupings:
             sums = np.bincount(group, influence)
             sizes = np.bincount(group, self.remainder**2)
-            freedom = max(1.0, float(sizes.sum() ** 2 / (sizes**2).sum()) - 1)
+            freedom = max(1.0, effective_count(sizes) - 1)
             error = math.sqrt(few * float(sums @ sums) * (freedom + 1) / freedom)
             bound = max(bound, student(freedom) * error)
             p_value = max(p_value, 2 * student_beyond(at_zero / max(error, 1e-300), freedom))
