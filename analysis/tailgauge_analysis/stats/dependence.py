@@ -200,13 +200,13 @@ def clusters_of(groupings: Iterable[Grouping]) -> tuple[Clusters, ...]:
     return tuple(samples)
 
 
-def few_groups(groupings: Iterable[Grouping]) -> str:
-    """Return the name of a grouping whose values follow each other and which has too few groups; empty without one."""
+def has_few_groups(groupings: Iterable[Grouping]) -> bool:
+    """Return whether there is a grouping whose values follow each other and which has too few groups."""
     for grouping in groupings:
         clusters = grouping.clusters
         if clusters and clusters.is_sample and clusters.count < FEWEST_GROUPS:
-            return grouping.name
-    return ""
+            return True
+    return False
 
 
 def dependence(deviations: Floats, clusters: Sequence[Clusters] = ()) -> Dependence:

@@ -208,7 +208,7 @@ class Sample:
     ) -> None:
         self.values = values
         self.clusters = clusters_of(_of_units(groupings, sizes))
-        self.is_of_few_groups = bool(dependence.few_groups(groupings))
+        self.is_of_few_groups = dependence.has_few_groups(groupings)
         self._sizes = sizes
         self._tie = tie
         self._worths: dict[int, Worth] = {}
