@@ -23,6 +23,7 @@ import numpy as np
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.dependence import effective_count
 from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.stationarity import mean_ranks
 
 PIECES = 20  # of time
 STEPS = 60
@@ -117,15 +118,7 @@ class _Test:
 
 def scores(values: Floats) -> Floats:
     """Return Wilcoxon's scores, with mean 0 and variance 1; ties share theirs."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    is_new = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    place = np.cumsum(is_new) - 1
-    begins = np.append(np.flatnonzero(is_new), len(values))
-    ranks = (begins[:-1] + begins[1:] + 1) / 2
-    found = np.empty(len(values))
-    found[order] = math.sqrt(12) * (ranks[place] / (len(values) + 1) - 0.5)
-    return found
+    return math.sqrt(12) * ((1 + mean_ranks(values)) / (len(values) + 1) - 0.5)
 
 
 def _residuals(basis: Floats, y: Floats) -> Floats:

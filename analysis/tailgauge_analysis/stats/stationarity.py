@@ -82,11 +82,16 @@ class Stretch:
     fit: float
 
 
-def ranks(values: Floats) -> Floats:
-    """Ranks from 0 to 1, means for ties."""
+def mean_ranks(values: Floats) -> Floats:
+    """Ranks from 0 on, means for ties."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle: Floats = np.cumsum(counts) - (counts + 1) / 2
-    return middle[place] / max(1, len(values) - 1)
+    return middle[place]
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 0 to 1, means for ties."""
+    return mean_ranks(values) / max(1, len(values) - 1)
 
 
 def kendall(series: Floats) -> int:
