@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import whole_at_ns
+from tailgauge_analysis.metrics.answers import first_sign_at_ns, whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.stats.binomial import student
@@ -134,7 +134,7 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
         return Throughput()
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
-    began = attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])[attempts["status"] < 300]
+    began = first_sign_at_ns(attempts)[attempts["status"] < 300]
     first = began.groupby(attempts["request_id"]).min().dropna()
     done = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
     ended_s = done["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
