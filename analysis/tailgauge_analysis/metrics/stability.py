@@ -119,7 +119,7 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
         findings.append(Finding(UNANSWERED, of_target.from_s, of_target.to_s, lost.sentence))
     is_stable = None if not_judged and not findings else not findings
     if delays.sentence:
-        worst = max(delays.delays, key=lambda delay: delay.late_s)
+        worst = delays.worst
         findings.append(Finding(CLIENT, worst.from_s, worst.to_s, delays.sentence))
     return Stability(
         stable=is_stable,
