@@ -17,6 +17,7 @@ import pandas as pd
 from tailgauge_analysis.reading.chunks import GapRanges, blocks
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
+SAMPLED = 1_000_000  # gaps
 # Chunks closer than a tenth of the run's median gap, within these bounds, arrived together.
 NEAR_MS = (0.05, 0.5)
 # Chunks of an answer that is judged alone, and of a piece that no target sends at once.
@@ -73,10 +74,15 @@ class Pieces:
         return inner
 
 
+def sampled(gaps_ns: Floats) -> Floats:
+    """Return gaps of the whole run, a million at most: there may be a hundred million."""
+    return gaps_ns[:: 1 + len(gaps_ns) // SAMPLED]
+
+
 def near_ns(gaps_ns: Floats) -> float:
     """Return the longest gap between chunks that arrived together."""
     least, most = (1e6 * ms for ms in NEAR_MS)
-    sample = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    sample = sampled(gaps_ns)
     apart = sample[sample > least]
     return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
 
@@ -238,7 +244,7 @@ def _by_client(gaps_ns: Floats, near: float, ranges: GapRanges | None) -> bool:
         return False
     together = gaps_ns[ranges.at] <= near
     late_ns = ranges.ns[together & ranges.begins]
-    sample = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    sample = sampled(gaps_ns)
     apart = sample[sample > near]
     if not len(late_ns) or not len(apart):
         return False
