@@ -219,7 +219,7 @@ def waits_claims(known: Sequence[Effect], pairs: int) -> Iterator[str]:
         ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in others)
         where = "" if added else f" of TTFT in {plural(pairs, 'pair')} of blocks"
         is_shown = all(row.verdict == SAME for row in others)
-        yield f"{'shows no change' if is_shown else 'leaves open a change'}{where} ({ends})"
+        yield f"{'shows no change' if is_shown else 'shows an inconclusive change'}{where} ({ends})"
 
 
 def _ends(row: Effect) -> str:

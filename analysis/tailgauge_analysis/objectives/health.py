@@ -95,9 +95,9 @@ def _why(target: Health) -> str:
     if target.outcome != INCONCLUSIVE:
         return ""
     if not target.judged.episodes:
-        return "failures are alike: the run does not tell how often they come"
+        return "failures are correlated: the run does not show how often they occur"
     episodes = plural(target.judged.episodes, "episode")
-    return f"failures came in {episodes}: the run does not tell how often they come"
+    return f"failures came in {episodes}: the run does not show how often they occur"
 
 
 def completed_text(target: Health) -> str:

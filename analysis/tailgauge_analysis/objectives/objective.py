@@ -101,7 +101,7 @@ class Criterion:
         is_open = (seen.values > bound) & (early.values <= bound)
         if not is_open.any():
             return ""
-        return f"of {share(is_open.mean())} the bound lies between two polls: poll more often"
+        return f"for {share(is_open.mean())} of the jobs the bound lies between two polls: poll more often"
 
     def unknown(self, part: Steady) -> str:
         """Why its percentile rests on too few answers: more than allowed have no pace; empty where it does not."""
