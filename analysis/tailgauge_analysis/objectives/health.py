@@ -53,11 +53,14 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     for criterion in objectives:
         if criterion.objective.metric in ERRORS:
             is_judged &= ~criterion.of(steady.requests)
-    judged = steady.only(is_judged, gaps=False).share(is_complete[is_judged])
+    complete = steady.share(is_complete)
+    judged = complete
+    if not is_judged.all():
+        judged = steady.only(is_judged, gaps=False).share(is_complete[is_judged])
     outcome = _outcome(judged)
     if objectives and outcome != FAIL:
         outcome = ""
-    return Health(steady.share(is_complete), outcome, HEALTHY, judged)
+    return Health(complete, outcome, HEALTHY, judged)
 
 
 def _outcome(judged: Proportion) -> str:
