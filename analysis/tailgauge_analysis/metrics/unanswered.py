@@ -47,7 +47,7 @@ class Unanswered:
         if self.begun == self.requests:
             missing = "only the beginning of an answer"
         elif self.begun:
-            missing = f"no answer or only its beginning ({count(self.begun)})"
+            missing = f"no complete answer ({count(self.begun)} only its beginning)"
         return f"{plural(self.requests, 'request')} got {missing}; {oldest} waits {figures(self.oldest_s)} s."
 
 
