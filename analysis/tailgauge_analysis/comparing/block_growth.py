@@ -27,6 +27,7 @@ from tailgauge_analysis.stats.stationarity import (
     chance_of_growth,
     per_arrival,
     smoothed,
+    variance_in_windows,
 )
 
 TESTS = 4  # two of each variant, which share the chance that a healthy run is called
@@ -36,18 +37,13 @@ TESTS = 4  # two of each variant, which share the chance that a healthy run is c
 class BlockGrowth:
     """How fast requests pile up, per second.
 
-    `of_variants`: the backlog in the blocks of each, None where no growth is shown; `throughout`: the requests in flight, from
-    the begin of each pair to that of the next.
+    `of_variants`: the backlog in the blocks of each, None where no growth is shown; `from_pair_to_pair`: the requests in
+    flight, from the begin of each pair to that of the next, None for a single pair.
     """
 
     of_variants: Growing
-    throughout: Floats
+    from_pair_to_pair: Estimate | None
     grows_throughout: bool
-
-    @property
-    def from_pair_to_pair(self) -> Estimate | None:
-        """Return the growth throughout with its interval, None for a single pair."""
-        return paired(self.throughout)
 
 
 def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
@@ -57,11 +53,13 @@ def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
     whole = backlog(waits, begins[0], ends[-1]) if pairs else None
     held = _growth_in_flight(waits, list(zip(begins, ends, strict=True)))
     grows_throughout = whole is not None and whole.grows
-    if held is not None and held.shown_per_s is not None:
-        grows_throughout = True
+    from_pair_to_pair = None
+    if held is not None:
+        grows_throughout = grows_throughout or held.shown_per_s is not None
+        from_pair_to_pair = paired(held.queues.sizes / (np.array(ends) - np.array(begins)))
     return BlockGrowth(
         of_variants=_of_variants(waits, pairs, grows_throughout=grows_throughout),
-        throughout=_in_flight_growth(waits, begins, ends),
+        from_pair_to_pair=from_pair_to_pair,
         grows_throughout=grows_throughout,
     )
 
@@ -82,15 +80,6 @@ def _of_variants(waits: Waiting, pairs: BlockPairs, *, grows_throughout: bool) -
         return STABLE
     a, b = (growth.per_s if growth is not None and growth.per_s > 0 else None for growth in growths)
     return a, b
-
-
-def _in_flight_growth(waits: Waiting, from_s: Sequence[float], to_s: Sequence[float]) -> Floats:
-    """Return how the requests in flight grow per second from each of these times to the other."""
-    ends = np.array([from_s, to_s], np.float64)
-    ended_s = np.sort(waits.ended_s)
-    in_flight = np.searchsorted(waits.begun_s, ends, "right") - np.searchsorted(ended_s, ends, "right")
-    per_s: Floats = (in_flight[1] - in_flight[0]) / (ends[1] - ends[0])
-    return per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,14 +166,11 @@ def _growth_in_flight(waits: Waiting, spans_s: Sequence[tuple[float, float]]) ->
     edges_s = np.array([np.linspace(from_s, to_s, windows + 1) for from_s, to_s in spans_s])
     begun = np.searchsorted(waits.begun_s, edges_s, "right")
     ended = np.searchsorted(np.sort(waits.ended_s), edges_s, "right")
-    arrived = np.diff(begun, axis=1)
     in_flight = begun - ended
-    apart = arrived.var(ddof=1) + np.diff(ended, axis=1).var(ddof=1)
-    noise = max(float(apart), float(np.diff(in_flight, axis=1).var(ddof=1)))
     queues = Stretches(
         starts=np.zeros(len(spans_s)),
         sizes=(in_flight[:, -1] - in_flight[:, 0]).astype(np.float64),
-        arrivals=arrived.sum(axis=1),
-        variance=per_arrival(noise * arrived.size, int(arrived.sum())),
+        arrivals=begun[:, -1] - begun[:, 0],
+        variance=variance_in_windows(begun, ended),
     )
     return _Growth(queues=queues, seconds=float((edges_s[:, -1] - edges_s[:, 0]).sum()))

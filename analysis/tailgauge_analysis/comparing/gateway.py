@@ -28,7 +28,7 @@ from tailgauge_analysis.comparing.effect import (
 )
 from tailgauge_analysis.comparing.run_summary import PS
 from tailgauge_analysis.comparing.variant_blocks import BlockPairs, compared, wait_values
-from tailgauge_analysis.metrics.answers import prompt_tokens
+from tailgauge_analysis.metrics.answers import first_attempts, prompt_tokens
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL, Frames
@@ -107,9 +107,7 @@ def _share_row(title: str) -> Effect:
 
 
 def _latencies(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
-    attempts = stage.attempts
-    first = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
-    first = first.set_index("request_id")
+    first = first_attempts(stage.attempts)
     headers_ns = stage.requests["request_id"].map(first["headers_at_ns"] - first["sent_at_ns"])
     waits = {
         HEADERS: headers_ns.to_numpy(np.float64) / 1e6,
@@ -221,7 +219,7 @@ def waits_claims(known: Sequence[Effect], pairs: int) -> Iterator[str]:
         ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in others)
         where = "" if added else f" of TTFT in {plural(pairs, 'pair')} of blocks"
         is_shown = all(row.verdict == SAME for row in others)
-        yield f"{'shows no change' if is_shown else 'leaves open a change'}{where} ({ends})"
+        yield f"{'shows no change' if is_shown else 'shows an inconclusive change'}{where} ({ends})"
 
 
 def _ends(row: Effect) -> str:

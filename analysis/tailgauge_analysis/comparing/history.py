@@ -239,13 +239,13 @@ def _range(row: Effect, mean: float, spread: float) -> tuple[float, float]:
 
 
 def _between_text(row: Effect) -> str:
-    """`95% of such runs lie within 302 – 421 ms: ...`; empty of a history that is too short."""
+    """`95% of such runs lie within 302 – 421 ms`; empty of a history that is too short."""
     if row.a_interval is None:
         return ""
     low, high = (row.value_text(end) for end in row.a_interval)
     unit = " ms" if row.p else ""
     text = f"95% of such runs lie within {low} – {high}{unit}"
-    return f"{text}: more than the interval of one run says" if row.varies else text
+    return f"{text}, wider than the interval of one run" if row.varies else text
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------

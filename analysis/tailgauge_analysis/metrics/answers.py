@@ -60,7 +60,7 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     order = good.assign(won=~won).sort_values(["won", "first_content_at_ns"], kind="stable")
     joined = requests.join(by_request(order)[list(ANSWER)].rename(columns=_RENAMED), on="request_id")
     ids = joined["request_id"]
-    started = by_request(attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)])
+    started = first_attempts(attempts)
     for name in ("dispatched_at_ns", "sent_at_ns"):
         joined[f"first_{name}"] = ids.map(started[name])
     first = "first_text_at_ns" if first_token == schema.TEXT else "first_content_at_ns"
@@ -85,6 +85,11 @@ def by_request(rows: pd.DataFrame, keep: Literal["first", "last"] = "first") -> 
     return rows.drop_duplicates("request_id", keep=keep).set_index("request_id")
 
 
+def first_attempts(attempts: pd.DataFrame) -> pd.DataFrame:
+    """The first attempt of each request, of its first leg, under the request's number."""
+    return by_request(attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)])
+
+
 def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
     """The attempts; where an answer came in pieces, each with what is true of all of them."""
     found = attempts["request_id"].isin(requests.loc[requests["answer"] == schema.PIECES, "request_id"])
@@ -103,6 +108,11 @@ def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
             joined.loc[of, name] = ids.map(source[name])
     joined.loc[of, ["output_tokens", "thinking_tokens"]] = None
     return joined
+
+
+def first_sign_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
+    """When the target first answered each attempt: its headers, or else its first content."""
+    return attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])
 
 
 def whole_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
@@ -155,6 +165,17 @@ def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataF
         found = by_request(seen)[columns].reindex(two["request_id"]).set_axis(two.index)
         shown.loc[two.index] = found.where(found[first].notna(), shown.loc[two.index])
     return shown
+
+
+def requests_of_target(frames: Frames) -> pd.DataFrame:
+    """The requests of a run without its preflight, and without those that were read slowly on purpose."""
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    return requests[~requests["request_id"].isin(slow_readers(frames.attempts))]
+
+
+def not_streamed(attempts: pd.DataFrame) -> pd.Series[int]:
+    """Requests of which an attempt was not streamed: the answer comes whole."""
+    return attempts.loc[~attempts["streamed"].astype(bool), "request_id"]
 
 
 def slow_readers(attempts: pd.DataFrame) -> pd.Series[int]:

@@ -56,11 +56,16 @@ class ClientDelays:
         return inside
 
     @property
+    def worst(self) -> Delay:
+        """The delay in which the client was latest."""
+        return max(self.delays, key=lambda delay: delay.late_s)
+
+    @property
     def sentence(self) -> str:
         """`The client was late by up to 0.4 s from 00:17 to 00:21.`; empty where nobody would see it."""
         if self.late_share < WORTH_NAMING:
             return ""
-        worst = max(self.delays, key=lambda delay: delay.late_s)
+        worst = self.worst
         text = f"The client was late by up to {figures(worst.late_s)} s {between(worst.from_s, worst.to_s)}"
         if len(self.delays) > 1:
             text += f" and in {_stretches(len(self.delays) - 1)}"

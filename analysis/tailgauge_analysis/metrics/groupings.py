@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import first_attempts
 from tailgauge_analysis.stats.dependence import Grouping
 from tailgauge_analysis.stats.quantiles import REQUEST
 from tailgauge_analysis.text.json_values import parsed
@@ -29,9 +30,7 @@ def groupings(requests: pd.DataFrame, attempts: pd.DataFrame, *, is_closed: bool
     """Return the groupings of requests in which a group has more than one; `is_closed`: their arrivals are users."""
     arrivals = requests["request_id"] // schema.TURNS
     of_arrivals = _grouping(USER if is_closed else SESSION, arrivals, follows_by_construction=True)
-    first = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)]
-    first = first.drop_duplicates("request_id").set_index("request_id")
-    first = first[["prefix", "target"]].reindex(requests["request_id"])
+    first = first_attempts(attempts)[["prefix", "target"]].reindex(requests["request_id"])
     prefix = first["prefix"].to_numpy(np.float64)
     tables, _ = pd.factorize(requests["traffic"])
     prefixes = pd.Series(tables * 2.0**32 + prefix)

@@ -66,9 +66,7 @@ def _pace(steady: Steady, first: pd.Series[float] | float) -> Floats:
     """The span over its tokens but the first ones."""
     answers = steady.requests
     known = answers["streamed"].eq(True) & answers["pace_missing"].isna()
-    later = (answers["pace_tokens"] - first).where(known)
-    spread = answers["last_content_at_ns"] - answers["pace_from_ns"]
-    return (spread / later.where(later >= 1)).to_numpy(np.float64)
+    return _span_over(answers, (answers["pace_tokens"] - first).where(known))
 
 
 def _chunk_pace(steady: Steady) -> Floats:
@@ -77,9 +75,13 @@ def _chunk_pace(steady: Steady) -> Floats:
     known = answers["streamed"].eq(True) & (
         answers["pace_missing"].isna() | (answers["pace_missing"] == HIDDEN)
     )
-    later = (answers["pace_chunks"] - 1).where(known)
-    spread = answers["last_content_at_ns"] - answers["pace_from_ns"]
-    return (spread / later.where(later >= 1)).to_numpy(np.float64)
+    return _span_over(answers, (answers["pace_chunks"] - 1).where(known))
+
+
+def _span_over(answers: pd.DataFrame, later: pd.Series[float]) -> Floats:
+    """The span of each answer over how many came after the first; NaN below one."""
+    span = answers["last_content_at_ns"] - answers["pace_from_ns"]
+    return (span / later.where(later >= 1)).to_numpy(np.float64)
 
 
 def _tpot(steady: Steady) -> Floats:

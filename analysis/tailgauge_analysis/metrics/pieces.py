@@ -17,6 +17,7 @@ import pandas as pd
 from tailgauge_analysis.reading.chunks import GapRanges, blocks
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
+SAMPLED = 1_000_000  # gaps
 # Chunks closer than a tenth of the run's median gap, within these bounds, arrived together.
 NEAR_MS = (0.05, 0.5)
 # Chunks of an answer that is judged alone, and of a piece that no target sends at once.
@@ -73,10 +74,15 @@ class Pieces:
         return inner
 
 
+def sampled(gaps_ns: Floats) -> Floats:
+    """Return gaps of the whole run, a million at most: there may be a hundred million."""
+    return gaps_ns[:: 1 + len(gaps_ns) // SAMPLED]
+
+
 def near_ns(gaps_ns: Floats) -> float:
     """Return the longest gap between chunks that arrived together."""
     least, most = (1e6 * ms for ms in NEAR_MS)
-    sample = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    sample = sampled(gaps_ns)
     apart = sample[sample > least]
     return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
 
@@ -174,43 +180,28 @@ def _regular(parts: Sequence[tuple[slice, Pieces]], is_joined: Mask) -> Mask:
     is_alone = np.zeros(n, np.bool_)
     starts_joined = np.zeros(n, np.bool_)
     has_pieces = np.zeros(n, np.bool_)
-    total = _Moments()
     for block, pieces in parts:
         is_alone[block] = _regular_alone(pieces)
         starts_joined[block] = pieces.first >= 2
         has_pieces[block] = pieces.count >= 2
-        total.add(pieces)
-    if has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST and total.is_regular:
+    if has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST and _run_is_regular(parts):
         return is_joined
     if not is_alone.any() or is_alone.mean() < OF_RUN or starts_joined[is_alone].mean() < FROM_FIRST:
         return np.zeros(n, np.bool_)
     return is_alone
 
 
-class _Moments:
-    """Sizes and intervals of the inner pieces of a run."""
-
-    def __init__(self) -> None:
-        self._chunks: list[Ints] = []
-        self._intervals: list[Floats] = []
-
-    def add(self, pieces: Pieces) -> None:
-        """Take the pieces of some answers."""
-        self._chunks.append(pieces.chunks[pieces.is_inner])
-        self._intervals.append(pieces.interval[pieces.has_next_two])
-
-    @property
-    def is_regular(self) -> bool:
-        """Whether the pieces come evenly, or hold about the same."""
-        chunks = np.concatenate(self._chunks)
-        intervals = np.concatenate(self._intervals)
-        if len(chunks) < FEWEST_PIECES or chunks.mean() < JOINED:
-            return False
-        by_chance = np.sqrt(1 - 1 / chunks.mean())
-        if np.std(intervals) <= EVEN_OF_RUN * by_chance * intervals.mean():
-            return True
-        is_joined = (chunks >= 2).mean() >= 0.95
-        return bool(is_joined and np.std(chunks) <= EVEN_SIZES * chunks.mean())
+def _run_is_regular(parts: Sequence[tuple[slice, Pieces]]) -> bool:
+    """Return whether the inner pieces of a run come evenly, or hold about the same."""
+    chunks = np.concatenate([pieces.chunks[pieces.is_inner] for _, pieces in parts])
+    intervals = np.concatenate([pieces.interval[pieces.has_next_two] for _, pieces in parts])
+    if len(chunks) < FEWEST_PIECES or chunks.mean() < JOINED:
+        return False
+    by_chance = np.sqrt(1 - 1 / chunks.mean())
+    if np.std(intervals) <= EVEN_OF_RUN * by_chance * intervals.mean():
+        return True
+    is_joined = (chunks >= 2).mean() >= 0.95
+    return bool(is_joined and np.std(chunks) <= EVEN_SIZES * chunks.mean())
 
 
 def _regular_alone(pieces: Pieces) -> Mask:
@@ -238,7 +229,7 @@ def _by_client(gaps_ns: Floats, near: float, ranges: GapRanges | None) -> bool:
         return False
     together = gaps_ns[ranges.at] <= near
     late_ns = ranges.ns[together & ranges.begins]
-    sample = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    sample = sampled(gaps_ns)
     apart = sample[sample > near]
     if not len(late_ns) or not len(apart):
         return False

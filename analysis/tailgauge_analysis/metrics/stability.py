@@ -105,7 +105,7 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
     not_judged = _not_judged(frames, of_target)
     findings: list[Finding] = []
     if is_hidden:
-        not_judged = f"Stability is not judged: the client was late in {share(float(by_client.mean()))} of the requests."
+        not_judged = f"Stability is not judged: the client was late for {share(float(by_client.mean()))} of the requests."
     elif growth is not None and growth.grows and backlog.is_even(frames):
         text = f"The target does not sustain this rate: backlog grows by {figures(growth.per_s)} requests/s."
         findings = [Finding(BACKLOG, of_target.from_s, of_target.to_s, text)]
@@ -119,7 +119,7 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
         findings.append(Finding(UNANSWERED, of_target.from_s, of_target.to_s, lost.sentence))
     is_stable = None if not_judged and not findings else not findings
     if delays.sentence:
-        worst = max(delays.delays, key=lambda delay: delay.late_s)
+        worst = delays.worst
         findings.append(Finding(CLIENT, worst.from_s, worst.to_s, delays.sentence))
     return Stability(
         stable=is_stable,

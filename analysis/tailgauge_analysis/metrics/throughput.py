@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import whole_at_ns
+from tailgauge_analysis.metrics.answers import first_sign_at_ns, whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.stats.binomial import student
 from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.dependence import effective_count
 from tailgauge_analysis.stats.quantiles import LEAST, Floats, Ints
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 
@@ -83,8 +84,8 @@ class Work:
         if not self.is_closed:
             begun_s = self.begun_s[np.isin(self.of, requests) & (self.of % schema.TURNS == 0)]
             variance += float(sums.mean()) ** 2 * len(sums) * self._dispersion(begun_s)
-        freedom = float(sums.sum()) ** 2 / float(np.square(sums).sum()) - 1
-        return student(round(max(LEAST, freedom), 1)) * math.sqrt(variance) / self.seconds
+        freedom = max(LEAST, effective_count(sums) - 1)
+        return student(round(freedom, 1)) * math.sqrt(variance) / self.seconds
 
     def _dispersion(self, begun_s: Floats) -> float:
         """Return the variance of the number of arrivals in a time over its mean; as of Poisson arrivals where few came."""
@@ -133,7 +134,7 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
         return Throughput()
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
-    began = attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])[attempts["status"] < 300]
+    began = first_sign_at_ns(attempts)[attempts["status"] < 300]
     first = began.groupby(attempts["request_id"]).min().dropna()
     done = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
     ended_s = done["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s

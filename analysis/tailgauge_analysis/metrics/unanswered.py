@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import slow_readers
+from tailgauge_analysis.metrics.answers import first_sign_at_ns, not_streamed, requests_of_target
 from tailgauge_analysis.metrics.steady import Steady, end_ns
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats
@@ -47,15 +47,13 @@ class Unanswered:
         if self.begun == self.requests:
             missing = "only the beginning of an answer"
         elif self.begun:
-            missing = f"no answer or only its beginning ({count(self.begun)})"
+            missing = f"no complete answer ({count(self.begun)} only its beginning)"
         return f"{plural(self.requests, 'request')} got {missing}; {oldest} waits {figures(self.oldest_s)} s."
 
 
 def unanswered(frames: Frames, stage: Steady) -> Unanswered | None:
     """Return the requests of the run that were open for longer than any answer takes; None without any."""
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT]
-    requests = requests[~requests["request_id"].isin(slow_readers(frames.attempts))]
-    silence = _silences(frames, requests.drop_duplicates("request_id"))
+    silence = _silences(frames, requests_of_target(frames))
     open_rows = silence[silence["ended"].isin((schema.CENSORED, schema.TIMEOUT)) & silence["begun_s"].notna()]
     if open_rows.empty:
         return None
@@ -81,7 +79,7 @@ def _silences(frames: Frames, requests: pd.DataFrame) -> pd.DataFrame:
     chunks = ids.map(by_id["chunks"].sum())
     begun_s = ids.map(by_id["sent_at_ns"].min()) / 1e9
     over_s = requests["ended_at_ns"].fillna(end_ns(frames)) / 1e9
-    whole = ids.isin(attempts.loc[~attempts["streamed"].astype(bool), "request_id"])
+    whole = ids.isin(not_streamed(attempts))
     return pd.DataFrame(
         {
             "request_id": ids,
@@ -138,8 +136,7 @@ def silence(frames: Frames, stage: Steady) -> Silence | None:
     signs_s = _signs_s(_of_load(frames))
     attempts = frames.attempts[frames.attempts["stage"] == schema.STEADY]
     sent_s = attempts["sent_at_ns"].to_numpy(np.float64) / 1e9
-    first_ns = attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])
-    waits_s = first_ns.fillna(attempts["ended_at_ns"]).to_numpy(np.float64) / 1e9 - sent_s
+    waits_s = first_sign_at_ns(attempts).fillna(attempts["ended_at_ns"]).to_numpy(np.float64) / 1e9 - sent_s
     if len(signs_s) < 2:
         return None
     longest = int(np.diff(signs_s).argmax())
@@ -172,9 +169,7 @@ def gone_since(frames: Frames) -> float | None:
     until_s = float(sent_s.max())
     unheard = int((sent_s > gone_s).sum())
     pauses_s = np.diff(signs_s).max(initial=0.0)
-    waits_s = (
-        attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"]) - attempts["sent_at_ns"]
-    ) / 1e9
+    waits_s = (first_sign_at_ns(attempts) - attempts["sent_at_ns"]) / 1e9
     longest_s = max(float(pauses_s), float(waits_s.max()))
     if unheard < FEWEST_GONE or until_s - gone_s < LONGER * longest_s:
         return None

@@ -14,7 +14,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TURNS
-from tailgauge_analysis.metrics.answers import ONE_ANSWER, by_request, slow_readers
+from tailgauge_analysis.metrics.answers import ONE_ANSWER, first_attempts, not_streamed, requests_of_target
 from tailgauge_analysis.metrics.steady import waiting_for_slots
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
@@ -56,10 +56,7 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
 
     `until_s`: end of the load. What is answered after it waited for the others.
     """
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT]
-    requests = requests.drop_duplicates("request_id")
-    attempts = frames.attempts
-    requests = requests[~requests["request_id"].isin(slow_readers(attempts))]
+    requests = requests_of_target(frames)
     requests = requests.assign(late_ns=_late_ns(frames, requests))
     requests = requests[requests["late_ns"].notna()]
     begun_s = seconds(requests["scheduled_at_ns"] + requests["late_ns"])
@@ -68,11 +65,12 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
     begun_s = begun_s[order]
     first_s = seconds(_first_ns(frames, requests))
     waits_s = first_s - begun_s
+    under_load_s = np.where(first_s <= until_s, waits_s, np.nan)
     return Waiting(
         begun_s=begun_s,
         first_s=first_s,
         ended_s=seconds(_ended_ns(requests)),
-        unqueued_s=_unqueued_s(attempts, requests, waits_s, np.where(first_s <= until_s, waits_s, np.nan)),
+        unqueued_s=_unqueued_s(frames.attempts, requests, waits_s, under_load_s),
         late_s=seconds(requests["late_ns"]),
         is_steady=(requests["stage"] == schema.STEADY).to_numpy(np.bool_),
     )
@@ -80,8 +78,7 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
 
 def _late_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
     """How late the client sent each request; opening a connection is the target's, a slot of the worker the scenario's."""
-    attempts = frames.attempts
-    first = by_request(attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)])
+    first = first_attempts(frames.attempts)
     opening_ns = first["pool_wait_ns"].fillna(0.0).reindex(requests["request_id"]).to_numpy(np.float64)
     sent_ns = first["sent_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
     dispatched_ns = first["dispatched_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
@@ -112,7 +109,7 @@ def _unqueued_s(attempts: pd.DataFrame, requests: pd.DataFrame, waits_s: Floats,
 
     `over_s`: the waits that were over under load, else NaN; what is answered later waited for the others.
     """
-    is_whole = requests["request_id"].isin(attempts.loc[~attempts["streamed"].astype(bool), "request_id"])
+    is_whole = requests["request_id"].isin(not_streamed(attempts))
     tokens = requests["asked_output_tokens"].clip(lower=1).where(is_whole, 1).to_numpy(np.float64)
     turn = (requests["request_id"] % TURNS).clip(upper=MOST_TURNS).to_numpy()
     traffic = requests["traffic"].to_numpy()

@@ -53,11 +53,14 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     for criterion in objectives:
         if criterion.objective.metric in ERRORS:
             is_judged &= ~criterion.of(steady.requests)
-    judged = steady.only(is_judged, gaps=False).share(is_complete[is_judged])
+    complete = steady.share(is_complete)
+    judged = complete
+    if not is_judged.all():
+        judged = steady.only(is_judged, gaps=False).share(is_complete[is_judged])
     outcome = _outcome(judged)
     if objectives and outcome != FAIL:
         outcome = ""
-    return Health(steady.share(is_complete), outcome, HEALTHY, judged)
+    return Health(complete, outcome, HEALTHY, judged)
 
 
 def _outcome(judged: Proportion) -> str:
@@ -95,9 +98,9 @@ def _why(target: Health) -> str:
     if target.outcome != INCONCLUSIVE:
         return ""
     if not target.judged.episodes:
-        return "failures are alike: the run does not tell how often they come"
+        return "failures are correlated: the run does not show how often they occur"
     episodes = plural(target.judged.episodes, "episode")
-    return f"failures came in {episodes}: the run does not tell how often they come"
+    return f"failures came in {episodes}: the run does not show how often they occur"
 
 
 def completed_text(target: Health) -> str:

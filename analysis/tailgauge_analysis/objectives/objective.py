@@ -61,13 +61,10 @@ class Criterion:
 
     def on(self, stage: Steady) -> Criterion:
         """The same on this stage: a bound on TPOT takes that after the first chunk where a chunk has several tokens."""
-        if (
-            self.metric is None
-            or self.metric.name != "tpot"
-            or not pace.is_coalesced(self.part(stage).requests)
-        ):
-            return self
-        return replace(self, metric=BY_NAME["tpot_c"])
+        is_on_tpot = self.metric is not None and self.metric.name == "tpot"
+        if is_on_tpot and pace.is_coalesced(self.part(stage).requests):
+            return replace(self, metric=BY_NAME["tpot_c"])
+        return self
 
     def row(self, part: Steady) -> Row:
         """The latency of these requests, at its percentile."""
@@ -80,8 +77,8 @@ class Criterion:
         if self.metric.of == IN_BATCHES:
             return self._beyond_in_jobs(part)
         if self.metric.level != CHUNK:
-            share = waits(self.metric, part, self.view).beyond(self.objective.bound)
-            return replace(share, high=1.0) if self.unknown(part) and share.high is not None else share
+            beyond = waits(self.metric, part, self.view).beyond(self.objective.bound)
+            return replace(beyond, high=1.0) if self.unknown(part) and beyond.high is not None else beyond
         # There may be a hundred million gaps: no copy of them is made.
         ns = self.metric.ns(part)
         return proportion(ns > self.objective.bound * 1e6, part.gap_counts, part.groupings, waits=ns)
@@ -104,7 +101,7 @@ class Criterion:
         is_open = (seen.values > bound) & (early.values <= bound)
         if not is_open.any():
             return ""
-        return f"of {share(is_open.mean())} the bound lies between two polls: poll more often"
+        return f"for {share(is_open.mean())} of the jobs the bound lies between two polls: poll more often"
 
     def unknown(self, part: Steady) -> str:
         """Why its percentile rests on too few answers: more than allowed have no pace; empty where it does not."""

@@ -232,7 +232,7 @@ def doubt(seen: Proportion, bad: float, allowed: float) -> str:
         is_rare = bad * most / seen.episodes <= allowed
         return "" if is_rare else f"they came in few episodes ({seen.episodes})"
     if seen.mark and seen.limited_by not in OF_ORDER:
-        return f"requests of one {seen.limited_by} are alike, and too few of these were seen"
+        return f"values of the same {seen.limited_by} are correlated, and the run has too few such groups"
     return ""
 
 

@@ -200,13 +200,13 @@ def clusters_of(groupings: Iterable[Grouping]) -> tuple[Clusters, ...]:
     return tuple(samples)
 
 
-def few_groups(groupings: Iterable[Grouping]) -> str:
-    """Return the name of a grouping whose values follow each other and which has too few groups; empty without one."""
+def has_few_groups(groupings: Iterable[Grouping]) -> bool:
+    """Return whether there is a grouping whose values follow each other and which has too few groups."""
     for grouping in groupings:
         clusters = grouping.clusters
         if clusters and clusters.is_sample and clusters.count < FEWEST_GROUPS:
-            return grouping.name
-    return ""
+            return True
+    return False
 
 
 def dependence(deviations: Floats, clusters: Sequence[Clusters] = ()) -> Dependence:
@@ -222,7 +222,7 @@ def dependence(deviations: Floats, clusters: Sequence[Clusters] = ()) -> Depende
         excesses.append(excess)
     result = Dependence(time=time, excesses=tuple(excesses))
     effect = result.effect()
-    rarity = _rarity(deviations, squares)
+    rarity = _rarity(deviations)
     for batches in BATCHES:
         waves = _batch_effect(deviations, squares, batches, effect=effect, rarity=rarity)
         if waves > result.waves:
@@ -239,12 +239,7 @@ def _excess(
     reach: int,
     tests: int,
 ) -> Excess:
-    sums = np.square(clusters.sums(deviations))
-    squared = float(np.square(deviations[clusters.places]).sum())
-    total = float(sums.sum())
-    # Deviations from a common mean are less than those from the mean of all such groups.
-    total /= 1 - min(0.5, 1 / clusters.count)
-    whole = (total - squared) / squares
+    whole = _products(deviations[clusters.places], clusters) / squares
     value = whole - _near(deviations, reach, clusters) / squares
     return Excess(
         name=clusters.name,
@@ -252,21 +247,32 @@ def _excess(
         whole=whole,
         is_shown=_is_shown(deviations, squares, clusters, value / time, tests),
         groups=clusters.count,
-        freedom=_freedom(sums),
+        freedom=freedom(clusters.sums(deviations)),
     )
 
 
-def _freedom(squares: Floats) -> float:
-    """Return the degrees of freedom of a sum of squares: 2 sum(s^2)^2 / sum(s^4)."""
-    total = float(squares.sum())
-    fourth = float(np.square(squares).sum())
-    return 2 * total**2 / fourth if fourth > 0 else math.inf
+def effective_count(sizes: Floats | Ints) -> float:
+    """Return how many of one size say as much: (sum s)^2 / sum s^2 (Kish); +inf where all are 0."""
+    squares = float(np.square(sizes).sum())
+    return float(sizes.sum()) ** 2 / squares if squares > 0 else math.inf
 
 
-def _rarity(deviations: Floats, squares: float) -> float:
+def freedom(sums: Floats) -> float:
+    """Return the degrees of freedom of a variance that is estimated by the squares of sums: 2 sum(s^2)^2 / sum(s^4)."""
+    return 2 * effective_count(np.square(sums))
+
+
+def _rarity(deviations: Floats) -> float:
     """Return how many values the sum of squares comes from: of a share, about as many as the rarer outcome has."""
-    fourth = np.square(np.square(deviations))
-    return squares**2 / float(fourth.sum())
+    return effective_count(np.square(deviations))
+
+
+def _products(values: Floats, clusters: Clusters) -> float:
+    """Return the sum of the products of all pairs of one group; `values`: those of the groups, one group after the other."""
+    sums = np.add.reduceat(values, clusters.starts)
+    # Deviations from a common mean are less than those from the mean of all such groups.
+    factor = 1 - min(0.5, 1 / clusters.count)
+    return float(np.square(sums).sum()) / factor - float(np.square(values).sum())
 
 
 def _near(deviations: Floats, reach: int, clusters: Clusters) -> float:
@@ -285,7 +291,7 @@ def _near(deviations: Floats, reach: int, clusters: Clusters) -> float:
     return total
 
 
-def _is_shown(deviations: Floats, squares: float, clusters: Clusters, excess: float, tests: int = 1) -> bool:
+def _is_shown(deviations: Floats, squares: float, clusters: Clusters, excess: float, tests: int) -> bool:
     """Return whether permuted values have such an excess in less than 1%, over so many tests."""
     n = len(deviations)
     error = math.sqrt(2 * clusters.pairs) / n
@@ -293,18 +299,15 @@ def _is_shown(deviations: Floats, squares: float, clusters: Clusters, excess: fl
         return False
     if excess > 2 * CERTAIN * error:
         return True
-    if excess > CERTAIN * error and _rarity(deviations, squares) > FEW:
+    if excess > CERTAIN * error and _rarity(deviations) > FEW:
         return True
     if n > PERMUTED:
         return excess > CERTAIN / 2 * error
     rng = np.random.default_rng(SEED)
-    factor = 1 - min(0.5, 1 / clusters.count)
     larger = 0
     for _ in range(PERMUTATIONS * tests):
         values = rng.permutation(deviations)[: len(clusters.places)]
-        sums = np.add.reduceat(values, clusters.starts)
-        by_chance = (float(np.square(sums).sum()) / factor - float(np.square(values).sum())) / squares
-        larger += by_chance >= excess - 1e-12
+        larger += _products(values, clusters) / squares >= excess - 1e-12
         if larger >= ALLOWED:
             return False
     return True
@@ -341,11 +344,10 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
         return 1.0, 0
     centred = series - series.mean()
     # Products of rare values are as skewed as a Poisson variable (Cornish and Fisher).
-    rarity = _rarity(centred, float(np.square(centred).sum()))
+    rarity = _rarity(centred)
     longest = 1.0, 0
     lags = min(n, LAGS)
-    correlations = _covariances(centred, lags)
-    correlations = correlations / correlations[0]
+    correlations = _autocorrelations(centred, lags)
     for width, errors in widths:
         while True:
             sums = correlations[: lags // width * width].reshape(-1, width).sum(axis=1)
@@ -353,8 +355,7 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
             if len(ends) or lags == n:
                 break
             lags = min(n, 8 * lags)
-            correlations = _covariances(centred, lags)
-            correlations = correlations / correlations[0]
+            correlations = _autocorrelations(centred, lags)
         last = int(ends[0]) if len(ends) else len(sums)
         if not last:
             continue
@@ -366,8 +367,8 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
     return longest
 
 
-def _covariances(centred: Floats, lags: int) -> Floats:
-    """Autocovariances at 0 to lags - 1, by FFT, a block of the series after the other."""
+def _autocorrelations(centred: Floats, lags: int) -> Floats:
+    """Return the autocorrelations at 0 to lags - 1, by FFT, a block of the series after the other."""
     n = len(centred)
     size = 1 << max(14, (4 * lags - 1).bit_length())
     size = min(size, 1 << (n + lags - 2).bit_length())
@@ -377,4 +378,6 @@ def _covariances(centred: Floats, lags: int) -> Floats:
         part = np.fft.rfft(centred[begin : begin + block], size)
         longer = np.fft.rfft(centred[begin : begin + size], size)
         total += part.conj() * longer
-    return np.fft.irfft(total, size)[:lags]
+    covariances = np.fft.irfft(total, size)[:lags]
+    correlations: Floats = covariances / covariances[0]
+    return correlations

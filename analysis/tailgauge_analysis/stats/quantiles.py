@@ -48,6 +48,7 @@ from tailgauge_analysis.stats.dependence import (
     Mask,
     clusters_of,
     correlation_time,
+    effective_count,
 )
 
 __all__ = ["Floats", "Grouping", "Ints", "Mask", "correlation_time"]
@@ -207,10 +208,11 @@ class Sample:
     ) -> None:
         self.values = values
         self.clusters = clusters_of(_of_units(groupings, sizes))
-        self.is_of_few_groups = bool(dependence.few_groups(groupings))
+        self.is_of_few_groups = dependence.has_few_groups(groupings)
         self._sizes = sizes
         self._tie = tie
         self._worths: dict[int, Worth] = {}
+        self._plain_worths: dict[int, Worth] = {}
 
     @cached_property
     def ordered(self) -> Floats:
@@ -222,22 +224,32 @@ class Sample:
         place = rank(len(self.values), p)
         if place not in self._worths:
             known = self.known(len(self.values) - place)
-            plain = self._worths.get(-place)
+            plain = self._plain_worths.get(place)
             is_same = plain is not None and known.effect == 1.0 and known.shown <= plain.shown
             self._worths[place] = plain if plain and is_same else self._at(place, known)
         return self._worths[place]
 
     def known(self, beyond: int) -> Known:
         """Return what other levels show for one that so many values are beyond, or not beyond."""
+        if min(beyond, len(self.values) - beyond) >= FEW:
+            return Known(self._shown)
+        return self._known_of_few
+
+    @cached_property
+    def _shown(self) -> frozenset[str]:
+        """Return the groupings whose values are shown to be alike at the levels where that may be seen."""
+        if not self.clusters:
+            return frozenset()
         n = len(self.values)
-        shown: frozenset[str] = frozenset()
-        if self.clusters:
-            shown = shown.union(*(self._plain(rank(n, p)).shown for p in SHOWING))
-        if min(beyond, n - beyond) >= FEW:
-            return Known(shown)
-        reference = self._at(max(1, n - max(1, min(FEW, n // 2))), Known(shown))
+        return frozenset().union(*(self._plain(rank(n, p)).shown for p in SHOWING))
+
+    @cached_property
+    def _known_of_few(self) -> Known:
+        """Return what the level with 20 values beyond shows, for one with fewer."""
+        n = len(self.values)
+        reference = self._at(max(1, n - max(1, min(FEW, n // 2))), Known(self._shown))
         return Known(
-            shown=shown,
+            shown=self._shown,
             effect=n / reference.n_eff,
             time=reference.time,
             limited_by=reference.limited_by,
@@ -246,9 +258,9 @@ class Sample:
 
     def _plain(self, place: int) -> Worth:
         """Return what a level shows by itself."""
-        if -place not in self._worths:
-            self._worths[-place] = self._at(place, NOTHING_KNOWN)
-        return self._worths[-place]
+        if place not in self._plain_worths:
+            self._plain_worths[place] = self._at(place, NOTHING_KNOWN)
+        return self._plain_worths[place]
 
     def _at(self, place: int, known: Known) -> Worth:
         """Return the worth at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
@@ -361,13 +373,13 @@ def worth(
         limited_by = known.limited_by
     places = np.flatnonzero(rarer)
     episodes = _episodes(rarer, places, time)
-    freedom: float = _freedom(episodes)
-    count: float = _kish(episodes)
+    freedom = dependence.freedom(episodes)
+    count = effective_count(episodes)
     largest = found.largest(known.shown)
     if largest is not None:
         group = next(groups for groups in clusters if groups.name == largest.name)
         sums = _group_sums(rarer, group)
-        count = min(count, _kish(sums))
+        count = min(count, effective_count(sums))
         freedom = min(freedom, largest.freedom)
     if limited_by == WAVES:
         freedom = min(freedom, found.batches - 1.0)
@@ -402,17 +414,6 @@ def _group_sums(rarer: Floats, clusters: Clusters) -> Floats:
     sums = clusters.sums(values)
     values[clusters.places] = 0.0
     return np.concatenate((sums, values[values > 0]))
-
-
-def _kish(sizes: Floats) -> float:
-    """Return how many of one size say as much: (sum s)^2 / sum s^2."""
-    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
-
-
-def _freedom(sizes: Floats) -> float:
-    """Return the degrees of freedom of an estimate from episodes of these sizes."""
-    squares = np.square(sizes)
-    return 2 * float(squares.sum()) ** 2 / float(np.square(squares).sum())
 
 
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:

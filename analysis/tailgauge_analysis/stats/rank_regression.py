@@ -21,7 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.dependence import effective_count
 from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.stationarity import mean_ranks
 
 PIECES = 20  # of time
 STEPS = 60
@@ -88,7 +90,7 @@ class _Test:
         for group in groupings:
             sums = np.bincount(group, influence)
             sizes = np.bincount(group, self.remainder**2)
-            freedom = max(1.0, float(sizes.sum() ** 2 / (sizes**2).sum()) - 1)
+            freedom = max(1.0, effective_count(sizes) - 1)
             error = math.sqrt(few * float(sums @ sums) * (freedom + 1) / freedom)
             bound = max(bound, student(freedom) * error)
             p_value = max(p_value, 2 * student_beyond(at_zero / max(error, 1e-300), freedom))
@@ -116,15 +118,7 @@ class _Test:
 
 def scores(values: Floats) -> Floats:
     """Return Wilcoxon's scores, with mean 0 and variance 1; ties share theirs."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    is_new = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    place = np.cumsum(is_new) - 1
-    begins = np.append(np.flatnonzero(is_new), len(values))
-    ranks = (begins[:-1] + begins[1:] + 1) / 2
-    found = np.empty(len(values))
-    found[order] = math.sqrt(12) * (ranks[place] / (len(values) + 1) - 0.5)
-    return found
+    return math.sqrt(12) * ((1 + mean_ranks(values)) / (len(values) + 1) - 0.5)
 
 
 def _residuals(basis: Floats, y: Floats) -> Floats:

@@ -82,11 +82,16 @@ class Stretch:
     fit: float
 
 
-def ranks(values: Floats) -> Floats:
-    """Ranks from 0 to 1, means for ties."""
+def mean_ranks(values: Floats) -> Floats:
+    """Ranks from 0 on, means for ties."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle: Floats = np.cumsum(counts) - (counts + 1) / 2
-    return middle[place] / max(1, len(values) - 1)
+    return middle[place]
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 0 to 1, means for ties."""
+    return mean_ranks(values) / max(1, len(values) - 1)
 
 
 def kendall(series: Floats) -> int:
@@ -122,14 +127,10 @@ def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Grow
     edges = np.linspace(from_s, to_s, WINDOWS + 1)
     begun = np.searchsorted(np.sort(begun_s), edges, "right")
     ended = np.searchsorted(np.sort(ended_s), edges, "right")
-    waiting = (begun - ended).astype(np.float64)
-    arrivals = int(begun[-1] - begun[0])
+    waiting = begun - ended
+    arrivals = max(1, int(begun[-1] - begun[0]))
     size = float(waiting[-1] - waiting[0])
-    # Waits that grow and fall together with the load vary less than arrivals and ends by themselves, and the reverse.
-    noise = np.diff(begun).var(ddof=1) + np.diff(ended).var(ddof=1)
-    variance = WINDOWS * max(float(noise), float(np.diff(waiting).var(ddof=1)))
-    arrivals = max(1, arrivals)
-    each = per_arrival(variance, arrivals)
+    each = variance_in_windows(begun, ended)
     detectable = _least_size(arrivals, each) + NORMAL_90 * math.sqrt(each * arrivals)
     chance = _chance_of_size(size, arrivals, each)
     seconds = to_s - from_s
@@ -140,6 +141,18 @@ def per_arrival(variance: float, arrivals: int) -> float:
     """Return the variance of a queue per arrival; few arrivals show only roughly how much they vary."""
     arrivals = max(1, arrivals)
     return max(LEAST_VARIANCE, variance / arrivals) * (1 + WINDOWS / arrivals)
+
+
+def variance_in_windows(begun: Ints, ended: Ints) -> float:
+    """Return the variance of a queue per arrival, from how many had begun and ended by the edges of equal windows.
+
+    The edges are the last axis. Waits that grow and fall together with the load vary less than arrivals and ends by
+    themselves, and the reverse.
+    """
+    arrived = np.diff(begun)
+    apart = arrived.var(ddof=1) + np.diff(ended).var(ddof=1)
+    noise = max(float(apart), float(np.diff(begun - ended).var(ddof=1)))
+    return per_arrival(noise * arrived.size, int(arrived.sum()))
 
 
 def chance_of_growth(queues: Stretches) -> float:

@@ -115,9 +115,9 @@ class Waits:
         is_slow |= ~self.seen & (self.ms >= end_ms * (1 - SLACK))
         sample = self._sample
         known = sample.known(int(is_slow.sum()))
-        episodes = quantiles.worth(is_slow, None, sample.clusters, known)
-        is_of_few_groups = sample.is_of_few_groups or episodes.is_of_few_groups
-        sure = max(1, n_eff * episodes.sure // episodes.n_eff)
+        worth = quantiles.worth(is_slow, None, sample.clusters, known)
+        is_of_few_groups = sample.is_of_few_groups or worth.is_of_few_groups
+        sure = max(1, n_eff * worth.sure // worth.n_eff)
         ranks = quantiles.ranks(sure, sure, p, confidence())
         low, high = (None if rank is None else curve.time_of(rank / sure) for rank in ranks)
         may_go_on = curve.open[-1] > 0 and curve.answered[-1] + curve.open[-1] >= p
@@ -128,9 +128,9 @@ class Waits:
             value=value,
             low=low,
             high=high,
-            mark=quantiles.mark(n, n_eff, p, episodes.episodes, is_of_few_groups=is_of_few_groups),
-            episodes=episodes.episodes,
-            limited_by=episodes.limited_by,
+            mark=quantiles.mark(n, n_eff, p, worth.episodes, is_of_few_groups=is_of_few_groups),
+            episodes=worth.episodes,
+            limited_by=worth.limited_by,
             seen_to=float(curve.ms[-1]) if may_go_on and math.inf in (value, low, high) else None,
         )
 

@@ -29,6 +29,7 @@ from tailgauge_analysis.metrics.latency import (
     sample,
 )
 from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, IN_BATCHES, NEITHER, RATE, SCHEDULED
+from tailgauge_analysis.metrics.pieces import sampled
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
@@ -43,7 +44,6 @@ MOST_MS = 1.0
 LONG_GAP_MS = 100.0
 LONG_GAP_MOST_MS = 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
-SAMPLED = 1_000_000  # gaps of which those that were split are counted
 SPLIT_TIMES = 2  # the share of split ones may be so much larger
 RANGES = (
     "first",
@@ -168,12 +168,12 @@ def _widths_ns(stage: Steady) -> Floats:
     that are w apart split g / w.
     """
     ranges = stage.gap_ranges
-    sample = stage.gaps_ns[:: 1 + len(stage.gaps_ns) // SAMPLED]
-    apart = np.sort(sample[sample > 0])
+    gaps_ns = sampled(stage.gaps_ns)
+    apart = np.sort(gaps_ns[gaps_ns > 0])
     joined = int((stage.gaps_ns[ranges.at[ranges.begins]] == 0).sum())
     if not joined:
         return ranges.ns
-    together = joined * len(sample) / len(stage.gaps_ns)
+    together = joined * len(gaps_ns) / len(stage.gaps_ns)
     split = np.searchsorted(apart, ranges.ns, "right")
     return ranges.ns * np.minimum(1.0, SPLIT_TIMES * split / (split + together))
 

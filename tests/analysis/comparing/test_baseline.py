@@ -157,7 +157,7 @@ def test_a_spread_beyond_the_intervals_is_marked_beside_them(between: float, wit
 
     assert row["varies"]
     assert low < run_low < 400 < run_high < high
-    assert "more than the interval of one run says" in report.result.objectives[0].why
+    assert "wider than the interval of one run" in report.result.objectives[0].why
     assert "95% of such runs lie within" in dict(report.summary)["spread"]
 
 
@@ -169,7 +169,7 @@ def test_a_spread_that_the_intervals_explain_is_not_marked(within: float, n: int
 
     assert not report.data["rows"][0]["varies"]
     assert report.result.objectives[0].why == ""
-    assert "more than" not in dict(report.summary)["spread"]
+    assert "wider than" not in dict(report.summary)["spread"]
 
 
 def test_a_shorter_run_is_judged_by_its_own_interval_too(times: int) -> None:

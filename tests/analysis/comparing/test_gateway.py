@@ -92,7 +92,7 @@ def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_
         if one.sentence not in claims:
             waits = [row(one, gateway.TTFT, p) for p in (0.5, 0.99)]
             is_shown = all(wait.verdict == SAME for wait in waits if wait.change is not None)
-            start = "shows no change" if is_shown else "leaves open a change"
+            start = "shows no change" if is_shown else "shows an inconclusive change"
             assert one.sentence.startswith(f"The gateway {start} of TTFT in 10 pairs of blocks (p50 ")
 
 
@@ -100,8 +100,8 @@ def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_
     ("verdicts", "start"),
     [
         ((SAME, SAME), "shows no change of TTFT"),
-        ((SAME, INCONCLUSIVE), "leaves open a change of TTFT"),
-        ((NO_WORSE, INCONCLUSIVE), "leaves open a change of TTFT"),
+        ((SAME, INCONCLUSIVE), "shows an inconclusive change of TTFT"),
+        ((NO_WORSE, INCONCLUSIVE), "shows an inconclusive change of TTFT"),
     ],
 )
 def test_no_change_is_stated_only_where_it_is_shown(verdicts, start):

@@ -47,6 +47,25 @@ def hidden_of(rng, visible, shape, share):
     return np.round(visible * ratio).astype(int), visible
 
 
+def table_of(*, output, chunks, waits_ms, pace_ms, prompt=100):
+    """Answers of one traffic table."""
+    prompts = np.broadcast_to(np.asarray(prompt, np.float64), len(output))
+    return pd.DataFrame(
+        {
+            "pace_tokens": output,
+            "pace_chunks": chunks,
+            "sent_at_ns": 0.0,
+            "pace_from_ns": waits_ms * 1e6,
+            "last_content_at_ns": (waits_ms + pace_ms) * 1e6,
+            "input_tokens": prompts,
+            "asked_prompt_tokens": prompts,
+            "first_share": 1 / chunks,
+            "traffic": "chat",
+            "model": "tiny",
+        }
+    )
+
+
 def judged(rng, n, spread, chunking, *, share=0.0, shape="of the output", of_calls=1.0, load_ms=0.0):
     """What is found of answers with a text, waits and prompts of their own, and where TPOT would be wrong."""
     hidden, visible = hidden_of(rng, lengths(rng, n, spread), shape, share)
@@ -58,20 +77,8 @@ def judged(rng, n, spread, chunking, *, share=0.0, shape="of the output", of_cal
     waits = rng.uniform(50, 400) * np.exp(rng.normal(0, 0.2, n)) + rng.uniform(0, 0.1) * prompt
     waits += rng.exponential(load_ms, n) + hidden * pace
     chunks = chunks_of(rng, visible, chunking)
-    requests = pd.DataFrame(
-        {
-            "pace_tokens": output,
-            "pace_chunks": chunks,
-            "sent_at_ns": 0.0,
-            "pace_from_ns": waits * 1e6,
-            "last_content_at_ns": (waits + np.maximum(visible - 1, 0.01) * pace) * 1e6,
-            "input_tokens": prompt,
-            "asked_prompt_tokens": prompt,
-            "first_share": 1 / chunks,
-            "traffic": "chat",
-            "model": "tiny",
-        }
-    )
+    pace_ms = np.maximum(visible - 1, 0.01) * pace
+    requests = table_of(output=output, chunks=chunks, waits_ms=waits, pace_ms=pace_ms, prompt=prompt)
     found = judge(requests, chars, np.ones(n, np.bool_)).to_numpy(object)
     return found, output > 1.2 * visible + 2
 
@@ -120,34 +127,12 @@ def test_a_script_is_known_by_the_run_itself(chars_per_token):
     rng = np.random.default_rng(3)
     output = rng.integers(50, 400, 200)
     chunks = np.where(np.arange(200) % 4 == 0, output // 2, output)
-    requests = pd.DataFrame(
-        {
-            "pace_tokens": output, "pace_chunks": chunks, "sent_at_ns": 0.0, "pace_from_ns": rng.uniform(1e8, 2e8, 200),
-            "input_tokens": 10, "asked_prompt_tokens": 10, "first_share": 1 / chunks, "traffic": "chat", "model": "tiny",
-        }
-    )  # fmt: skip
-    requests["last_content_at_ns"] = requests["pace_from_ns"] + 8e6 * (output - 1)
+    waits_ms = rng.uniform(100, 200, 200)
+    requests = table_of(
+        output=output, chunks=chunks, waits_ms=waits_ms, pace_ms=8.0 * (output - 1), prompt=10
+    )
 
     assert set(judge(requests, chars_per_token * output, np.ones(200, np.bool_))) == {""}
-
-
-def table_of(*, output, chunks, waits_ms, pace_ms, prompt=100):
-    """Answers of one traffic table whose streamed tokens have 4 characters each or so."""
-    prompts = np.broadcast_to(np.asarray(prompt, np.float64), len(output))
-    return pd.DataFrame(
-        {
-            "pace_tokens": output,
-            "pace_chunks": chunks,
-            "sent_at_ns": 0.0,
-            "pace_from_ns": waits_ms * 1e6,
-            "last_content_at_ns": (waits_ms + pace_ms) * 1e6,
-            "input_tokens": prompts,
-            "asked_prompt_tokens": prompts,
-            "first_share": 1 / chunks,
-            "traffic": "chat",
-            "model": "tiny",
-        }
-    )
 
 
 # Least and most of the output that an answer hides, which part of the answers do, and their tokens per chunk.
