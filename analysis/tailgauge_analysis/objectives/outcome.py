@@ -268,11 +268,11 @@ def _compare(low: float, high: float, allowed: float) -> str:
 
 
 def finds_latency(objective: Objective, beyond: Proportion) -> str:
-    """The smallest share beyond a bound that four of five such runs would find: `7.6% beyond 800 ms`."""
+    """The smallest share beyond a bound that four of five such runs would find: `7.6% of requests beyond 800 ms`."""
     smallest = detectable(objective.allowed, beyond.n_eff, confidence(), POWER)
     if smallest is None:
         return ""
-    return f"{share(smallest)} beyond {objective.figure.text(objective.bound)}"
+    return f"{share(smallest)} of {objective.figure.counted} beyond {objective.figure.text(objective.bound)}"
 
 
 def finds_figure(objective: Objective, measured: Measured) -> str:

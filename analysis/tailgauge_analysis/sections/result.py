@@ -372,7 +372,7 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
     if latency := " | ".join(_latencies(run)):
         pooled = f" ({load_steps.POOLED})" if run.result(load_steps.compute) else ""
         yield "latency", latency + pooled
-    if found := ", ".join(_violations(run)):
+    if found := "; ".join(_violations(run)):
         yield "finds", f"smallest violation that fails 4 of 5 such runs: {found}"
     known = [f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision]
     yield from (("precision", text) for text in (*known, looked(run.record)) if text)
@@ -387,7 +387,7 @@ def _violations(run: Run) -> Iterator[str]:
     """The smallest violation of each objective that the run would have found."""
     lines = [line for line in run.result(objective_lines) if line.finds and line.outcome != FAIL]
     for line in lines[:SHOWN_FINDS]:
-        yield f"{line.name} {line.finds}"
+        yield f"{line.name} at {line.finds}"
     if len(lines) > SHOWN_FINDS:
         yield f"and {len(lines) - SHOWN_FINDS} more"
 

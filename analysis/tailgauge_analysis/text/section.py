@@ -103,7 +103,7 @@ class Section:
 class ObjectiveLine:
     """One objective as it was decided: `ttft p95 (chat)`, `1,298 ms`, `> 800 ms`, `1,136-1,647`.
 
-    `finds`: the smallest violation that four of five such runs would find: `7.6% beyond 800 ms`.
+    `finds`: the smallest violation that four of five such runs would find: `7.6% of requests beyond 800 ms`.
     """
 
     name: str

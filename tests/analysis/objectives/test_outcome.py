@@ -366,12 +366,12 @@ def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
     tail, errors, rate = (line["finds"] for line in report.data["result"]["objectives"])
 
     assert report.summary.count("✓") == 3, "the objectives stay listed"
-    assert tail == f"{100 * detectable(0.05, 400):.1f}% beyond 800 ms"
+    assert tail == f"{100 * detectable(0.05, 400):.1f}% of requests beyond 800 ms"
     assert errors == f"{100 * detectable(0.05, 400):.1f}%"
     assert 0 < float(rate.removesuffix("/s")) < 20
     finds = " ".join(report.summary.split())
     assert (
-        f"finds smallest violation that fails 4 of 5 such runs: ttft_sched p95 {tail}, error_rate {errors}, requests_per_s {rate}"
+        f"finds smallest violation that fails 4 of 5 such runs: ttft_sched p95 at {tail}; error_rate at {errors}; requests_per_s at {rate}"
         in finds
     )
 
