@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tailgauge.rows import schema
 from tailgauge.scenario.figures import MOST
@@ -24,16 +24,19 @@ ROUND_S = 10
 ANSWERS_LONG = 4.0  # a stage this many times as long as its answers has most of them
 
 
-def longer(run: Run, line: ObjectiveLine) -> str:
+def longer(run: Run, line: ObjectiveLine, *, is_explained: bool) -> str:
     """Return the command of a run that is long enough to decide an objective; empty where length would not decide it.
 
+    `is_explained`: the misses of this run have a cause. Where the run misses its objective, that goes before its length.
     Where the load changes on purpose a longer run pools the same rates: the command measures each rate.
     """
     if run.result(load_steps.compute) is not None:
         command = commands.experiment(run.record, commands.CURVE, run.evidence.throughput.offered_per_s)
         return f"the rates of this run are pooled; measure each: {command}" if command else ""
-    times = _times(run, line)
-    return "" if times is None else _times_as_long(run, times)
+    missing = _missing(run, line)
+    if missing is None or (is_explained and missing.is_beyond):
+        return ""
+    return _times_as_long(run, missing.times())
 
 
 def beyond_answers(run: Run) -> str:
@@ -52,51 +55,75 @@ def _times_as_long(run: Run, times: float) -> str:
     return f"run longer: {command}" if command else ""
 
 
-def _times(run: Run, line: ObjectiveLine) -> float | None:
-    """Return how many times as long the run has to be; None where that is not known, or would not help."""
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """The share of the requests that miss an objective, and what is allowed; the run has to be `fewest` times as long at least."""
+
+    share: Proportion
+    allowed: float
+    fewest: float = 1.0
+
+    @property
+    def value(self) -> float:
+        """Return the share that was seen."""
+        return self.share.value or 0.0
+
+    @property
+    def is_beyond(self) -> bool:
+        """Return whether more miss it than are allowed."""
+        return self.value > self.allowed
+
+    def times(self) -> float:
+        """Return how many times as many requests decide whether this share is allowed; +inf: more than would be called longer."""
+        times = 1.0
+        while not self._is_decided(times):
+            times *= STEP
+            if times > MOST_TIMES:
+                return math.inf
+        times = max(times, self.fewest)
+        if self.share.mark and self.share.episodes and not self.is_beyond:
+            times = max(times, EPISODES / self.share.episodes)
+        return times
+
+    def _is_decided(self, times: float) -> bool:
+        n = self.share.n_eff * times
+        low, high = clopper_pearson(self.value * n, n)
+        return high <= self.allowed or low > self.allowed
+
+
+def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
+    """Return the share that misses an objective; None where it is not known, or more requests would not tell."""
     judged = run.result(objectives.compute)
-    if line.name == COMPLETE and judged.health is not None:
-        return _of_share(_failed(judged.health.judged), 1 - judged.health.bound)
     result = next((one for one in judged.slo if one.line is line), None)
+    if result is None and line.name == COMPLETE and judged.health is not None:
+        return _known(_failed(judged.health.judged), 1 - judged.health.bound)
     criterion = None if result is None else read(run.record["scenario"]).get(result.name)
     if result is None or criterion is None or result.precision:
         return None
     if criterion.metric is not None:
-        return _times_of_latency(run, criterion)
+        return _of_latency(run, criterion)
     figure = criterion.objective.figure
     if result.value is None or result.low is None or not figure.ended:
         return None
     bad = result.value if figure.sign == MOST else 1 - result.value
-    return _of_share(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
+    return _known(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
 
 
-def _times_of_latency(run: Run, criterion: Criterion) -> float | None:
-    """Return how many times as long the run has to be for an objective on a latency."""
+def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:
+    criterion = criterion.on(run.of_target)
     part = criterion.part(run.of_target)
     if criterion.unknown(part):
         return None  # more answers of the same kind do not show their pace either
     beyond = criterion.beyond(part)
     fewest = (criterion.objective.needs() or 1) / max(1, beyond.n)
-    times = _of_share(beyond, criterion.objective.allowed)
-    return None if times is None else max(times, fewest)
+    return _known(beyond, criterion.objective.allowed, fewest)
+
+
+def _known(share: Proportion, allowed: float, fewest: float = 1.0) -> _Missing | None:
+    return _Missing(share, allowed, fewest) if share.value is not None and share.n_eff else None
 
 
 def _failed(complete: Proportion) -> Proportion:
     """Return the share of the others, without its interval."""
     value = None if complete.value is None else 1 - complete.value
     return replace(complete, k=complete.n - complete.k, value=value, low=None, high=None)
-
-
-def _of_share(bad: Proportion, allowed: float) -> float | None:
-    """Return how many times as many requests show that this share is below what is allowed."""
-    if bad.value is None or bad.value >= allowed or not bad.n_eff:
-        return None
-    times = 1.0
-    while times <= MOST_TIMES:
-        n = bad.n_eff * times
-        if clopper_pearson(bad.value * n, n)[1] <= allowed:
-            break
-        times *= STEP
-    if bad.mark and bad.episodes:
-        times = max(times, EPISODES / bad.episodes)
-    return times

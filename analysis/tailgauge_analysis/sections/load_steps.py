@@ -176,7 +176,8 @@ def _step(
 
 def _is_over(criterion: Criterion, part: Steady) -> bool:
     """Return whether more than allowed are beyond the bound, for certain or not."""
-    return (criterion.beyond(criterion.part(part)).value or 0.0) > criterion.objective.allowed
+    beyond = criterion.on(part).beyond(criterion.part(part))
+    return (beyond.value or 0.0) > criterion.objective.allowed
 
 
 def _state(complete: Proportion, outcomes: Sequence[str]) -> str:

@@ -135,7 +135,7 @@ def _inconclusive(run: Run, lines: Lines) -> Result | None:
     if not inconclusive:
         return None
     decisive, cause, text = _decisive(run, inconclusive)
-    advice = longer(run, decisive)
+    advice = longer(run, decisive, is_explained=cause is not None)
     why = decisive.why
     if not advice and cause is not None:
         advice = cause.advice
