@@ -188,7 +188,7 @@ def error_answer(
 
 
 def page(status: int, body: bytes = PAGE) -> Behaviour:
-    """Return a behaviour that answers with a page for people."""
+    """Return a behaviour that answers with an HTML page."""
 
     def behave(_: Call) -> Sent:
         yield whole(status, body, kind=b"text/html")

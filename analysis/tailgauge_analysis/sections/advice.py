@@ -20,7 +20,7 @@ from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.steady import end_ns
-from tailgauge_analysis.metrics.unanswered import unanswered
+from tailgauge_analysis.metrics.unanswered import SIGNS, unanswered
 from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import capacity, commands, ends, failures
@@ -98,7 +98,8 @@ def of_rejections(run: Run, kind: str) -> str:
 
 
 def _without_failures(run: Run) -> Evidence:
-    nothing = failures.failures(run, schema.ENDED_CLASSES)
+    every = run.result(failures.incomplete)
+    nothing = replace(every, rows=every.rows[:0])
     return Evidence(run, nothing, nothing)
 
 
@@ -242,7 +243,7 @@ class Evidence:
         From then on a target that goes on with what was given up may answer nothing in time. The warm-up counts too.
         """
         requests = self.run.frames.requests
-        requests = requests[requests["stage"] != schema.PREFLIGHT]
+        requests = requests[requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
         requests = requests.sort_values("scheduled_at_ns", kind="stable")
         content_ns = self.run.frames.attempts.groupby("request_id")["first_content_at_ns"].min()
         until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
@@ -393,7 +394,9 @@ def _limited(evidence: Evidence) -> str:
 
 
 def _overloaded(evidence: Evidence) -> str:
-    if len(evidence.found) and len(evidence.found) == len(evidence.run.steady.requests):
+    if len(evidence.found) and len(evidence.found) >= len(
+        evidence.run.steady.requests
+    ):  # 0 after the preflight
         return f"the target rejects every request as overloaded{evidence.quoted}: look at who else uses it"
     return _found_by(evidence, f"the target is overloaded{evidence.when}{evidence.added}", CURVE)
 
@@ -481,7 +484,7 @@ def _quota(evidence: Evidence) -> str:
 def _page(evidence: Evidence) -> str:
     title = evidence.found.quote
     named = f" ({title})" if title else ""
-    return f"a page for people comes back instead of answers{evidence.when}{named}: check target.url, and the proxy or gateway on the way"
+    return f"an HTML page comes back instead of answers{evidence.when}{named}: check target.url, and the proxy or gateway on the way"
 
 
 def _redirected(evidence: Evidence) -> str:
@@ -619,7 +622,7 @@ def _reset(evidence: Evidence) -> str:
 
 def _left(evidence: Evidence) -> str:
     left = evidence.found.rows
-    patience_s = float(np.median(_durations_s(evidence.found)))
+    patience_s = float(np.nanmedian(_durations_s(evidence.found)))
     without = float(left["first_content_at_ns"].isna().mean())
     seen = f"{percent(without)} of those who left had no content yet"
     return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {seen}"
@@ -636,7 +639,7 @@ def _silences_s(found: Failures) -> Floats:
 
 def _last_sign_ns(found: Failures) -> pd.Series[float]:
     """Return when each call gave its last sign, or was sent."""
-    last_ns: pd.Series[float] = found.rows[["sent_at_ns", "headers_at_ns", "last_content_at_ns"]].max(axis=1)
+    last_ns: pd.Series[float] = found.rows[["sent_at_ns", *SIGNS]].max(axis=1)
     return last_ns
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
 from tailgauge.protocol_violations import DAMAGES, UNKNOWN_EVENT, VIOLATIONS
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.unanswered import SIGNS
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.ends import name_or_none
 from tailgauge_analysis.stats.quantiles import Mask
@@ -111,7 +112,7 @@ _EVENTS = ["events", "chunks", "tolerated"]
 NO_END_MARK = "no_end_mark"  # of a body that came whole
 CUSTOM_SSE = "sse"  # the protocol whose events the scenario names
 FEWEST_EVENTS = 2  # of a protocol that may have events before its content
-_TIMES = ["sent_at_ns", "headers_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns"]
+_TIMES = ["sent_at_ns", *SIGNS, "ended_at_ns"]
 _NOT_THE_PROTOCOL = VIOLATIONS.keys() | DAMAGES.keys()
 _PAGE = re.compile(r"\s*<(?:!doctype html|html|head|body|title|h1)", re.IGNORECASE)
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
@@ -161,7 +162,7 @@ class Failure:
 
     @property
     def is_page(self) -> bool:
-        """Whether a page for people came back."""
+        """Whether an HTML page came back."""
         return _PAGE.match(self.error_body) is not None
 
     @property

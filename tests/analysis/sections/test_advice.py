@@ -398,6 +398,66 @@ def test_a_run_that_is_too_short_says_how_long_it_must_be(result):
     assert re.fullmatch(r"run longer: tailgauge run synthetic.toml --duration \d+0s", found.advice)
 
 
+@pytest.mark.parametrize(
+    ("n", "failed", "objective"),
+    [(200, 6, "complete > 95%"), (60, 1, "complete > 96%"), (400, 8, "complete > 97%")],
+)
+def test_a_bound_on_complete_answers_of_the_scenario_says_how_long_it_must_be(result, n, failed, objective):
+    stages = {"duration_s": 60.0, "warmup_s": 0}
+    attempts = [BROKEN if number % (n // failed) == 7 else OK for number in range(n)]
+    found = result(*attempts, slo={"mine": objective}, stages=stages)
+
+    assert found.outcome == INCONCLUSIVE
+    assert re.search(r"run longer: tailgauge run synthetic.toml --duration \d+0s", found.advice)
+
+
+@pytest.mark.parametrize(
+    ("slow", "n", "objective"),
+    [(4, 40, "ttft p95 < 1s"), (12, 200, "ttft p95 < 1s"), (13, 20, "ttft p50 < 1s")],
+)
+def test_a_miss_that_is_not_shown_and_has_no_cause_says_how_long_the_run_must_be(result, slow, n, objective):
+    stages = {"duration_s": 60.0, "warmup_s": 0}
+    is_slow = np.random.default_rng(4).permutation(n) < slow
+    attempts = [{**OK, "first": 1500 if late else 100} for late in is_slow]
+    found = result(*attempts, slo={"fast": objective}, stages=stages)
+
+    assert found.outcome == INCONCLUSIVE
+    assert re.fullmatch(r"run longer: tailgauge run synthetic.toml --duration \d+0s", found.advice)
+
+
+@pytest.mark.parametrize("still_open", [3, 4, 5])
+def test_requests_that_are_open_at_the_end_do_not_date_the_rejections(result, still_open):
+    retried = [{**BUSY, "end": 20.0}, {**OK, "attempt": 1, "cause": "retry", "sent": 30.0}]
+    attempts = [retried if number % 5 == 1 else OK for number in range(60)]
+    found = result(*attempts, *[{"ended": "censored"}] * still_open, slo={"busy": "529_rate < 1%"})
+
+    assert found.outcome == FAIL
+    assert found.advice.startswith("the target is overloaded: ")
+
+
+def test_users_who_left_before_their_call_was_sent_have_no_patience_that_could_be_measured(result):
+    left = {"first": None, "ended": "cancelled", "end": 2000.0}
+    found = result(*[OK] * 20, *[left] * 9, {**left, "sent": None})
+
+    assert "they left after 2 s (median)" in found.advice
+
+
+@pytest.mark.parametrize("status", [529, 503])
+def test_a_target_that_rejects_the_preflight_as_overloaded_has_no_load_to_find(mixed, tmp_path, status):
+    run = mixed()
+    run.request(0, [with_status(status, "overloaded")], ended="overloaded")
+    run.attempts[0]["stage"] = run.requests[0]["stage"] = "preflight"
+    folder = run.write(tmp_path / "run")
+    tree = json.loads((folder / "run.json").read_text())
+    tree |= {"state": "unusable", "preflight": [{"message": "overloaded"}]}
+    (folder / "run.json").write_text(json.dumps(tree))
+    found = answer(Run([folder]))
+
+    assert found.outcome == NO_ANSWER
+    assert "tailgauge run" not in found.advice
+    assert found.advice.startswith("the target rejects every request as overloaded")
+
+
 def test_length_does_not_help_a_target_that_fails(result):
     found = result(*[OK] * 12, BROKEN, BROKEN)
 
