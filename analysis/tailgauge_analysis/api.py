@@ -81,7 +81,6 @@ from tailgauge_analysis.stats.quantiles import (
     n_min,
     quantiles,
 )
-from tailgauge_analysis.stats.stationarity import Growth
 from tailgauge_analysis.stats.stationarity import growth as growth_between
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
@@ -179,7 +178,6 @@ __all__ = [
     "Floats",
     "Frames",
     "Growing",
-    "Growth",
     "Ints",
     "Json",
     "Mark",
