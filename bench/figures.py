@@ -78,7 +78,7 @@ def planned_cells(seed: int, number: int) -> Iterator[Cell]:
         values = run.latency[run.stage]
         estimate = quantiles(values, [p])[0]
         bound = process.bound_of(_allowed(float(rng.choice(FAR)) * (1 - p)))
-        outcome, _ = decide(proportion(values > bound, waits=values), estimate, bound)
+        outcome, _ = decide(proportion(values > bound, waits_ms=values), estimate, bound)
         judgement = Judgement(
             label=f"{percentile(p)} x{times}",
             is_marked=bool(estimate.mark),
@@ -130,7 +130,7 @@ def _gaps(run: Run, rng: Generator) -> Iterator[Judgement]:
     for p, estimate in zip(ps, quantiles(values, ps, sizes, alike), strict=True):
         allowed = _allowed((1 - p) * rng.choice(RATIOS))
         bound = process.between(process.quantile(1 - allowed))
-        beyond = proportion(values > bound, sizes, alike, waits=values)
+        beyond = proportion(values > bound, sizes, alike, waits_ms=values)
         outcome, _ = decide(beyond, estimate, bound)
         yield Judgement(
             label=percentile(p),
@@ -147,12 +147,12 @@ def _shares(run: Run, rng: Generator) -> Iterator[Judgement]:
     latency = run.latency[run.stage]
     alike = groupings(run)
     if process.failures is not None:
-        failed = proportion(run.failed[run.stage], groupings=alike, waits=latency)
+        failed = proportion(run.failed[run.stage], groupings=alike, waits_ms=latency)
         objective = Objective(metric="error_rate", max=_allowed(process.failing / rng.choice(RATIOS)))
         yield _judged_share(failed, process.failing, objective)
     beyond = math.exp(rng.uniform(math.log(0.002), math.log(0.6)))
     bound = process.between(process.quantile(1 - beyond))
-    late = proportion(latency > bound, groupings=alike, waits=latency)
+    late = proportion(latency > bound, groupings=alike, waits_ms=latency)
     share = 1 - process.below(bound)
     objective = Objective(metric="error_rate", max=_allowed(share / rng.choice(RATIOS)))
     yield _judged_share(late, share, objective)
@@ -164,7 +164,7 @@ def _goodput(run: Run, rng: Generator) -> Iterator[Judgement]:
     for share in (rng.uniform(0.3, 0.9), rng.uniform(0.9, 0.995)):
         bound = process.between(process.quantile(share))
         good = process.stays(bound)
-        estimate = proportion(run.good(bound), groupings=alike, waits=run.latency[run.stage])
+        estimate = proportion(run.good(bound), groupings=alike, waits_ms=run.latency[run.stage])
         objective = Objective(metric="goodput", min=1 - _allowed((1 - good) / rng.choice(RATIOS)))
         yield _judged_share(estimate, good, objective)
 

@@ -59,6 +59,7 @@ class Spec:
     cpu_share: Any = 0.2
     clock_step_ns: int = 1_000
     pool_wait_ms: Any = 0.03
+    is_new: Any = None  # which requests opened a connection; None: the first two, and those that waited 1 ms
     health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
     server_log: bool = True
     endpoint_late_ms: Any = 0.0  # chunks sent there - due
@@ -153,6 +154,9 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
     last = first + round((spec.chunks - 1) * spec.gap_ms * MS)
     finish = np.where(ok, last + MS, sent + 20 * MS)
     stage = np.where(scheduled < spec.warmup_s * 1e9, schema.WARMUP, schema.STEADY)
+    is_new = spec.is_new
+    if is_new is None:
+        is_new = (index < 2) | (np.broadcast_to(spec.pool_wait_ms, n) >= 1.0)
     ids, worker = index * schema.TURNS, index % len(spec.offsets_ns)
     empty = np.full(n, np.nan)
     requests = {
@@ -176,7 +180,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "error_type": np.where(ok, None, spec.error.get("error_type")),
         "error_body": np.where(ok, None, spec.error.get("error_body")),
         "output_tokens": np.where(ok, float(spec.chunks * spec.tokens_per_chunk), empty),
-        "connection_is_new": index < 2, "dns_ns": np.where(index < 2, 20_000.0, empty),
+        "connection_is_new": np.broadcast_to(is_new, n), "dns_ns": np.where(index < 2, 20_000.0, empty),
         "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
         "pool_wait_ns": np.round(np.broadcast_to(spec.pool_wait_ms, n) * MS),
         "chunks": np.where(ok, spec.chunks, 0), "receive_lag_max_ns": np.full(n, 90_000.0),

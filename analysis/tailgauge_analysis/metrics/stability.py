@@ -25,7 +25,7 @@ from tailgauge_analysis.metrics.client_delays import ClientDelays, client_delays
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.metrics.unanswered import Silence, Unanswered, gone_since, silence, unanswered
-from tailgauge_analysis.metrics.waiting import Waiting, waiting
+from tailgauge_analysis.metrics.waiting import Waiting, late_ns, opening_ns, waiting
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity
 from tailgauge_analysis.stats.quantiles import Floats
@@ -110,7 +110,7 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
         text = f"The target does not sustain this rate: backlog grows by {figures(growth.per_s)} requests/s."
         findings = [Finding(BACKLOG, of_target.from_s, of_target.to_s, text)]
     elif not not_judged:
-        findings = _changes(of_target, _series(of_target, delays, lost), delays, growth)
+        findings = _changes(of_target, _series(frames, of_target, delays, lost), delays, growth)
     pause = silence(frames, of_target)
     if not is_hidden and pause is not None and not delays.touch(pause.from_s, pause.to_s):
         findings = [finding for finding in findings if finding.kind != CHANGE]
@@ -176,7 +176,7 @@ def remarks(found: Stability, seconds: float, *, names_backlog: bool = True) -> 
     return texts
 
 
-def _series(stage: Steady, delays: ClientDelays, lost: Unanswered | None) -> _Series:
+def _series(frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswered | None) -> _Series:
     """Of requests that the client sent in time, or not at all. An open one waited to the end of the run.
 
     The last ones of which half are open are left out: they have waited the shorter the later they came.
@@ -189,8 +189,10 @@ def _series(stage: Steady, delays: ClientDelays, lost: Unanswered | None) -> _Se
     until = until.where(requests["ended"].isin((*schema.NOT_FAILED, schema.CENSORED)), np.inf)
     if lost is not None:
         until = until.mask(requests["request_id"].isin(lost.ids), np.inf)
-    late_ns = requests["first_sent_at_ns"] - requests["scheduled_at_ns"] - requests["slot_wait_ns"]
-    begun_ns = requests["scheduled_at_ns"] + late_ns.clip(lower=0.0).fillna(0.0)
+    begun_ns = requests["scheduled_at_ns"] + late_ns(frames, requests).fillna(0.0)
+    if frames.run["arrival"] == "closed":
+        # Its users begin to wait when the request is sent, as in its TTFT.
+        begun_ns += opening_ns(frames, requests)
     begun_s = (begun_ns / 1e9).to_numpy(np.float64)
     order = np.argsort(begun_s, kind="stable")
     waits_ms = ((until - begun_ns) / 1e6).to_numpy(np.float64)

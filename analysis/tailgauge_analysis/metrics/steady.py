@@ -40,13 +40,13 @@ class Steady:
 
     def share(self, which: Mask) -> Proportion:
         """Return a share of the requests, in the order of their rows."""
-        return proportion(which, groupings=self.groupings, waits=self._spent_ns())
+        return proportion(which, groupings=self.groupings, waits_ms=self._spent_ms())
 
     def share_of(self, rows: pd.DataFrame, which: Mask) -> Proportion:
         """Return a share of rows of the requests, such as attempts, in order of time."""
         places = pd.Index(self.requests["request_id"]).get_indexer(rows["request_id"])
-        spent_ns = np.append(self._spent_ns(), np.inf)[places]
-        return proportion(which, groupings=self.groupings_of(rows), waits=spent_ns)
+        spent_ms = np.append(self._spent_ms(), np.inf)[places]
+        return proportion(which, groupings=self.groupings_of(rows), waits_ms=spent_ms)
 
     def groupings_of(self, rows: pd.DataFrame) -> tuple[Grouping, ...]:
         """Return what rows of the requests have in common: those of one request, and of one group of requests."""
@@ -56,10 +56,10 @@ class Steady:
         )
         return (Grouping(REQUEST, places, True), *of_requests)
 
-    def _spent_ns(self) -> Floats:
+    def _spent_ms(self) -> Floats:
         """Return how long each request took since it was sent; +inf where that is not known."""
-        spent = self.requests["ended_at_ns"] - self.requests["first_sent_at_ns"]
-        return spent.fillna(np.inf).to_numpy(np.float64)
+        spent_ns = self.requests["ended_at_ns"] - self.requests["first_sent_at_ns"]
+        return spent_ns.fillna(np.inf).to_numpy(np.float64) / 1e6
 
     @property
     def seconds(self) -> float:

@@ -57,7 +57,7 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
     `until_s`: end of the load. What is answered after it waited for the others.
     """
     requests = requests_of_target(frames)
-    requests = requests.assign(late_ns=_late_ns(frames, requests))
+    requests = requests.assign(late_ns=late_ns(frames, requests))
     requests = requests[requests["late_ns"].notna()]
     begun_s = seconds(requests["scheduled_at_ns"] + requests["late_ns"])
     order = np.argsort(begun_s, kind="stable")
@@ -76,16 +76,30 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
     )
 
 
-def _late_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
-    """How late the client sent each request; opening a connection is the target's, a slot of the worker the scenario's."""
+def late_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
+    """Return how late the client sent each request; NaN of one that was not sent.
+
+    Opening a connection is the target's, a slot of the worker the scenario's.
+    """
     first = first_attempts(frames.attempts)
-    opening_ns = first["pool_wait_ns"].fillna(0.0).reindex(requests["request_id"]).to_numpy(np.float64)
     sent_ns = first["sent_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
     dispatched_ns = first["dispatched_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
     waits_for_slot = requests["traffic"].isin(waiting_for_slots(frames)).to_numpy(np.bool_)
     slot_ns = np.where(waits_for_slot, dispatched_ns - requests["dispatched_at_ns"], 0.0)
-    late_ns: pd.Series[float] = sent_ns - requests["scheduled_at_ns"] - opening_ns - slot_ns
-    return late_ns.clip(lower=0.0)
+    sent_after_ns: pd.Series[float] = sent_ns - requests["scheduled_at_ns"]
+    return (sent_after_ns - slot_ns - opening_ns(frames, requests)).clip(lower=0.0)
+
+
+def opening_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
+    """Return how long each request waited for its first attempt's new connection; 0 where an idle one was taken.
+
+    Every call that finds no idle connection opens one, so none waits for another's. What taking an idle one took is the
+    client's.
+    """
+    first = first_attempts(frames.attempts)
+    waited_ns = first["pool_wait_ns"].where(first["connection_is_new"].eq(True))
+    by_id = waited_ns.reindex(requests["request_id"]).fillna(0.0)
+    return pd.Series(by_id.to_numpy(np.float64), requests.index)
 
 
 def _first_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:

@@ -79,9 +79,9 @@ class Criterion:
         if self.metric.level != CHUNK:
             beyond = waits(self.metric, part, self.view).beyond(self.objective.bound)
             return replace(beyond, high=1.0) if self.unknown(part) and beyond.high is not None else beyond
-        # There may be a hundred million gaps: no copy of them is made.
-        ns = self.metric.ns(part)
-        return proportion(ns > self.objective.bound * 1e6, part.gap_counts, part.groupings, waits=ns)
+        gaps_ms = self.metric.ns(part) / 1e6
+        is_beyond = gaps_ms > self.objective.bound
+        return proportion(is_beyond, part.gap_counts, part.groupings, waits_ms=gaps_ms)
 
     def _beyond_in_jobs(self, part: Steady) -> Proportion:
         """The share beyond the bound, with what polls leave open: no value where the bound lies between two."""

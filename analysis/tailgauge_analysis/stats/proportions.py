@@ -70,21 +70,21 @@ def proportion(
     sizes: Ints | None = None,
     groupings: Sequence[Grouping] = (),
     *,
-    waits: Floats | None = None,
+    waits_ms: Floats | None = None,
 ) -> Proportion:
     """The share of True; `sizes`: how many values each group has, one group after the other.
 
-    `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `waits`: of the same values, whose
+    `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `waits_ms`: of the same values, whose
     dependence counts where next to none are True, or False. Marked where the rarer of the two came in bursts, and those were
     few, or in too few groups that are alike. Single ones are taken as they are.
     """
     n = len(seen)
     k = int(seen.sum())
-    values = seen.astype(np.float64) if waits is None else waits
+    values = seen.astype(np.float64) if waits_ms is None else waits_ms
     sample = quantiles.Sample(values, sizes, groupings)
     known = quantiles.NOTHING_KNOWN
     is_few = min(k, n - k) < FEW
-    if n and waits is not None and (is_few or sizes is None):  # there may be millions in groups
+    if n and waits_ms is not None and (is_few or sizes is None):  # there may be millions in groups
         known = sample.known(k)
     found = worth(seen, sizes, sample.clusters, known)
     mark = ""

@@ -164,7 +164,8 @@ def quantiles(
 ) -> list[Quantile]:
     """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other.
 
-    `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `tie`: what no value is known better to.
+    `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `tie`: what no value is known better to,
+    by default that of values in ms.
     """
     if not len(values):
         return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]

@@ -73,7 +73,7 @@ class Waits:
         late = ~(self.seen & (self.ms <= bound))
         known = ~(self.cut & (self.ms < reached))
         if known.all():
-            return _of_none(proportion(late, groupings=self.groupings, waits=self.values))
+            return _of_none(proportion(late, groupings=self.groupings, waits_ms=self.values))
         if self.trusted is not self:
             return self.trusted.beyond(bound)
         curve = self._curve

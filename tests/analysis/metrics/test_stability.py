@@ -1,10 +1,12 @@
 """Stability of runs at a simulated replica of four slots, and of runs with planted changes."""
 
+import json
 import re
 import time
 
 import numpy as np
 import pytest
+from run_folders.by_request import START_AT_NS
 from run_folders.dry_runs import dry_run_folder, dry_run_report
 
 from tailgauge_analysis.reading.frames import load
@@ -197,6 +199,98 @@ def test_a_stall_in_the_middle_is_never_called_warm_up(write):
         assert (found.verdict, found.reasons) == ("VALID", [])
         assert found.evidence.stability.of("change").from_s == pytest.approx(begin, abs=0.5)
         assert remarks(found)[0].endswith("Percentiles depend on the length of the run.")
+
+
+OPENING_MS = {  # how long opening a connection takes each request; kind, text and seconds of the finding
+    "a stretch": (
+        np.where((AT >= 0.6) & (AT < 0.9), 800.0, 1.0),
+        "change",
+        "the target was slower: a median TTFT of 1,000 ms, the rest of the stage 20",
+        (12, 18),
+    ),
+    "ever longer": (
+        1.0 + 300 * AT,
+        "trend",
+        "TTFT rises over the steady stage: its last third has a median TTFT of 4",
+        (1, 20),
+    ),
+    "at the start": (
+        np.where(AT < 0.2, 700.0, 1.0),
+        "warm-up",
+        "s of the steady stage look like warm-up: they have a median TTFT of 90",
+        (1, 4),
+    ),
+    "one in three": (
+        np.where((AT >= 0.4) & (AT < 0.6) & (np.arange(N) % 3 == 0), 900.0, 0.03),
+        "change",
+        "the target was slower: a p95 TTFT of 1,1",
+        (8, 12),
+    ),
+}
+
+
+def with_connections(write, waits_ms, **more):
+    """A run that waits so long for connections, and 200 ms more for each first content."""
+    ttft_ms = waits_ms + 200 * np.random.default_rng(3).lognormal(0, 0.03, N)
+    return write(n=N, chunks=2, delay_ms=0.05 + waits_ms, pool_wait_ms=waits_ms, ttft_ms=ttft_ms, **more)
+
+
+@pytest.mark.parametrize("shape", OPENING_MS)
+def test_the_time_to_open_a_connection_is_the_targets(write, shape):
+    waits_ms, kind, text, span = OPENING_MS[shape]
+    (finding,) = judged(with_connections(write, waits_ms)).findings
+
+    assert finding.kind == kind
+    assert text in finding.text
+    assert (finding.from_s, finding.to_s) == pytest.approx(span, abs=0.1)
+
+
+@pytest.mark.parametrize("shape", OPENING_MS)
+def test_a_closed_loop_waits_since_sent(write, shape):
+    run = Run([with_connections(write, OPENING_MS[shape][0])])
+    run.frames.run["arrival"] = "closed"
+
+    assert run.evidence.stability.findings == ()
+
+
+@pytest.mark.parametrize("arrival", ["open", "closed"])
+def test_what_an_idle_connection_took_is_the_clients(write, arrival):
+    run = Run([with_connections(write, OPENING_MS["a stretch"][0], is_new=False)])
+    run.frames.run["arrival"] = arrival
+    found = run.evidence.stability
+
+    assert [finding.kind for finding in found.findings] == ["client"]
+    assert found.findings[0].text == "The client was late by up to 0.8 s from 00:12 to 00:18."
+
+
+@pytest.mark.parametrize("opening_ms", [0.03, 300.0])
+def test_a_slot_of_the_worker_and_a_connection_are_both_waited_for(mixed, tmp_path, opening_ms):
+    """From the 6th to the 9th second a call waits 400 ms for its slot, as its scenario asks."""
+    run = mixed(duration_s=15.0)
+    run.run["arrival"] = "open"
+    for number in range(450):
+        slot_ms = 400.0 if 180 <= number < 270 else 0.01
+        sent_ms = slot_ms + opening_ms
+        call = {
+            "dispatched_at_ns": START_AT_NS + round(number * 1e9 / 30 + slot_ms * 1e6),
+            "sent": sent_ms,
+            "first": sent_ms + 200 + number % 7,
+            "pool_wait_ns": opening_ms * 1e6,
+            "connection_is_new": opening_ms > 1,
+        }
+        run.request(number * 1000 / 30, [call])
+    folder = run.write(tmp_path / "run")
+    record = json.loads((folder / "run.json").read_text())
+    record["scenario"]["traffic"] = {"chat": {"pattern": "streaming", "streaming": {"at_once_per_worker": 4}}}
+    (folder / "run.json").write_text(json.dumps(record))
+
+    found = judged(folder)
+
+    assert [finding.kind for finding in found.findings] == ["change"]
+    slow_ms = round(600 + opening_ms + 3)
+    assert (
+        f"From 00:06 to 00:09 the target was slower: a median TTFT of {slow_ms} ms" in found.findings[0].text
+    )
 
 
 def test_a_target_that_times_out_everything_at_the_end_is_not_stable(write):

@@ -19,6 +19,7 @@ from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, deci
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.stats.binomial import detectable
+from tailgauge_analysis.stats.dependence import NEIGHBOURS
 from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile
 from tailgauge_analysis.stats.survival import Waits
@@ -103,6 +104,35 @@ def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(mad
     found = made(n=n, warmup_s=0, rate_per_s=5.0, ttft_ms=ttft, slo=objective(60_000.0, quantile=0.99))
 
     assert found.data["slo"][0]["outcome"] == INCONCLUSIVE
+
+
+@pytest.mark.parametrize("jitter_ms", [0.0, 0.003])
+@pytest.mark.parametrize("stalled", [slice(3000, 3400), slice(9000, 9700)])
+def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, stalled, jitter_ms):
+    """All gaps of the stall take 100 ms, but for a few microseconds."""
+    slo = {"gaps": {"metric": "chunk_gap", "quantile": 0.99, "max_ms": 500.0}}
+    frames = load([write(n=1000, chunks=11, warmup_s=0.0, slo=slo)])
+    rng = np.random.default_rng(6)
+    gaps_ms = rng.lognormal(np.log(20), 0.3, 10_000)
+    gaps_ms[stalled] = 100 + rng.uniform(0, jitter_ms, len(gaps_ms[stalled]))
+    (criterion,) = criteria(frames.run["scenario"])
+    stage = replace(steady(frames), gaps_ns=np.round(gaps_ms * 1e6))
+
+    beyond = criterion.beyond(stage)
+
+    assert (beyond.k, beyond.n) == (0, 10_000)
+    assert beyond.limited_by == NEIGHBOURS
+    assert beyond.n_eff < 40
+    assert decide(beyond, criterion.row(stage).quantiles[0], 500.0)[0] == INCONCLUSIVE
+
+
+@pytest.mark.parametrize("at_ms", [499.999, 500.0, 500.001])
+def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
+    slo = {"gaps": {"metric": "chunk_gap", "quantile": 0.9, "max_ms": 500.0}}
+    frames = load([write(n=100, chunks=2, warmup_s=0.0, gap_ms=at_ms, slo=slo)])
+    (criterion,) = criteria(frames.run["scenario"])
+
+    assert criterion.beyond(steady(frames)).k == (100 if at_ms > 500.0 else 0)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_a_share_knows_its_groups(made, n, full_size):
     seeds = range(500 if full_size else 60)
     for seed in seeds:
         values, groupings = made(np.random.default_rng(seed), n)
-        share = proportion(values > NORMAL[0.95], groupings=groupings, waits=values)
+        share = proportion(values > NORMAL[0.95], groupings=groupings, waits_ms=values)
         held += share.low <= 0.05 <= share.high
     assert held >= (0.93 if full_size else 0.9) * len(seeds)
 
@@ -229,8 +229,8 @@ def test_a_share_of_none_is_as_unsure_as_the_waits_of_the_same_requests(made, n)
     values, groupings = made(np.random.default_rng(6), n)
     none = np.zeros(len(values), np.bool_)
     plain = proportion(none)
-    found = proportion(none, groupings=groupings, waits=values)
-    every = proportion(~none, groupings=groupings, waits=values)
+    found = proportion(none, groupings=groupings, waits_ms=values)
+    every = proportion(~none, groupings=groupings, waits_ms=values)
 
     assert plain.n_eff == len(values)
     assert found.n_eff == every.n_eff < len(values) / 3
