@@ -82,6 +82,9 @@ def result(fresh_engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Resul
         path.write_text(text)
         (summary,), _ = run_scenarios([str(path)], out=folder, timeout_s=90)
         run = RunData(Path(summary["run_dir"]))
+        # Prompts have the exact sizes below only where the preflight learnt how the engine counts.
+        preflight = run.facts["preflight"]
+        assert None not in [call["input_tokens"] for call in preflight], preflight
         attempts = run.table("attempts")
         answers = (attempts["status"] == 200).sum()
         served = [(call.prompt_tokens, call.predicted_tokens) for call in engine.served(answers)]
