@@ -160,7 +160,9 @@ def serving(model: Callable[[str], Path], need: Need, log: Path) -> Iterator[Eng
         subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True) as process,
     ):
         try:
-            yield Engine(_address(process, log), log)
+            url = _address(process, log)
+            _await_health(url)
+            yield Engine(url, log)
         finally:
             _end(process)
 
@@ -174,6 +176,22 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     if len(figures) != 2 or figures[0] != "LISTENING":
         pytest.fail(f"the engine did not start: {log.read_text(errors='replace')[-2000:]}")
     return figures[1]
+
+
+def _await_health(url: str) -> None:
+    """Wait until the engine takes calls: on a busy machine it answers 503, "Loading model", for a while after it listens."""
+    deadline_s = time.monotonic() + START_S
+    while not _is_healthy(url):
+        assert time.monotonic() < deadline_s, f"{url}/health is not 200 within {START_S} s"
+        time.sleep(0.02)
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -150,6 +150,10 @@ def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protoc
     rows = measured(run.rows("attempts"))
     got = {row["request_id"]: row["input_tokens"] + (row["cache_read_input_tokens"] or 0) for row in rows}
 
+    facts = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    preflight = facts["preflight"]
+
+    assert None not in [call["input_tokens"] for call in preflight], preflight
     assert {row["ended"] for row in rows} == {"ok"}
     assert len(set(asked.values())) > 10
     assert got == asked
