@@ -70,7 +70,7 @@ lint: install              ## run ruff: format and rules
 
 types: install             ## run mypy --strict
 	$(BIN)/mypy --num-workers auto
-	$(BIN)/mypy docs/generate.py docs/example.py
+	$(BIN)/mypy docs/generate.py docs/example.py docs/website.py docs/notebook.py
 	$(BIN)/mypy locustfiles
 	$(BIN)/mypy bench
 	$(BIN)/mypy supply_chain.py
@@ -89,7 +89,7 @@ dist: install              ## build sdist, wheel and bill of materials (CycloneD
 docs: install              ## write the generated parts of the docs
 	$(BIN)/python docs/generate.py
 
-site: install              ## build the website of the docs in build/site; a broken link is an error
+site: install              ## build the website of the docs in build/site (1 minute); a broken link is an error
 	$(BIN)/mkdocs build --strict --quiet
 
 example: install           ## remake the report in reports/example

@@ -165,4 +165,7 @@ def test_the_site_lists_every_page(pages, checkout):
     """`make site` fails where a page is missing or a link is broken; it runs in `make verify` only."""
     listed = re.findall(r"[\w/-]+\.md$", (checkout / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 
-    assert sorted(listed) == sorted(name.removeprefix("docs/") for name in pages if name.startswith("docs/"))
+    notebooks = [path.relative_to(checkout / "docs") for path in checkout.glob("docs/**/*.ipynb")]
+    written = [name.removeprefix("docs/") for name in pages if name.startswith("docs/")]
+
+    assert sorted(listed) == sorted(written + [path.with_suffix(".md").as_posix() for path in notebooks])
