@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.rows import parquet
-from tailgauge.rows.schema import CHUNK_KINDS, Chunks
+from tailgauge.rows.schema import CHUNK_KINDS, Chunks, Origin, RequestRow
 
 COLUMNS = ("kind", "arrived_at_ns", "low_at_ns", "lag_ns", "read_index", "chars")
 # Quantiles of a real run of 200 streams, 20 ms from chunk to chunk: how far a gap is off, and our own lag.
@@ -170,3 +170,38 @@ def test_a_plain_reader_gets_times_in_every_row_and_whole_numbers(tmp_path):
         "kind",
         "exact",
     }
+
+
+DATA_FORMAT = Path(__file__).parents[2] / "docs" / "reference" / "data-format.md"
+
+
+def test_rows_of_two_machines_are_joined_as_the_page_says(tmp_path):
+    """Two chunks of the same instant, on clocks that are an hour apart."""
+    hour_ns = 3600 * 10**9
+    unix_ns = 1_764_400_000 * 10**9
+    for worker, clock_ns in enumerate((5 * hour_ns, 4 * hour_ns)):
+        origin = Origin(worker, unix_ns - clock_ns)
+        request = RequestRow(
+            65536 * worker, "steady", "chat", "streaming", None, clock_ns - 9, None, None, "ok", 1, 1, 5, 5, "hello"
+        )  # fmt: skip
+        chunk = {"kind": ["text"], "arrived_at_ns": [clock_ns], "low_at_ns": [None], "lag_ns": [3], "read_index": [0],
+                 "chars": [4]}  # fmt: skip
+        segments = parquet.Segments()
+        segments.add(*segment(((65536 * worker, 0, 0), chunk), 0, 1))
+        tables = {
+            "requests": parquet.row_table("requests", [request], origin),
+            "chunks": parquet.chunk_table(segments, origin),
+        }
+        for name, table in tables.items():
+            (tmp_path / name).mkdir(exist_ok=True)
+            parquet.write_part(tmp_path / name / f"part-{worker}-0.parquet", table)
+    page = DATA_FORMAT.read_text(encoding="utf-8").replace("runs/...", str(tmp_path))
+    seen = {"pd": pd}
+
+    for code in page.split("```python\n")[1:]:
+        exec(code.partition("```")[0], seen)  # noqa: S102 - the page's
+
+    rows = seen["rows"]
+    assert rows.worker.tolist() == [0, 1]
+    assert rows.arrived.tolist() == [pd.Timestamp(unix_ns, tz="UTC")] * 2
+    assert rows.name.tolist() == ["hello", "hello"]

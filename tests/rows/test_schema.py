@@ -6,12 +6,21 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from tailgauge.rows.schema import CENSORED, CLIENT_DROP, ENDED_CLASSES, TABLES, columns
+from tailgauge.rows.schema import (
+    CENSORED,
+    CLIENT_DROP,
+    ENDED_CLASSES,
+    ORIGIN,
+    RECORDED,
+    TABLES,
+    columns,
+)
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_columns_are_the_fields_of_the_row_in_their_order(table):
-    assert [c.name for c in columns(table)] == [f.name for f in fields(TABLES[table])]
+def test_columns_are_the_fields_of_the_row_in_their_order_and_then_its_origin(table):
+    origin = list(ORIGIN) if table in RECORDED else []
+    assert [c.name for c in columns(table)] == [f.name for f in fields(TABLES[table])] + origin
 
 
 @pytest.mark.parametrize("table", TABLES)

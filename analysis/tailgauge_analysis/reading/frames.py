@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
-from tailgauge.rows.schema import COOLDOWN, SINGLE, STEADY, TABLES, TURNS, columns
+from tailgauge.rows.schema import COOLDOWN, ORIGIN, SINGLE, STEADY, TABLES, TURNS, columns
 from tailgauge_analysis.reading import chunks, parquet, rate_limit_headers, run_record
 from tailgauge_analysis.reading.chunks import Chunks, Fold
 from tailgauge_analysis.reading.run_record import Problem
@@ -49,7 +49,7 @@ MARKED = {  # the counts that each of the usage_marks is about
     "output": ("output_tokens", "thinking_tokens"),
 }  # fmt: skip
 WANTED = {
-    table: tuple(column.name for column in columns(table) if column.name not in unread)
+    table: tuple(column.name for column in columns(table) if column.name not in {*unread, *ORIGIN})
     for table, unread in UNREAD.items()
 }
 
@@ -112,11 +112,18 @@ def without_marked_counts(attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
-    """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null."""
+    """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null.
+
+    Times are those of the run's clock, and `wall_offset_ns` leads from there to Unix time.
+    """
     opened = _Opened.of(run_dirs)
-    table = _table(opened, name, tuple(column.name for column in columns(name)), Counts(), _as_read)
+    wanted = tuple(
+        column.name for column in columns(name) if column.name != "worker"
+    )  # each part's name has it
+    table = _table(opened, name, wanted, Counts(), _as_read)
     start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], Counts(), _as_read))
     table = parquet.shifted(table.drop_columns("folder"), -start)
+    table = table.select([column.name for column in columns(name)])
     table = table.sort_by([(key, "ascending") for key in KEYS[name]])
     frame: pd.DataFrame = table.replace_schema_metadata(schema(name).metadata).to_pandas()
     return frame

@@ -28,6 +28,8 @@ _MOST_ROWS = 10_000_000  # of a row group, which is read at once; the recorder w
 _LARGEST = 1e15  # of a number with a fraction; a larger one, or NaN, was not measured
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
+WALL_OFFSET = "wall_offset_ns"
+_ADDED = {WALL_OFFSET}  # columns that parts of earlier versions lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,11 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             columns = schema(part.table).empty_table().select(list(wanted)).schema
-            _check_columns(columns.names, file.schema_arrow.names)
+            names = file.schema_arrow.names
+            _check_columns(columns.names, names)
             for number in range(file.num_row_groups):
                 try:
-                    rows = _read_group(file, number, columns)
+                    rows = _read_group(file, number, columns, names)
                 except _UNREADABLE as error:
                     lost += file.metadata.row_group(number).num_rows
                     why = why or _reason(error)
@@ -123,15 +126,23 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
 
 def _check_columns(wanted: list[str], names: list[str]) -> None:
     for name in wanted:
-        if names.count(name) != 1:
-            problem = "is there more than once" if name in names else "is missing"
-            raise pa.ArrowInvalid(f"column {name} {problem}")
+        copies = names.count(name)
+        if copies > 1:
+            raise pa.ArrowInvalid(f"column {name} is there more than once")
+        if copies == 0 and name not in _ADDED:
+            raise pa.ArrowInvalid(f"column {name} is missing")
 
 
-def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema) -> pa.Table:
-    """Read the columns of a row group with the record's types."""
-    rows = file.read_row_group(number, columns=columns.names)
-    table = pa.table({column.name: _measured(rows[column.name].cast(column.type)) for column in columns})
+def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema, names: list[str]) -> pa.Table:
+    """Read the columns of a row group with the record's types; a column that older files lack is null."""
+    rows = file.read_row_group(number, columns=[name for name in columns.names if name in names])
+    arrays = {}
+    for column in columns:
+        if column.name in names:
+            arrays[column.name] = _measured(rows[column.name].cast(column.type))
+        else:
+            arrays[column.name] = pa.nulls(rows.num_rows, column.type)
+    table = pa.table(arrays)
     for column in columns:
         if table[column.name].null_count and not column.nullable:
             raise pa.ArrowInvalid(f"column {column.name} has empty values")
@@ -146,8 +157,13 @@ def _measured(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
-    """The table with every time moved by `by_ns`; in integers, because float64 loses nanoseconds after 104 days."""
+    """The table with every time moved by `by_ns`; in integers, because float64 loses nanoseconds after 104 days.
+
+    The offset to Unix time moves the other way.
+    """
     for i, name in enumerate(rows.column_names):
+        if name == WALL_OFFSET:
+            rows = rows.set_column(i, name, pc.subtract(rows[name], pa.scalar(by_ns, pa.int64())))
         is_time = name == "at_ns" or name.endswith("_at_ns")
         if is_time and pa.types.is_int64(rows[name].type):  # lists of times are reduced to their ends before
             rows = rows.set_column(i, name, pc.add(rows[name], pa.scalar(by_ns, pa.int64())))

@@ -21,7 +21,7 @@ from tailgauge import errors
 from tailgauge.call import SECOND
 from tailgauge.channel.child_process import Child
 from tailgauge.channel.messages import Link, TooLargeError
-from tailgauge.clock import boot_id, monotonic_ns, utc_now
+from tailgauge.clock import WALL, boot_id, monotonic_ns, utc_now
 from tailgauge.errors import InterruptedRunError, TailgaugeError, TargetError, UsageError
 from tailgauge.master import progress, run_json
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
@@ -267,7 +267,7 @@ class Run:
         return {
             "worker": number, "folder": str(self.folder.path), "mark": self._mark, "boot_id": boot_id(),
             "alone": len(self.workers) == 1, "pace": pace(len(self.workers)), "prices": self.settings.priced(),
-            "run": self._facts(),
+            "run": self._facts(), "wall_offset_ns": WALL.offset_ns,
         }  # fmt: skip
 
     def _preflight(self) -> None:

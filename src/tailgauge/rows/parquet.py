@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailgauge.rows.run_folder import MARK
-from tailgauge.rows.schema import CHUNK_KINDS, SCHEMA_VERSION, Chunks, columns
+from tailgauge.rows.schema import CHUNK_KINDS, ORIGIN, RECORDED, SCHEMA_VERSION, Chunks, Origin, columns
 
 _TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
@@ -113,9 +113,13 @@ def _for_pandas(table: str) -> str:
 
 
 def encoding(kept: pa.Schema) -> dict[str, Any]:
-    """Encoding of parts: checksums, zstd, dictionaries for text, byte streams for chunk times, deltas for other integers."""
-    wide = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
-    text = [f.name for f in kept if pa.types.is_string(f.type)]
+    """Encoding of parts: checksums, zstd, byte streams for chunk times, deltas for other integers.
+
+    Text has dictionaries, and so has the origin, which is one value in a part: it takes no space.
+    """
+    numbers = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
+    wide = [name for name in numbers if name not in ORIGIN]
+    text = [f.name for f in kept if pa.types.is_string(f.type) or f.name in ORIGIN]
     deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
     streams = {name: "BYTE_STREAM_SPLIT" for name in wide if name in _STREAMS}
     encodings = {"use_dictionary": text, "column_encoding": deltas | streams}
@@ -239,11 +243,22 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return values
 
 
-def row_table(name: str, rows: list[Any]) -> pa.Table:
-    """Arrow table of row objects."""
+def row_table(name: str, rows: list[Any], origin: Origin | None = None) -> pa.Table:
+    """Arrow table of row objects, with their origin where workers record them."""
     target = schema(name)
-    columns = list(zip(*map(attrgetter(*target.names), rows), strict=True)) or [()] * len(target)
-    return pa.Table.from_arrays(list(map(_column, columns, target.types)), schema=target)
+    end_columns = _origin_columns(origin, len(rows)) if name in RECORDED else []
+    names = target.names[: len(target) - len(end_columns)]
+    values = list(zip(*map(attrgetter(*names), rows), strict=True)) or [()] * len(names)
+    arrays = list(map(_column, values, target.types[: len(names)]))
+    return pa.Table.from_arrays([*arrays, *end_columns], schema=target)
+
+
+def _origin_columns(origin: Origin | None, rows: int) -> list[pa.Array]:
+    """The columns of an origin, the same value in each row."""
+    given = origin or Origin()
+    worker = pa.scalar(given.worker, pa.int32())
+    wall_offset_ns = pa.scalar(given.wall_offset_ns, pa.int64())
+    return [pa.repeat(worker, rows), pa.repeat(wall_offset_ns, rows)]
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -254,7 +269,7 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array([v and v.encode("utf-8", "backslashreplace").decode() for v in values], kind)
 
 
-def chunk_table(segments: Segments) -> pa.Table:
+def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
     """Arrow table of chunk segments, sorted by attempt; without an object per chunk."""
     keys = np.frombuffer(segments.keys, np.int64).reshape(-1, 5)
     begin = np.cumsum(keys[:, 4]) - keys[:, 4]
@@ -277,5 +292,6 @@ def chunk_table(segments: Segments) -> pa.Table:
         "lag_ns": column("read_at", np.int64) - arrived, "read_index": column("read_index", np.int32),
         "chars": column("chars", np.int32), "exact": exact,
     }  # fmt: skip
+    cells |= dict(zip(ORIGIN, _origin_columns(origin, len(place)), strict=True))
     target = schema("chunks")
     return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)

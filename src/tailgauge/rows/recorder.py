@@ -24,7 +24,7 @@ from gevent import get_hub
 from tailgauge.rows.disk import advice
 from tailgauge.rows.parquet import Segments, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import RECORDED, AttemptRow, Chunks, HealthRow, RequestRow
+from tailgauge.rows.schema import RECORDED, AttemptRow, Chunks, HealthRow, Origin, RequestRow
 
 MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
 MAX_WAITING_ROWS = 200_000  # of the other tables: some 2 kB each
@@ -53,10 +53,12 @@ class Batch:
     def __len__(self) -> int:
         return sum(self.left.values())
 
-    def table(self, name: str) -> pa.Table:
+    def table(self, name: str, origin: Origin) -> pa.Table:
         """The rows of a table as they go into a part."""
         rows = self._rows[name]
-        return chunk_table(rows) if name == "chunks" else row_table(name, rows)
+        if name == "chunks":
+            return chunk_table(rows, origin)
+        return row_table(name, rows, origin)
 
     def written(self, name: str) -> None:
         """The rows of this table are in a part."""
@@ -75,6 +77,7 @@ class Recorder:
     ) -> None:
         self._folder = folder
         self._worker = worker
+        self.origin = Origin(worker)  # of all rows
         self._on_part = on_part
         self._compacts = compacts
         self._rows = _no_rows()
@@ -223,7 +226,7 @@ class Recorder:
     def _write_table(self, batch: Batch, name: str) -> None:
         path = self._folder.part(name, self._worker, self._numbers[name])
         try:
-            write_part(path, batch.table(name))
+            write_part(path, batch.table(name, self.origin))
         except Exception as error:  # noqa: BLE001 - any failure to write must end the run
             why = advice(error, self._folder.path)
             self._error = RecorderError(f"a part could not be written under {self._folder.path}: {why}")

@@ -336,21 +336,41 @@ class ServerLogRow:
 # fmt: on
 
 
+@dataclass(slots=True)
+class Origin:
+    """Where the rows of a part come from: the last columns of every table that workers record."""
+
+    worker: Annotated[Int32, "number of the worker that recorded the row"] = 0
+    wall_offset_ns: Annotated[
+        Int64 | None,
+        "add it to a time of the row for Unix time by the master's clock, as measured before the run; "
+        "null in a dry run",
+    ] = None
+
+
 TABLES: dict[str, type] = {
     "requests": RequestRow, "attempts": AttemptRow, "chunks": ChunkRow, "health": HealthRow, "target": ServerLogRow,
 }  # fmt: skip
 RECORDED = ("requests", "attempts", "chunks", "health")  # by workers
+ORIGIN = tuple(cell.name for cell in fields(Origin))
 
 
 @cache
 def columns(table: str) -> tuple[Column, ...]:
-    """Columns of a table in the order of its row class; read from its hints once."""
-    hints = get_type_hints(TABLES[table], include_extras=True)
+    """Columns of a table in the order of its row class, then those of `Origin`; read from the hints once."""
+    described = _described(TABLES[table])
+    if table in RECORDED:
+        described += _described(Origin)
+    return tuple(described)
+
+
+def _described(row_class: type) -> list[Column]:
+    hints = get_type_hints(row_class, include_extras=True)
     out = []
-    for cell in fields(TABLES[table]):
+    for cell in fields(row_class):
         *arrow_types, meaning = hints[cell.name].__metadata__
         nullable = not arrow_types  # Annotated[Int64 | None, ...]: the Arrow type is inside the union
         if nullable:
             arrow_types = get_args(get_args(hints[cell.name])[0])[0].__metadata__
         out.append(Column(cell.name, arrow_types[0], nullable, meaning))
-    return tuple(out)
+    return out

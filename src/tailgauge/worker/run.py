@@ -148,6 +148,8 @@ class Task:
         self.clock.measure()
         self._write_record()
         self._clock_now = self.clock.offset()
+        to_master_ns = self._clock_now["offset_ns"] or 0
+        self.recorder.origin.wall_offset_ns = to_master_ns + self._plan["wall_offset_ns"]
         facts = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
         self._send("ready", facts)
 

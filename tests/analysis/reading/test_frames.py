@@ -5,12 +5,14 @@ import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.errors import RunDataError
-from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge_analysis.reading.frames import answers, load
+from tailgauge.rows.schema import ORIGIN, SCHEMA_VERSION
+from tailgauge_analysis.reading.frames import answers, load, whole
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER, UNFINISHED
 
 
@@ -45,6 +47,34 @@ def test_row_30_an_offset_that_is_known_within_an_error_moves_rows_by_no_more(wr
     assert off.tolist() == [wrong_by[i % 3] for i in range(40)]
     assert set(rows["first_content_at_ns"] - rows["scheduled_at_ns"]) == {200_000_000}
     assert [w["error_ns"] for w in frames.run["workers"]] == [150_000] * 3
+
+
+@pytest.mark.parametrize("table", ["requests", "attempts", "chunks"])
+def test_a_folder_from_before_the_columns_of_origin_is_read(write, table):
+    folder = write(n=40, rate_per_s=10, offsets_ns=(0, 77))
+    for part in (folder / table).glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(list(ORIGIN)), part, compression="zstd")
+
+    rows = whole([folder], table)
+
+    assert set(rows["worker"]) == {0, 1}
+    assert rows["wall_offset_ns"].isna().all()
+    assert not load([folder]).problems
+
+
+def test_the_offset_to_unix_time_holds_on_the_clock_of_the_run(write):
+    folder = write(n=40, rate_per_s=10, offsets_ns=(0, 3_600_000_000_000))
+    unix_ns = []
+    for part in (folder / "requests").glob("*.parquet"):
+        rows = pq.read_table(part)
+        offsets = pa.array([1_764_400_000 * 10**9 + number for number in range(len(rows))], pa.int64())
+        rows = rows.set_column(rows.column_names.index("wall_offset_ns"), "wall_offset_ns", offsets)
+        unix_ns += pc.add(rows["scheduled_at_ns"], offsets).to_pylist()
+        pq.write_table(rows, part, compression="zstd")
+
+    rows = whole([folder], "requests")
+
+    assert sorted(rows["scheduled_at_ns"] + rows["wall_offset_ns"]) == sorted(unix_ns)
 
 
 def test_the_server_log_is_reduced_to_the_first_chunk(write):
