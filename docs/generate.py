@@ -30,6 +30,7 @@ Table.model_config["use_attribute_docstrings"] = True
 from tailgauge import vendors
 from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
+from tailgauge.cli.other_tools import rows as tool_flags
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerFile
 from tailgauge.live.prometheus import NAMES
@@ -94,6 +95,17 @@ def _contexts(command: click.Command, name: str, parent: click.Context | None) -
 def exit_codes() -> str:
     """The exit codes of a run."""
     return table(("code", "meaning"), [(str(int(code)), text) for code, text in MEANINGS.items()])
+
+
+def other_flags() -> str:
+    """The flags of other load generators, and ours."""
+    lines = []
+    for row in tool_flags():
+        names = ", ".join(f"`{name}`" for name in row.names)
+        answers = [row.answer or f"`{row.option}`" * bool(row.option) or f"no effect: {row.default}"]
+        answers += [f"`{value}`: {answer}" for value, answer in row.values.items()]
+        lines.append((names, ", ".join(row.tools), "; ".join(answers)))
+    return table(("flag", "tools", "here"), lines)
 
 
 # Scenarios
@@ -484,6 +496,7 @@ def _names(what: str, meanings: Mapping[str, str]) -> Callable[[], str]:
 PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
+    "other-flags": other_flags,
     "scenario-keys": scenario_keys,
     "packaged-scenarios": packaged_scenarios,
     "scenario-variants": scenario_variants,

@@ -1,9 +1,11 @@
 """`tailgauge docs`: every page is listed under its title, printed by its name, and refused by another."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
-from tailgauge.cli.packaged import docs
+from tailgauge.cli.docs import docs
 from tailgauge.errors import UsageError
 
 
@@ -19,9 +21,42 @@ def test_it_lists_every_page_by_name_and_title(checkout):
     assert all(len(line) <= 80 for line in listed[1:])
 
 
-def test_it_prints_a_page_and_refuses_a_name_that_there_is_not(checkout):
+def test_it_prints_a_page(checkout):
     page = (checkout / "docs" / "reference" / "prices.md").read_text(encoding="utf-8")
 
     assert CliRunner().invoke(docs, ["prices"]).output == page
-    with pytest.raises(UsageError, match="nothing: no such page"):
-        CliRunner().invoke(docs, ["nothing"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("terms", "page", "line"),
+    [
+        ("slo", "metrics", "Objectives"),
+        ("calibrat", "calibration", ""),
+        ("RETRY-AFTER", "vendors", "retry-after"),
+        ("cache marks", "traffic", "Cache marks"),
+        ("vus", "", "concurrency"),
+    ],
+)
+def test_another_word_lists_the_pages_that_have_it(terms, page, line):
+    done = CliRunner().invoke(docs, terms.split(), env={"COLUMNS": "80"})
+    listed = done.output.splitlines()
+
+    assert done.exit_code == 0
+    assert page in done.output
+    assert line in done.output
+    assert [text for text in listed if len(text) > 80] == []
+    assert listed[-1] == f"print one with: tailgauge docs {listed[0].split()[0]}"
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ("calibrte", "docs: nothing found for 'calibrte'; near words: calibrate"),
+        ("hedging calibrte", "near words: "),
+        ("qqqzzzqqq", "docs: nothing found for 'qqqzzzqqq'; `tailgauge docs` lists the pages"),
+        ("(qqqzzz", "docs: nothing found for '(qqqzzz'"),
+    ],
+)
+def test_words_without_a_page_are_answered_with_near_ones(terms, text):
+    with pytest.raises(UsageError, match=re.escape(text)):
+        CliRunner().invoke(docs, terms.split(), catch_exceptions=False)

@@ -27,8 +27,10 @@ from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.baseline import baseline as baseline_command
+from tailgauge.cli.docs import docs
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
-from tailgauge.cli.packaged import docs, scenario
+from tailgauge.cli.other_tools import CommandWithToolFlags
+from tailgauge.cli.packaged import scenario
 from tailgauge.cli.run import settings_of
 from tailgauge.cli.runs import runs
 from tailgauge.errors import Exit, UsageError
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from tailgauge.simulator.http.requests import ServerOptions
     from tailgauge_analysis.text.section import Report
 
+NO_SCENARIO = "name a scenario, as `tailgauge run quickstart`; see `tailgauge scenario list`"
 PLANNED = "Begin at this rate; fail if it is not VALID."
 CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
@@ -69,14 +72,32 @@ def loading() -> Iterator[None]:
         gc.enable()
 
 
-@click.group(cls=options.Commands, context_settings={"help_option_names": ["-h", "--help"]})
+FIRST_STEPS = """\
+tailgauge run quickstart        a first report, in 40 seconds; sends nothing
+                                beyond this machine
+tailgauge run quickstart --target http://127.0.0.1:8000 --protocol openai
+                                the same against your endpoint
+tailgauge scenario list         other traffic
+tailgauge docs                  the pages; `tailgauge docs WORD` searches them
+tailgauge -h                    all commands
+"""
+
+
+@click.group(
+    cls=options.Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, prog_name="tailgauge")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Load-test streaming LLM endpoints and verify the measurement."""
+    if context.invoked_subcommand is None:
+        click.echo(FIRST_STEPS, nl=False)
 
 
-@cli.command(epilog=options.RUN)
-@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, type=ScenarioName())
+@cli.command(cls=CommandWithToolFlags, epilog=options.RUN)
+@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, type=ScenarioName())
 @options.scenario_options(options.TRAFFIC)
 @click.option("--duration", type=Duration(), help="Scale the run to this length, as 60s or 5m.")
 @click.option("--requests", type=Whole(), help="Scale the run to about N requests.")
@@ -109,6 +130,8 @@ def run(
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
     workers; each has its own run folder and report.
     """
+    if not scenarios:
+        raise UsageError(NO_SCENARIO)
     if dry_run and ((workers or 1) > 1 or expect_workers):
         raise UsageError("--dry-run: a dry run has one worker: omit --workers and --expect-workers")
     if dry_run and web:
@@ -164,7 +187,7 @@ def _print_error(text: str) -> None:
     click.echo(renamed(text), err=True)
 
 
-@cli.command(epilog=options.CHECKUP)
+@cli.command(cls=CommandWithToolFlags, epilog=options.CHECKUP)
 @click.argument("scenario", type=options.ScenarioName(), default="checkup")
 @options.scenario_options(options.TRAFFIC[:3])
 @options.overrides()

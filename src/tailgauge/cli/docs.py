@@ -1,0 +1,162 @@
+"""`tailgauge docs`: the pages of the documentation that come with the package, listed, printed and searched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tailgauge.errors import UsageError
+from tailgauge.live import screen
+from tailgauge.sanitize import plain
+
+FOLDERS = {"tutorials": 1.0, "how-to": 1.0, "reference": 1.0, "explanation": 0.5}  # by weight in a search
+PAGES = 6  # shown of those that match
+LINES = 3  # shown of a page
+HEADING = 10.0  # times a line of text: what a match in a heading counts
+SHORT_PAGE = 50  # lines; of shorter pages every match counts alike
+NEAR_TERMS = 5
+# Words of other tools, and what the pages call the same.
+SYNONYMS = {
+    "slo": "objective",
+    "sla": "objective",
+    "goodput": "objective",
+    "qps": "rate",
+    "rps": "rate",
+    "vus": "concurrency",
+    "users": "concurrency",
+    "percentile": "quantile",
+    "threshold": "objective",
+}
+
+
+@click.command("docs")
+@click.argument("terms", nargs=-1, metavar="[PAGE | WORD...]")
+def docs(terms: tuple[str, ...]) -> None:
+    """List the documentation, print a PAGE or search.
+
+    Where there is no such page, the pages that have every WORD in one line are listed with these lines.
+    """
+    from tailgauge.scenario.packaged import packaged
+
+    root = packaged("docs")
+    pages = {path.stem: path for folder in FOLDERS for path in sorted((root / folder).glob("*.md"))}
+    if not terms:
+        click.echo(f"{root}\n" + "\n".join(_list(pages)))
+    elif len(terms) == 1 and terms[0] in pages:
+        click.echo(pages[terms[0]].read_text(encoding="utf-8"), nl=False)
+    else:
+        click.echo("\n".join(_search(terms, pages)))
+
+
+def _list(pages: Mapping[str, Path]) -> Iterator[str]:
+    """A line for each page, under the name of its folder: its name and its title."""
+    width = max(map(len, pages), default=0)
+    for folder in FOLDERS:
+        yield from ("", folder)
+        for name, path in pages.items():
+            if path.parent.name == folder:
+                title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+                yield f"  {name:<{width}}  {title}"
+
+
+@dataclass(frozen=True, slots=True)
+class PageMatch:
+    """The lines of a page that match, headings first. `weight`: how much of the page is about the words."""
+
+    name: str
+    title: str
+    lines: Sequence[str]
+    weight: float
+
+
+def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
+    """The pages that match, the best first; UsageError if none does."""
+    texts = {name: path.read_text(encoding="utf-8") for name, path in pages.items()}
+    for end in (r"(?!\w)", r"\w*"):  # whole words, else their beginnings
+        patterns = [_pattern(term, end) for term in terms]
+        matches = [match for name, path in pages.items() if (match := _match(path, texts[name], patterns))]
+        if matches:
+            break
+    else:
+        raise UsageError(_nothing_found(terms, texts))
+    matches.sort(key=lambda match: -match.weight)
+    for match in matches[:PAGES]:
+        yield f"{match.name}  {match.title}"
+        yield from (f"  {_excerpt(line, patterns[0])}" for line in match.lines[:LINES])
+        yield ""
+    others = [match.name for match in matches[PAGES:]]
+    if others:
+        yield click.wrap_text(f"also in {', '.join(others)}", screen.columns(), subsequent_indent="  ")
+    yield "print one with: tailgauge docs " + matches[0].name
+
+
+def _pattern(term: str, end: str) -> re.Pattern[str]:
+    """Find a word, or what the pages call the same."""
+    alternatives = [f"{re.escape(term)}{end}"]
+    if term.lower() in SYNONYMS:
+        alternatives.append(rf"{SYNONYMS[term.lower()]}\w*")
+    return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})", re.IGNORECASE)
+
+
+def _match(path: Path, text: str, patterns: Sequence[re.Pattern[str]]) -> PageMatch | None:
+    """What a page has of the words; None if no line has them all."""
+    headings: list[str] = []
+    prose: list[str] = []
+    code: list[str] = []
+    title, *lines = text.splitlines()
+    is_code = False
+    for line in lines:
+        is_fence = line.startswith("```")
+        is_code ^= is_fence
+        if is_fence or not all(pattern.search(line) for pattern in patterns):
+            continue
+        if is_code:
+            code.append(line)
+        elif line.startswith("#"):
+            headings.append(line)
+        else:
+            prose.append(line)
+    in_title = all(pattern.search(f"{path.stem} {title}") for pattern in patterns)
+    shown = [*headings, *prose, *code]
+    if not shown and not in_title:
+        return None
+    weight = (len(shown) + HEADING * (len(headings) + in_title)) / (len(lines) + SHORT_PAGE)
+    weight *= FOLDERS[path.parent.name]
+    return PageMatch(path.stem, title.removeprefix("# "), shown, weight)
+
+
+def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
+    """The part of a line around its first match, as wide as the terminal allows."""
+    width = screen.columns() - 2
+    text = plain(" ".join(line.strip("|#-* ").split()), 5000)
+    if len(text) <= width:
+        return text
+    found = pattern.search(text)
+    start = max(0, min(found.start() - width // 3 if found else 0, len(text) - width + 4))
+    if start:
+        start = text.find(" ", start) + 1
+    head = "... " if start else ""
+    left = width - len(head)
+    if len(text) - start <= left:
+        return head + text[start:]
+    body = text[start : start + left - 4]
+    return f"{head}{body.rpartition(' ')[0]} ..."
+
+
+def _nothing_found(terms: Sequence[str], texts: Mapping[str, str]) -> str:
+    """Name the words of the pages, and the pages, that are spelled nearly so."""
+    from difflib import get_close_matches
+
+    vocabulary = {word.lower() for text in texts.values() for word in re.findall(r"[A-Za-z_]{3,}", text)}
+    near: list[str] = []
+    for term in terms:
+        known = sorted(vocabulary | set(texts))
+        near += get_close_matches(term.lower(), known, NEAR_TERMS)
+    text = f"docs: nothing found for {plain(' '.join(terms), 60)!r}"
+    if near:
+        return f"{text}; near words: {', '.join(near)}"
+    return f"{text}; `tailgauge docs` lists the pages"

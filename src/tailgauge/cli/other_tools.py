@@ -1,0 +1,123 @@
+"""Flags of other load generators: `other_tools.toml`, and what a command makes of them.
+
+A flag that means the same as an option of ours is taken as that option. Any other flag of the table ends the command with
+one line that names ours. Values are never repeated: one of them may be a key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import click
+
+from tailgauge.errors import UsageError
+
+FILE = Path(__file__).parent / "other_tools.toml"
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFlag:
+    """A row of the table. Exactly one of `option`, `default` and `answer` has a text; see the head of the file."""
+
+    names: Sequence[str]
+    tools: Sequence[str]
+    option: str = ""
+    default: str = ""
+    answer: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def rows() -> tuple[ToolFlag, ...]:
+    """The rows in the order of the file."""
+    tables = tomllib.loads(FILE.read_text(encoding="utf-8"))["flag"]
+    return tuple(ToolFlag(**table) for table in tables)
+
+
+@cache
+def flags() -> dict[str, ToolFlag]:
+    """The rows by each of their names."""
+    return {name: row for row in rows() for name in row.names}
+
+
+class CommandWithToolFlags(click.Command):
+    """A command that understands the flags of the table."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Replace the flags of other tools, then parse as usual."""
+        translation = Translation(self, args)
+        if translation.notes:
+            text = f"tailgauge: here {', '.join(translation.notes)}"
+            click.echo(click.wrap_text(text, WIDTH, subsequent_indent="  "), err=True)
+        return super().parse_args(ctx, translation.arguments)
+
+
+class Translation:
+    """A command line in our options. `notes`: what was replaced. UsageError where a flag has an answer only."""
+
+    def __init__(self, command: click.Command, args: Sequence[str]) -> None:
+        self._command = command
+        self._flags: dict[
+            str, bool
+        ] = {}  # by the name of an option of the command: whether it takes no value
+        for param in command.params:
+            if isinstance(param, click.Option):
+                self._flags.update(dict.fromkeys(param.opts, param.is_flag))
+        self.arguments: list[str] = []
+        self.notes: list[str] = []
+        self._rest = list(args)
+        while self._rest:
+            self._translate(self._rest.pop(0))
+
+    def _translate(self, word: str) -> None:
+        if word == "--":
+            self.arguments += [word, *self._rest]
+            self._rest.clear()
+            return
+        name, value = _split(word)
+        if name in self._flags:
+            self._keep(word, takes_next=value is None and not self._flags[name])
+        elif word.startswith("-") and name in flags():
+            self._replace(name, value)
+        else:
+            self.arguments.append(word)
+
+    def _keep(self, word: str, *, takes_next: bool) -> None:
+        self.arguments.append(word)
+        if takes_next and self._rest:
+            self.arguments.append(self._rest.pop(0))
+
+    def _replace(self, name: str, value: str | None) -> None:
+        flag = flags()[name]
+        if flag.answer:
+            raise UsageError(f"{name}: {flag.answer}")
+        if flag.default:
+            self.notes.append(f"{name} has no effect ({flag.default})")
+            return
+        if flag.option not in self._flags:
+            text = f"that is {flag.option} of `tailgauge run`, which {self._command.name} does not take"
+            raise UsageError(f"{name}: {text}")
+        self.notes.append(f"{name} is {flag.option}")
+        self.arguments.append(flag.option)
+        if self._flags[flag.option]:
+            return
+        if value is None and self._rest:
+            value = self._rest.pop(0)
+        if value is None:
+            return
+        if value in flag.values:
+            raise UsageError(f"{name} {value}: {flag.values[value]}")
+        self.arguments.append(value)
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """The name of a flag, and the value that is written with it: `--name=value`, `-nvalue`."""
+    if word.startswith("--"):
+        name, separator, value = word.partition("=")
+        return name, value if separator else None
+    return word[:2], word[2:] or None
