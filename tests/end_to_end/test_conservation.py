@@ -143,7 +143,10 @@ def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
     assert counts["dispatched"] > 0
     assert counts["censored"] == 0, "one Ctrl-C waits for the open requests"
     assert done.run.facts["state"] == "interrupted"
-    assert "interrupted" in (done.report / "report.md").read_text().lower()
+    assert done.stdout.startswith("INTERRUPTED  after ")
+    assert f"{counts['dispatched']} requests" in " ".join(done.stdout.split())
+    assert f"recorded in runs/{done.run.path.name}" in " ".join(done.stdout.split())
+    assert "INTERRUPTED" in (done.report / "report.md").read_text()
     assert "Traceback" not in done.stderr
 
 

@@ -37,3 +37,11 @@ def test_a_lost_worker_that_lives_is_ended_although_locust_no_longer_knows_it(se
 
     assert seen["last_run"] == [[["quit", "w1"]], ["w0"], all_quit]
     assert seen["run_before_another"] == [[["stop", "w1"]], ["w0"], all_quit]
+
+
+def test_ctrl_c_interrupts_a_run_but_ends_one_of_tasks_that_nothing_else_ends(seen):
+    """A schedule without -t and with it, tasks with -t and without it: after Ctrl-C, then at the end of -t or by Stop."""
+    after_ctrl_c = [["interrupted"], ["interrupted"], ["interrupted"], ["running"]]
+    by_locust = [["cut_short"], ["cut_short"], ["running"], ["running"]]
+
+    assert seen["ends"] == after_ctrl_c + by_locust

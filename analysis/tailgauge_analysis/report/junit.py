@@ -1,59 +1,128 @@
 """junit.xml: the measurement and the objectives of a run, or the cases of an answer, for a build server.
 
-A failed objective is a failure; an inconclusive one, and COMPLETED, is skipped, with the reason; INVALID is an error. The exit code is
-stricter: 5 and 3 for these.
+A failed objective is a failure; an inconclusive one, and COMPLETED, is skipped, with the reason; INVALID and INTERRUPTED are
+errors. The exit code is stricter: 5 and 3 for these. Each message appears once.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import plain
-from tailgauge_analysis.text.section import COMPLETED, FAIL, INCONCLUSIVE, NO_ANSWER, PASS, Report
+from tailgauge_analysis.text.section import (
+    COMPLETED,
+    FAIL,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    NO_ANSWER,
+    PASS,
+    ObjectiveLine,
+    Report,
+    Result,
+)
 
-SKIPPED = frozenset({INCONCLUSIVE, COMPLETED})
+TAGS = {
+    INVALID: "error",
+    INTERRUPTED: "error",
+    FAIL: "failure",
+    NO_ANSWER: "failure",
+    INCONCLUSIVE: "skipped",
+    COMPLETED: "skipped",
+}
+NOT_JUDGED = frozenset({NO_ANSWER, INTERRUPTED})  # outcomes that no objective decides
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test case: its message in a sentence, and lines that the message does not say."""
+
+    name: str
+    outcome: str
+    message: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def tag(self) -> str:
+        """Return the element of its outcome; empty where it passed."""
+        return TAGS.get(self.outcome, "")
+
+
 def junit(report: Report) -> str:
-    """The measurement, and each objective; where nothing was answered, that."""
-    result = report.result
-    measurement = report.measurement
-    reasons = "\n".join(" ".join(one) for one in measurement.reasons)
-    cases = [("measurement", measurement.verdict, reasons or measurement.sentence)]
-    details = "\n".join([result.sentence, *result.details, *result.problems, result.advice])
-    if result.outcome == NO_ANSWER or not result.objectives:
-        cases.append(("result", FAIL if result.outcome == NO_ANSWER else result.outcome, details))
-    for one in result.objectives:
-        text = f"{one.measured}: {one.why}".strip(": ")
-        is_stated = result.states(one) and result.outcome not in {PASS, NO_ANSWER}
-        cases.append((one.name, one.outcome, f"{details}\n{one.why}" if is_stated else text))
-    facts = {"run_id": report.run_id, "result": result.outcome, "measurement": measurement.verdict}
+    """The measurement, and each objective; where no objective decides, the result."""
+    cases = [_measurement(report), *_result(report.result)]
+    tags = [case.tag for case in cases]
+    facts = {
+        "run_id": report.run_id,
+        "result": report.result.outcome,
+        "measurement": report.measurement.verdict,
+    }
     host = report.data.get("environment", {}).get("master", {}).get("host")
-    outcomes = [outcome.upper() for _, outcome, _ in cases]
-    root = Element("testsuite", {
-        "name": _clean(f"tailgauge: {report.title}"), "tests": str(len(cases)), "failures": str(outcomes.count(FAIL)),
-        "errors": str(outcomes.count(INVALID)), "skipped": str(sum(outcome in SKIPPED for outcome in outcomes)),
-        "timestamp": _clean(report.started_at), "hostname": _clean(host),
-    })  # fmt: skip
+    suite = {
+        "name": _clean(f"tailgauge: {report.title}"),
+        "tests": str(len(cases)),
+        "failures": str(tags.count("failure")),
+        "errors": str(tags.count("error")),
+        "skipped": str(tags.count("skipped")),
+        "timestamp": _clean(report.started_at),
+        "hostname": _clean(host),
+    }
+    root = Element("testsuite", suite)
     properties = SubElement(root, "properties")
     for name, fact in facts.items():
         SubElement(properties, "property", {"name": name, "value": _clean(fact)})
-    for (name, _, text), outcome in zip(cases, outcomes, strict=True):
-        case = SubElement(root, "testcase", {"classname": _clean(report.title), "name": _clean(name)})
-        lines = "\n".join(map(_clean, text.split("\n")))
-        if outcome == INVALID:
-            SubElement(case, "error", {"type": INVALID, "message": "Do not use these numbers."}).text = lines
-        elif outcome == FAIL:
-            SubElement(case, "failure", {"type": FAIL, "message": _clean(text)})
-        elif outcome in SKIPPED:
-            SubElement(case, "skipped", {"message": _clean(text)})
-        elif lines:
-            SubElement(case, "system-out").text = lines
+    for case in cases:
+        element = SubElement(root, "testcase", {"classname": _clean(report.title), "name": _clean(case.name)})
+        _add_outcome(element, case)
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
+
+
+def _measurement(report: Report) -> Case:
+    measurement = report.measurement
+    reasons = tuple(" ".join(reason).strip() for reason in measurement.reasons)
+    if measurement.verdict == INVALID:
+        return Case("measurement", INVALID, "Do not use these numbers.", reasons or (measurement.sentence,))
+    return Case("measurement", measurement.verdict, "", reasons or (measurement.sentence,))
+
+
+def _result(result: Result) -> Iterator[Case]:
+    """The objectives; the decisive one has the sentence of the result, and what stands below it."""
+    more = tuple(filter(None, (*result.details, *result.problems, result.advice)))
+    decisive = None
+    if result.outcome in NOT_JUDGED or not result.objectives:
+        yield Case("result", result.outcome, result.sentence, more)
+    elif result.outcome != PASS:
+        decisive = next(filter(result.states, result.objectives), None)
+    for line in result.objectives:
+        if line is not decisive:
+            yield _objective(line)
+            continue
+        has_reason = line.why in (*more, "") or line.why in result.sentence
+        yield Case(line.name, line.outcome, result.sentence, more if has_reason else (line.why, *more))
+
+
+def _objective(line: ObjectiveLine) -> Case:
+    message = f"{line.measured}: {line.why}".strip(": ")
+    return Case(line.name, line.outcome, message)
+
+
+def _add_outcome(element: Element, case: Case) -> None:
+    """Add the message as an attribute and the rest as text; a case that passed has its output."""
+    lines = [_clean(line) for line in case.lines]
+    if case.tag:
+        kind = {} if case.tag == "skipped" else {"type": case.outcome}
+        child = SubElement(element, case.tag, {**kind, "message": _clean(case.message)})
+        child.text = "\n".join(lines) or None
+        return
+    texts = [_clean(case.message), *lines]
+    output = "\n".join(filter(None, texts))
+    if output:
+        SubElement(element, "system-out").text = output
 
 
 def _clean(value: object) -> str:

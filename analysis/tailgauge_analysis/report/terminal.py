@@ -16,7 +16,7 @@ from click import style, unstyle
 from tailgauge.sanitize import harmless
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import plural, text_table
-from tailgauge_analysis.text.section import FAIL, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
+from tailgauge_analysis.text.section import FAIL, INTERRUPTED, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
 
 LABEL = 10  # columns
 COMMAND = "tailgauge run "  # begins a command
@@ -53,7 +53,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     for label, text in report.summary:
         yield from _labelled("" if label == before else label, text, width)
         before = label
-    if not report.summary:
+    if not report.summary and result.outcome != INTERRUPTED:
         yield from _evidence(report, width)
     verdict = measurement.verdict
     why = measurement.sentence

@@ -1,6 +1,6 @@
 """The user's answer: did the target do what was asked of it? And in one line, whether the measurement can be used.
 
-The rules of RULES are asked in their order. NO ANSWER where no request was answered; FAIL where an objective failed, the
+The rules of RULES are asked in their order. INTERRUPTED where the user ended the run, NO ANSWER where no request was answered; FAIL where an objective failed, the
 default one on complete answers among them, or the target does not sustain the rate; INCONCLUSIVE where most answers of a
 short run came after the load ended, or an objective is; COMPLETED without an objective where too few requests completed to
 show the default one; else PASS. An INVALID measurement does not change the result, only the exit code.
@@ -40,11 +40,13 @@ from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import HIDDEN_TOKENS, TOO_FEW
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
+from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import (
     COMPLETED,
     FAIL,
     INCONCLUSIVE,
+    INTERRUPTED,
     NO_ANSWER,
     PASS,
     ObjectiveLine,
@@ -62,7 +64,8 @@ OF_ANSWERS = frozenset(
 ERROR_RATE = "error_rate"
 REJECTIONS = {"429_rate": LIMIT, "529_rate": OVERLOAD}  # kinds of failure
 LONGER = ": run longer"  # at the end of why an objective is inconclusive
-STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
+INTERRUPTED_STATE = "interrupted"
+STATES = {INTERRUPTED_STATE: Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
 ARRIVAL = {
@@ -91,6 +94,35 @@ def _unusable(run: Run, lines: Lines) -> Result | None:
     return Result(
         NO_ANSWER, f"the target could not be used: {_refusal(run)}", lines, advice=of_preflight(run)
     )
+
+
+def _interrupted(run: Run, lines: Lines) -> Result | None:
+    """The user ended the run: what was recorded until then, without advice to run longer."""
+    if run.record["state"] != INTERRUPTED_STATE or run.record["rebuilt"]:
+        return None
+    requests = run.frames.requests
+    recorded = int((requests["stage"] != schema.PREFLIGHT).sum())
+    text = f"{_interrupted_when(run)}; {plural(recorded, 'request')} recorded in runs/{run.record['run_id']}"
+    decided = tuple(line for line in lines if line.value and line.outcome in {PASS, FAIL})
+    return Result(INTERRUPTED, text, decided, tuple(_causes(run)))
+
+
+def _interrupted_when(run: Run) -> str:
+    """`after 2 s, before the steady stage`, `after 12 of 60 s`, `after the load of 60 s, before all requests had ended`."""
+    record = run.record
+    start_ns = record["start_at_ns"]
+    end_ns = record["admission_end_at_ns"] or record["ended_at_ns"]
+    if start_ns is None or end_ns is None:
+        return "during the run"
+    passed_s = max(0.0, (end_ns - start_ns) / 1e9)
+    planned_s = number(table(record["scenario"], "stages").get("duration_s"))
+    if not len(run.steady.requests):
+        return f"after {figures(passed_s)} s, before the steady stage"
+    if planned_s is None or run.record["scenario"]["arrival"].get("process") == "tasks":
+        return f"after {figures(passed_s)} s"
+    if passed_s >= planned_s:
+        return f"after the load of {figures(planned_s)} s, before all requests had ended"
+    return f"after {figures(passed_s)} of {figures(planned_s)} s"
 
 
 def _nothing_judged(_run: Run, lines: Lines) -> Result | None:
@@ -173,6 +205,7 @@ def _passed(run: Run, lines: Lines) -> Result:
 # The first that has an answer is the result.
 RULES: tuple[Rule, ...] = (
     _unusable,
+    _interrupted,
     _nothing_judged,
     _no_answer,
     _failed,
@@ -372,7 +405,8 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
     if latency := " | ".join(_latencies(run)):
         pooled = f" ({load_steps.POOLED})" if run.result(load_steps.compute) else ""
         yield "latency", latency + pooled
-    if found := "; ".join(_violations(run)):
+    found = "; ".join(_violations(run))
+    if found and run.record["state"] != INTERRUPTED_STATE:
         yield "finds", f"smallest violation that fails 4 of 5 such runs: {found}"
     known = [f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision]
     yield from (("precision", text) for text in (*known, looked(run.record)) if text)

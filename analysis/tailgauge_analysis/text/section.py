@@ -19,14 +19,16 @@ PASS = "PASS"  # noqa: S105 - an outcome
 FAIL = "FAIL"
 INCONCLUSIVE = "INCONCLUSIVE"
 NO_ANSWER = "NO ANSWER"
+INTERRUPTED = "INTERRUPTED"  # by Ctrl-C or SIGTERM
 COMPLETED = "COMPLETED"  # without an objective: requests completed, too few of them to show a share
-SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?", COMPLETED: "·"}
+SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?", INTERRUPTED: "–", COMPLETED: "·"}
 TONES = {
     PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
-    COMPLETED: "idle",
+    INTERRUPTED: "warn", COMPLETED: "idle",
 }  # fmt: skip
 EXITS = {
     PASS: Exit.OK, COMPLETED: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET,
+    INTERRUPTED: Exit.INTERRUPTED,
 }  # fmt: skip
 
 
@@ -184,6 +186,7 @@ class Report:
 
     @property
     def state(self) -> str:
-        """What comes first: NO ANSWER, else an INVALID measurement, else the outcome."""
-        is_invalid = self.measurement.verdict == INVALID and self.result.outcome != NO_ANSWER
+        """What comes first: NO ANSWER or INTERRUPTED, else an INVALID measurement, else the outcome."""
+        is_judged = self.result.outcome not in {NO_ANSWER, INTERRUPTED}
+        is_invalid = is_judged and self.measurement.verdict == INVALID
         return INVALID if is_invalid else self.result.outcome

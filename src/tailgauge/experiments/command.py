@@ -9,7 +9,8 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from tailgauge.clock import utc_now
 from tailgauge.command_line import STEP_FOLDER
 from tailgauge.dry_run.command import refusal
-from tailgauge.errors import UsageError
+from tailgauge.errors import InterruptedRunError, UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
 from tailgauge.experiments.course import Base
@@ -26,10 +27,8 @@ from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
-from tailgauge_analysis import (
-    Result,
-    plural,
-)
+from tailgauge_analysis import INTERRUPTED as INTERRUPTED_OUTCOME
+from tailgauge_analysis import Result, plural
 
 if TYPE_CHECKING:  # its libraries take a second to load
     from tailgauge_analysis import FinishedReport
@@ -47,7 +46,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     began = time.monotonic()
     planned: list[str] = []
     expected = ""
-    with tempfile.TemporaryDirectory(prefix=STEP_FOLDER) as name:
+    with tempfile.TemporaryDirectory(prefix=STEP_FOLDER) as name, _named_interrupt():
         folder = Path(name)
         if dry_run:
             done = conduct(planner, base, DryRunner(base.out), folder, progress)
@@ -90,13 +89,24 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     return write_report(report(file), base.out, screen.columns(), colours=colours, more=done.answer.files)
 
 
+@contextmanager
+def _named_interrupt() -> Iterator[None]:
+    """Name Ctrl-C that leaves nothing to answer with."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        text = "interrupted before the first run had ended: the experiment has no answer"
+        raise InterruptedRunError(text) from error
+
+
 def _result(done: Conducted) -> Result:
-    """The answer, or what is left of it after Ctrl-C."""
+    """The answer; after Ctrl-C that of the completed runs."""
+    result = done.answer.result
     if not done.interrupted:
-        return done.answer.result
-    details = [text for text in done.answer.result.details if not text.startswith(INTERRUPTED)]
-    text = f"interrupted after {plural(done.ledger.runs, 'run')}: the answer is based on these"
-    return replace(done.answer.result, details=(text, *details))
+        return result
+    details = tuple(text for text in result.details if not text.startswith(INTERRUPTED))
+    text = f"after {plural(done.ledger.runs, 'run')}, which show: {result.outcome}, {result.sentence}"
+    return replace(result, outcome=INTERRUPTED_OUTCOME, sentence=text, details=details, advice="")
 
 
 def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:

@@ -7,6 +7,7 @@ begins a run with a new folder; test_stopping waits for the drain before Locust 
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,6 +68,8 @@ class Master:
         self.refused: dict[str, str] = {}  # node and reason
         self.is_alive: Callable[[str], bool] = self.is_known
         self.run: Run | None = None
+        self.is_interrupted = False  # by Ctrl-C or SIGTERM, of which Locust tells nobody
+        self._has_run_time = bool(getattr(environment.parsed_options, "run_time", None))
         link.subscribe("ping", self._on_ping)
         link.subscribe("hello", self._on_hello)
         link.subscribe("pulse", self._on_pulse)
@@ -156,7 +159,11 @@ class Master:
             run.notes.extend(dropped_messages())
             run.look_for_workers()
             ends_here = run.scenario.arrival.process == TASKS  # and nowhere else
-            run.cut_short(run.state if ends_here else CUT_SHORT)
+            gevent.sleep(0)  # the handlers of one signal follow each other
+            if self.is_interrupted and (self._has_run_time or not ends_here):
+                run.interrupt()
+            else:
+                run.cut_short(run.state if ends_here else CUT_SHORT)
             run.finish()
             self._forget(run)
             if first:
@@ -260,6 +267,7 @@ def _init(environment: Any, **_: Any) -> None:
     _announce(environment, settings)
     master = Master(environment, settings, seal, stays=page is not None)
     master.on_end = lambda run: _conclude(environment, run)
+    _notice_interrupts(master)
     asked = _asked(environment)
 
     def before_start() -> Settings | None:
@@ -280,6 +288,21 @@ def _init(environment: Any, **_: Any) -> None:
         web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
     # Locust's `-t` starts at the time that the event loop read last, which is from before the imports.
     gevent.get_hub().loop.update_now()
+
+
+def _notice_interrupts(master: Master) -> None:
+    """Let the master know of Ctrl-C and SIGTERM; Locust handles them as before."""
+    handler = signal.getsignal(signal.SIGINT)
+
+    def notice(number: int = 0, frame: Any = None) -> None:
+        master.is_interrupted = True
+        if number and callable(handler):
+            handler(number, frame)
+
+    hub = gevent.get_hub()
+    hub.NOT_ERROR = (*hub.NOT_ERROR, KeyboardInterrupt)  # its traceback is not printed
+    signal.signal(signal.SIGINT, notice)
+    gevent.signal_handler(signal.SIGTERM, notice)
 
 
 def _asked(environment: Any) -> tuple[Any, ...]:

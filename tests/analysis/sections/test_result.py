@@ -10,7 +10,14 @@ from run_folders.dry_runs import dry_run_folder, dry_run_of
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.text.section import COMPLETED, FAIL, INCONCLUSIVE, NO_ANSWER, PASS
+from tailgauge_analysis.text.section import (
+    COMPLETED,
+    FAIL,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    NO_ANSWER,
+    PASS,
+)
 
 OVERLOAD = {
     "arrival.rate_per_s": 2.0, "stages.duration_s": 15.0, "limits.drain_s": 5.0, "traffic.assistant.output_tokens": 160,
@@ -57,7 +64,7 @@ def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_pa
 
     assert (report.exit_code, is_red(report)) == (Exit.FAILED, True)
     assert first_line(report) == "FAIL (dry run)  only 70.5% of 129 requests completed"
-    assert "not completed: 38 rejected (429)" in failures(report)["complete"]
+    assert "not completed: 38 rejected (429)" in report.junit.read_text(encoding="utf-8")
 
 
 def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
@@ -184,7 +191,7 @@ def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
         ("guarded", Exit.OK, PASS),
         ("stopped", Exit.FAILED, FAIL),
         ("cut_short", Exit.OK, PASS),
-        ("interrupted", Exit.INTERRUPTED, PASS),
+        ("interrupted", Exit.INTERRUPTED, INTERRUPTED),
         ("unusable", Exit.TARGET, NO_ANSWER),
         ("error", Exit.INTERNAL, PASS),
         ("failed", Exit.INVALID, PASS),
@@ -194,6 +201,37 @@ def test_the_report_of_a_folder_ends_with_the_code_of_its_run(made, state, code,
     report = made(n=500, state=state)
 
     assert (report.exit_code, report.report.result.outcome) == (code, outcome)
+
+
+@pytest.mark.parametrize(
+    ("n", "warmup_s", "when", "objectives"),
+    [
+        (40, 5.0, r"after [\d.]+ s, before the steady stage", set()),
+        (400, 1.0, r"after [\d.]+ of 60 s", {"ttft_sched p50"}),
+        (3100, 1.0, "after the load of 60 s, before all requests had ended", {"ttft_sched p50"}),
+    ],
+)
+def test_an_interrupted_run_says_when_and_how_much_it_has(made, n, warmup_s, when, objectives):
+    slo = {
+        "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300.0},
+        "never": {"metric": "turnaround", "quantile": 0.9, "max_ms": 10.0},
+    }
+    report = made(
+        n=n, warmup_s=warmup_s, slo=slo, state="interrupted", scenario={"stages": {"duration_s": 60.0}}
+    )
+    result = report.report.result
+    suite = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
+    case = next(case for case in suite.iter("testcase") if case.get("name") == "result")
+
+    assert (report.exit_code, report.data["result"]["outcome"]) == (Exit.INTERRUPTED, "INTERRUPTED")
+    assert re.fullmatch(f"{when}; {n:,} requests recorded in runs/{report.report.run_id}", result.sentence)
+    assert {line.name for line in result.objectives} == objectives
+    assert report.summary.startswith("INTERRUPTED  after ")
+    assert "next  " not in report.summary
+    assert "run longer" not in report.summary
+    assert "INTERRUPTED</span> after" in report.html.read_text(encoding="utf-8")
+    assert report.markdown.read_text(encoding="utf-8").count("**INTERRUPTED**") == 1
+    assert (case[0].tag, case[0].get("type")) == ("error", "INTERRUPTED")
 
 
 def test_an_invalid_run_keeps_its_result_in_brackets(made):

@@ -16,11 +16,13 @@ from tailgauge.rows.schema import SCHEMA_VERSION
 SEAL, NAME = Seal("0123456789abcdef"), "w0\n\x1b[2J\tx"
 
 
-def master_of(runner: Any, *, stays: bool) -> Master:
+def master_of(runner: Any, *, stays: bool, run_time: int | None = None) -> Master:
     runner.register_message = {}.__setitem__
     event = SimpleNamespace(add_listener=lambda _: None)
     environment: Any = SimpleNamespace(
-        runner=runner, events=SimpleNamespace(test_start=event, test_stopping=event)
+        runner=runner,
+        events=SimpleNamespace(test_start=event, test_stopping=event),
+        parsed_options=SimpleNamespace(run_time=run_time),
     )
     return Master(environment, None, SEAL, stays=stays)  # type: ignore[arg-type]
 
@@ -56,6 +58,38 @@ def forgotten(*, stays: bool) -> list[Any]:
     sent.clear()
     master.release()
     return [at_the_end, list(runner.clients), sent]
+
+
+def ended(process: str, *, run_time: int | None, interrupted: bool) -> list[str]:
+    """How a run ends that Locust stops, after Ctrl-C or without it."""
+    calls: list[str] = []
+    run = SimpleNamespace(
+        over=SimpleNamespace(is_set=lambda: False),
+        finishing=False,
+        notes=[],
+        state="running",
+        scenario=SimpleNamespace(arrival=SimpleNamespace(process=process)),
+        workers=[],
+        look_for_workers=lambda: None,
+        cut_short=calls.append,
+        interrupt=lambda: calls.append("interrupted"),
+        finish=lambda: None,
+    )
+    master = master_of(SimpleNamespace(), stays=False, run_time=run_time)
+    master.run = run  # type: ignore[assignment]
+    master.is_interrupted = interrupted
+    master._on_test_stopping()
+    return calls
+
+
+@case
+def ends() -> list[list[str]]:
+    kinds = [("poisson", None), ("poisson", 60), ("tasks", 60), ("tasks", None)]
+    return [
+        ended(process, run_time=run_time, interrupted=interrupted)
+        for interrupted in (True, False)
+        for process, run_time in kinds
+    ]
 
 
 @case
