@@ -120,6 +120,12 @@ def test_concurrency_replaces_the_arrivals_by_users_who_do_not_pause(tmp_path: P
     assert arrival.rate_per_s is None
 
 
+def test_concurrency_beside_a_rate_is_a_queue_and_the_rate_stays(tmp_path: Path) -> None:
+    arrival = settings(tmp_path, "streaming", rate=3.0, concurrency=2).scenario.arrival
+
+    assert (arrival.process, arrival.rate_per_s, arrival.max_concurrency) == ("poisson", 3.0, 2)
+
+
 def test_an_override_goes_over_the_options(tmp_path: Path) -> None:
     thinking = settings(
         tmp_path, "streaming", "arrival.closed.think_s=2", concurrency=3
@@ -131,7 +137,6 @@ def test_an_override_goes_over_the_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scenario", "given", "message"),
     [
-        ("streaming", {"rate": 3.0, "concurrency": 2}, "--rate and --concurrency: choose one"),
         ("closed", {"rate": 3.0}, "--rate: a closed loop has no rate: set closed.users and closed.think_s"),
         ("sessions", {"concurrency": 2}, "traffic.chat.session: a closed loop has no sessions"),
         ("trace", {"input_tokens": 9}, "--input-tokens: sizes come from the trace: add --set arrival.trace.sizes=false"),

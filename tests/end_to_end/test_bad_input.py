@@ -42,15 +42,11 @@ WRONG_USAGE = {
     "a duration in days": (["streaming", "--duration", "3d"], "for example 60s or 5m, got '3d'"),
     "two lengths": (
         ["streaming", "--duration", "9s", "--requests", "5"],
-        "--duration and --requests: choose one",
+        "at a rate each decides the other: choose one",
     ),
-    "requests of a closed loop": (
-        ["closed", "--requests", "5"],
-        "--requests: in a closed loop the target decides",
-    ),
-    "a rate and users": (
-        ["streaming", "--rate", "2", "--concurrency", "5"],
-        "--rate and --concurrency: choose one",
+    "more at once than a worker may have": (
+        ["streaming", "--concurrency", "2000", "--requests", "5000"],
+        "expected at most 1,000, got 2,000: limits.in_flight_per_worker is 1,000: raise it, or add workers",
     ),
     "an odd --set": (["streaming", "--set", "arrival"], "expected table.key=value"),
     "an odd URL": (["streaming", "--target", "ftp://x"], "http(s)://HOST"),

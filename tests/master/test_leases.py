@@ -48,6 +48,22 @@ class Rig:
         return sorted(i for given in self.given.values() for i in given)
 
 
+@pytest.mark.parametrize(("workers", "users"), [(1, 8), (2, 8), (3, 2), (4, 1)])
+def test_a_number_of_requests_is_leased_at_once_and_only_to_workers_with_a_user(workers, users):
+    rig = Rig(workers)
+    ones = np.ones(50, dtype=np.int64)
+    starts_ns = np.zeros(users, dtype=np.int64)
+    plan = Schedule(ones * 0, ones * 0, ones, ones, ("chat",), ones, starts_ns)
+    rig.handout = Leases(plan, 10**18, rig.workers, rig.give)
+    rig.handout.up_to(7 * S)  # the master was late
+    rig.handout.up_to(30 * S)
+
+    assert rig.all() == list(range(50))
+    assert len(rig.given) == min(workers, users)
+    assert all(min(given) < users for given in rig.given.values())
+    assert sum(worker.leased for worker in rig.workers) == 50
+
+
 def test_every_arrival_is_handed_out_once_and_at_least_a_slice_ahead():
     rig = Rig(3)
     for passed in range(60):

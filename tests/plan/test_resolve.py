@@ -145,10 +145,62 @@ def test_more_requests_than_a_trace_has_are_refused(tmp_path: Path) -> None:
     assert str(raised.value) == "--requests 1,000: the trace has no more than 297"
 
 
-def test_a_closed_loop_refuses_a_number_of_requests(tmp_path: Path) -> None:
-    assert refusal(tmp_path, "[arrival]\nprocess = 'closed'\n", requests=5) == (
-        "--requests: in a closed loop the target decides their number: use --duration"
+CLOSED = "[arrival]\nprocess = 'closed'\n"
+
+
+def test_a_closed_loop_sends_a_number_of_requests_without_a_length(tmp_path: Path) -> None:
+    made = settled(tmp_path, f"{CLOSED}[stages]\nduration_s = 20\nwarmup_s = 3\n", requests=5)
+    stages = made.scenario.stages
+
+    assert made.scenario.arrival.closed.requests == made.schedule.requests == made.estimate.requests == 5
+    assert (stages.is_endless, stages.warmup) == (True, 0.0)
+
+
+def test_a_length_beside_a_number_is_its_longest_and_a_chosen_warm_up_stays(tmp_path: Path) -> None:
+    made = settled(tmp_path, CLOSED, "stages.warmup_s=2", requests=50, duration_s=9.0)
+
+    assert made.scenario.arrival.closed.requests == 50
+    assert made.scenario.stages.model_dump() == {"duration_s": 9.0, "warmup_s": 2.0, "cooldown_s": 0.0}
+
+
+@pytest.mark.parametrize("stages", ["", "[stages]\nduration_s = 40\n", "[stages]\nwarmup_s = 1.5\n"])
+def test_a_number_in_the_file_is_the_same(tmp_path: Path, stages: str) -> None:
+    made = settled(tmp_path, f"{CLOSED}closed = {{requests = 12}}\n{stages}").scenario.stages
+
+    assert made.duration_s == (40 if "40" in stages else 30 * 86400)
+    assert made.warmup == (1.5 if "1.5" in stages else 0)
+    assert (
+        settled(tmp_path, f"{CLOSED}closed = {{requests = 12}}\n", duration_s=7.0).scenario.stages.duration_s
+        == 7
     )
+
+
+def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path: Path) -> None:
+    assert "choose one" in refusal(tmp_path, "", requests=5, duration_s=9.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "workers", "message"),
+    [
+        ("[arrival]\nmax_concurrency = 2\n", 3, "arrival.max_concurrency: expected at least 3, a slot for each"),
+        (f"{CLOSED}closed = {{users = 30, requests = 90}}\n[limits]\nin_flight_per_worker = 10\n", 2,
+         "arrival.closed.users: expected at most 20, got 30: limits.in_flight_per_worker is 10"),
+        (f"{CLOSED}max_concurrency = 2\n", 1, "arrival.max_concurrency: does not apply with process = 'closed'"),
+        ("[arrival]\nclosed = {requests = 5}\n", 1, "arrival.closed: does not apply with process = 'poisson'"),
+        (f"{CLOSED}closed = {{requests = 0}}\n", 1, "arrival.closed.requests: expected a number >= 1, got 0"),
+    ],
+)  # fmt: skip
+def test_slots_that_cannot_be_are_refused(tmp_path: Path, text: str, workers: int, message: str) -> None:
+    assert message in refusal(tmp_path, text, workers=workers)
+
+
+def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path: Path) -> None:
+    made = settled(tmp_path, f"{CLOSED}[slo]\nchat = 'ttft p95 < 800 ms'\n", requests=100)
+
+    assert made.objectives[:2] == [
+        "objective: ttft p95 < 800 ms: needs 400 requests, this plan has 100",
+        "  send 400 requests, or use p50; 59 are enough if none misses the bound",
+    ]
 
 
 # --- files ------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ DEFAULTS = {
             "file": None, "format": "auto", "time_unit": None, "speed_up": 1.0, "keep_share": 1.0, "sizes": True,
             "blocks": True, "block_tokens": None,
         },
-        "closed": {"users": 10, "think_s": 1.0, "think_sigma": 0.0},
+        "closed": {"users": 10, "think_s": 1.0, "think_sigma": 0.0, "requests": None}, "max_concurrency": None,
     },
     "stages": {"duration_s": 30.0, "warmup_s": None, "cooldown_s": 0.0},
     "traffic": {

@@ -166,6 +166,12 @@ def waiting_for_slots(frames: Frames) -> list[str]:
     return [name for name, of in traffic if table(of, text(of.get("pattern"))).get("at_once_per_worker")]
 
 
+def is_counted(frames: Frames) -> bool:
+    """Whether a closed loop sent a number of requests and ended with the last of them."""
+    arrival = table(frames.run["scenario"], "arrival")
+    return arrival.get("process") == "closed" and bool(number(table(arrival, "closed").get("requests")))
+
+
 def end_ns(frames: Frames) -> float:
     """When the drain ended, on the run clock; without that word, the last time that any row knows."""
     run = frames.run
@@ -188,4 +194,7 @@ def window(frames: Frames) -> tuple[float, float]:
     if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
         end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
     end = min(end, run["precision"]["until_s"] or end)
+    if is_counted(frames):
+        last_ns = frames.requests["ended_at_ns"].max()
+        end = min(end, (float(last_ns) + 1) / 1e9) if pd.notna(last_ns) else end
     return min(60.0, duration / 10) if warmup is None else warmup, end

@@ -100,7 +100,7 @@ def cli(context: click.Context) -> None:
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, type=ScenarioName())
 @options.scenario_options(options.TRAFFIC)
 @click.option("--duration", type=Duration(), help="Scale the run to this length, as 60s or 5m.")
-@click.option("--requests", type=Whole(), help="Scale the run to about N requests.")
+@click.option("--requests", type=Whole(), help="Send about N requests; exactly N with --concurrency.")
 @options.overrides()
 @click.option("--workers", type=Whole(0, 256), help="Worker processes on this machine (default: 1).")
 @click.option(
@@ -138,8 +138,6 @@ def run(
         raise UsageError("--web: a dry run has no web page: omit it")
     if dry_run and given["keep_answers"]:
         raise UsageError("--keep-answers: a dry run receives no answers: omit it")
-    if duration and requests:
-        raise UsageError("--duration and --requests: choose one")
     children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
     total = children + remote

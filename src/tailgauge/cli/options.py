@@ -238,6 +238,10 @@ FILE = click.Path(path_type=Path)
 PEM = click.Path(dir_okay=False, path_type=Path)
 
 
+CONCURRENCY = "arrival"  # beside a rate: MAX_CONCURRENCY
+MAX_CONCURRENCY = "arrival.max_concurrency"
+
+
 class Override(NamedTuple):
     """An option of `run` that sets a key of the scenario."""
 
@@ -254,7 +258,7 @@ class Override(NamedTuple):
 
     def value(self, given: Any) -> Any:
         """The value of the key."""
-        if self.key == "arrival":
+        if self.key == CONCURRENCY:
             return {"process": "closed", "closed": {"users": given, "think_s": 0}}
         return given
 
@@ -264,7 +268,7 @@ TRAFFIC = (
     Override("--model", "target.model", str, "NAME", "Request this model."),
     Override("--protocol", "target.protocol", str, "NAME", "Wire protocol: anthropic, openai or sse."),
     Override("--rate", "arrival.rate_per_s", Positive(), "PER_SECOND", "Mean arrivals per second."),
-    Override("--concurrency", "arrival", Whole(1, 1_000_000), None, "Keep N requests in flight instead of a rate."),
+    Override("--concurrency", CONCURRENCY, Whole(1, 1_000_000), None, "Keep N in flight; beside --rate, at most N."),
     Override("--input-tokens", "traffic.*.prompt_tokens", Whole(1, 10_000_000), None, "Prompt size, without a shared prefix."),
     Override("--output-tokens", "traffic.*.output_tokens", Whole(1, 10_000_000), None, "Maximum size of an answer."),
 )  # fmt: skip

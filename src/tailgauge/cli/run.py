@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
-from tailgauge.cli.options import OVERRIDES
+from tailgauge.cli.options import CONCURRENCY, MAX_CONCURRENCY, OVERRIDES
 from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 
@@ -33,9 +33,11 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
         load_plugins(scenario)
     chosen = [one for one in OVERRIDES if given.get(one.parameter) is not None]
     spelt = {one.key: one.option for one in chosen}
-    if {"arrival", "arrival.rate_per_s"} <= set(spelt):
-        raise UsageError("--rate and --concurrency: choose one")
     pairs = [(one.key, one.value(given[one.parameter])) for one in chosen]
+    if {CONCURRENCY, "arrival.rate_per_s"} <= set(spelt):
+        queue = (MAX_CONCURRENCY, given["concurrency"])
+        pairs = [queue if key == CONCURRENCY else (key, value) for key, value in pairs]
+        spelt[MAX_CONCURRENCY] = spelt.pop(CONCURRENCY)
     for text in given.get("slo", ()):
         key = f"slo.{name_of(text)}"
         spelt[key] = f"--slo {text!r}"

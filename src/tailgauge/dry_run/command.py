@@ -24,7 +24,7 @@ from typing import Any
 from tailgauge.call import MAIN, SECOND, Prompt
 from tailgauge.clock import utc_now
 from tailgauge.dry_run.attempts import STAMPS, Attempts, Store
-from tailgauge.dry_run.driver import DryEndpoint, EventQueue
+from tailgauge.dry_run.driver import DryEndpoint, EventQueue, Timer
 from tailgauge.errors import UsageError
 from tailgauge.master import run_json
 from tailgauge.master.looks import EVERY_S, KNOWN, InterimLooks
@@ -39,14 +39,14 @@ from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import PREFLIGHT, SCHEMA_VERSION, TURNS
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.schedule.sessions import Turn
+from tailgauge.schedule.sessions import RequestPool, Turn
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.requests import Requests
+from tailgauge.worker.requests import Requests, Waiting
 
 MAX_CHUNKS = 20_000_000  # about a gigabyte of memory for the report
 
@@ -171,6 +171,8 @@ class DryRun(Requests):
         self._made = makers_of(scenario, schedule)
         super().__init__(scenario, self._made, attempts, store.request, Counters(), self.queue, _raise)
         self._arrivals: Iterator[Planned] = iter(())
+        self._end: Timer | None = None
+        self.slots = scenario.arrival.max_concurrency
         self.start_at_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
 
     @property
@@ -185,10 +187,13 @@ class DryRun(Requests):
         try:
             self._pre_warm()
             self._arrivals = self._schedule.slice(0, self._until_ns)
+            if self._pool is not None:
+                self._begin_users(self._pool)
             self._expect()
             if looks is not None:
                 self._look(looks)
-            self.queue.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
+            drained_ns = self.end_ns + round(self.scenario.limits.drain_s * 1e9)
+            self._end = self.queue.call_at(drained_ns, self._censor)
             self.queue.run(self.endpoint)
             counters = self.counters
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
@@ -213,6 +218,16 @@ class DryRun(Requests):
         if planned is not None:
             self.counters.leased += planned.turns
             self.queue.call_at(self.start_at_ns + planned.at_ns, partial(self._arrive, planned))
+
+    def _begin_users(self, pool: RequestPool) -> None:
+        """The users of a closed loop with a number of requests."""
+        for planned in self._arrivals:
+            self.counters.leased += planned.turns
+            if pool.is_of_start(planned):
+                first = partial(self._dispatch, Turn.first(planned))
+                self.queue.call_at(self.start_at_ns + planned.at_ns, first)
+            else:
+                pool.coming.append(planned)
 
     def _look(self, looks: InterimLooks) -> None:
         """Look, once every request that was due before has ended, whether the objectives are known."""
@@ -240,7 +255,16 @@ class DryRun(Requests):
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
         self.last_ns = super()._over(turn, stage, dispatched, drive)
+        if self._has_sent_all and self._end is not None:
+            self._until_ns = self.last_ns - self.start_at_ns
+            self._end.cancel()
         return self.last_ns
+
+    def _serve(self, waiting: Waiting) -> None:
+        if not waiting.turn.prompts:
+            self._make_prompts(waiting.turn)
+        begin = partial(self._begin, waiting.turn, waiting.dispatched_at_ns)
+        self.queue.call_at(self.queue.now_ns(), begin)
 
     def _plan(self, turn: Turn) -> None:
         self.queue.call_at(self.start_at_ns + turn.at_ns, partial(self._dispatch, turn))

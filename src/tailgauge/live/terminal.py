@@ -78,6 +78,8 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
     passed = min(max(0.0, progress.passed_s), progress.duration_s)
     begin = f"{span(passed):>4} "
     end = f" {span(progress.duration_s)}"
+    if progress.planned is not None:
+        end = f" {progress.planned:,} requests"
     parts: list[Part] = [(f"  {phase}", "cyan")] if phase else []
     parts += [
         (f"  {progress.sent:,} sent", ""), (f"  {progress.in_flight:,} open", ""),
@@ -86,7 +88,7 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
     ]  # fmt: skip
     columns = min(width - _length(parts) - len(begin + end), BAR[1])
     if columns >= BAR[0]:
-        full = round(columns * passed / progress.duration_s)
+        full = round(columns * progress.share)
         bar = ("━" * full, "green"), ("─" * (columns - full), "bright_black")
         return [(begin, ""), *bar, (end, ""), *parts]
     parts.insert(0, (begin.rstrip(), ""))
@@ -103,6 +105,8 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     values = {f"p{p * 100:.0f}": quantile(bins, p) for p in (0.5, 0.95) if answers >= fewest_for(p)}
     latency = "  ".join(f"{name} {value:,.0f}" for name, value in values.items() if value is not None)
     parts: list[Part] = [(f"   {progress.dropped:,} dropped", "yellow")] if progress.dropped else []
+    if progress.waiting:
+        parts.append((f"   {progress.waiting:,} wait for a slot", ""))
     parts += [(f"   ttft {latency} ms", "")] if latency else []
     parts += [(f"   {tokens_per_s:,.0f} tok/s", "")] if tokens_per_s else []
     if text := _met(progress.objectives):

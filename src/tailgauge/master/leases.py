@@ -31,7 +31,15 @@ class Leases:
         self._skipped: list[tuple[int, int]] = []  # leased to nobody
 
     def up_to(self, passed_ns: int) -> None:
-        """Lease the slices that begin within the next 5 s: a lost worker then has leases of 10 s at most."""
+        """Lease the slices that begin within the next 5 s: a lost worker then has leases of 10 s at most.
+
+        A closed loop with a number of requests is leased as a whole: they have no times.
+        """
+        if self._schedule.users is not None:
+            if not self._leased_ns and self._workers.living():
+                self._lease(0, self._until_ns)
+                self._leased_ns = self._until_ns
+            return
         while self._leased_ns < min(self._until_ns, passed_ns + SLICE_NS):
             until_ns = min(self._leased_ns + SLICE_NS, self._until_ns)
             if until_ns > passed_ns and not self._workers.living():
@@ -44,7 +52,7 @@ class Leases:
             self._leased_ns = until_ns
 
     def _lease(self, since_ns: int, until_ns: int) -> None:
-        takers = self._workers.living()
+        takers = self._workers.living()[: self._schedule.users]
         shares: list[list[Planned]] = [[] for _ in takers]
         for row in self._schedule.slice(since_ns, until_ns):
             shares[_share(row, len(takers))].append(row)

@@ -35,12 +35,21 @@ class Progress:
     sent: int = 0
     in_flight: int = 0
     dropped: int = 0
+    waiting: int = 0  # for a slot
+    planned: int | None = None  # requests, where their number ends the run
     chunks: int = 0
     traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
     all: TrafficCounters = field(default_factory=TrafficCounters)  # their sum
     objectives: tuple[LiveObjective, ...] = ()
     verdict: str = VALID
     reason: str = ""
+
+    @property
+    def share(self) -> float:
+        """How much of the run is over."""
+        if self.planned is None:
+            return min(1.0, max(0.0, self.passed_s / self.duration_s))
+        return (self.sent - self.in_flight) / self.planned
 
     @property
     def failed(self) -> int:

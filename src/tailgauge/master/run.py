@@ -103,6 +103,7 @@ class Run:
         self._plan_sent = False  # workers that report after that join late
         self._early: dict[str, dict[str, Any]] = {}  # late joiners that reported before the start
         self._draining = self.finishing = False
+        self._has_sent_all = False  # every request of a closed loop with a number has ended
 
     # --- messages of the workers --------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Run:
 
     def _on_counters(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.counters = data
-        if not self.scenario.arrival.is_open:  # without a plan only the worker can count
+        if not self.scenario.arrival.is_planned:  # without a plan only the worker can count
             worker.leased = data["counts"]["leased"]
 
     def _on_drained(self, worker: RunWorker, data: dict[str, Any]) -> None:
@@ -342,16 +343,16 @@ class Run:
         self._leases = Leases(schedule, until_ns, self.workers, self._give)
         self.start_at_ns = monotonic_ns() + (lead_ns(workers) if len(schedule) else LOCAL_LEAD_NS)
         for worker, share in zip(workers, shares, strict=True):
-            self._send_go(worker, share)
+            self._send_go(worker, share, _slots(self.scenario, workers, worker))
         self._write_run_json()
         for node, data in self._early.items():
             self.on_hello(node, data)
 
-    def _send_go(self, worker: RunWorker, limit: Amount) -> None:
+    def _send_go(self, worker: RunWorker, limit: Amount, slots: int | None = None) -> None:
         assert self.preflight_result is not None
         plan = {
             "learnt": self.preflight_result["learnt"], "engines": self._engines, "limit": limit.plain(),
-            "adaptations": self.preflight_result["adaptations"],
+            "adaptations": self.preflight_result["adaptations"], "slots": slots,
         }  # fmt: skip
         self._send("go", worker, start_at_ns=self.start_at_ns, **plan)
 
@@ -362,12 +363,20 @@ class Run:
         while self._passed_ns() < duration_ns and not self._draining:
             self._leases.up_to(self._passed_ns())
             self._notice_losses()
+            if self.settings.schedule.users is not None and self.workers.have_sent_all():
+                self._has_sent_all = True
+                return
             if self._passed_ns() >= looks * LOOK_NS:
                 looks = self._passed_ns() // LOOK_NS + 1
                 self._protect_target()
                 if self._looking.ready() and self.looks.is_due(self._passed_ns() / 1e9):
                     self._looking = gevent.spawn(self._look)  # beside the loop
-            gevent.sleep(min(POLL_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
+            self._changed.clear()
+            pause_s = min(POLL_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9))
+            if self.settings.schedule.users is None:
+                gevent.sleep(pause_s)
+            else:
+                self._changed.wait(timeout=pause_s)  # its end comes with a message
 
     def _give(self, worker: RunWorker, rows: list[Planned]) -> None:
         try:
@@ -423,7 +432,8 @@ class Run:
 
     def cut_short(self, state: str) -> None:
         """Admit no more: Ctrl-C, Locust's -t, a failed worker. `state` goes to run.json."""
-        if self._passed_ns() < self.scenario.stages.duration_s * 1e9 and self.state == "running":
+        is_early = self._passed_ns() < self.scenario.stages.duration_s * 1e9 and not self._has_sent_all
+        if is_early and self.state == "running":
             self.state = state
         self._draining = True
         self._changed.set()
@@ -461,7 +471,8 @@ class Run:
         self.looks.stop(is_whole=self.state == "running")
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
 
-        drain = partial(self._send, "drain", seconds=seconds, sends=self.state != STOPPED)
+        is_whole = self.state == "running"
+        drain = partial(self._send, "drain", seconds=seconds, sends=self.state != STOPPED, serves=is_whole)
         drain_workers(self.workers, drain, self._changed, seconds, self.notes.append)
         if self.state in {"running", KNOWN}:
             self.engine_metrics.end(self.notes.append)
@@ -496,7 +507,7 @@ class Run:
     def _write_run_json(self, *, ended: bool = False) -> None:
         """Replace run.json; see docs/reference/data-format.md."""
         schedule = self.settings.schedule
-        scheduled = schedule.requests if self.scenario.arrival.is_open else None
+        scheduled = schedule.requests if self.scenario.arrival.is_planned else None
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
             "admission_end_at_ns": self.admission_end_at_ns, "ended_at_ns": monotonic_ns() if ended else None,
             **self.engine_metrics.facts(), "trace": schedule.trace,
@@ -553,7 +564,10 @@ class Run:
         return found
 
     def _progress(self) -> progress.Progress:
-        return self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        known = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        schedule = self.settings.schedule
+        known.planned = None if schedule.users is None else schedule.requests
+        return known
 
     handlers: ClassVar[Mapping[str, Callable[[Run, RunWorker, dict[str, Any]], None]]] = {
         "ready": _on_ready,
@@ -574,10 +588,21 @@ def lead_ns(workers: Sequence[RunWorker]) -> int:
     return LEAD_NS
 
 
+def _slots(scenario: Scenario, workers: Sequence[RunWorker], worker: RunWorker) -> int | None:
+    """This worker's share of the requests that may be in flight; None without such a limit."""
+    most = scenario.arrival.max_concurrency
+    if most is None:
+        return None
+    place = workers.index(worker)
+    return most // len(workers) + (place < most % len(workers))
+
+
 def refuses_late_join(scenario: Scenario, limit: Amount, workers: int) -> str | None:
     """Why a late joiner waits for the next run; `workers`: how many have the plan already. None if it can join."""
     if scenario.arrival.process == CLOSED:
         return "in a closed loop every user already has a worker"
+    if scenario.arrival.max_concurrency is not None:
+        return "the slots of the run were divided at its start"
     if limit != Amount(None, None, None):
         return "the limits of the run were divided at its start"
     if workers == 1 and any(traffic.cache for traffic in scenario.traffic.values()):

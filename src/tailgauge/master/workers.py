@@ -97,6 +97,14 @@ class RunWorker:
         """One of the worker's last counts; 0 before its first counters."""
         return int(self.counters["counts"][name]) if self.counters else 0
 
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether all that it leased was sent, and has ended."""
+        if not self.counters:
+            return not self.leased
+        sent = self.count("dispatched") + self.count("client_drop")
+        return sent >= self.leased and not self.counters["in_flight"]
+
     def facts(self) -> dict[str, Any]:
         """The worker's entry in run.json."""
         known = {key: self.record.get(key) for key in _RECORDED}
@@ -140,6 +148,11 @@ class RunWorkers:
     def living(self) -> list[RunWorker]:
         """Running workers."""
         return [m for m in self if m.state == "running"]
+
+    def have_sent_all(self) -> bool:
+        """Whether every running worker has sent what it leased, and all of it has ended."""
+        running = self.living()
+        return bool(running) and all(worker.has_sent_all for worker in running)
 
     def is_gone(self, worker: RunWorker) -> bool:
         """Whether its process has ended."""
@@ -195,6 +208,7 @@ class RunWorkers:
             progress.sent += counts["dispatched"]
             progress.dropped += counts["client_drop"]
             progress.in_flight += 0 if self.is_gone(worker) else counters["in_flight"]
+            progress.waiting += 0 if self.is_gone(worker) else counters.get("waiting", 0)
             progress.chunks += counters["chunks"]
             for traffic, target, message in counters["traffic"]:
                 messages.setdefault((traffic, target), []).append(message)

@@ -88,7 +88,7 @@ class _Sum:
 def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1) -> Estimate:
     """Estimate the whole schedule, at the prices in force on that day."""
     without = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
-    if not scenario.arrival.is_open:
+    if not scenario.arrival.is_planned:
         users = len(schedule)
         return Estimate(users, None, None, None, None, None, None, prices.currency, without, prices.source)
     sums = []

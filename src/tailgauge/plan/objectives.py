@@ -46,7 +46,7 @@ class _Plan:
             return [text]
         if has >= needs:
             return [f"{text}, has {has:,}", *self.precision(objective, has)]
-        options = [f"run {self.longer(needs / has)} s", weaker(objective, has)] if has else []
+        options = [self.more(needs / has), weaker(objective, has)] if has else []
         advice = ", or ".join(filter(None, options)) or "no request is of it"
         fewest = objective.fewest()
         if fewest is not None and has >= fewest:
@@ -68,7 +68,7 @@ class _Plan:
                 return [f"{text} {requests:,} independent requests, {after}"]
         requests = needed(objective, planned[-1].confidence)
         lacks = f"{text} {requests:,} independent requests, this plan has {has:,}"
-        return [lacks, f"  run {self.longer(requests / max(has, 1))} s, or ask for less"]
+        return [lacks, f"  {self.more(requests / max(has, 1))}, or ask for less"]
 
     def pairs(self, blocks: Crossover) -> list[str]:
         """What a comparison in alternating blocks needs."""
@@ -79,11 +79,11 @@ class _Plan:
         text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
         if has >= FEWEST_PAIRS:
             return [f"{text}, has {has}"]
-        return [f"{text}, this plan has {has}", f"  run {self.longer(FEWEST_PAIRS * pair_s / steady_s)} s"]
+        return [f"{text}, this plan has {has}", f"  {self.more(FEWEST_PAIRS * pair_s / steady_s)}"]
 
     def values(self, objective: Objective) -> int | None:
         """How many values the steady stage has if each request gets an answer; None where the plan does not tell."""
-        if not self.scenario.arrival.is_open:
+        if not self.scenario.arrival.is_planned:
             return None
         stages = self.scenario.stages
         at_s = np.asarray(self.schedule.at_ns) / 1e9
@@ -100,11 +100,13 @@ class _Plan:
             values = values * np.maximum(np.asarray(self.schedule.output_tokens, np.int64) - 1, 0)
         return int(values[is_counted].sum())
 
-    def longer(self, factor: float) -> str:
-        """Seconds of a run so many times as long, rounded up."""
+    def more(self, factor: float) -> str:
+        """Advise a run with so many times as many requests: its number, or its length in seconds, rounded up."""
+        if self.scenario.arrival.is_counted:
+            return f"send {math.ceil(self.schedule.requests * factor):,} requests"
         seconds = self.scenario.stages.duration_s * factor
         step = 10 if seconds > 100 else 1
-        return f"{math.ceil(seconds / step) * step:,}"
+        return f"run {math.ceil(seconds / step) * step:,} s"
 
 
 def weaker(objective: Objective, has: int) -> str:

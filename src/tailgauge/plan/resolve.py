@@ -33,7 +33,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import find
 from tailgauge.scenario.prices import Prices
 from tailgauge.schedule.schedule import Schedule, plan
-from tailgauge.schedule.settings import TASKS, TRACE
+from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
 # How many lengths are tried for a number of requests, and the share of it that may be missing.
@@ -83,7 +83,8 @@ def resolve(
 ) -> Settings:  # fmt: skip
     """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
-    `duration_s`, or else as long as about so many `requests` take, scales the stages.
+    `duration_s`, or else as long as about so many `requests` take, scales the stages. A closed loop sends exactly so many
+    `requests`, for `duration_s` at most.
     `of_tasks`: the tasks of a locustfile make the requests; that file may be the `argument`.
     """
     pairs = list(pairs)
@@ -95,10 +96,9 @@ def resolve(
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
     with _naming(path):
-        if requests is not None:
-            duration_s = _length(scenario, requests, path.parent)
-        if duration_s is not None:
-            pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
+        changed = _changed_length(scenario, duration_s, requests, path.parent, chosen)
+        if changed:
+            pairs += changed
             scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
         if sends:
             _remote_targets_named(scenario, chosen, path)
@@ -110,6 +110,7 @@ def resolve(
         prices = pricing.read(locate(named, path.parent, "guard.prices") if named else pricing.PACKAGED)
         _priced(scenario, prices)
         _guard_suffices(scenario, workers)
+        _slots_suffice(scenario, workers)
         _prefixes_few(scenario)
         schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
         _some_requests(scenario, schedule)
@@ -148,10 +149,31 @@ def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
     )  # fmt: skip
 
 
+def _changed_length(
+    scenario: Scenario, duration_s: float | None, requests: int | None, folder: Path, chosen: Collection[str]
+) -> list[tuple[str, Any]]:
+    """The overrides that --duration and --requests stand for."""
+    arrival = scenario.arrival
+    stages = scenario.stages
+    if requests is not None and arrival.process == CLOSED:
+        warmup_s = stages.warmup if "stages.warmup_s" in chosen or arrival.is_counted else 0.0
+        limits = {"duration_s": duration_s or scenarios.ENDLESS_S, "warmup_s": warmup_s}
+        return [("arrival.closed.requests", requests), ("stages", limits)]
+    if requests is not None and duration_s is not None:
+        raise UsageError("--duration and --requests: at a rate each decides the other: choose one")
+    if requests is not None:
+        duration_s = _length(scenario, requests, folder)
+    if duration_s is None:
+        return []
+    if arrival.is_counted:
+        return [("stages", {"duration_s": duration_s, "warmup_s": stages.warmup})]
+    return [("stages", scenarios.scaled(stages, duration_s))]
+
+
 def _length(scenario: Scenario, requests: int, folder: Path) -> float:
     """Seconds in which about so many requests are planned, every turn of a session counted."""
     if not scenario.arrival.is_open:
-        raise UsageError("--requests: in a closed loop the target decides their number: use --duration")
+        raise UsageError("--requests: the tasks of a locustfile decide their number: use --duration")
     length = scenario.stages.duration_s
     found = dict[int, float]()
     for _ in range(_LENGTHS):
@@ -216,6 +238,22 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
     if limit is not None and limit < tokens:
         least = f"expected at least {tokens}, got {limit}"
         raise ScenarioError(f"guard.max_tokens: {least}: the preflight may use that")
+
+
+def _slots_suffice(scenario: Scenario, workers: int) -> None:
+    """Each worker gets a slot, and none gets more than it may have in flight."""
+    arrival = scenario.arrival
+    slots = arrival.closed.users if arrival.is_counted else arrival.max_concurrency
+    if slots is None:
+        return
+    key = "arrival.closed.users" if arrival.is_counted else "arrival.max_concurrency"
+    if not arrival.is_counted and slots < workers:
+        raise ScenarioError(f"{key}: expected at least {workers}, a slot for each worker, got {slots}")
+    cap = scenario.limits.in_flight_per_worker
+    if slots > cap * workers:
+        most = f"expected at most {cap * workers:,}, got {slots:,}"
+        why = f"limits.in_flight_per_worker is {cap:,}: raise it, or add workers"
+        raise ScenarioError(f"{key}: {most}: {why}")
 
 
 def _some_requests(scenario: Scenario, schedule: Schedule) -> None:

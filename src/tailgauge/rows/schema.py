@@ -124,7 +124,7 @@ class RequestRow:
     pattern: Annotated[String, "traffic pattern: streaming, cached, fan_out, ..."]
     session_id: Annotated[Int64 | None, "request_id of the session's or the user's first turn; null for single requests"]
     scheduled_at_ns: Annotated[Int64, "planned arrival; user-visible latency starts here"]
-    dispatched_at_ns: Annotated[Int64 | None, "its pattern started; null for client_drop"]
+    dispatched_at_ns: Annotated[Int64 | None, "its pattern started, or its wait for a slot; null for client_drop"]
     ended_at_ns: Annotated[Int64 | None, "outcome known; null if censored or dropped"]
     ended: Annotated[String, "class of the outcome, censored, or client_drop"]
     legs: Annotated[Int16, "number of legs; 0 for client_drop"]
@@ -136,6 +136,7 @@ class RequestRow:
     winner: Annotated[Int16 | None, "attempt of leg 0 whose answer was used"] = None
     joined_at_ns: Annotated[Int64 | None, "with several legs: the join condition was met"] = None
     hedge_held: Annotated[String | None, "why a due hedge was not sent: budget, throttle, pushback or retry"] = None
+    slot_wait_ns: Annotated[Int64 | None, "wait for a slot, to the end of the drain if it never got one; null without arrival.max_concurrency"] = None
 
 
 @dataclass(slots=True)

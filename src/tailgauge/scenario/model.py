@@ -29,11 +29,11 @@ from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, read
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.schedule.settings import TASKS, Arrival, Crossover
+from tailgauge.schedule.settings import CLOSED, TASKS, Arrival, Crossover
 from tailgauge.table import Count, NonNegative, Positive, Table, names_at, nearest, problem, tables_in
 
 MANY = 20  # errors of one scenario that are shown
-ENDLESS_S = 30 * 86400  # the longest run; one of tasks ends when Locust stops it
+ENDLESS_S = 30 * 86400.0  # the longest run: something else ends it, such as Locust, or the last request
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
@@ -185,6 +185,19 @@ class Scenario(Table):
             return {**tree, "second_target": {**shared, **tables[2]}}
         return tree
 
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, tree: Any) -> Any:
+        """A closed loop with a number of requests has no length of its own, and counts them all."""
+        arrival = tree.get("arrival") if isinstance(tree, dict) else None
+        if not isinstance(arrival, dict) or arrival.get("process") != CLOSED:
+            return tree
+        closed = arrival.get("closed")
+        stages = tree.get("stages", {})
+        if not isinstance(closed, dict) or closed.get("requests") is None or not isinstance(stages, dict):
+            return tree
+        return {**tree, "stages": {"duration_s": ENDLESS_S, "warmup_s": 0.0, **stages}}
+
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
         if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
@@ -201,7 +214,7 @@ class Scenario(Table):
                 raise ValueError(f"traffic.{name}.prompts.{error}") from None
             if SECOND in _targets_used(traffic) and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
-            if not self.arrival.is_open and traffic.prompts.at_end == "stop":
+            if not self.arrival.is_planned and traffic.prompts.at_end == "stop":
                 raise ValueError(f"traffic.{name}.prompts.at_end: users of a closed loop repeat their rows")
             if not self.arrival.is_open and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: a closed loop has no sessions")

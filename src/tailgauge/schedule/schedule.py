@@ -66,6 +66,7 @@ class Schedule:
     output_tokens: Any
     names: tuple[str, ...]
     turns: Any  # of the session that an arrival begins; 0: a user of a closed loop
+    starts_ns: Any = None  # of the users of a counted closed loop, who send the other requests too
     lines: Mapping[int, DealtRows] = field(default_factory=dict)  # of prompt files, by index into names
     blocks: Any = None  # by arrival: shared blocks of a trace
     block_tokens: int = 0  # of each of these blocks
@@ -81,6 +82,11 @@ class Schedule:
         """Requests that are planned, every turn of every session; a closed loop plans none, only its users."""
         return int(np.sum(self.turns, dtype=np.int64))
 
+    @property
+    def users(self) -> int | None:
+        """Users of a closed loop with a number of requests; None of any other plan."""
+        return None if self.starts_ns is None else len(self.starts_ns)
+
     def slice(self, since_ns: int, until_ns: int) -> Iterator[Planned]:
         """Arrivals in [since, until)."""
         first, last = np.searchsorted(self.at_ns, [since_ns, until_ns])
@@ -90,6 +96,8 @@ class Schedule:
             prompt_tokens = int(row.get("prompt_tokens", self.prompt_tokens[i]))
             output_tokens = int(row.get("output_tokens", self.output_tokens[i]))
             at_ns = int(self.at_ns[i])
+            if self.starts_ns is not None and i < len(self.starts_ns):
+                at_ns = int(self.starts_ns[i])
             name = self.names[self.traffic[i]]
             turns = int(self.turns[i])
             yield Planned(i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns, source)
@@ -123,6 +131,8 @@ def plan(
             sizes = {"prompt_tokens": sent.prompt_tokens, "output_tokens": sent.output_tokens}
             blocks = sent.blocks if options.blocks else None
             schedule = replace(schedule, **sizes, blocks=blocks, block_tokens=sent.block_tokens)
+    elif arrival.is_counted:
+        schedule = _counted(arrival, traffic, seed, warmup_s, duration_s)
     elif not arrival.is_open:
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
@@ -151,6 +161,16 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
     users = arrival.closed.users if arrival.process == CLOSED else 0
     over = min(warmup_s / 2 or arrival.closed.think_s, duration_s)
     return np.arange(users) / max(1, users) * over
+
+
+def _counted(
+    arrival: Arrival, traffic: Mapping[str, TrafficSettings], seed: int, warmup_s: float, duration_s: float
+) -> Schedule:
+    """The requests of a closed loop with a number: none has a time of its own, but for the first of each user."""
+    requests = arrival.closed.requests or 0
+    starts_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))[:requests]
+    schedule = _drawn(np.zeros(requests, np.int64), traffic, seed)
+    return replace(schedule, starts_ns=starts_ns)
 
 
 def _drawn(

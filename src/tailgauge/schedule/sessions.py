@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,7 @@ class Turn:
     history: tuple[Exchange, ...] = field(default=(), compare=False)
     prompts: tuple[Prompt, ...] = field(default=(), compare=False)
     failed: Exception | None = field(default=None, compare=False)  # of a plugin's prompt source
+    slot_wait_ns: int | None = field(default=None, compare=False)  # where requests wait for slots
 
     @classmethod
     def first(cls, planned: Planned) -> Turn:
@@ -56,6 +58,29 @@ class Turn:
     def is_closed(self) -> bool:
         """Whether it is of a user of a closed loop."""
         return self.planned.turns == 0
+
+
+@dataclass(slots=True)
+class RequestPool:
+    """The requests of a closed loop with a number that no user has sent yet, in their order."""
+
+    arrival: Arrival
+    seed: int
+    coming: deque[Planned] = field(default_factory=deque)
+    idle_users: int = 0  # users who found it empty
+
+    def is_of_start(self, planned: Planned) -> bool:
+        """Whether a user begins with this request."""
+        return planned.request_id // TURNS < self.arrival.closed.users
+
+    def following(self, ended: str, ended_at_ns: int) -> Turn | None:
+        """The request that a user sends after one that ended so; None where there is none left."""
+        if not self.coming:
+            self.idle_users += 1
+            return None
+        planned = self.coming.popleft()
+        think_s = _think_after(self.arrival, self.seed, planned.request_id, ended)
+        return Turn.first(planned._replace(at_ns=ended_at_ns + round(think_s * 1e9)))
 
 
 def loop(arrival: Arrival, tables: Iterable[TrafficSettings]) -> str:
@@ -89,9 +114,7 @@ def following(
     if turn.is_closed:
         last = turn.number == TURNS - 1
         request_id = turn.request_id + (1 + (arrival.closed.users - 1) * TURNS if last else 1)
-        think_s = _think_s(seed, request_id, arrival.closed.think_s, arrival.closed.think_sigma)
-        if ended == CLIENT_DROP:
-            think_s = max(think_s, AFTER_DROP_S)
+        think_s = _think_after(arrival, seed, request_id, ended)
     else:
         if ended not in WITH_ANSWER or turn.number + 1 >= turn.planned.turns:
             return None
@@ -117,6 +140,12 @@ def _asked(planned: Planned, request_id: int, seed: int, traffic: TrafficSetting
     prompt = _lognormal(traffic.prompt_tokens, traffic.prompt_sigma, rng)
     output = _lognormal(traffic.output_tokens, traffic.output_sigma, rng)
     return asked._replace(prompt_tokens=_tokens(prompt), output_tokens=_tokens(output))
+
+
+def _think_after(arrival: Arrival, seed: int, request_id: int, ended: str) -> float:
+    """How long a user of a closed loop thinks before a request, after one that ended so."""
+    think_s = _think_s(seed, request_id, arrival.closed.think_s, arrival.closed.think_sigma)
+    return max(think_s, AFTER_DROP_S) if ended == CLIENT_DROP else think_s
 
 
 def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
 
 DEFAULT_RATE = 10.0
+MAX_COUNTED = 1_000_000  # requests of a closed loop with a number: all of them are leased at once
 MAX_TOKENS = 10_000_000
 CLOSED = "closed"
 TASKS = "tasks"
@@ -101,6 +102,8 @@ class Closed(Table):
     """median time from the end of an answer to the next request"""
     think_sigma: Sigma = 0.0
     """0: constant; else sigma of a lognormal"""
+    requests: Annotated[int, Field(ge=1, le=MAX_COUNTED)] | None = None
+    """requests in all: the run ends when they have ended, and `stages.duration_s` is its longest length; default: as many as the stages allow"""
 
 
 class Arrival(Table):
@@ -116,6 +119,8 @@ class Arrival(Table):
     shape: Shape = Shape()
     trace: Trace = Trace()
     closed: Closed = Closed()
+    max_concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """requests in flight at most, over all workers: arrivals beyond them keep their scheduled times and wait for a slot; default: no queue"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
@@ -142,18 +147,31 @@ class Arrival(Table):
     def load(self) -> str:
         """The offered load as text: `50 requests/s`, `10 users`, `trace`."""
         if self.process == CLOSED:
-            return f"{self.closed.users:,} users"
-        return self.process if self.rate is None else f"{self.rate:,.4g} requests/s"
+            users = f"{self.closed.users:,} users"
+            return users if self.closed.requests is None else f"{self.closed.requests:,} requests of {users}"
+        load = self.process if self.rate is None else f"{self.rate:,.4g} requests/s"
+        return load if self.max_concurrency is None else f"{load}, {self.max_concurrency:,} at once"
 
     @property
     def is_open(self) -> bool:
         """Whether arrivals do not wait for responses."""
         return self.process not in {CLOSED, TASKS}
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether a closed loop sends a number of requests and ends."""
+        return self.process == CLOSED and self.closed.requests is not None
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is known before the run how many requests there will be."""
+        return self.is_open or self.is_counted
+
 
 _USED_BY = {
     "cv": {"gamma"}, "on_off": {"on_off"}, "shape": {"poisson", "constant", "gamma", "on_off"},
     "trace": {TRACE}, "closed": {CLOSED},
+    "max_concurrency": {"poisson", "constant", "gamma", "on_off", TRACE},
 }  # fmt: skip
 
 

@@ -38,7 +38,9 @@ class RequestRef:
     stage: str
     traffic: str
     scheduled_at_ns: int
-    dispatched_at_ns: int | None = None  # its pattern began; None of a preflight request
+    dispatched_at_ns: int | None = (
+        None  # its pattern began, or it waits for a slot; None of a preflight request
+    )
     acts: bool = True  # on what its calls bring, at once
 
 
@@ -56,7 +58,7 @@ def request_row(
         session_id=turn.planned.request_id if in_session else None,
         scheduled_at_ns=scheduled, dispatched_at_ns=dispatched, ended_at_ns=None, ended=ended, legs=0, attempts=0,
         asked_prompt_tokens=asked.prompt_tokens, asked_output_tokens=asked.output_tokens,
-        name=source.get("name"), tags=json.dumps(tags) if tags else None,
+        name=source.get("name"), tags=json.dumps(tags) if tags else None, slot_wait_ns=turn.slot_wait_ns,
     )  # fmt: skip
 
 

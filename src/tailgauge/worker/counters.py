@@ -1,6 +1,6 @@
 """A worker's counters, for health rows, the live view and the conservation of requests.
 
-All but `in_flight` and `conversations` only grow, from the start of the run; the preflight is not counted. A call costs a
+All but `in_flight`, `waiting` and `conversations` only grow, from the start of the run; the preflight is not counted. A call costs a
 few additions and at most two bins of a sketch, a request one.
 """
 
@@ -87,6 +87,7 @@ class Counters:
     censored: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
+    waiting: int = 0  # for a slot
     chunks: int = 0
     reads: int = 0
     first_chunks: int = 0

@@ -1,6 +1,7 @@
 """Dispatches arrivals at their absolute times, whatever happened to earlier ones (open loop).
 
-A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. After a stall
+A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. Only where the
+scenario limits what is in flight over all workers, arrivals wait for a slot, in their order. After a stall
 of its own a worker sends all that came meanwhile, at less than twice the planned pace. One that is behind and does not
 catch up skips what is overdue, and so does one whose slice comes late: both count as not reached. Without another slice the
 worker idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival like any other then.
@@ -24,13 +25,13 @@ from tailgauge.rows.schema import CENSORED, OK
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.sessions import Turn, requests_in
+from tailgauge.schedule.sessions import RequestPool, Turn, requests_in
 from tailgauge.thresholds import DROPS
 from tailgauge.transport.reader import READER
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.requests import Requests
+from tailgauge.worker.requests import Requests, Waiting
 from tailgauge.worker.timers import HubTime, Later, WaitTimer, yield_to_hub
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
@@ -60,6 +61,7 @@ class Dispatcher(Requests):
         self.stopped = self._hurried = False
         self._awaited: dict[int, Signal] = {}  # by request: set at its end, for its task
         self._overload = Overload()
+        self.on_done: Callable[[], object] = lambda: None  # a closed loop with a number has ended
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
         self.has_stalled: Callable[[], bool] = lambda: False  # whether this process did not run just now
 
@@ -70,6 +72,9 @@ class Dispatcher(Requests):
         if self.stopped:
             self.counters.not_reached += requests_in(planned)
             return
+        if self._pool is not None:
+            self._take_pool(self._pool, planned)
+            return
         since_ns = monotonic_ns() - int(LATE_S * 1e9) - self.start_at_ns if self.start_at_ns else 0
         if not self.has_stalled():
             late = [row for row in planned if row.turns and row.at_ns < since_ns]
@@ -79,6 +84,16 @@ class Dispatcher(Requests):
                 self._overload.begin(monotonic_ns(), self.start_at_ns + since_ns)
         self._make([Turn.first(row) for row in planned])
 
+    def _take_pool(self, pool: RequestPool, planned: list[Planned]) -> None:
+        """Take requests of a closed loop with a number: those that users begin with are made now."""
+        starts = [row for row in planned if pool.is_of_start(row)]
+        pool.coming.extend(planned[len(starts) :])
+        idle = pool.idle_users
+        pool.idle_users = 0
+        for _ in range(idle):
+            self._plan_from_pool(pool, OK, monotonic_ns() - self.start_at_ns)
+        self._make([Turn.first(row) for row in starts])
+
     def run(self, start_at_ns: int) -> None:
         """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
@@ -86,7 +101,7 @@ class Dispatcher(Requests):
         while not self.stopped:
             due = start_at_ns + self._waiting[0][0] if self._waiting else None
             now = monotonic_ns()
-            is_open = due is None or not self._waiting[0][2].is_closed
+            is_open = due is None or self.scenario.arrival.is_open
             if self._coming:
                 self._make_one(self._coming.popleft())
             elif due is None:
@@ -121,6 +136,21 @@ class Dispatcher(Requests):
         elif not self._dispatch(turn):
             yield_to_hub()  # many drops in a row must not delay reading open streams
 
+    def _serve(self, waiting: Waiting) -> None:
+        """On a greenlet of its own: the slot may have come free in a callback."""
+        gevent.spawn(self._send_waiting, waiting)
+
+    def _send_waiting(self, waiting: Waiting) -> None:
+        turn = waiting.turn
+        if not (turn.prompts or turn.failed):
+            self._make_prompts(turn)
+        if turn.failed or self.admits(turn):
+            self._begin(turn, waiting.dispatched_at_ns)
+            return
+        self.counters.dispatched -= 1
+        self.counters.in_flight -= 1
+        self.stop()
+
     def send_now(self, turn: Turn, over: Signal) -> Drive | None:
         """Send the request of a task; `over` is set at its end. None: dropped at the in-flight cap, or nothing is admitted."""
         self._make_prompts(turn)
@@ -144,14 +174,22 @@ class Dispatcher(Requests):
                 return
             gevent.sleep(_POLL_S)
 
-    def stop(self, *, sends: bool = True) -> None:
-        """Admit no more; count leased arrivals that were not reached. Without `sends` open requests end at their next call."""
+    def stop(self, *, sends: bool = True, serves: bool = False) -> None:
+        """Admit no more; count leased arrivals that were not reached. Without `sends` open requests end at their next call.
+
+        If it `serves`, requests go on to wait for slots; else they are not reached.
+        """
         if not sends:
             self._send_no_more()
+        if not serves:
+            self.counters.not_reached += len(self._queue) if self.stopped else 0
+            self._queue.clear()
+            self.counters.waiting = 0
         if not self.stopped:
             self.stopped = True
             counters = self.counters  # a slice may be half taken, so the queue is not all of it
-            counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
+            taken = counters.dispatched + counters.client_drop + len(self._queue)
+            counters.not_reached = counters.leased - taken
             self._wake()
 
     def drain(self, seconds: float) -> None:
@@ -195,6 +233,8 @@ class Dispatcher(Requests):
             counters.end_request(ended, e2e_ms if ended == OK else None)
             if awaits is None:  # else its task reports it
                 self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
+        if self._has_sent_all:
+            self._notices.add(self.on_done)
         return ended_at_ns
 
     def _record(self, *request: Any) -> None:
@@ -233,4 +273,4 @@ class Dispatcher(Requests):
 
     def _is_open(self) -> bool:
         self._later.finish()
-        return bool(self._open or self._calls.open)
+        return bool(self._open or self._queue or self._calls.open)

@@ -6,7 +6,9 @@ Knows no clock and no greenlet: a subclass says when the time has come, and plan
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from sys import getsizeof
 from typing import Any
@@ -17,11 +19,21 @@ from tailgauge.patterns.table import pattern_of
 from tailgauge.plugins.plugin import Faults, fault
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
 from tailgauge.scenario.model import Scenario
-from tailgauge.schedule.sessions import Turn, conversation, draw, following
+from tailgauge.schedule.sessions import RequestPool, Turn, conversation, draw, following
 from tailgauge.schedule.settings import TASKS
 from tailgauge.worker.attempt_row import RequestRef, request_row
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive, Starts, Timing
+
+KEPT_PROMPTS = 1000  # of requests that wait for a slot; those of the others are made again
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that waits for a slot."""
+
+    turn: Turn
+    dispatched_at_ns: int
 
 
 class Requests(ABC):
@@ -49,20 +61,32 @@ class Requests(ABC):
         for pattern in self._patterns.values():
             pattern.keeps_text |= scenario.arrival.process == TASKS  # a task may look at its answer
         self._until_ns = int(scenario.stages.duration_s * 1e9)
+        is_counted = scenario.arrival.is_counted
+        self._pool = RequestPool(scenario.arrival, scenario.seed) if is_counted else None
+        self.slots: int | None = None  # requests in flight at most: others wait
+        self._queue: deque[Waiting] = deque()
         self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
 
     @abstractmethod
     def _plan(self, turn: Turn) -> None:
         """Dispatch a later turn at its time; its prompts are still to be made."""
 
+    @abstractmethod
+    def _serve(self, waiting: Waiting) -> None:
+        """Begin a request that has got its slot, by `_begin`; its prompts may be still to be made."""
+
     def _dispatch(self, turn: Turn) -> Drive | None:
-        """Begin a request, or drop it at the in-flight cap."""
+        """Begin a request, let it wait for a slot, or drop it at the in-flight cap."""
         scenario = self.scenario
         counters = self.counters
         now_ns = self._timing.now_ns()
         scheduled = self.start_at_ns + turn.at_ns
         stage = scenario.stages.stage_at(turn.at_ns / 1e9)
         counters.leased += turn.is_closed
+        if self.slots is not None and counters.in_flight >= self.slots:
+            self._begins(turn, now_ns - scheduled)
+            self._enqueue(Waiting(turn, now_ns))
+            return None
         if self._is_full():
             counters.client_drop += 1
             self._write(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
@@ -71,20 +95,62 @@ class Requests(ABC):
         counters.dispatched += 1
         counters.in_flight += 1
         self._begins(turn, now_ns - scheduled)
+        turn.slot_wait_ns = None if self.slots is None else 0
+        return self._begin(turn, now_ns)
+
+    def _begin(self, turn: Turn, dispatched_ns: int) -> Drive:
+        """Begin a request that is counted as dispatched."""
+        scenario = self.scenario
+        scheduled = self.start_at_ns + turn.at_ns
+        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
         traffic = turn.asked.traffic
         request_id = turn.request_id
         seed = scenario.seed
         pattern = self._patterns[traffic]
         drawn = draw(seed, request_id) if pattern.acts else 0.0  # else nothing happens to a share of them
         request = Request(request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed)
-        acts = pattern.acts or turn.is_closed or turn.rest > 0 or self._is_awaited(request_id)
-        origin = RequestRef(request_id, stage, traffic, scheduled, now_ns, acts)
+        is_followed = turn.is_closed or turn.rest > 0 or self._pool is not None or self.slots is not None
+        acts = pattern.acts or is_followed or self._is_awaited(request_id)
+        origin = RequestRef(request_id, stage, traffic, scheduled, dispatched_ns, acts)
         steps = pattern.begin(request, turn.failed)
-        over = partial(self._over, turn, stage, now_ns)
+        over = partial(self._over, turn, stage, dispatched_ns)
         drive = Drive(steps, origin, self.attempts, self._gates[traffic], over, self._timing)
         self._open[drive] = None
         drive.begin()
         return drive
+
+    def _enqueue(self, waiting: Waiting) -> None:
+        if len(self._queue) >= KEPT_PROMPTS:
+            waiting.turn.prompts = ()
+        self._queue.append(waiting)
+        self.counters.waiting = len(self._queue)
+
+    def _pass_slot_on(self, freed_at_ns: int) -> None:
+        """Give the slot of a request that has ended to the one that waits longest."""
+        if self.slots is None or not self._queue or self.counters.in_flight >= self.slots:
+            return
+        waiting = self._queue.popleft()
+        waiting.turn.slot_wait_ns = max(0, freed_at_ns - waiting.dispatched_at_ns)
+        self.counters.waiting = len(self._queue)
+        self.counters.dispatched += 1
+        self.counters.in_flight += 1
+        self._serve(waiting)
+
+    def _censor_waiting(self) -> None:
+        """End those that never got a slot."""
+        scenario = self.scenario
+        now_ns = self._timing.now_ns()
+        while self._queue:
+            waiting = self._queue.popleft()
+            turn = waiting.turn
+            turn.slot_wait_ns = now_ns - waiting.dispatched_at_ns
+            stage = scenario.stages.stage_at(turn.at_ns / 1e9)
+            scheduled = self.start_at_ns + turn.at_ns
+            self._write(request_row(scenario, turn, stage, scheduled, waiting.dispatched_at_ns, CENSORED))
+            self.counters.dispatched += 1
+            self.counters.censored += 1
+            self.counters.not_due += turn.rest
+        self.counters.waiting = 0
 
     def _make_prompts(self, turn: Turn) -> None:
         """What a turn says."""
@@ -126,6 +192,7 @@ class Requests(ABC):
         else:
             counters.ended[done.ended] += 1
             self._follow(turn, done.ended, now_ns, done.text)
+        self._pass_slot_on(now_ns)
         return now_ns
 
     def _record(self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int) -> None:
@@ -141,6 +208,9 @@ class Requests(ABC):
 
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        if self._pool is not None:
+            self._plan_from_pool(self._pool, ended, ended_at_ns - self.start_at_ns)
+            return
         if turn.planned.turns == 1:
             return  # as most requests
         scenario = self.scenario
@@ -156,6 +226,19 @@ class Requests(ABC):
             self.counters.conversations += getsizeof(coming.history[-1][1])
         self._plan(coming)
 
+    def _plan_from_pool(self, pool: RequestPool, ended: str, since_start_ns: int) -> None:
+        """Plan the request that the user sends next, if one is left and the run lasts so long."""
+        coming = pool.following(ended, since_start_ns)
+        if coming is not None and coming.at_ns < self._until_ns:
+            self._plan(coming)
+
+    @property
+    def _has_sent_all(self) -> bool:
+        """Whether every request of a closed loop with a number has ended."""
+        counters = self.counters
+        sent = counters.dispatched + counters.client_drop
+        return self._pool is not None and 0 < counters.leased == sent and not counters.in_flight
+
     def _send_no_more(self) -> None:
         """No open request makes another call."""
         for drive in self._open:
@@ -163,6 +246,7 @@ class Requests(ABC):
 
     def _censor(self) -> None:
         """Close what is open."""
+        self._censor_waiting()
         self._send_no_more()  # all of them first: an ending request frees a gate for another
         for drive in list(self._open):
             drive.censor()

@@ -224,6 +224,8 @@ class Task:
         self._health = health.Health(self.counters, self._transports)
         self._health.freeze()
         self.dispatcher.has_stalled = self._health.has_stalled
+        self.dispatcher.slots = data["slots"]
+        self.dispatcher.on_done = partial(gevent.spawn, self._report_counters)
         if self._reader == "python":
             POLLS.start(timers.hub_ticks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
@@ -270,9 +272,12 @@ class Task:
                     self.on_error(error)
             self.part_sender.pump()
             if second % pace == 0:
-                self._send("counters", self._counters_message())
+                self._report_counters()
             if second % LOG_EVERY_S == 0:
                 log.info("%d s: %s", second, self.counters.text())
+
+    def _report_counters(self) -> None:
+        self._send("counters", self._counters_message())
 
     def _tick(self, *, flush: bool) -> None:
         self.attempts.decode_open()
@@ -297,7 +302,8 @@ class Task:
     def _counters_message(self) -> dict[str, Any]:
         counters = self.counters
         return {
-            "counts": counters.as_message(), "in_flight": counters.in_flight, "chunks": counters.chunks,
+            "counts": counters.as_message(), "in_flight": counters.in_flight, "waiting": counters.waiting,
+            "chunks": counters.chunks,
             "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
             "watch": {"delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share},
             "clock": self._clock_now, "unshipped": self.part_sender.waiting,
@@ -343,15 +349,15 @@ class Task:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def drain(self, seconds: float, *, sends: bool = True) -> None:
+    def drain(self, seconds: float, *, sends: bool = True, serves: bool = False) -> None:
         """Admit no more, wait for open requests, write everything, report. A second call does nothing.
 
-        Without `sends` the open requests may not make another call either.
+        Without `sends` the open requests may not make another call either. If it `serves`, those that wait for a slot go on.
         """
         if self._draining:
             return
         self._draining = True
-        self._step(lambda: self._end_requests(seconds, sends=sends))
+        self._step(lambda: self._end_requests(seconds, sends=sends, serves=serves))
         self._closing = True
         if not self.clock.is_same_clock:
             self.clock.measure()
@@ -384,10 +390,10 @@ class Task:
             log.exception("a step of the end failed")
             self.on_error(error)
 
-    def _end_requests(self, seconds: float, *, sends: bool) -> None:
+    def _end_requests(self, seconds: float, *, sends: bool, serves: bool) -> None:
         if sends:
             self.dispatcher.send_due()
-        self.dispatcher.stop(sends=sends)
+        self.dispatcher.stop(sends=sends, serves=serves)
         self.dispatcher.drain(seconds)
 
     def _close_recorder(self) -> None:

@@ -42,7 +42,7 @@ OF_A_RUN: dict[str, Callable[[Task, dict[str, Any]], object]] = {  # message -> 
     "go": Task.go,
     "slice": lambda task, data: task.dispatcher.lease(data["rows"]),
     "got": lambda task, data: task.part_sender.got(data),
-    "drain": lambda task, data: task.drain(data["seconds"], sends=data["sends"]),
+    "drain": lambda task, data: task.drain(data["seconds"], sends=data["sends"], serves=data["serves"]),
     "hurry": lambda task, _: task.dispatcher.hurry(),
     "delivered": lambda task, _: task.delivered(),
     "pong": lambda task, data: task.clock.answer(data["t0"], data["t1"], data["t2"]),
