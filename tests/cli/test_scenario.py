@@ -17,12 +17,13 @@ def printed(*arguments: str) -> str:
     return done.output
 
 
-def test_the_list_has_every_packaged_scenario_with_its_description_within_80_columns() -> None:
+def test_the_list_has_every_packaged_scenario_with_its_minutes_and_description_within_80_columns() -> None:
     lines = printed("list").splitlines()
 
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == names()
+    assert sorted(line.split()[0] for line in lines if line.startswith(" ")) == names()
     assert max(map(len, lines)) <= 80
-    assert "Streamed chat calls, Poisson arrivals" in printed("list")
+    assert "  quickstart          0.5 min  Poisson chat traffic, 50 requests/s" in lines
+    assert "  headroom             15 min  Sustainable rate, binding limit, growth factor" in lines
 
 
 def test_show_prints_the_file() -> None:

@@ -37,7 +37,7 @@ IN_FULL = {"gateway": ("stages.duration_s=90",)}
 VARIANTS = {
     "structured_two_calls": ("structured", "two_calls"),
     "fan_out_bounded": ("fan_out", "bounded"),
-    "hedged_adaptive": ("hedged", "adaptive"),
+    "hedged_fixed": ("hedged", "fixed"),
     "cached_prewarmed": ("cached", "prewarmed"),
     "cached_automatic": ("cached", "automatic"),
     "fan_out_cache_race": ("fan_out", "cache_race"),
@@ -90,6 +90,7 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     "streaming": plain,
     "arrivals": plain,
     "trace": lambda s: plain(s) and s.run.facts["trace"]["emitted"] >= len(s.requests),
+    "steps": plain,
     "closed": lambda s: s.run.facts["arrival"] == "closed",
     "sessions": lambda s: bool((s.requests.request_id % 65536 > 0).any()) and s.requests.session_id.notna().all(),
     # streaming and its variants
@@ -114,7 +115,7 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     "fan_out_bounded": lambda s: s.legs == {5} and 1 < most_at_once(s) <= 3,
     # hedging and retries
     "hedged": lambda s: len(s.causes("hedge")) > 0 and (s.attempts.ended == "cancelled").any(),
-    "hedged_adaptive": lambda s: len(s.causes("hedge")) > 0,
+    "hedged_fixed": lambda s: len(s.causes("hedge")) > 0,
     "retries": lambda s: len(s.causes("retry")) > 0 and (s.attempts.ended == "rate_limited").any(),
     "retry_storm": lambda s: len(s.causes("retry")) > len(s.causes("primary")) / 2,
     # caching

@@ -68,7 +68,8 @@ def test_the_number_is_right_and_on_the_page(claims, sentence, value, bounds):
 
 KINDS = "[{prompt_tokens = 80, output_tokens = 20, count = 6}, {prompt_tokens = 400, output_tokens = 40, count = 2}]"
 FAN_OUT = (
-    *("fan_out", "--dry-run", "--duration=60", "--set=traffic.search.retry.policy=polite"),
+    *("fan_out", "--dry-run", "--duration=60", "--rate=4", "--set=traffic.search.retry.policy=polite"),
+    *("--set=traffic.search.prompt_sigma=0", "--set=traffic.search.output_sigma=0"),
     "--set=traffic.search.fan_out.partial=accept",
     f"--set=traffic.search.fan_out.kinds={KINDS}",
     *("--set=simulated.limits.rpm=2400", "--set=simulated.limits.burst=12"),

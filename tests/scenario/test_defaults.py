@@ -60,7 +60,7 @@ DEFAULTS = {
                 "budget_burst": 10.0, "deadline_s": 60.0, "naive_wait_s": 0.1,
             },
             "hedge": {
-                "policy": "off", "delay_ms": 1000.0, "quantile": 0.9, "window_s": 30.0, "warm_up": 20,
+                "policy": "off", "delay_ms": 1000.0, "quantile": 0.95, "window_s": 30.0, "warm_up": 20,
                 "probability": 0.5, "budget_share": 0.1, "budget_burst": 10.0, "throttle_tokens": 10.0,
                 "throttle_ratio": 0.1, "target": "main",
             },

@@ -9,7 +9,9 @@ import pytest
 from tailgauge.errors import UsageError
 from tailgauge.plan.resolve import resolve
 from tailgauge.scenario.model import load
-from tailgauge.scenario.packaged import copy, find, names, packaged
+from tailgauge.scenario.packaged import GROUPS, copy, find, names, packaged
+
+NEEDED = 368  # complete requests that show 99%; the p99 needs 299
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,21 @@ def test_every_copy_of_a_packaged_scenario_can_be_planned_where_it_lies(
     assert written[0] == Path("mine") / f"{name}.toml"
     assert load(str(written[0])) == load(name)
     assert len(resolve(str(written[0]), (), tmp_path / "out").schedule) > 0
+
+
+def test_every_packaged_scenario_is_in_one_group_of_the_list() -> None:
+    assert sorted(name for group in GROUPS.values() for name in group) == names()
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in {"batch", "trace"}])
+def test_a_packaged_scenario_is_long_enough_to_show_its_p99_and_99_percent_complete(name: str, tmp_path: Path) -> None:
+    """A closed loop plans no requests; an experiment plans its own runs."""
+    settings = resolve(name, (), tmp_path)
+    if settings.scenario.experiment or not settings.scenario.arrival.is_open:
+        pytest.skip("its requests are not planned")
+    warmup_share = settings.scenario.stages.warmup / settings.scenario.stages.duration_s
+
+    assert settings.schedule.requests * (1 - warmup_share) > NEEDED
 
 
 def test_the_files_that_a_scenario_names_are_copied_beside_it(tmp_path: Path) -> None:

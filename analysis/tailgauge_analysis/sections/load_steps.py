@@ -4,7 +4,8 @@ Steady stage without slow readers, by scheduled time. A stretch at one rate is a
 around a spike, and in the traffic of a trace or of Locust's tasks whose rate changes, a row is a tenth of the stage. Percentiles are of the
 offered requests: failures slowest.
 
-The outcome of an objective is that over the whole stage, and its states by step stand beside it.
+The outcome of an objective is that over the whole stage, and its states by step are beside it. Where it is not met over the
+whole stage and a step at one rate misses it, that step is the answer of the run.
 """
 
 from __future__ import annotations
@@ -330,6 +331,24 @@ def broken(run: Run) -> str:
             return f"only {share(step.complete.value)} of {plural(step.requests, 'request')} completed in the load step {span}"
         if step.piles and step.at_one_rate:
             return f"the target does not sustain the load step {span}: requests pile up"
+    return ""
+
+
+def missed(run: Run) -> str:
+    """`load step at 24/s (01:00 to 01:30) misses ttft p95, met to 12/s`; empty unless a step at one rate misses an objective."""
+    found = run.result(compute)
+    steps = [] if found is None else found.steps
+    for step in steps:
+        failed = [label for label, outcome in step.objectives.items() if outcome == FAIL]
+        if not failed or not step.at_one_rate:
+            continue
+        text = f"load step at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)}) misses {', '.join(failed)}"
+        slower = [
+            other for other in steps if other.state == MET and other.requests_per_s < step.requests_per_s
+        ]
+        if slower:
+            text += f", met to {_highest(slower).rate}"
+        return text
     return ""
 
 

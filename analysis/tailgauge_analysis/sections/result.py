@@ -20,6 +20,7 @@ from tailgauge_analysis.metrics.unanswered import gone_since
 from tailgauge_analysis.objectives import health
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import on_latency
+from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.objectives.precision import looked
 from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.run import Run
@@ -252,8 +253,8 @@ def _decisive(run: Run, lines: list[ObjectiveLine]) -> tuple[ObjectiveLine, Caus
 
 
 def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
-    """A stop, then complete answers, then silence, then the first of the scenario."""
-    for name in (STOPPED, COMPLETE, SILENT):
+    """A stop, then complete answers, then silence, then a step of the load, then the first of the scenario."""
+    for name in (STOPPED, COMPLETE, SILENT, LOAD_STEP):
         for line in lines:
             if line.name == name:
                 return line
@@ -329,8 +330,8 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
 
 
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
-    """Those of the scenario; the default one where it decides; a stop, a silent target, a backlog; without any of the scenario a
-    step of the load that the target does not sustain.
+    """Those of the scenario; the default one where it decides; a stop, a silent target, a backlog; a step of the
+    load that misses them, or without any of the scenario one that the target does not sustain.
     """
     judged = run.result(objectives.compute)
     lines = [objective.line for objective in judged.slo if objective.gate]
@@ -343,13 +344,22 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     gone_s = gone_since(run.frames)
     if gone_s is not None:
         lines.append(ObjectiveLine(SILENT, FAIL, f"since {figures(gone_s)} s", "to the end"))
-    broken = load_steps.broken(run)
-    if broken and not judged.slo:
+    broken = _broken_step(run, judged.slo)
+    if broken:
         lines.append(ObjectiveLine(LOAD_STEP, FAIL, "", "", why=broken))
     grows = run.evidence.stability.growth_per_s
     if run.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
     return tuple(lines)
+
+
+def _broken_step(run: Run, judged: Sequence[ObjectiveResult]) -> str:
+    """Return which step of the load broke the target; empty where none did, or where every objective is met over the whole stage."""
+    if not judged:
+        return load_steps.broken(run)
+    if all(objective.line.outcome == PASS for objective in judged):
+        return ""
+    return load_steps.missed(run)
 
 
 def remarks(run: Run) -> list[str]:

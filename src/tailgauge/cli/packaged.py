@@ -16,14 +16,16 @@ def scenario() -> None:
 
 
 @scenario.command("list")
-@click.pass_context
-def list_scenarios(context: click.Context) -> None:
-    """List the packaged scenarios."""
-    from tailgauge.scenario.packaged import find, names, read
+def list_scenarios() -> None:
+    """List the packaged scenarios by purpose, with their length."""
+    from tailgauge.scenario.packaged import GROUPS, find, minutes, read
 
-    page = context.make_formatter()
-    page.write_dl([(name, read(find(name))["description"]) for name in names()])
-    click.echo(page.getvalue(), nl=False)
+    for number, (group, names) in enumerate(GROUPS.items()):
+        if number:
+            click.echo()
+        click.echo(group)
+        for name in names:
+            click.echo(f"  {name:<18}{round(minutes(name), 1):>5g} min  {read(find(name))['description']}")
 
 
 @scenario.command()

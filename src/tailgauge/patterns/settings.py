@@ -160,7 +160,7 @@ class Hedge(Table):
     """`fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: after `delay_ms` with `probability`; `immediate`: at the start, the control"""
     delay_ms: NonNegative = 1000.0
     """since the call was sent; `adaptive`: until `warm_up` TTFTs are known"""
-    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """`adaptive`: of recent TTFTs"""
     window_s: Positive = 30.0
     """`adaptive`: length of a window; the last two count"""

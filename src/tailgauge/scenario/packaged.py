@@ -12,6 +12,27 @@ from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.rows.text_file import MISSING, read_text, refusal, toml
 from tailgauge.table import nearest
 
+# Packaged scenarios as `tailgauge scenario list` shows them: by what a user wants to know.
+GROUPS = {
+    "Start here": ("quickstart", "streaming", "checkup"),
+    "One answer from many runs": ("headroom", "curve", "hedging", "models", "gateway", "calibrate"),
+    "Kinds of calls": ("nonstreaming", "thinking", "tools", "structured", "custom_stream", "slow_reader"),
+    "Work that is polled": ("batch", "job"),
+    "Prompt caching and conversations": ("cached", "cached_multi_turn", "sessions"),
+    "Several calls per request": ("fan_out", "hedged", "progressive", "fallback", "mix"),
+    "Retries, cancellations and broken streams": ("retries", "retry_storm", "cancel", "resubmit", "resume"),
+    "How the load arrives": ("arrivals", "steps", "closed", "trace"),
+}
+
+
+def minutes(name: str) -> float:
+    """Return how long a packaged scenario runs: an experiment at most so long."""
+    tables = read(find(name))
+    experiment = tables.get("experiment", {})
+    if experiment:
+        return float(experiment["minutes"])
+    return float(tables["stages"]["duration_s"]) / 60
+
 
 def packaged(folder: str) -> Path:
     """The folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""

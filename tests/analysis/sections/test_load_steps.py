@@ -86,6 +86,9 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
             f"objectives met to {found.steps[1].rate}, missed from {found.steps[2].rate} (02:40 to 03:20)"
         )
         assert found.sentence == expected
+        broken, slower = found.steps[2].rate, found.steps[1].rate
+        text = f"load step at {broken} (02:40 to 03:20) misses ttft p90, met to {slower}"
+        assert (result.result(run).outcome, result.result(run).sentence) == (FAIL, text)
     assert lines["latency"].endswith("(pooled over the steps of the load)")
     section = load_steps.section(found)
     assert section.brief == (found.sentence, load_steps.POINTER)

@@ -63,8 +63,8 @@ def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_pa
     report = make([dry_run_folder(tree, tmp_path)], tmp_path)
 
     assert (report.exit_code, is_red(report)) == (Exit.FAILED, True)
-    assert first_line(report) == "FAIL (dry run)  only 70.5% of 129 requests completed"
-    assert "not completed: 38 rejected (429)" in report.junit.read_text(encoding="utf-8")
+    assert first_line(report) == "FAIL (dry run)  only 69.7% of 383 requests completed"
+    assert "not completed: 116 rejected (429)" in report.junit.read_text(encoding="utf-8")
 
 
 def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
