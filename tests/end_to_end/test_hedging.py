@@ -27,7 +27,8 @@ HEDGED = [
     *("--rate=20", "--duration=6", "--set=stop.min_completed=0"),  # the spike would end a longer run
     *("--set=arrival.shape.kind=spike", "--set=arrival.shape.at=0.5", "--set=arrival.shape.width=0.15"),
     *("--set=arrival.shape.factor=5", "--set=simulated.limits.rpm=1200", "--set=simulated.limits.burst=15"),
-    *("--set=simulated.stragglers.slow_share=0.3", "--set=traffic.chat.hedge.delay_ms=300"),
+    *("--set=simulated.stragglers.slow_share=0.3", "--set=traffic.chat.hedge.policy=fixed"),
+    "--set=traffic.chat.hedge.delay_ms=300",
     *(f"--set=traffic.chat.hedge.budget_share={SHARE}", f"--set=traffic.chat.hedge.budget_burst={BURST}"),
     *("--set=traffic.chat.hedge.throttle_tokens=0", "--set=traffic.chat.retry.policy=polite"),
 ]
