@@ -54,7 +54,9 @@ def test_every_packaged_scenario_is_in_one_group_of_the_list() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in {"batch", "trace"}])
-def test_a_packaged_scenario_is_long_enough_to_show_its_p99_and_99_percent_complete(name: str, tmp_path: Path) -> None:
+def test_a_packaged_scenario_is_long_enough_to_show_its_p99_and_99_percent_complete(
+    name: str, tmp_path: Path
+) -> None:
     """A closed loop plans no requests; an experiment plans its own runs."""
     settings = resolve(name, (), tmp_path)
     if settings.scenario.experiment or not settings.scenario.arrival.is_open:
