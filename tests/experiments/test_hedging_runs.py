@@ -139,7 +139,7 @@ def test_the_best_delay_is_used(tmp_path):
     assert tried[100_000.0] is None
     assert set(tried) == set(delays)
     best = min(changes, key=changes.__getitem__)
-    names = {150.0: "hedging after 150 ms", "adaptive": "hedging after the 90% quantile of recent waits"}
+    names = {150.0: "hedging after 150 ms", "adaptive": "hedging after the p95 of recent waits"}
     assert answer.facts["hedge"] == names[best]
     assert answer.sections[0].tables[2].header[0] == "delay, ms"
 
@@ -357,4 +357,4 @@ def test_fixed_delays_and_the_adaptive_one_are_tried_in_one_experiment(tmp_path,
     assert hedges[10.0]["policy"] == expected
     assert hedges[10.0]["delay_ms"] == 10.0
     assert hedges["adaptive"] == {"policy": "adaptive", "quantile": 0.8}
-    assert any("80% quantile" in one.name for one in steps)
+    assert any("p80 of recent waits" in one.name for one in steps)

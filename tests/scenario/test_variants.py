@@ -128,7 +128,7 @@ def test_variants_combine(tmp_path: Path) -> None:
 def test_the_variant_of_an_experiment_sets_its_key(tmp_path: Path) -> None:
     path = variant_file(tmp_path, "hedging", ["delays"])
 
-    assert load(str(path)).experiment.hedging.delays_ms == (50, 110, "adaptive")
+    assert load(str(path)).experiment.hedging.delays_ms == (110, 250, "adaptive")
 
 
 def test_every_commented_key_belongs_to_a_variant() -> None:

@@ -404,7 +404,7 @@ def _described(hedge: dict[str, Any]) -> str:
     if policy == "immediate":
         return "hedging every call at once"
     if policy == ADAPTIVE:
-        return f"hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
+        return f"hedging after the p{100 * float(hedge.get('quantile', 0.95)):g} of recent waits"
     text = f"hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
     if policy == "single_r":
         text += f" with probability {float(hedge.get('probability', 0.5)):g}"
