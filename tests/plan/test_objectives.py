@@ -65,17 +65,6 @@ def test_each_objective_says_what_it_needs_and_has(slo, expected):
     assert all(len(line) <= 80 for line in expected)
 
 
-def test_a_dry_run_names_only_the_objectives_that_it_is_too_short_for(tmp_path):
-    pairs = [("slo.median", "ttft p50 < 1s"), ("slo.tail", "ttft p99.9 < 1s")]
-    settings = resolve("streaming", pairs, tmp_path, duration_s=30.0, sends=False)
-
-    lacking = objectives.lines(settings.scenario, settings.schedule, only_lacking=True)
-
-    assert [line.partition(": needs")[0] for line in lacking[::2]] == ["objective: ttft p99.9 < 1,000 ms"]
-    assert lacking[1].startswith("  run ")
-    assert len(settings.objectives) > len(lacking) == 2
-
-
 def test_only_the_requests_that_an_objective_is_about_are_counted():
     traffic = {"chat": {"weight": 3, "tags": {"tier": "gold"}}, "search": {"weight": 1}}
     counts = {

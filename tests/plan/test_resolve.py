@@ -331,7 +331,7 @@ def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> Non
     estimated = settled(tmp_path, f"{TEN}{table}[guard]\nprices = 'prices.toml'\n").estimate
 
     assert estimated.cost == pytest.approx((1000 * 1 + 9000 * 2 + 200 * 10) / 1e6)
-    assert ", up to 0.021 USD for 10 calls" in estimated.lines()[0]
+    assert estimated.lines()[0].endswith(" output tokens, up to 0.021 USD")
     assert estimated.facts()["prices"] == "prices.toml", "no path of this machine"
 
 

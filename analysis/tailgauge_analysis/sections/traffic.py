@@ -16,7 +16,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, share
-from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table
 
@@ -151,7 +151,7 @@ def section(sent: SentTraffic) -> Section | None:
             notes.append(f"{name}: {_proof(entry.lengths)}")
         if entry.prompts and entry.prompts.counted:
             notes.append(f"{name}: {_sizes(entry.prompts, entry.prompt_sizes)}")
-    expected = key_values(sent.estimate)
+    expected = _expected(sent.estimate)
     if expected:
         notes.append(f"Expected before the run: {expected}.")
     return Section(
@@ -205,15 +205,23 @@ def _details(entry: Traffic) -> Iterator[str]:
         yield f"{plural(entry.slow_readers, 'attempt')} read slowly on purpose"
 
 
-def key_values(tree: Json) -> str:
-    """The plain values of a table of run.json: `requests 200, tokens 51,000`."""
-    texts = []
-    for key, value in tree.items():
-        name = plain(str(key), 60)
-        if isinstance(value, float):
-            texts.append(f"{name} {value:,.6g}")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            texts.append(f"{name} {value:,}")
-        elif isinstance(value, str) and value:
-            texts.append(f"{name} {plain(value, 200)}")
+def _expected(estimate: Json) -> str:
+    """What the plan was expected to use: `1,566 requests, 313,200 input and up to 78,300 output tokens, up to 0.13 USD`."""
+    requests = number(estimate.get("requests"))
+    if requests is None:
+        return ""
+    texts = [plural(int(requests), "request")]
+    calls = number(estimate.get("calls"))
+    if calls is not None and calls != requests:
+        texts[0] += f" in {plural(int(calls), 'call')}"
+    tokens_in = number(estimate.get("input_tokens"))
+    tokens_out = number(estimate.get("output_tokens"))
+    if tokens_in is not None and tokens_out is not None:
+        texts.append(f"{count(tokens_in)} input and up to {count(tokens_out)} output tokens")
+    cost = number(estimate.get("cost"))
+    if cost is None:
+        texts.append("cost unknown (no price known for the model)")
+    else:
+        shown = f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
+        texts.append(f"up to {shown} {plain(text(estimate.get('currency')), 20)}")
     return ", ".join(texts)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings
     from tailgauge.scenario.model import Scenario
 
+FAIL = "FAIL"  # the outcome of a plan
 PORT = 5557  # of the master, as Locust's
 Echo = Callable[[str], None]
 
@@ -123,16 +124,46 @@ def launch(
 
 
 def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool) -> Exit:
-    """Simulate the run and report it; returns the exit code. Objectives that it is too short for are printed first."""
-    from tailgauge.dry_run import command
-    from tailgauge.locust_app.report_process import ReportProcess
-    from tailgauge.plan import objectives
+    """Simulate the run and report it; returns the exit code. First comes what a real run prints before its start.
 
-    for line in objectives.lines(settings.scenario, settings.schedule, only_lacking=True):
+    A plan that exceeds a limit of [guard] fails, before its dry run where it is known before.
+    """
+    from tailgauge.dry_run import command
+    from tailgauge.live.terminal import plan_lines
+    from tailgauge.locust_app.report_process import ReportProcess
+    from tailgauge.plan.guard import Use, excesses_of_plan
+
+    for line in plan_lines(settings, 1):
         print_error(line)
+    failures = [excess.text for excess in excesses_of_plan(settings)]
+    if failures:
+        facts = {"dry_run": True, "estimate": settings.estimate.facts()}
+        _print_plan_failures(failures, facts, echo, print_error, as_json=as_json)
+        return Exit.FAILED
     given = (settings.scenario_file, settings.overrides, settings.out)
-    folder = command.dry_run(settings.scenario, settings.schedule, *given)
+    use = Use.of(settings)
+    folder = command.dry_run(settings.scenario, settings.schedule, *given, use=use)
     report = ReportProcess(folder, settings.out, screen.as_environment()).output()
-    facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(report.exit_code)}
-    echo(json.dumps({**report.data, **facts}) if as_json else report.summary)
-    return report.exit_code
+    failures = [excess.text for excess in use.excesses(settings)]
+    code = Exit.worst([report.exit_code, *(Exit.FAILED for _ in failures)])
+    facts = {"run_id": folder.path.name, "run_dir": str(folder.path)}
+    if failures:
+        _print_plan_failures(failures, {**report.data, **facts}, echo, print_error, as_json=as_json)
+    elif as_json:
+        echo(json.dumps({**report.data, **facts, "exit_code": int(code)}))
+    if not as_json:
+        echo(report.summary)
+    return code
+
+
+def _print_plan_failures(
+    failures: list[str], facts: Mapping[str, Any], echo: Echo, print_error: Echo, *, as_json: bool
+) -> None:
+    """Print that the plan exceeds its limits, as the result."""
+    sentence = "; ".join(failures)
+    if not as_json:
+        echo(f"{FAIL}  {sentence}")
+        return
+    print_error(f"tailgauge: {sentence}")
+    result = {**facts.get("result", {}), "outcome": FAIL, "sentence": sentence}
+    echo(json.dumps({**facts, "result": result, "exit_code": int(Exit.FAILED)}))

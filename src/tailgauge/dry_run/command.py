@@ -31,6 +31,7 @@ from tailgauge.master.looks import EVERY_S, KNOWN, InterimLooks
 from tailgauge.master.workers import Share, conserve
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
+from tailgauge.plan.guard import Use
 from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
@@ -54,9 +55,15 @@ NOTE = "a dry run on the simulated endpoint: nothing was sent, and no client was
 
 
 def dry_run(
-    scenario: Scenario, schedule: Schedule, scenario_file: str, overrides: tuple[str, ...], out: Path
+    scenario: Scenario,
+    schedule: Schedule,
+    scenario_file: str,
+    overrides: tuple[str, ...],
+    out: Path,
+    *,
+    use: Use | None = None,
 ) -> RunFolder:
-    """Run the scenario on a simulated clock; returns the run folder, ready for its report."""
+    """Run the scenario on a simulated clock; returns the run folder, ready for its report. `use`: counts its calls."""
     _possible(scenario, schedule)
     run_id = new_run_id(scenario.name)
     folder = RunFolder((out / "runs" / run_id).resolve())
@@ -69,7 +76,7 @@ def dry_run(
     facts = about | run_json.scenario_facts(scenario, scenario_file, overrides, urls)
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
-    store = Store(folder)
+    store = Store(folder, use)
     known = InterimLooks(looks(scenario, schedule), folder)
     run = DryRun(scenario, schedule, store)
     try:
@@ -134,8 +141,6 @@ def _notes(scenario: Scenario) -> Iterator[str]:
     for table, target in scenario.targets.items():
         if target.url != SIMULATED:
             yield f"{table}.url is {target.url}, and was not called: the table [simulated] replaced it"
-    if scenario.guard.model_dump(exclude_none=True):
-        yield "the table [guard] was not in force: a dry run costs nothing"
     for name, traffic in scenario.traffic.items():
         if note := PATTERNS[traffic.pattern].dry_run_note:
             yield f"traffic.{name}: {note}"

@@ -25,10 +25,11 @@ from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
+from tailgauge.plan.guard import excesses
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
+from tailgauge_analysis import FAIL, Result, plural
 from tailgauge_analysis import INTERRUPTED as INTERRUPTED_OUTCOME
-from tailgauge_analysis import Result, plural
 
 if TYPE_CHECKING:  # its libraries take a second to load
     from tailgauge_analysis import FinishedReport
@@ -45,12 +46,14 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     run_id = new_run_id(base.scenario.name)
     began = time.monotonic()
     planned: list[str] = []
+    failures: list[str] = []
     expected = ""
     with tempfile.TemporaryDirectory(prefix=STEP_FOLDER) as name, _named_interrupt():
         folder = Path(name)
         if dry_run:
             done = conduct(planner, base, DryRunner(base.out), folder, progress)
             planned = _plan(done.ledger, base)
+            failures = _excesses(done.ledger, base)
         else:
             if planner.has_dry_run:
                 planned, expected = _dry_run(base, folder, progress)
@@ -63,6 +66,9 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     if dry_run and target != SIMULATED:
         text = f"of the simulated endpoint, not of {target}: {result.sentence}"
         result = replace(result, sentence=text)
+    if failures:
+        details = (f"expected answer: {result.outcome}, {result.sentence}", *result.details)
+        result = replace(result, outcome=FAIL, sentence="; ".join(failures), details=details)
     file = AnswerFile(
         kind=done.answer.kind,
         run_id=run_id,
@@ -146,12 +152,16 @@ def _plan(ledger: StepLedger, base: Base) -> list[str]:
     return [text, "from a dry run on the simulated endpoint, which says nothing of the target"]
 
 
+def _excesses(ledger: StepLedger, base: Base) -> list[str]:
+    """Return which limits of [guard] all runs together exceed."""
+    keys = [key for key, _ in base.pairs]
+    return [excess.text for excess in excesses(base.scenario.guard, ledger.used, ledger.currency, keys)]
+
+
 def _guarded(ledger: StepLedger, base: Base) -> None:
-    for key, expected in ledger.used.items():
-        limit = getattr(base.scenario.guard, key)
-        if limit is not None and expected is not None and expected > limit:
-            text = f"{limit:,} is less than the {expected:,.6g} of the dry run: raise it, or set experiment.minutes lower"
-            raise UsageError(f"guard.{key}: {text}")
+    failures = _excesses(ledger, base)
+    if failures:
+        raise UsageError(f"{'; '.join(failures)}: raise it, or set experiment.minutes lower")
 
 
 def _refuse_guards(base: Base, why: str) -> None:

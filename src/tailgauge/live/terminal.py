@@ -19,6 +19,7 @@ from click import style
 from tailgauge.master.objectives import MET, MISSED, LiveObjective
 from tailgauge.master.progress import Progress
 from tailgauge.plan.estimate import short_prefixes
+from tailgauge.plan.guard import excesses_of_plan
 from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.quantile_sketch import quantile
@@ -39,6 +40,12 @@ Part = tuple[str, str]  # text and its colour
 
 
 def announcement(settings: Settings, workers: int) -> list[str]:
+    """The plan, and which limits will end the run before its end."""
+    early = [f"{excess.text}: the run will end early" for excess in excesses_of_plan(settings)]
+    return [*plan_lines(settings, workers), *early]
+
+
+def plan_lines(settings: Settings, workers: int) -> list[str]:
     """The run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED

@@ -58,7 +58,7 @@ class Estimate:
         if self.cost is None:
             return [text, f"no price known for model {', '.join(self.without_price)}"]
         shown = f"{self.cost:,.2f}" if self.cost >= 1 else f"{self.cost:.2g}"
-        return [f"{text}, up to {shown} {self.currency} for {self.calls:,} calls"]
+        return [f"{text}, up to {shown} {self.currency}"]
 
 
 def short_prefixes(scenario: Scenario) -> Iterator[str]:

@@ -18,13 +18,13 @@ from tailgauge.thresholds import FEWEST_PAIRS
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
 
-def lines(scenario: Scenario, schedule: Schedule, *, only_lacking: bool = False) -> list[str]:
-    """The objectives of a plan, or only those for which it is too short: they have a line of advice."""
+def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
+    """The objectives of a plan; those for which it is too short have a line of advice."""
     plan = _Plan(scenario, schedule)
     texts = [plan.lines(objective) for objective in scenario.slo.values()]
     if scenario.crossover is not None:
         texts.append(plan.pairs(scenario.crossover))
-    return [line for each in texts if each[1:] or not only_lacking for line in each]
+    return [line for each in texts for line in each]
 
 
 @dataclass(frozen=True, slots=True)

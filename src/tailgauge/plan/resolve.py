@@ -109,7 +109,8 @@ def resolve(
         named = scenario.guard.prices
         prices = pricing.read(locate(named, path.parent, "guard.prices") if named else pricing.PACKAGED)
         _priced(scenario, prices)
-        _guard_suffices(scenario, workers)
+        if sends:  # a dry run compares its plan with the limits
+            _guard_suffices(scenario, workers)
         _slots_suffice(scenario, workers)
         _prefixes_few(scenario)
         schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
