@@ -12,7 +12,7 @@ target did with requests that then came at once. A stretch in which the client w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -41,6 +41,7 @@ from tailgauge_analysis.text.formatting import (
     share,
 )
 from tailgauge_analysis.text.json_values import number, one_of, table
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 FEWEST = 200  # requests
 TURNS = 5.0  # per user
@@ -68,7 +69,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Stability:
     """Whether the stage was steady; None: not judged. Growth is of requests that wait, in an open or partly open
-    loop; turns are per user, in a closed one.
+    loop; turns are per user, in a closed one. `gone_since_s`: since when the target gave no sign, to the end.
     """
 
     stable: bool | None
@@ -77,6 +78,9 @@ class Stability:
     detectable_growth_per_s: float | None
     turns: float | None
     sentence: str
+    gone_since_s: float | None = None
+    silence: Silence | None = field(default=None, metadata=UNPUBLISHED)
+    unanswered: Unanswered | None = field(default=None, metadata=UNPUBLISHED)
 
     def of(self, kind: str) -> Finding | None:
         """The finding of a kind."""
@@ -97,11 +101,12 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
     waits = waiting(frames, of_target.to_s)
     delays = client_delays(frames, of_target, waits)
     lost = unanswered(frames, of_target)
+    gone_s = gone_since(frames)
     by_client = delays.cover(waits.begun_s[waits.is_steady])
     is_hidden = bool(len(by_client)) and float(by_client.mean()) > MOST_BY_CLIENT
     growth = None
     if frames.run["arrival"] != "closed" and not is_hidden:
-        growth = _growth(frames, of_target, waits)
+        growth = _growth(of_target, waits, gone_s)
     not_judged = _not_judged(frames, of_target)
     findings: list[Finding] = []
     if is_hidden:
@@ -112,7 +117,9 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
     elif not not_judged:
         findings = _changes(of_target, _series(frames, of_target, delays, lost), delays, growth)
     pause = silence(frames, of_target)
-    if not is_hidden and pause is not None and not delays.touch(pause.from_s, pause.to_s):
+    if pause is not None and (is_hidden or delays.touch(pause.from_s, pause.to_s)):
+        pause = None
+    if pause is not None:
         findings = [finding for finding in findings if finding.kind != CHANGE]
         findings.append(_of_silence(pause))
     if lost is not None:
@@ -128,6 +135,9 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
         detectable_growth_per_s=None if growth is None else growth.detectable_per_s,
         turns=_turns(frames, of_target, rates),
         sentence=_summary(findings, growth, not_judged if is_stable is None else ""),
+        gone_since_s=gone_s,
+        silence=pause,
+        unanswered=lost,
     )
 
 
@@ -137,9 +147,8 @@ def _of_silence(pause: Silence) -> Finding:
     return Finding(CHANGE, pause.from_s, pause.to_s, text)
 
 
-def _growth(frames: Frames, stage: Steady, waits: Waiting) -> Backlog | None:
+def _growth(stage: Steady, waits: Waiting, gone_s: float | None) -> Backlog | None:
     """How the backlog grows until the target was gone, if it was."""
-    gone_s = gone_since(frames)
     to_s = stage.to_s if gone_s is None else min(stage.to_s, gone_s)
     return backlog.backlog(waits, stage.from_s, to_s) if to_s > stage.from_s else None
 

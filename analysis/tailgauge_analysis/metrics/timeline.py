@@ -10,6 +10,7 @@ enough such windows, each request is a point, and the largest of a bin is called
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +85,13 @@ class Timeline:
         classes = requests["ended"].to_numpy(dtype=object)
         of = {str(name): at[classes == name] for name in pd.unique(classes)}
         self.classes_per_s = {name: np.bincount(bin_of, minlength=bins) / step for name, bin_of in of.items()}
+
+    def per_s(self, classes: Iterable[str]) -> Floats:
+        """Return the rate of requests that ended in one of these classes, by the time at which they were scheduled."""
+        total = np.zeros(len(self.at_s))
+        for name in classes:
+            total += self.classes_per_s.get(name, 0.0)
+        return total
 
 
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:

@@ -32,7 +32,13 @@ from tailgauge_analysis.text.picture import (
 Tree = dict[str, Any]  # of Plotly: a trace, an axis, a layout
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
-MODES = {"line": "lines", "dots": "markers", "points": "markers", "line and points": "lines+markers"}
+MODES = {
+    "line": "lines",
+    "dots": "markers",
+    "points": "markers",
+    "line and points": "lines+markers",
+    "ticks": "markers",
+}
 LOG_TICKS = [digit * 10.0**power for power in range(-2, 7) for digit in (1, 2, 5)]
 TAIL_TICKS = {
     1.0: "100%",
@@ -51,6 +57,8 @@ SCALES: dict[str, Tree] = {
     "tail": {"type": "log", "tickvals": list(TAIL_TICKS), "ticktext": list(TAIL_TICKS.values())},
 }
 GAP = 0.07  # between panels, of the height
+ANNOTATION_PX = 18
+LATE = 0.6  # of the time axis: a text that begins there would not fit
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
 
 
@@ -111,7 +119,9 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
         trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}
     if curve.is_filled:
         trace["fill"] = "tozeroy"
-    marker = {"color": colour, "size": 4, "opacity": 0.5 if curve.style == "dots" else 1}
+    marker: Tree = {"color": colour, "size": 4, "opacity": 0.5 if curve.style == "dots" else 1}
+    if curve.style == "ticks":
+        marker |= {"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 1.5}}
     line = {"color": colour, "width": 1.8, "dash": curve.dash or "solid", "shape": curve.steps or "linear"}
     return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
 
@@ -132,18 +142,24 @@ def _layout(picture: Picture) -> Tree:
     axes = _y_axes(picture)
     is_over_time = picture.x == TIME
     axis = {"automargin": True, "zeroline": False}
-    x = {"title": {"text": picture.x}, "anchor": axes[-1], "ticks": "outside", "ticklen": 4}
+    x: Tree = {"title": {"text": picture.x}, "anchor": axes[-1], "ticks": "outside", "ticklen": 4}
+    end_s = _end_s(picture) if is_over_time else 0.0
+    if end_s:
+        x["range"] = [0, end_s]
+    annotations = [_annotation(mark, end_s) for mark in picture.marks if mark.text]
+    legend_y = 1.02 + (ANNOTATION_PX / picture.height if annotations else 0.0)
     layout: Tree = {
         "height": picture.height,
         "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
         "hovermode": "x unified" if is_over_time else "closest",
         "hoversubplots": "axis",
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "tracegroupgap": 0},
+        "legend": {"orientation": "h", "x": 0, "y": legend_y, "yanchor": "bottom", "tracegroupgap": 0},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "barmode": "stack",
         "bargap": 0 if is_over_time else 0.2,
         "shapes": [_shape(mark) for mark in picture.marks],
+        "annotations": annotations,
         "xaxis": axis | x | SCALES[picture.x_scale],
     }
     heights = sum(panel.height for panel in picture.panels)
@@ -151,7 +167,8 @@ def _layout(picture: Picture) -> Tree:
     top = 1.0
     for name, panel in zip(axes, picture.panels, strict=True):
         bottom = max(0.0, top - share * panel.height)
-        y = {"title": {"text": panel.title, "standoff": 10}, "domain": [bottom, top], "rangemode": "tozero"}
+        y: Tree = {"title": {"text": panel.title, "standoff": 10}, "domain": [bottom, top]}
+        y |= _rows(panel.rows) if panel.rows else {"rangemode": "tozero"}
         if panel.scale == "tail":  # down to the median, however few have an answer
             shares = [min(curve.y) for curve in panel.curves if isinstance(curve, PlotCurve)]
             y["range"] = [math.log10(min(0.5, *shares)) - 0.1, 0.05]
@@ -160,9 +177,44 @@ def _layout(picture: Picture) -> Tree:
     return layout
 
 
+def _rows(names: Sequence[str]) -> Tree:
+    last = len(names) - 1
+    return {
+        "tickvals": [*range(len(names))],
+        "ticktext": [*names],
+        "range": [last + 0.5, -0.5],
+        "showgrid": False,
+    }
+
+
 def _shape(mark: Mark) -> Tree:
     shape = {"x0": mark.low, "x1": mark.high, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
     shape |= {"name": mark.name, "showlegend": bool(mark.name)}
     if mark.low == mark.high:
         return shape | {"type": "line", "line": {"color": mark.colour, "dash": "dot"}}
     return shape | {"type": "rect", "line": {"width": 0}, "fillcolor": mark.colour, "opacity": 0.16}
+
+
+def _end_s(picture: Picture) -> float:
+    """Return the end of a time axis: of the last bar, step, point or mark; 0 without any."""
+    ends = [mark.high for mark in picture.marks]
+    for panel in picture.panels:
+        ends += [max(map(float, curve.x), default=0.0) + _half_step(curve) for curve in panel.curves]
+    return float(f"{max(ends, default=0.0):.6g}")
+
+
+def _half_step(curve: PlotCurve | Band) -> float:
+    """Return how far a curve goes on after its last x."""
+    is_around = isinstance(curve, PlotCurve) and (curve.style == "bars" or curve.steps == "hvh")
+    if not is_around or not len(curve.x):
+        return 0.0
+    return float(curve.x[0] if len(curve.x) == 1 else curve.x[-1] - curve.x[-2]) / 2
+
+
+def _annotation(mark: Mark, end_s: float) -> Tree:
+    """Return the text of a mark, above the first panel; to the left of a mark that is late."""
+    is_late = mark.low > LATE * end_s
+    return {
+        "x": mark.low, "xanchor": "right" if is_late else "left", "y": 1, "yref": "paper", "yanchor": "bottom",
+        "text": f"<b>{mark.text}</b>", "showarrow": False,
+    }  # fmt: skip

@@ -20,7 +20,7 @@ from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.steady import end_ns
-from tailgauge_analysis.metrics.unanswered import SIGNS, unanswered
+from tailgauge_analysis.metrics.unanswered import SIGNS
 from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import capacity, commands, ends, failures
@@ -333,7 +333,7 @@ class Evidence:
     @property
     def lost_ids(self) -> frozenset[int]:
         """Return the requests that gave no sign for longer than any answer takes."""
-        lost = unanswered(self.run.frames, self.run.of_target)
+        lost = self.run.evidence.stability.unanswered
         return frozenset() if lost is None else lost.ids
 
     def find(self, kind: str) -> str:

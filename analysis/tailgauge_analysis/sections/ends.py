@@ -227,6 +227,7 @@ def section(found: Ends) -> Section | None:
     if not found.answers and not found.errors and not facts:
         return None
     listed = (_stop_table(found), _error_table(found.errors))
+    notes = tuple(_notes(found))
     is_plain = set(found.classes) <= {schema.OK}
     return Section(
         "ends",
@@ -234,9 +235,10 @@ def section(found: Ends) -> Section | None:
         f"{sentence(_with_rest(found))}.",
         facts,
         tuple(table for table in listed if table.rows),
-        notes=tuple(_notes(found)),
+        notes=notes,
         computed=("Calls of the whole run without preflight that the target ended itself.", *MEANINGS),
         brief=() if is_plain else (_with_rest(found),),
+        is_folded=is_plain and found.calls == found.answers and not (found.errors or facts or notes),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,8 +9,8 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import commands
-from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.formatting import clock_range, count, ms, plain, plural
+from tailgauge_analysis.text.json_values import Json, key_lines
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
@@ -130,14 +129,14 @@ def section(of: Environment) -> Section:
         ("Reproduce", of.reproduce or "The run does not name its scenario file."),
     )
     file = f" ({of.scenario_file})" if of.scenario_file else ""
-    scenario = json.dumps(of.scenario, indent=2, ensure_ascii=False, allow_nan=False)
+    scenario = "\n".join(key_lines(of.scenario))
     return Section(
         name="environment",
         title="Environment",
         facts=facts,
         tables=(_workers(of.workers),) if of.workers else (),
         notes=(of.besides,) if of.reproduce else (),
-        listing=(f"Scenario{file}, with all defaults", scenario),
+        listing=(f"Scenario{file}, with all defaults; keys without a value are left out", scenario),
         is_folded=True,
     )
 
@@ -177,5 +176,5 @@ def _offset(one: WorkerEntry) -> Value:
 
 
 def _spans(missing: Sequence[Stretch]) -> str:
-    shown = [f"{clock(s.from_s)} – {'end' if s.to_s is None else clock(s.to_s)}" for s in missing[:3]]
+    shown = [clock_range(stretch.from_s, stretch.to_s) for stretch in missing[:3]]
     return ", ".join([*shown, f"and {len(missing) - 3} more"] if len(missing) > 3 else shown)

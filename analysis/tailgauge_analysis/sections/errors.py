@@ -72,7 +72,7 @@ def _kind(rows: pd.DataFrame) -> Failure:
 def section(found: Errors) -> Section:
     """Return the kinds of failures with their first bodies."""
     if not found.errors:
-        return Section("errors", "Errors", "No attempt failed.")
+        return Section("errors", "Errors", "No attempt failed.", is_folded=True)
     total = sum(kind.attempts for kind in found.errors) + found.other_failures
     rows = []
     for kind in found.errors:

@@ -38,6 +38,7 @@ from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
 KEY = ""
 ALL = "all"
+NARROW_PS = (0.5, 0.95, 0.99)  # what a phone has room for
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN))
 MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
 Count = Annotated[int, Field(ge=0)]
@@ -203,8 +204,10 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
             n = replace(n, interval=f"n_eff {count(fewest.n_eff)} ({percentile(fewest.p)})")
             note = note or _n_eff_note(row, fewest)
         cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
-    labels = (f"{percentile(q.p)} (ms)" for q in rows[0].quantiles[:last])
-    return Table(title, ("metric", *labels, "n"), tuple(cells), note)
+    shown = rows[0].quantiles[:last]
+    header = ("metric", *(f"{percentile(quantile.p)} (ms)" for quantile in shown), "n")
+    spare = [i for i, quantile in enumerate(shown, 1) if quantile.p not in NARROW_PS]
+    return Table(title, header, tuple(cells), note, spare=(*spare, len(header) - 1))
 
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
@@ -229,7 +232,8 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
         "for a batch, until it is fetched."
     )
     note += f" {plural(smaller, 'smaller group')} not shown." if smaller else ""
-    return Table("By kind of request", header, tuple(rows), note)
+    spare = tuple(i for i, name in enumerate(header) if i and not ("complete" in name or "p99" in name))
+    return Table("By kind of request", header, tuple(rows), note, spare=spare)
 
 
 def _three(row: Row | None) -> tuple[Cell, ...]:

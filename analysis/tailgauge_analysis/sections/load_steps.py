@@ -31,7 +31,7 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, share_cell
-from tailgauge_analysis.text.formatting import clock, count, figures, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import clock, clock_range, count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, number, one_of, table
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -296,14 +296,14 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     if above:
         parts.append(f"inconclusive at {min(above, key=lambda step: step.requests_per_s).rate}")
     if missed:
-        parts.append(f"missed from {first.rate} ({clock(first.from_s)} to {clock(first.to_s)})")
+        parts.append(f"missed from {first.rate} ({clock_range(first.from_s, first.to_s)})")
         again = [step for step in missed if step.from_s > first.from_s and _is_at_held_rate(step, held)]
         if again:
             parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
     piling = [step for step in steps if step.piles and step.state != MISSED]
     if piling:
         lowest = min(piling, key=lambda step: step.requests_per_s)
-        parts.append(f"requests pile up at {lowest.rate} ({clock(lowest.from_s)} to {clock(lowest.to_s)})")
+        parts.append(f"requests pile up at {lowest.rate} ({clock_range(lowest.from_s, lowest.to_s)})")
     below = len(inconclusive) - len(above)
     if below:
         parts.append(f"{below} of {len(steps)} steps inconclusive")
@@ -325,7 +325,7 @@ def broken(run: Run) -> str:
     """
     found = run.result(compute)
     for step in [] if found is None else found.steps:
-        span = f"at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)})"
+        span = f"at {step.rate} ({clock_range(step.from_s, step.to_s)})"
         share_high = step.complete.high
         if share_high is not None and share_high < HEALTHY:
             return f"only {share(step.complete.value)} of {plural(step.requests, 'request')} completed in the load step {span}"
@@ -387,7 +387,7 @@ def section(found: LoadSteps | None) -> Section | None:
 
 
 def _cells(step: Step, names: Sequence[str], labels: Sequence[str]) -> Iterator[Cell]:
-    yield f"{clock(step.from_s)} to {clock(step.to_s)}"
+    yield clock_range(step.from_s, step.to_s)
     sessions = ""
     if step.arrivals_per_s < step.requests_per_s / NEAR:
         sessions = f"{figures(step.arrivals_per_s)} sessions/s"

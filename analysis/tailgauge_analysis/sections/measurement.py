@@ -13,7 +13,7 @@ import pandas as pd
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
+from tailgauge_analysis.text.formatting import clock_range, count, ms, percentile, plural, share
 from tailgauge_analysis.text.json_values import Json, one_of
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
@@ -194,7 +194,7 @@ def _figures(errors: Sequence[ClientError]) -> Table:
 
 def _stalls(bad: BadSeconds) -> Table:
     columns = (
-        ("when", lambda spell: f"{clock(spell.from_s)} to {clock(spell.to_s)}"),
+        ("when", lambda spell: clock_range(spell.from_s, spell.to_s)),
         ("worker", lambda spell: str(spell.worker)),
         ("cause", lambda spell: spell.cause),
         ("by up to (ms)", lambda spell: ms(spell.worst_ms)),

@@ -107,6 +107,15 @@ def with_outage(run: Run, every: Failures) -> Failures:
     return replace(every, rows=rows.assign(kind=kinds))
 
 
+def outage(run: Run) -> Onset | None:
+    """Return from when and until when the target was gone, refused calls or gave no sign; None where it was there."""
+    gone = with_outage(run, run.result(failures.incomplete)).of_kind(failures.GONE)
+    if len(gone):
+        return _of_outage(run, seconds(gone.rows["ended_at_ns"]))
+    gone_s = run.evidence.stability.gone_since_s
+    return None if gone_s is None else Onset(since_s=gone_s)
+
+
 def _in_stretch(run: Run, rows: pd.DataFrame, is_cut: Mask) -> Mask:
     """Return which of these failures are in the stretch between two calls with a sign that has most of them."""
     sent_s, signs_s = run.result(_calls_with_a_sign)

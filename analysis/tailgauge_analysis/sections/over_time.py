@@ -1,4 +1,4 @@
-"""The run over time: latency, rates and requests in flight by scheduled time; how many waited how long."""
+"""The run over time: how requests ended, when calls failed, latency, and requests in flight."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Timeline
-from tailgauge_analysis.objectives.outcome import FAIL, ObjectiveResult
+from tailgauge_analysis.objectives.outcome import FAIL, PASS, ObjectiveResult
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import objectives
+from tailgauge_analysis.sections import incidents, objectives
 from tailgauge_analysis.text.formatting import bin_name, percentile, plain, plural
 from tailgauge_analysis.text.picture import (
     BLUE,
@@ -30,6 +31,11 @@ COLOURS = {0.5: BLUE, 0.99: ORANGE}
 IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
 MS = "%{y:,.4~g} ms"
 PER_S = "%{y:,.4~g}/s"
+OUTCOME_COLOURS = {PASS: GREEN, FAIL: RED}
+COMPLETE_COLOUR = "#86b8a2"
+NOT_COUNTED_AS_FAILED = schema.NOT_FAILED | {schema.CENSORED, schema.CLIENT_DROP}
+HEIGHT_PX = 120  # of the panel with requests in flight, and so on
+FRAME = 0.9  # of that height: legend, time axis
 NO_P99 = f"this run is too short for a p99 over time, which needs {FEWEST_WINDOWS} windows of {fewest_for(PS[-1])} requests."
 
 
@@ -39,42 +45,77 @@ def compute(run: Run) -> Timeline:
 
 
 def picture(run: Run) -> Picture | None:
-    """Draw latency with the bounds of its objectives, rates, and requests in flight; nothing of a run without requests."""
+    """Draw requests by how they ended, failed calls, latency with its objectives, and requests in flight.
+
+    A panel without a value is left out; there is no figure of a run without requests.
+    """
     timeline = run.result(compute)
     if not timeline.offered_per_s.any():
         return None
     end_s = float(timeline.end_s[-1])
-    slowest = np.concatenate([timeline.ttft_max_ms, *(windows.values_ms for windows in timeline.ttft)])
-    highest = float(slowest[np.isfinite(slowest)].max(initial=0.0))
-    waits = _waits(timeline)
-    judged = run.result(objectives.compute).slo
-    for objective, bound_ms in in_sight(judged, WAITS[timeline.wait], highest):
-        waits.append(bound_line(objective, (0.0, end_s), (bound_ms, bound_ms)))
-    offered = PlotCurve(
-        timeline.at_s, timeline.offered_per_s, "offered", colour=GREY, dash="dot", hover=PER_S
-    )
-    ended = PlotCurve(timeline.at_s, timeline.ended_per_s, "ended", colour=GREEN, hover=PER_S)
-    in_flight = PlotCurve(timeline.end_s, timeline.in_flight, "in flight", colour=PURPLE, hover="%{y:,.0f}")
+    failures = incidents.failed_calls(run)
+    latency = _latency(run, timeline, end_s)
+    panels = [Panel("requests<br>per second", _outcomes(timeline), height=1.1)]
+    panels += [panel for panel in (failures, latency) if panel is not None]
+    if timeline.in_flight.any():
+        hover = "%{y:,.0f} in flight"
+        in_flight = PlotCurve(timeline.end_s, timeline.in_flight, colour=PURPLE, hover=hover)
+        panels.append(Panel("requests<br>in flight", (in_flight,), height=0.7))
     outside = ((0.0, min(run.steady.from_s, end_s)), (min(run.steady.to_s, end_s), end_s))
+    marks = [Mark(start, stop) for start, stop in outside if stop > start]
+    ticks = "" if failures is None else "A tick is a call that failed, at its end. "
+    waits = "" if latency is None else f"{_caption(timeline)} {timeline.wait} without failures. "
     return Picture(
         name="timeline",
         title="The run over time",
         caption=(
-            f"Rates and requests in flight: one point per {bin_name(timeline.width_s)}, by scheduled time. {_caption(timeline)} "
-            f"{timeline.wait} without failures. Shaded: outside the statistics."
+            f"Requests: per {bin_name(timeline.width_s)} in which they were scheduled, by how they ended. {ticks}{waits}"
+            "Shaded grey: outside the statistics."
         ),
-        panels=(
-            Panel(f"{timeline.wait} since<br>scheduled (ms)", waits, height=1.7),
-            Panel("requests<br>per second", (offered, ended)),
-            Panel("requests<br>in flight", (in_flight,)),
-        ),
-        marks=[Mark(start, stop) for start, stop in outside if stop > start],
-        height=520,
+        panels=panels,
+        marks=[*marks, *incidents.marks(run, end_s)],
+        height=round(HEIGHT_PX * (FRAME + sum(panel.height for panel in panels))),
     )
 
 
-def _waits(timeline: Timeline) -> list[PlotCurve]:
-    """Percentiles of windows that hold enough requests; without a p99, single requests and their maximum."""
+def _outcomes(timeline: Timeline) -> list[PlotCurve]:
+    """Return bars of the requests of each time by how they ended, those that failed on top."""
+    failed = [name for name in timeline.classes_per_s if name not in NOT_COUNTED_AS_FAILED]
+    kinds = (
+        ("complete", schema.COMPLETE, COMPLETE_COLOUR),
+        ("cancelled", (schema.CANCELLED,), GREY),
+        ("still open at the end", (schema.CENSORED,), ORANGE),
+        ("not sent by the client", (schema.CLIENT_DROP,), PURPLE),
+        ("failed", failed, RED),
+    )
+    bars = []
+    for name, classes, colour in kinds:
+        per_s = timeline.per_s(classes)
+        if per_s.any():
+            bars.append(PlotCurve(timeline.at_s, per_s, name, colour=colour, style="bars", hover=PER_S))
+    return bars
+
+
+def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
+    """Return waits with the bounds of their objectives; None where nothing was answered."""
+    slowest = np.concatenate([timeline.ttft_max_ms, *(windows.values_ms for windows in timeline.ttft)])
+    highest_ms = float(slowest[np.isfinite(slowest)].max(initial=0.0))
+    if not highest_ms:
+        return None
+    judged = run.result(objectives.compute).slo
+    shown = list(in_sight(judged, WAITS[timeline.wait], highest_ms))
+    missed_ms = [bound_ms for objective, bound_ms in shown if objective.outcome == FAIL]
+    curves = _waits(timeline, min(missed_ms, default=np.inf))
+    for objective, bound_ms in shown:
+        curves.append(bound_line(objective, (0.0, end_s), (bound_ms, bound_ms)))
+    return Panel(f"{timeline.wait} since<br>scheduled (ms)", curves, height=1.6)
+
+
+def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
+    """Percentiles of windows that hold enough requests; without a p99, single requests and their maximum.
+
+    Requests beyond the bound of an objective that is missed are red.
+    """
     percentiles = []
     for windows in timeline.ttft:
         curve = PlotCurve(
@@ -88,13 +129,21 @@ def _waits(timeline: Timeline) -> list[PlotCurve]:
         percentiles.append(curve)
     if _has_p99(timeline):
         return percentiles[::-1]
-    requests = PlotCurve(
-        *timeline.points, f"{timeline.wait} of a request", colour=GREY, style="dots", hover="skip"
-    )
+    at_s, waits_ms = timeline.points
+    is_beyond = waits_ms > missed_ms
+    name = f"{timeline.wait} of a request"
+    points = [
+        PlotCurve(at_s[~is_beyond], waits_ms[~is_beyond], name, colour=GREY, style="dots", hover="skip")
+    ]
+    if is_beyond.any():
+        name = "beyond the objective"
+        points.append(
+            PlotCurve(at_s[is_beyond], waits_ms[is_beyond], name, colour=RED, style="dots", hover="skip")
+        )
     largest = PlotCurve(
         timeline.at_s, timeline.ttft_max_ms, f"{timeline.wait} maximum", colour=ORANGE, hover=MS
     )
-    return [requests, largest, *percentiles]
+    return [*points, largest, *percentiles]
 
 
 def _has_p99(timeline: Timeline) -> bool:
@@ -127,5 +176,5 @@ def in_sight(
 def bound_line(objective: ObjectiveResult, x: Values, y: Values) -> PlotCurve:
     """Return the line of an objective, with its name."""
     name = f"{plain(objective.label, 60)}: {objective.line.bound}"
-    colour = RED if objective.outcome == FAIL else GREEN
+    colour = OUTCOME_COLOURS.get(objective.outcome, GREY)
     return PlotCurve(x, y, name, colour=colour, dash="dash", hover="skip")

@@ -90,7 +90,19 @@ def section(found: Requests) -> Section:
     tables = (_outcome_table(found.outcomes), _accounts(found.conservation))
     shown = tables if found.outcomes else tables[1:]
     drawn = tuple(_outcomes_over_time(found.timeline))
-    return Section("requests", "Requests", answer, (), shown, drawn, tuple(notes), (COMPUTED,))
+    counted = found.conservation
+    missing = counted.client_drop + counted.not_reached + counted.lost + counted.censored
+    is_complete = sum(completed) == n > 0 and set(counted.ended) <= schema.COMPLETE
+    return Section(
+        name="requests",
+        title="Requests",
+        answer=answer,
+        tables=shown,
+        figures=drawn,
+        notes=tuple(notes),
+        computed=(COMPUTED,),
+        is_folded=is_complete and not missing and not counted.broken and not found.preflight,
+    )
 
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
@@ -154,8 +166,10 @@ COLOURS = {
 
 
 def _outcomes_over_time(timeline: Timeline) -> Iterator[Picture]:
-    """Draw how the requests of each time ended."""
+    """Draw how the requests of each time ended, where the first figure does not say it all."""
     rates = timeline.classes_per_s
+    if set(rates) <= {schema.OK}:
+        return
     bars = []
     for name in sorted(rates, key=[*COLOURS, *rates].index):
         colour = COLOURS.get(name, GREY)

@@ -16,7 +16,6 @@ from tailgauge.scenario.figures import ERRORS
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import backlog, stability
 from tailgauge_analysis.metrics.latency import OFFERED
-from tailgauge_analysis.metrics.unanswered import gone_since
 from tailgauge_analysis.objectives import health
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import on_latency
@@ -341,7 +340,7 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     if run.record["state"] == STOPPED:
         when, _, why = plain(run.record["stopped"], 300).partition(": ")
         lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
-    gone_s = gone_since(run.frames)
+    gone_s = run.evidence.stability.gone_since_s
     if gone_s is not None:
         lines.append(ObjectiveLine(SILENT, FAIL, f"since {figures(gone_s)} s", "to the end"))
     broken = _broken_step(run, judged.slo)

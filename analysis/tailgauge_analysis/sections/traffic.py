@@ -154,12 +154,16 @@ def section(sent: SentTraffic) -> Section | None:
     expected = _expected(sent.estimate)
     if expected:
         notes.append(f"Expected before the run: {expected}.")
+    first = next(iter(sent.traffic.values()))
+    is_plain = len(sent.traffic) == 1 and not [*_details(first), *notes]
     return Section(
         name="traffic",
         title="Traffic",
+        answer=f"{plural(first.requests, 'request')} ({first.pattern})." if is_plain else "",
         tables=(Table.of("", sent.traffic.items(), columns, prose=(1, 5)),),
         notes=tuple(notes),
         computed=("The whole run without preflight, all attempts.",),
+        is_folded=is_plain,
     )
 
 

@@ -87,6 +87,13 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
 
 
+def clock_range(from_s: float, to_s: float | None) -> str:
+    """`00:17 to 00:21`, `00:17` of what is shorter than the clock shows, `00:17 to the end`."""
+    begin = clock(from_s)
+    end = "the end" if to_s is None else clock(to_s)
+    return begin if begin == end else f"{begin} to {end}"
+
+
 def between(from_s: float, to_s: float) -> str:
     """`from 00:17 to 00:21`, or `at 00:17` of what is shorter than the clock shows."""
     begin = clock(from_s)

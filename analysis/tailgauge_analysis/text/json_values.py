@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
@@ -62,3 +63,18 @@ def number(value: Any) -> float | None:
 def text(value: Any) -> str:
     """The text that `value` is, empty where it is none."""
     return value if isinstance(value, str) else ""
+
+
+def key_lines(tree: Json, name: str = "") -> Iterator[str]:
+    """Yield a line for each table in it, `traffic.chat: pattern "streaming", weight 1.0`; keys without a value are left out."""
+    values = []
+    inner = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            inner.append((f"{name}.{key}" if name else str(key), value))
+        elif value not in (None, "", []):
+            values.append(f"{key} {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
+    if values:
+        yield (f"{name}: " if name else "") + ", ".join(values)
+    for path, table_of_keys in inner:
+        yield from key_lines(table_of_keys, path)

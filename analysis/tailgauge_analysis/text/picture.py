@@ -25,7 +25,7 @@ TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 Values = Sequence[float] | Floats
 Dash = Literal["", "dot", "dash"]
 Scale = Literal["linear", "log", "percent", "category", "tail"]  # tail: logarithmic, percentiles as ticks
-Style = Literal["line", "dots", "points", "line and points", "bars"]  # dots: many and pale
+Style = Literal["line", "dots", "points", "line and points", "bars", "ticks"]  # dots: many and pale
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,30 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A shaded interval of x in every panel, or a line if both ends are the same. `name`: in the legend, if any."""
+    """A shaded interval of x in every panel, or a line if both ends are the same.
+
+    `name`: in the legend, if any. `text`: at its beginning, above the panels.
+    """
 
     low: float
     high: float
     name: str = ""
     colour: str = GREY
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one y axis with a title; `height` is relative to other panels."""
+    """Curves over one y axis with a title; `height` is relative to other panels.
+
+    `rows`: names of the values 0, 1, ... of y, from top to bottom.
+    """
 
     title: str
     curves: Sequence[PlotCurve | Band]
     scale: Scale = "linear"
     height: float = 1.0
+    rows: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,13 +62,17 @@ TextFiles = tuple[tuple[str, str], ...]  # names and contents, beside report.jso
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a header; the first column names the row. `prose`: columns of words, which stand left and wrap."""
+    """Rows under a header; the first column names the row. `prose`: columns of words, which stand left and wrap.
+
+    `spare`: columns that a narrow page shows on request only.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     prose: tuple[int, ...] = ()
+    spare: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -85,7 +89,8 @@ class Section:
     """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
 
     `figures` stand beside the tables; `brief` is its lines in the terminal.
-    `listing` is a long text shown as it is, folded, under a title; a section that `is_folded` is shown by its title alone.
+    `listing` is a long text shown as it is, folded, under a title; a section that `is_folded` is shown by its title and answer,
+    in a line, until it is opened: nothing happened, or few want to know.
     """
 
     name: str
@@ -99,6 +104,12 @@ class Section:
     brief: tuple[str, ...] = ()
     listing: tuple[str, str] = ("", "")
     is_folded: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more than its title and its answer."""
+        parts = (self.facts, self.tables, self.figures, self.notes, self.computed, self.listing[1])
+        return any(map(bool, parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,17 @@ class BadSeconds:
 
 
 def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
-    """Those with a lag above `over_ns` that could move a figure."""
+    """Those of the stage with a lag above `over_ns` that could move a figure."""
+    return bad_seconds_between(frames, stage.from_s, stage.to_s, over_ns)
+
+
+def bad_seconds_between(frames: Frames, begin_s: float, end_s: float, over_ns: float) -> BadSeconds:
+    """Return the same of any time of the run."""
     health = frames.health.sort_values(["worker", "at_ns"], ignore_index=True)
     by_worker = health.groupby("worker")
     to_s = health["at_ns"] / 1e9
     from_s = by_worker["at_ns"].shift().div(1e9).fillna(to_s - 1)
-    is_inside = ((from_s + to_s) / 2).between(stage.from_s, stage.to_s, inclusive="right")
+    is_inside = ((from_s + to_s) / 2).between(begin_s, end_s, inclusive="right")
     lags_ns = health[[*CAUSES]]
     is_late = lags_ns > over_ns
     intervals = health["chunk_intervals"]

@@ -19,7 +19,11 @@
         out[key] = { ...layout[key], gridcolor: c.line, linecolor: c.line, tickcolor: c.line };
       }
     }
-    if (narrow.matches) out.margin = { ...layout.margin, l: 44, r: 6 };
+    out.annotations = (layout.annotations ?? []).map((note) => ({ ...note, font: { color: c.text } }));
+    if (narrow.matches) {
+      out.margin = { ...layout.margin, l: 44, r: 6 };
+      out.xaxis.title = { ...layout.xaxis.title, font: { size: 11 } };
+    }
     return out;
   };
   // Plotly would offer to upload a figure to its cloud: a report goes nowhere by itself.
@@ -34,6 +38,9 @@
   for (const folded of document.querySelectorAll("details:has(.plot)")) { // what is folded has no width yet
     folded.addEventListener("toggle", () => folded.querySelectorAll(".plot").forEach((box) => Plotly.Plots.resize(box)));
   }
+  const unfold = () => document.getElementById(location.hash.slice(1))?.closest("details")?.setAttribute("open", "");
+  addEventListener("hashchange", unfold);
+  unfold();
   dark.addEventListener("change", draw);
   narrow.addEventListener("change", draw);
 })();

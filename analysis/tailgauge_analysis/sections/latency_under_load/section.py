@@ -9,7 +9,12 @@ import numpy as np
 
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import slopes
-from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
+from tailgauge_analysis.sections.latency_under_load.diagnosis import (
+    HEALTHY_RUN,
+    UNKNOWN,
+    Diagnosis,
+    diagnosis,
+)
 from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, TITLES, UNITS, Regression, slope_cell
 from tailgauge_analysis.text.formatting import count
 from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Panel, Picture, PlotCurve
@@ -55,6 +60,7 @@ def section(found: LatencyUnderLoad) -> Section:
     )
     if rows:
         tables.append(Table.of("Cost of tokens and concurrency", rows, columns))
+    is_healthy = found.diagnosis.kind in {HEALTHY_RUN, UNKNOWN}
     return Section(
         name="latency-under-load",
         title="Latency under load",
@@ -63,6 +69,7 @@ def section(found: LatencyUnderLoad) -> Section:
         figures=tuple(picture for one in found.slopes for picture in _scatter(one)),
         notes=tuple(text for one in found.slopes for text in _not_estimated(one)),
         computed=(COMPUTED,) if any(one.slopes for one in found.slopes) else (),
+        is_folded=is_healthy and not rows,
     )
 
 
