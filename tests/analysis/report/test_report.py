@@ -141,7 +141,7 @@ def test_the_page_is_accessible(made):
     assert 'name="viewport"' in page
     assert page.count("<h1") == 1
     assert len(re.findall(r"<th(?=[ >])", page)) == len(re.findall(r'<th scope="(?:row|col)"', page))
-    assert len(re.findall(r'class="plot"[^>]* role="group" aria-label="[^"]{20,}"', page)) == 6
+    assert len(re.findall(r'class="plot"[^>]* role="group" aria-label="[^"]{20,}"', page)) == 5
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'aria-labelledby="([^"]+)"', page)) <= set(ids)

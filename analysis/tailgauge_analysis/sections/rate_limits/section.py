@@ -156,11 +156,11 @@ def section(limits: RateLimits | None) -> Section | None:
         figures=tuple(_refusals_over_time(limits.bins)),
         computed=COMPUTED,
         brief=tuple(_brief(limits)),
-        is_folded=_is_quiet(limits),
+        is_folded=_has_no_rejection(limits),
     )
 
 
-def _is_quiet(limits: RateLimits) -> bool:
+def _has_no_rejection(limits: RateLimits) -> bool:
     """Return whether no call was rejected, and so none was retried for it."""
     has_retried = any(table.observed > 1.0 for table in limits.amplification)
     return not (limits.run_refused or limits.shares.overloaded.k or has_retried)
