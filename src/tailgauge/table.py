@@ -5,7 +5,6 @@ Also the text of a message about a wrong value.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from tailgauge.redaction import MIN_SECRET
+from tailgauge.suggestions import nearest
 
 Row = TypeVar("Row")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
@@ -154,13 +154,6 @@ def names_at(table: type[BaseModel], loc: Sequence[Any]) -> list[str]:
         if get_origin(field.annotation) in {Mapping, dict, list, tuple}:
             next(parts, None)  # a name or number that the user chooses
     return list(table.model_fields)
-
-
-def nearest(word: str, names: Collection[str]) -> str:
-    """The suggestion of a message about an unknown name; empty where none is near."""
-    longer = [name for name in names if len(word) > 2 and name.startswith(f"{word}_")]
-    near = longer if len(longer) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

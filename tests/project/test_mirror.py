@@ -14,6 +14,7 @@ RUN_BY = {
     "call": "patterns/test_several_calls.py",
     "errors": "cli/test_exit_codes.py",
     "protocol_violations": "protocols/test_malformed_streams.py",
+    "suggestions": "cli/test_mistakes.py",
     "sanitize": "hostile/test_hostile_targets.py",
     "thresholds": "master/test_live_verdict.py",
     "channel": "end_to_end/test_headroom.py",

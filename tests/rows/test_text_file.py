@@ -257,13 +257,13 @@ def test_json_has_the_same_bounds(tmp_path, text, message):
         resolve(str(tmp_path / "mine.toml"), (), tmp_path)
 
 
-def test_a_byte_order_mark_is_no_character_and_other_encodings_are_named(tmp_path):
+def test_a_byte_order_mark_is_no_character(tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text("seed = 5\n[traffic.chat]", encoding="utf-8-sig")
     assert load(str(mine)).seed == 5
 
     mine.write_text("seed = 5", encoding="utf-16")
-    with pytest.raises(ScenarioError, match=r"mine\.toml: not UTF-8 text \(byte 0\)"):
+    with pytest.raises(ScenarioError, match=r"mine\.toml: line 1: not UTF-8 text: .*UTF-16"):
         load(str(mine))
 
 

@@ -14,8 +14,6 @@ from tailgauge.scenario.objective import name_of
 from tailgauge.scenario.packaged import packaged
 
 SLO = {"metric": "tpot", "max_ms": 1}
-URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH][?QUERY]"
-URL_PORT = "must name a host and, if any, a port between 1 and 65535"
 NAME_SHAPE = "must be lower-case letters, digits, - and _, at most 48 of them"
 # tree -> the key that is named, and what is error_text of it
 REFUSED = [
@@ -36,19 +34,19 @@ REFUSED = [
     ({"slo": {"a": {"metric": "error_rate", "max": 2}}}, "slo.a.max", "no run can miss it: expected a share between 0 and 1"),
     ({"slo": {"a": {**SLO, "traffic": "mian"}}}, "slo.a.traffic", "there is no traffic.mian; did you mean main?"),
     ({"slo": {"a": {**SLO, "tag": "gold"}}}, "slo.a.tag", "expected key=value"),
-    ({"slo": {"a": "ttft p95 < 800"}}, "slo.a", "expected a bound in ms, s (got 'ttft p95 < 800')"),
-    ({"slo": {"a": "ttft p95 is fine"}}, "slo.a", 'expected text such as "ttft p95 < 800ms"'),
-    ({"slo": {"a": "error_rate > 1%"}}, "slo.a", "expected error_rate < a bound"),
+    ({"slo": {"a": "ttft p95 < 800"}}, "slo.a", "the bound of ttft needs a unit, ms or s: write 'ttft p95 < 800ms'"),
+    ({"slo": {"a": "ttft p95 is fine"}}, "slo.a", "expected METRIC pNN < BOUND: write 'ttft p95 < 800ms'"),
+    ({"slo": {"a": "error_rate > 1%"}}, "slo.a", "error_rate has an upper bound, <: write 'error_rate < 1%'"),
     ({"slo": {"a": {**SLO, "precision": 0.0}}}, "slo.a.precision", "expected a number >= 0.001, got 0.0"),
     ({"slo": {"a": {**SLO, "precision": 5}}}, "slo.a.precision", "expected a number <= 0.5, got 5"),
     ({"slo": {"a": "ttft p95 < 1s precision 60%"}}, "slo.a.precision", "expected a number <= 0.5, got 0.6"),
-    ({"slo": {"a": "ttft p95 < 1s precision 5"}}, "slo.a", 'expected text such as "ttft p95 < 800ms"'),
+    ({"slo": {"a": "ttft p95 < 1s precision 5"}}, "slo.a", "write 'ttft p95 < 1s precision 5%'"),
     ({"slo": {"a": "error_rate < 1% precision 5%"}}, "slo.a.precision", "only latencies have one, not error_rate"),
     ({"slo": {"a": {**SLO, "precision": 0.05, "gate": False}}}, "slo.a.precision", "does not apply with gate = false"),
     ({"alert": {"a": SLO}}, "alert", "unknown key; write each bound as a table [slo.NAME] with gate = false"),
     ({"use_case": {"a": ["ttft p95 < 1s"]}}, "use_case", "unknown key; write each bound as a table [slo.NAME] with gate = false"),
     ({"slo": {"a": "error_rate p95 < 1%"}}, "slo.a", "error_rate has no percentiles"),
-    ({"slo": {"a": "tfft p95 < 1s"}}, "slo.a.metric", "did you mean ttft?"),
+    ({"slo": {"a": "tfft p95 < 1s"}}, "slo.a", "tfft is no metric: write 'ttft p95 < 1s'"),
     ({"slo": {"a": {"metric": "tpot"}}}, "slo.a.max_ms", "expected a value"),
     ({"slo": {"a": {"max_ms": 1}}}, "slo.a.metric", "expected a value"),
     ({"slo": {"a": {**SLO, "metric": "tttf"}}}, "slo.a.metric", "did you mean ttft?"),
@@ -66,7 +64,7 @@ REFUSED = [
     ({"arrival": {"process": "poison"}}, "arrival.process", "got 'poison'; did you mean poisson?"),
     ({"arrival": 5}, "arrival", "expected a table, got 5"),
     ({"description": "x" * 501}, "description", "expected at most 500 characters, got 'xxx"),
-    ({"traffic": {}}, "traffic", "expected at least one table"),
+    ({"traffic": {}}, "traffic", "there is no table [traffic.NAME]: add one"),
     ({"traffic": 5}, "traffic", "expected a table of tables, got 5"),
     ({"traffic": {"a": 5}}, "traffic.a", "expected a table, got 5"),
     ({"traffic": {"a": {"pattern": "stream"}}}, "traffic.a.pattern", "did you mean streaming?"),
@@ -79,22 +77,22 @@ REFUSED = [
     ({"target": "simulated"}, "target", "expected a table, got 'simulated'"),
     ({"target": {"protocol": "grpc"}}, "target.protocol", "expected 'anthropic', 'openai' or 'sse', got 'grpc'"),
     ({"target": {"protocol": "OpenAI"}}, "target.protocol", "did you mean openai?"),
-    ({"target": {"url": ""}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "localhost:8000"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "ftp://host"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http:///v1"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://a b"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://host?x=1 2"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://host/v1?x=1#top"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://host/#top"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://host\n"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://host:0"}}, "target.url", URL_PORT),
-    ({"target": {"url": "http://host:70000"}}, "target.url", URL_PORT),
-    ({"target": {"url": "http://host:"}}, "target.url", URL_PORT),
-    ({"target": {"url": "http://host:http"}}, "target.url", URL_PORT),
-    ({"target": {"url": "http://:80"}}, "target.url", URL_PORT),
-    ({"target": {"url": "http://[::1"}}, "target.url", URL_PORT),
+    ({"target": {"url": ""}}, "target.url", "expected http:// or https:// in front, such as http://127.0.0.1:8000"),
+    ({"target": {"url": "localhost:8000"}}, "target.url", "write http://localhost:8000"),
+    ({"target": {"url": "ftp://host"}}, "target.url", "write http://host"),
+    ({"target": {"url": "http://"}}, "target.url", "such as http://127.0.0.1:8000"),
+    ({"target": {"url": "http:///v1"}}, "target.url", "write http://v1"),
+    ({"target": {"url": "http://a b"}}, "target.url", "a URL has no spaces: write http://ab"),
+    ({"target": {"url": "http://host?x=1 2"}}, "target.url", "a URL has no spaces"),
+    ({"target": {"url": "http://host/v1?x=1#top"}}, "target.url", "no part behind #"),
+    ({"target": {"url": "http://host/#top"}}, "target.url", "no part behind #: write http://host/"),
+    ({"target": {"url": "http://host\n"}}, "target.url", "a URL has no spaces: write http://host"),
+    ({"target": {"url": "http://host:0"}}, "target.url", "expected a port from 1 to 65535 behind host, got 0"),
+    ({"target": {"url": "http://host:70000"}}, "target.url", "expected a port from 1 to 65535 behind host, got 70000"),
+    ({"target": {"url": "http://host:"}}, "target.url", "expected HOST or HOST:PORT"),
+    ({"target": {"url": "http://host:http"}}, "target.url", "expected HOST or HOST:PORT"),
+    ({"target": {"url": "http://:80"}}, "target.url", "expected a host in front of the port"),
+    ({"target": {"url": "http://[::1"}}, "target.url", "expected HOST or HOST:PORT"),
     ({"target": {"url": 5}}, "target.url", "expected text in quotes, got 5"),
     ({"target": {"model": ""}}, "target.model", "expected some text"),
     ({"target": {"connections": 0}}, "target.connections", "expected a number >= 1, got 0"),
@@ -104,7 +102,7 @@ REFUSED = [
     ({"rate_per_s": 5}, "rate_per_s", "unknown key; did you mean arrival.rate_per_s?"),
     ({"limits": {"rpm": 5}}, "limits.rpm", "unknown key; did you mean simulated.limits.rpm?"),
     ({"traffic": {"a": {"prefixes": 5}}}, "traffic.a.prefixes", "did you mean traffic.a.cache.prefixes?"),
-    ({"traffic": {"a": {"max_tokens": 5}}}, "traffic.a.max_tokens", "did you mean prompt_tokens?"),
+    ({"traffic": {"a": {"max_tokens": 5}}}, "traffic.a.max_tokens", "did you mean output_tokens?"),
     ({"stages": {"duration_s": 0}}, "stages.duration_s", "expected a number > 0, got 0"),
     ({"stages": {"duration_s": 1e8}}, "stages.duration_s", "expected a number <= 2.592e+06"),
     (
@@ -330,7 +328,7 @@ def test_a_scenario_without_traffic_is_refused(tmp_path, text):
     file = tmp_path / "mine.toml"
     file.write_text(text)
 
-    with pytest.raises(ScenarioError, match=r"mine\.toml: traffic: expected at least one table"):
+    with pytest.raises(ScenarioError, match=r"mine\.toml: .*\[traffic\.NAME\]"):
         load(str(file))
 
 
@@ -351,8 +349,8 @@ NO_BOUNDS = [
     ({"metric": "complete", "min": 1.0}, "min", "no run can be shown to meet it"),
     ({"metric": "requests_per_s", "min": -1.0}, "min", "expected a number >= 0, got -1"),
     ({"metric": "ttft", "max_ms": -5.0}, "max_ms", "expected a number > 0, got -5"),
-    ("ttft p95 < 0ms", "max_ms", "expected a number > 0, got 0"),
-    ("ttft p100 < 5ms", "quantile", "expected a number < 1, got 1"),
+    ("ttft p95 < 0ms", "max_ms", "no run can be shown to meet it: expected more than 0"),
+    ("ttft p100 < 5ms", "quantile", "expected a percentile between 0 and 100"),
 ]
 
 
@@ -360,7 +358,8 @@ NO_BOUNDS = [
 def test_a_bound_that_no_run_can_miss_or_meet_is_refused(objective, key, expected):
     lines = refusal({"slo": {"goal": objective}}).splitlines()
 
-    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [f"slo.goal.{key}"]
+    where = "slo.goal" if isinstance(objective, str) else f"slo.goal.{key}"
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [where]
     assert expected in lines[0]
 
 
@@ -380,14 +379,6 @@ def test_a_file_that_is_not_toml_is_refused_with_the_place(tmp_path):
     file.write_text("seed = \n")
 
     with pytest.raises(ScenarioError, match=r"mine\.toml: not valid TOML: .*line 1"):
-        load(str(file))
-
-
-def test_a_file_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
-    file = tmp_path / "mine.toml"
-    file.write_bytes(b'name = "\xff"\n')
-
-    with pytest.raises(ScenarioError, match=r"mine\.toml: not UTF-8 text \(byte 8\)"):
         load(str(file))
 
 

@@ -32,6 +32,7 @@ def defect(mutation, folder) -> tuple[str, str]:
         wrong = [
             line[:300]
             for line in text.splitlines()
+            if not line.startswith("  ")  # the line of a fault in TOML, and its caret
             if not PLACE.search(line.replace(str(folder), "")) or not EXPECTATION.search(line)
         ]
         if len(text) > 20_000 or re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text):

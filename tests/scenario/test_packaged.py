@@ -14,18 +14,6 @@ from tailgauge.scenario.packaged import GROUPS, copy, find, names, packaged
 NEEDED = 368  # complete requests that show 99%; the p99 needs 299
 
 
-@pytest.mark.parametrize(
-    ("argument", "near"), [("quickstrat", "; did you mean quickstart?"), ("zzzz", "."), ("nowhere/stream.toml", "; did you mean streaming?")]
-)  # fmt: skip
-def test_a_missing_scenario_is_answered_with_the_nearest_packaged_name(argument: str, near: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        find(argument)
-
-    assert str(raised.value) == (
-        f"{argument}: no such file, and no packaged scenario of that name{near} `tailgauge scenario list` lists them"
-    )
-
-
 @pytest.mark.parametrize("argument", ["quickstart", "quickstart.toml", "scenarios/quickstart.toml"])
 def test_a_packaged_scenario_is_found_by_name_from_any_folder(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

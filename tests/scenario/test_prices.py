@@ -106,7 +106,7 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
         (GOOD.replace("2026-01-01", '"2026-01-01"'), "price 1 (m): since: expected a date as 2026-11-01, without quotes"),
         (GOOD.replace("2026-01-01", "2026-01-01T00:00:00"), "price 1 (m): since: expected a date"),
         (GOOD.replace("2026-01-01", "2026-13-41"), "mine.toml: not valid TOML: "),
-        (GOOD.replace("2026-01-01", "2026-13-41"), "at line 4"),
+        (GOOD.replace("2026-01-01", "2026-13-41"), "line 4: 2026-13-41 is no date"),
         (GOOD.replace("since = 2026-01-01\n", ""), "price 1 (m): since: expected a value"),
         (GOOD.replace("read = 0.1\n", ""), "price 1 (m): read: expected a value"),
         (GOOD.replace("0.1", "-0.1"), "price 1 (m): read: expected a number >= 0, got -0.1"),
@@ -125,7 +125,7 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
         ("prices = 3\n" + GOOD, "prices: unknown key"),
         ("currency = 3\n" + GOOD, "currency: expected text in quotes, got 3"),
         ("[[price\n", "not valid TOML"),
-        ("\udcff", "not UTF-8 text (byte 0)"),
+        ("\udcff", "line 1: not UTF-8 text: "),
     ],
 )  # fmt: skip
 def test_a_wrong_price_file_is_refused_by_file_entry_and_key(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import io
 import json
 import os
 import platform
@@ -28,6 +27,7 @@ from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.baseline import baseline as baseline_command
 from tailgauge.cli.docs import docs
+from tailgauge.cli.mistakes import text_of
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
 from tailgauge.cli.other_tools import CommandWithToolFlags
 from tailgauge.cli.packaged import scenario
@@ -438,7 +438,10 @@ def simulated(
     tree: dict[str, Any] = {"name": "endpoint"}
     for key, value in pairs:
         scenarios.put(tree, key, value)
-    table = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
+    spelt = {key: f"--set {key}" for key, _ in pairs}
+    if profile is not None:
+        spelt[f"{SIMULATED}.profile"] = "--profile"
+    table = scenarios.parse(tree, "--set", spelt).simulated
     engine_of(table)  # refuse an impossible one before anything starts
     return table, server_options(options)
 
@@ -522,9 +525,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        usage = io.StringIO()
-        error.show(usage)
-        click.echo(known()(usage.getvalue()), err=True, nl=False)
+        click.echo(f"tailgauge: {known()(text_of(error))}", err=True)
         sys.exit(Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(Exit.INTERRUPTED)

@@ -15,6 +15,7 @@ import click
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.rows.object_store import is_remote, local, staged
+from tailgauge.suggestions import SECONDS, number_and_unit
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -168,10 +169,16 @@ class Positive(click.ParamType[float]):
         except ValueError:
             number = -1.0
         if not 0 < number < 1e9:
-            self.fail(f"expected {self.expected}, got {value!r}", param, ctx)
+            self.fail(f"expected {self.expected}, got {value!r}{self.meant(str(value))}", param, ctx)
         return number
 
     expected = "a number above 0"
+
+    def meant(self, text: str) -> str:
+        """The end of a message: what to write instead; empty where that is not known."""
+        number = number_and_unit(text)
+        is_known = number is not None and 0 < number[0] < 1e9 and number[1] in {"", "/s", "rps", "qps", "usd"}
+        return f": write {number[0]:.10g}" if number is not None and is_known else ""
 
     def number(self, text: str) -> float:
         """The value of a text; ValueError for others."""
@@ -187,6 +194,15 @@ class Duration(Positive):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
         """How the help shows it."""
         return "TIME"
+
+    def meant(self, text: str) -> str:
+        """The end of a message: the same length as it is to be written."""
+        number = number_and_unit(text)
+        if number is None or number[1] not in SECONDS or not 0 < number[0] * SECONDS[number[1]] < 1e9:
+            return ""
+        seconds = number[0] * SECONDS[number[1]]
+        is_minutes = seconds % 60 == 0 and number[1] != ""
+        return f": write {f'{seconds / 60:g}m' if is_minutes else f'{seconds:.10g}s'}"
 
     def number(self, text: str) -> float:
         """Seconds of a text; ValueError for others."""
@@ -213,8 +229,16 @@ class Whole(click.ParamType[int]):
         """Parse the value."""
         if not re.fullmatch(r"-?\d{1,20}", str(value)) or not self.least <= int(value) <= self.most:
             bounds = f"from {self.least:,} to {self.most:,}"
-            self.fail(f"expected a whole number {bounds}, got {value!r}", param, ctx)
+            meant = self._meant(str(value))
+            self.fail(f"expected a whole number {bounds}, got {str(value)[:80]!r}{meant}", param, ctx)
         return int(value)
+
+    def _meant(self, text: str) -> str:
+        """The end of a message: the number that a text such as `1,000` or `1k` means."""
+        number = number_and_unit(text)
+        if number is None or number[1] or not number[0].is_integer():
+            return ""
+        return f": write {number[0]:.0f}" if self.least <= number[0] <= self.most else ""
 
 
 class ScenarioName(click.ParamType[str]):

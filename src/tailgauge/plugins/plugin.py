@@ -33,7 +33,7 @@ from tailgauge.errors import InternalError, TailgaugeError, UsageError
 from tailgauge.redaction import known
 from tailgauge.rows.text_file import LARGEST_TOML, locate, read_text
 from tailgauge.sanitize import plain
-from tailgauge.table import nearest
+from tailgauge.suggestions import nearest
 
 log = logging.getLogger("tailgauge")
 GROUP = "tailgauge.plugins"  # of entry points

@@ -18,7 +18,8 @@ from tailgauge.plugins import plugin
 from tailgauge.prompts.words import Vocabulary
 from tailgauge.schedule.prompt_file import tool_name
 from tailgauge.schedule.schedule import Planned
-from tailgauge.table import add_class, by_name, nearest
+from tailgauge.suggestions import nearest
+from tailgauge.table import add_class, by_name
 
 BLOCK_TOKENS = 512  # of a trace's block, where the plan does not say
 _KEPT_BYTES = 64_000_000  # of blocks, and of prefixes, about

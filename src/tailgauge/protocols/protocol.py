@@ -19,6 +19,7 @@ from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
 from tailgauge.redaction import shown
+from tailgauge.suggestions import near_names
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
@@ -43,20 +44,87 @@ SDK_OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+_URL = re.compile(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?(\?[^\s#]*)?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
+_SCHEME = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*?)(?P<mark>:/*|/{2,})(?=.)")
+_LARGEST_PORT = 65535
+
+
 def checked_url(value: str) -> str:
-    """A target's URL without a slash at its end; ValueError for what is none."""
+    """A target's URL without a slash at its end; ValueError, with the URL that was meant, for what is none."""
     if value == SIMULATED:
         return value
-    match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?(\?[^\s#]*)?", value)
+    match = _URL.fullmatch(value)
     if not match:
-        raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH][?QUERY]")
+        raise ValueError(_about_shape(value))
     if "@" in match[2]:
-        raise ValueError("must not carry a user name or password: keys come from the environment")
-    port = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", match[2])
-    if not port or (port[1] is not None and not 0 < int(port[1]) < 65536):
-        raise ValueError("must name a host and, if any, a port between 1 and 65535")
+        raise ValueError(_NO_USER)
+    port = _HOST.fullmatch(match[2])
+    if port is None or (port[1] is not None and not 0 < int(port[1]) <= _LARGEST_PORT):
+        raise ValueError(_about_port(match[2]))
     path, question, query = value.partition("?")
     return path.rstrip("/") + question + query
+
+
+_NO_USER = (
+    "must not carry a user name or password: name the variable that holds the key in target.api_key_env"
+)
+
+
+def _about_shape(value: str) -> str:
+    """Why a text is no URL, and the URL that was meant. A text that may hold a secret is not repeated."""
+    expected = "expected http(s)://HOST[:PORT][/PATH], or `simulated`"
+    if "@" in value:
+        return _NO_USER
+    bare = re.sub(r"\s+", "", value)
+    if near_names(bare, [SIMULATED], cutoff=0.8):
+        return f"{expected}: write {SIMULATED}"
+    reason = expected
+    if bare != value and bare:
+        reason = "a URL has no spaces"
+    elif "#" in value:
+        reason = "a URL of an API has no part behind #"
+    elif "://" not in value:
+        reason = "expected http:// or https:// in front"
+        large = re.fullmatch(r"[^/:]+:(\d+)(?:/.*)?", bare)
+        if large is not None and not 0 < int(large[1][:9]) <= _LARGEST_PORT:
+            reason += f", and a port from 1 to {_LARGEST_PORT}"
+    meant = _meant_url(bare.partition("#")[0])
+    if meant:
+        return f"{reason}: write {meant}"
+    return f"{reason}, such as http://127.0.0.1:8000" if reason.startswith("expected") else reason
+
+
+def _meant_url(text: str) -> str:
+    """The URL that was probably meant; empty where none is valid."""
+    scheme = _SCHEME.match(text)
+    rest = text
+    name = ""
+    if scheme is not None and not (scheme["mark"] == ":" and re.match(r"\d+(?:/|$)", text[scheme.end() :])):
+        rest = text[scheme.end() :]
+        near = near_names(scheme["name"], ("http", "https"), cutoff=0.5)
+        name = near[0] if near else "http"
+    if re.fullmatch(r":?\d{1,5}", rest):
+        rest = f"127.0.0.1:{rest.removeprefix(':')}"
+    host = re.split("[/?]", rest)[0]
+    bare, _, port = host.rpartition(":") if re.search(r":\d+$", host) else (host, "", "")
+    is_near = is_loopback(bare) or bool(port) or bare.replace(".", "").isdigit()
+    is_host = re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", bare) and ("." in bare or is_near or name)
+    if not is_host or "?" in rest:
+        return ""
+    if port and not 0 < int(port) <= _LARGEST_PORT:
+        rest = rest.replace(f":{port}", ":PORT", 1)
+    return f"{name or ('http' if is_near else 'https')}://{rest}"
+
+
+def _about_port(authority: str) -> str:
+    """Why the part between the slashes names no host and port."""
+    host, colon, port = authority.rpartition(":")
+    if colon and not host:
+        return "expected a host in front of the port"
+    if colon and port.isdigit() and host.count("[") == host.count("]"):
+        return f"expected a port from 1 to {_LARGEST_PORT} behind {host}, got {port[:20]}"
+    return f"expected HOST or HOST:PORT behind the slashes, with a port from 1 to {_LARGEST_PORT}"
 
 
 def check_header(name: str) -> str:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.rows.file_kind import encoding_problem
 
 MEBI = 2**20
 LARGEST_TOML = MEBI
@@ -97,10 +98,10 @@ def read_text(path: Path, largest: int = LARGEST_TOML) -> str:
     """The text of a file, without a byte order mark."""
     with _opened(path, largest) as file:
         data = file.read(largest)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    problem = encoding_problem(data)
+    if problem:
+        raise ScenarioError(f"{path}: {problem}")
+    return data.decode("utf-8-sig")
 
 
 @contextmanager

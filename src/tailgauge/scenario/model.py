@@ -30,7 +30,8 @@ from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, read
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, TASKS, Arrival, Crossover
-from tailgauge.table import Count, NonNegative, Positive, Table, names_at, nearest, problem, tables_in
+from tailgauge.suggestions import SECONDS, near_names, nearest, number_and_unit
+from tailgauge.table import Count, NonNegative, Positive, Table, names_at, problem, tables_in
 
 MANY = 20  # errors of one scenario that are shown
 ENDLESS_S = 30 * 86400.0  # the longest run: something else ends it, such as Locust, or the last request
@@ -38,6 +39,19 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
 _OF_ONE_TARGET = {"url", "api_key_env", "auth_header", "headers"}  # of each target: secrets go nowhere else
+_TRAFFIC = "traffic"
+_EMPTY = (
+    "has no tables: a scenario needs [traffic.NAME]; start from one with `tailgauge scenario copy streaming`"
+)
+_NO_TRAFFIC = "there is no table [traffic.NAME]: add one, for example [traffic.main]"
+_NO_TABLE = {"model_type", "mapping_type", "dict_type"}  # pydantic's errors
+_NO_NUMBER = {"float_type", "int_type", "int_from_float", "is_instance_of"}
+# Keys by the names that other tools have for them.
+_ALSO_CALLED = {
+    "max_tokens": "output_tokens", "max_output_tokens": "output_tokens", "input_tokens": "prompt_tokens", "base_url": "url",
+    "endpoint": "url", "host": "url", "api_key": "api_key_env", "rps": "rate_per_s", "qps": "rate_per_s", "rate": "rate_per_s",
+    "request_rate": "rate_per_s", "concurrency": "users", "vus": "users", "duration": "duration_s", "timeout": "attempt_deadline_s",
+}  # fmt: skip
 _REPORTED = {"alert", "use_case"}  # tables of objectives that decided nothing
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
@@ -267,7 +281,8 @@ class Scenario(Table):
     def _objectives(self) -> Scenario:
         for name, objective in self.slo.items():
             if objective.traffic is not None and objective.traffic not in self.traffic:
-                near = nearest(objective.traffic, list(self.traffic))
+                names = list(self.traffic)
+                near = nearest(objective.traffic, names) or f"; the scenario has {', '.join(names)}"
                 raise ValueError(f"slo.{name}.traffic: there is no traffic.{objective.traffic}{near}")
         return self
 
@@ -443,14 +458,30 @@ def load(
     """
     path = find(argument)
     tree = {} if of_tasks and path.suffix == ".py" else read(path)
+    is_empty = not tree and not of_tasks
     tree.setdefault("name", path.stem.lower())
     arrival = tree.get("arrival")
     is_of_tasks = isinstance(arrival, dict) and arrival.get("process") == TASKS
     tree.setdefault("traffic", {"main": {}} if of_tasks or is_of_tasks else {})
     for key, value in overrides:
+        if not (of_tasks or is_of_tasks):
+            _refuse_new_traffic(tree["traffic"], key)
         put(tree, key, value)
+    if is_empty:
+        raise ScenarioError(f"{path}: {_EMPTY}")
     plugin.needed(tree.get("plugins"), f"{path}: plugins")
     return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
+
+
+def _refuse_new_traffic(tables: Any, key: str) -> None:
+    """Refuse the key of a traffic table that is not there: a slip in its name would add a table to the traffic."""
+    first, *rest = key.split(".")
+    if first != _TRAFFIC or len(rest) < len(("NAME", "key")) or not isinstance(tables, Mapping):
+        return
+    name = rest[0]
+    if tables and name != "*" and name not in tables:
+        near = nearest(name, list(tables)) or f"; the scenario has {', '.join(tables)}"
+        raise UsageError(f"--set {key[:200]}: there is no traffic.{name[:80]}{near}")
 
 
 def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | None = None) -> Scenario:
@@ -460,10 +491,18 @@ def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | 
         if not errors:
             return Scenario.model_validate(tree)
     except ValidationError as error:
-        errors = [*error.errors()]
+        errors = _causes(error.errors())
     lines = [_explain(one, source, overridden or {}) for one in errors[:MANY]]
     more = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
     raise ScenarioError("\n".join(lines + more))
+
+
+def _causes(errors: list[Any]) -> list[Any]:
+    """The errors without "no traffic" where a table has a name like it: that is the mistake."""
+    unknown = [str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"]
+    if not near_names(_TRAFFIC, unknown):
+        return errors
+    return [error for error in errors if error["loc"] != (_TRAFFIC,)]
 
 
 def _secrets(tree: Any, at: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -552,8 +591,22 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     if kind == "value_error" and colon and inner.split(".")[0] in names_at(Scenario, loc):
         loc = [*loc, *inner.split(".")]
         text = rest
-    dotted = ".".join(loc)[:200]
-    where = f"{source}: {dotted or 'scenario'}"
+    where = _where(loc, source, overridden, text, kind)
+    if kind == "value_error":
+        # No secret in a URL is repeated, and nothing that `where` shows.
+        is_hidden = isinstance(given, str) and ("@" in given or "?" in given or repr(given) in where)
+        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not is_hidden else ""
+        return f"{where}: {text}{shown}"
+    if kind == "too_short" and loc == [_TRAFFIC]:
+        return f"{where}: {_NO_TRAFFIC}"
+    if kind == "extra_forbidden":
+        return f"{where}: {problem(error, names_at(Scenario, loc[:-1]), _elsewhere(loc))}"
+    return f"{where}: {problem(error, names_at(Scenario, loc[:-1]))}{_instead(loc, kind, given)}"
+
+
+def _where(loc: Sequence[str], source: str, overridden: Mapping[str, str], text: str, kind: str) -> str:
+    """The file and key of an error, or the option that gave the key."""
+    where = f"{source}: {'.'.join(loc)[:200] or 'scenario'}"
     for key, spelt in overridden.items():
         parts = key.split(".")
         same = all(part in (one, "*") for part, one in zip(parts, loc, strict=False))
@@ -561,22 +614,85 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
             where = f"{spelt}: {'.'.join(loc[len(parts) :])}"
         elif same and (len(parts) == len(loc) or (text and loc)):
             where = spelt
-    if kind == "value_error":
-        secret = isinstance(given, str) and ("@" in given or "?" in given)  # none in a URL is repeated
-        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
-        return f"{where}: {text}{shown}"
-    return f"{where}: {problem(error, names_at(Scenario, loc[:-1]), _elsewhere(loc) if kind == 'extra_forbidden' else '')}"
+        elif same and kind == "extra_forbidden":
+            where = f"{spelt}: {'.'.join(loc)}"
+    return where
+
+
+def _instead(loc: Sequence[str], kind: str, given: Any) -> str:
+    """What to write instead of a value of the wrong type, as the end of a message; empty where that is not known."""
+    if kind in _NO_TABLE and not isinstance(given, list | dict):
+        return _instead_of_a_table(loc)
+    if kind in _NO_NUMBER and isinstance(given, str):
+        return _instead_of_a_text(loc[-1], given)
+    return ""
+
+
+def _instead_of_a_table(loc: Sequence[str]) -> str:
+    if loc[:1] == [_TRAFFIC] and len(loc) == len(("traffic", "NAME")):
+        return ": keys belong to a table with a name, [traffic.main]"
+    field = _field_at(loc)
+    tables = tables_in(field.annotation) if field is not None else []
+    if not tables:
+        return ""
+    name = "NAME." if get_origin(field.annotation) in {Mapping, dict} else ""
+    return f": set one of its keys, such as {'.'.join(loc)}.{name}{next(iter(tables[0].model_fields))}"
+
+
+def _instead_of_a_text(key: str, given: str) -> str:
+    """The number that a text with a unit means to this key."""
+    number = number_and_unit(given)
+    if number is None:
+        return ""
+    value, unit = number
+    if key.endswith("_s") and not key.endswith("per_s") and unit in SECONDS:
+        return f": write {value * SECONDS[unit]:.10g}, the seconds without a unit"
+    if key.endswith("_ms") and unit in SECONDS:
+        factor = 1000 * SECONDS[unit] if unit else 1
+        return f": write {value * factor:.10g}, the milliseconds without a unit"
+    if unit == "%":
+        value /= 100
+    return f": write {value:.10g}" if unit in {"", "s", "ms", "%"} else ""
+
+
+def _field_at(loc: Sequence[str]) -> Any:
+    """The field of the model that a key is; None where it is none."""
+    field = None
+    table: type[BaseModel] | None = Scenario
+    for part in loc:
+        if table is None:
+            return None
+        field = table.model_fields.get(part)
+        if field is None:
+            return None
+        inner = tables_in(field.annotation)
+        named = get_origin(field.annotation) in {Mapping, dict, list, tuple}
+        table = inner[0] if inner and not named else None
+    return field
 
 
 def _elsewhere(loc: Sequence[str]) -> str:
-    """The suggestion of the key in another table, if its table was left out or shortened; else empty."""
+    """The suggestion of the key under another name or in another table; empty where the table's own names suffice."""
     if loc[0] in _REPORTED:
         return "; write each bound as a table [slo.NAME] with gate = false"
+    siblings = names_at(Scenario, loc[:-1])
+    alias = _ALSO_CALLED.get(loc[-1], "")
+    path = alias if alias in siblings else _path_of(loc)
+    if not path and alias:
+        path = _path_of([*loc[:-1], alias])
+    if not path and not near_names(loc[-1], siblings):
+        same = [keys for keys in _keys(Scenario) if keys[-1] == loc[-1]]
+        path = ".".join(same[0]) if len(same) == 1 else ""
+    return f"; did you mean {path}?" if path else ""
+
+
+def _path_of(loc: Sequence[str]) -> str:
+    """The key of this name in the nearest table that has one, with its tables; empty where none has."""
     for depth in reversed(range(len(loc))):
         for path in _keys(Scenario):
             is_whole = depth > 0 or path[-len(loc) :] == tuple(loc)
             if path[-1] == loc[-1] and is_whole and _begins(path, loc[:depth]):
-                return f"; did you mean {'.'.join((*loc[:depth], *path[depth:]))}?"
+                return ".".join((*loc[:depth], *path[depth:]))
     return ""
 
 

@@ -18,6 +18,7 @@ from tailgauge.plugins import plugin
 from tailgauge.sanitize import plain
 from tailgauge.scenario import figures
 from tailgauge.scenario.figures import BY_NAME, COST, LATENCY, MOST, PER_S, SHARE, Figure
+from tailgauge.suggestions import near_names
 from tailgauge.table import NonNegative, Positive, Table, add_choice
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _UNITS = {
 # By simulation: how many misses a run needs to expect at the allowed share, and the least number of values.
 MISSES_NEEDED = 20
 LEAST_VALUES = 60
-_EXPECTED = 'expected text such as "ttft p95 < 800ms", "chat: error_rate < 1%" or "requests_per_s > 40"'
 
 
 class Objective(Table):
@@ -167,30 +167,171 @@ def values_needed(allowed: float) -> int:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The table that a line of text means. ValueError where it means none."""
+    """The table that a line of text means. ValueError, with a text that is right, where it means none."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(_EXPECTED)
+        raise ValueError(f"expected METRIC pNN < BOUND: {_proposals(text)}")
     name = match["metric"]
+    figure = BY_NAME.get(name)
+    if figure is None:
+        raise ValueError(f"{name} is no metric: {_proposals(text)} ({_ALL})")
+    units = _UNITS[figure.unit]
+    problem = _problem(match, figure)
+    if problem:
+        raise ValueError(f"{problem}: {_proposals(text)}")
     table: dict[str, Any] = {"metric": name}
     if match["subset"]:
         table["tag" if "=" in match["subset"] else "traffic"] = match["subset"].strip()
-    figure = BY_NAME.get(name)
-    if figure is None:  # refused with the nearest name
-        return table
-    units = _UNITS[figure.unit]
-    if match["unit"] not in units:
-        raise ValueError(f"expected a bound in {', '.join(filter(None, units)) or 'plain numbers'}")
-    if match["sign"] != figure.sign:
-        raise ValueError(f"expected {name} {figure.sign} a bound")
     table[figure.bound_key] = float(match["bound"]) * units[match["unit"]]
     if match["percent"]:
-        if figure.unit != LATENCY:
-            raise ValueError(f"{name} has no percentiles")
         table["quantile"] = round(float(match["percent"]) / 100, 12)
     if match["precision"]:
         table["precision"] = round(float(match["precision"]) / 100, 12)
     return table
+
+
+def _problem(match: re.Match[str], figure: Figure) -> str:
+    """What is wrong with the parts of a text; empty where nothing is."""
+    unit_problem = _unit_problem(match["unit"], figure)
+    if unit_problem:
+        return unit_problem
+    if match["sign"] != figure.sign:
+        return f"{figure.name} has {'an upper bound, <' if figure.sign == MOST else 'a lower bound, >'}"
+    bound_problem = figure.refusal(float(match["bound"]) * _UNITS[figure.unit][match["unit"]])
+    if bound_problem or match["percent"] is None:
+        return bound_problem
+    if figure.unit != LATENCY:
+        return f"{figure.name} has no percentiles"
+    return "" if 0 < float(match["percent"]) < 100 else "expected a percentile between 0 and 100, such as p95"
+
+
+def _unit_problem(unit: str, figure: Figure) -> str:
+    """Why a bound cannot have this unit; empty where it can."""
+    units = _UNITS[figure.unit]
+    if unit in units:
+        return ""
+    named = " or ".join(filter(None, units))
+    if not named:
+        return f"the bound of {figure.name} is a plain number"
+    return f"the bound of {figure.name} {'is in' if unit else 'needs a unit,'} {named}"
+
+
+# --- the text that was meant ------------------------------------------------------------------------------------------
+
+_ALL = "`tailgauge docs metrics` lists all"
+_ALSO_CALLED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("latency", "response_time", "duration", "request_latency", "request_duration"), ("e2e", "ttft")),
+    **dict.fromkeys(("http_req_duration", "e2el", "e2e_latency", "end_to_end", "total", "total_time"), ("e2e",)),
+    **dict.fromkeys(("ttfb", "http_req_waiting", "first_token", "time_to_first_token", "first_byte"), ("ttft",)),
+    **dict.fromkeys(("itl", "inter_token_latency", "inter_chunk_latency"), ("chunk_gap",)),
+    **dict.fromkeys(("time_per_output_token", "per_token"), ("tpot",)),
+    **dict.fromkeys(("error", "errors", "failures", "failure_rate", "http_req_failed", "failed", "fail_rate"), ("error_rate",)),
+    **dict.fromkeys(("success", "success_rate", "successes", "availability"), ("complete",)),
+    **dict.fromkeys(("rps", "qps", "rate", "throughput", "http_reqs", "request_throughput", "req_per_s"), ("requests_per_s",)),
+    **dict.fromkeys(("tps", "tokens_per_s", "tokens_per_second", "output_throughput"), ("output_tokens_per_s",)),
+    **dict.fromkeys(("cache", "hit_rate", "cache_hit_rate", "cache_hits"), ("cache_hit",)),
+    **dict.fromkeys(("cost", "price", "cost_per_request"), ("cost_per_good_request",)),
+    **dict.fromkeys(("429", "429s", "rate_limited"), ("429_rate",)),
+}  # fmt: skip
+_LOOSE_PERCENT = re.compile(
+    r"(?<![a-z0-9])p\W{0,2}(?P<a>\d+(?:\.\d+)?)\)?|\b(?P<b>\d+(?:\.\d+)?)\s*(?:th|st|nd|rd|-?percentile|%-?ile)\b(?:\s*percentile)?"
+    r"|\bquantile\W{0,2}(?P<c>0?\.\d+)|\b(?P<d>median)\b"
+)
+_LOOSE_BOUND = re.compile(
+    r"(?P<sign>[<>\u2264\u2265=]=?|below|under|above|over|at most|at least|less than|more than)\s*-?(?P<number>\d[\d,_]*\.?\d*|\.\d+)"
+    r"\s*(?P<unit>[a-z\u00b5%/]*)"
+)
+_LOOSE_PRECISION = re.compile(r"precision\W{0,3}(\d{1,2})\b")
+_LOOSE_UNITS = {
+    **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), ("ms", 1.0)),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), ("s", 1.0)),
+    **dict.fromkeys(("us", "\u00b5s"), ("ms", 0.001)), **dict.fromkeys(("m", "min", "minutes"), ("s", 60.0)),
+    **dict.fromkeys(("%", "percent", "pct"), ("%", 1.0)), **dict.fromkeys(("/s", "rps", "qps", "tps"), ("/s", 1.0)),
+}  # fmt: skip
+_MOST_SECONDS = 30  # a bare bound up to this is read as seconds, a larger one as milliseconds
+_USUAL = {LATENCY: "800ms", SHARE: "1%", PER_S: "40", COST: "0.01"}
+_LONGEST = 200  # characters of a text that are searched
+
+
+def _proposals(text: str) -> str:
+    """The texts that were probably meant, each as the command line takes it."""
+    return f"write {' or '.join(repr(proposal) for proposal in proposals(text))}"
+
+
+def proposals(text: str) -> list[str]:
+    """Return the valid objectives that a text probably means."""
+    subset, colon, rest = text[:_LONGEST].rpartition(":")
+    lowered = rest.lower()
+    percent = _LOOSE_PERCENT.search(lowered)
+    bound = _LOOSE_BOUND.search(lowered)
+    name_text = _LOOSE_BOUND.sub(" ", _LOOSE_PERCENT.sub(" ", lowered))
+    prefix = f"{plain(subset.strip(), 40)}: " if colon and subset.strip() else ""
+    precision = _LOOSE_PRECISION.search(lowered)
+    suffix = f" precision {precision[1]}%" if precision is not None else ""
+    texts = []
+    for name in _metrics_of(name_text):
+        is_latency = BY_NAME[name].unit == LATENCY
+        texts.append(f"{prefix}{_proposal(BY_NAME[name], percent, bound)}{suffix if is_latency else ''}")
+    return texts
+
+
+def _metrics_of(name_text: str) -> tuple[str, ...]:
+    """The metrics that a text may name."""
+    names = re.findall(r"\w+", name_text)
+    joined = "_".join(names)
+    for word in (joined, *names):
+        if word in BY_NAME:
+            return (word,)
+    for word in (joined, *names):
+        if word in _ALSO_CALLED:
+            return _ALSO_CALLED[word]
+    for word in (joined, *names):
+        near = near_names(word, [*BY_NAME, *_ALSO_CALLED])
+        if near:
+            return _ALSO_CALLED.get(near[0], (near[0],))
+    return ("ttft",)
+
+
+def _proposal(figure: Figure, percent: re.Match[str] | None, bound: re.Match[str] | None) -> str:
+    """The valid text about a figure with the percentile and the bound that were given, as far as they can be kept."""
+    quantile = ""
+    if figure.unit == LATENCY:
+        quantile = f" p{_percentile(percent):g}"
+    limit = _bound_text(figure, bound) or _USUAL[figure.unit]
+    if limit == _USUAL[SHARE] and figure.sign != MOST:
+        limit = "99%"
+    return f"{figure.name}{quantile} {figure.sign} {limit}"
+
+
+def _percentile(match: re.Match[str] | None) -> float:
+    """Between 0 and 100; the default where none is given."""
+    if match is None:
+        return 99.0
+    if match["d"]:
+        return 50.0
+    value = float(match["a"] or match["b"] or match["c"])
+    if 0 < value < 1:
+        value *= 100
+    while value > 100:
+        value /= 10  # p999 is p99.9
+    return value if 0 < value < 100 else 99.0
+
+
+def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
+    """The bound with a unit; empty where it is none."""
+    if match is None:
+        return ""
+    value = float(re.sub("[,_]", "", match["number"]))
+    unit, factor = _LOOSE_UNITS.get(match["unit"], ("", 1.0))
+    value *= factor
+    if figure.unit == LATENCY and unit not in _UNITS[LATENCY]:
+        unit = "s" if value <= _MOST_SECONDS else "ms"
+    elif figure.unit == SHARE and unit != "%":
+        unit = "%" if value >= 1 else ""
+    elif figure.unit in {PER_S, COST}:
+        unit = ""
+    shown = value * _UNITS[figure.unit][unit]
+    return "" if figure.refusal(shown) else f"{value:.10g}{unit}"
 
 
 def name_of(text: str) -> str:

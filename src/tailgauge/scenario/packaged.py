@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +10,13 @@ from tomllib import TOMLDecodeError
 from typing import Any
 
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.rows.text_file import MISSING, read_text, refusal, toml
-from tailgauge.table import nearest
+from tailgauge.rows.file_kind import format_of, toml_problem
+from tailgauge.rows.text_file import FOLDER, MISSING, read_text, refusal, toml
+from tailgauge.suggestions import near_names
+
+SHOWN_NAMES = 3  # of a suggestion
+MOST_FILES = 5  # of a folder that are listed
+EXPECTED = "expected a scenario in TOML; start from one with `tailgauge scenario copy streaming`"
 
 # Packaged scenarios as `tailgauge scenario list` shows them: by what a user wants to know.
 GROUPS = {
@@ -56,19 +62,78 @@ def find(argument: str) -> Path:
         return folder / f"{argument}.toml"
     if path.suffix == ".toml" and path.stem in names() and path.parts[:-1] in {(), ("scenarios",)}:
         return folder / path.name
+    if why == FOLDER:
+        files = _listed(sorted(entry.name for entry in path.glob("*.toml")))
+        expected = f"give one of its files: {files}" if files else "it holds no *.toml file"
+        raise UsageError(f"{argument[:300]}: {why}: {expected}")
     if why != MISSING:
         raise UsageError(f"{argument[:300]}: {why}: expected a scenario file")
-    why = f"no such file, and no packaged scenario of that name{nearest(path.stem, names()) or '.'}"
-    raise UsageError(f"{argument}: {why} `tailgauge scenario list` lists them")
+    raise UsageError(f"{argument[:300]}: {_missing(path)}")
 
 
-def read(path: Path, number: Callable[[str], Any] = float) -> dict[str, Any]:
-    """The tables of a TOML file, as they are written; `number` reads those with a fraction."""
+def _missing(path: Path) -> str:
+    """Why nothing is found by this name, and which names are near it."""
+    if path.suffix or len(path.parts) > 1:
+        return f"no such file{_near_files(path)}"
+    near = near_names(path.name, names(), SHOWN_NAMES, cutoff=0.6) or _about(path.name)
+    listed = f"; did you mean {' or '.join(near)}?" if near else "."
+    return f"no such file, and no packaged scenario of that name{listed} `tailgauge scenario list` lists them"
+
+
+def _near_files(path: Path) -> str:
+    """Which files of the folder, or packaged scenarios, may have been meant, as the end of a message."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f": there is no folder {folder}"
+    suffix = path.suffix or ".toml"
+    files = [entry.name for entry in folder.iterdir() if entry.suffix == suffix]
+    near = near_names(path.stem, [Path(name).stem for name in files], SHOWN_NAMES, cutoff=0.7)
+    if near:
+        return f"; did you mean {' or '.join(str(folder / (name + suffix)) for name in near)}?"
+    near = near_names(path.stem, names(), cutoff=0.75)
+    if near:
+        return f"; did you mean the packaged scenario {near[0]}?"
+    if files:
+        return f"; {folder.resolve().name or folder} has {_listed(sorted(files))}"
+    return f" in {folder.resolve()}. `tailgauge scenario list` lists the packaged scenarios"
+
+
+def _about(word: str) -> list[str]:
+    """The packaged scenarios whose name or description has this word in it; at most a few, the plainest first."""
+    lowered = word.lower()
+    if len(lowered) < len("llm"):
+        return []
+    pattern = re.compile(rf"\b{re.escape(lowered)}", re.IGNORECASE)
+    descriptions = {name: str(read(find(name)).get("description", "")) for name in names()}
+    by_name = [name for name in descriptions if lowered in name or name in lowered]
+    by_text = [name for name, text in descriptions.items() if pattern.search(text)]
+    by_text.sort(key=lambda name: len(descriptions[name]))
+    return list(dict.fromkeys([*by_name, *by_text]))[:SHOWN_NAMES]
+
+
+def _listed(files: list[str]) -> str:
+    """A few names of a list."""
+    more = f" and {len(files) - MOST_FILES} more" if len(files) > MOST_FILES else ""
+    return f"{', '.join(files[:MOST_FILES])}{more}"
+
+
+def read(path: Path, number: Callable[[str], Any] = float, *, expected: str = EXPECTED) -> dict[str, Any]:
+    """The tables of a TOML file, as they are written; `number` reads those with a fraction.
+
+    `expected`: the end of the message about a file in another format.
+    """
+    text = read_text(path)
     try:
-        return toml(read_text(path), number)
+        return toml(text, number)
+    except TOMLDecodeError as error:
+        other = format_of(text, path.suffix)
+        if not other:
+            raise ScenarioError(f"{path}: not valid TOML: {toml_problem(text, error)}") from error
+        if other == "Python":
+            expected = "a locustfile runs with `locust -f FILE`, see `tailgauge docs locustfile`"
+        raise ScenarioError(f"{path}: this is {other}: {expected}") from error
     except ValueError as error:
-        what = "not valid TOML: " if isinstance(error, TOMLDecodeError) else ""
-        raise ScenarioError(f"{path}: {what}{error}") from error
+        raise ScenarioError(f"{path}: {error}") from error
 
 
 def copy(argument: str, destination: Path) -> list[Path]:

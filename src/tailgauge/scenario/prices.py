@@ -170,7 +170,7 @@ class _File(Table):
 
 def read(path: Path = PACKAGED) -> Prices:
     """A price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
-    tree = packaged.read(path, Decimal)
+    tree = packaged.read(path, Decimal, expected="expected prices in TOML, see `tailgauge docs prices`")
     try:
         file = _File.model_validate(tree)
     except ValidationError as error:

@@ -1,0 +1,307 @@
+"""Mistakes that people make on the command line, and the line that they get: what was typed, what is wrong, what to type.
+
+A row is a command, the texts that its message must have, and how many lines it may take. Kinds that need a server stand at
+the end. No message repeats a secret.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tailgauge.cli.main import main
+from tailgauge.errors import Exit
+from tailgauge.scenario.objective import Objective, proposals
+
+SECRET = "sk-4f9a8b7c6d5e4f3a2b1c"
+RUN = "run quickstart --dry-run"
+
+
+class Done(NamedTuple):
+    """What a command has printed on standard error, and its exit code."""
+
+    text: str
+    code: int
+
+
+@pytest.fixture
+def tailgauge(tmp_path, monkeypatch, capsys):
+    """Run a command line in an empty folder, within this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tailgauge", *shlex.split(line)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(capsys.readouterr().err, int(ended.value.code or 0))
+
+    return run
+
+
+def check(done: Done, expected: tuple[str, ...], lines: int = 1) -> None:
+    """One line that begins with the program, says what is expected, and has no secret."""
+    assert done.code == Exit.USAGE
+    assert done.text.startswith("tailgauge: ")
+    assert done.text.count("\n") <= lines
+    assert [text for text in expected if text not in done.text] == []
+    assert not any(word in done.text for word in ("Traceback", "Usage:", SECRET, "hunter22"))
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "rnu quickstart": ("no such command rnu", "did you mean `tailgauge run`?"),
+    "scenario shw": ("no such command shw", "`tailgauge scenario show`"),
+    "quickstart": ("did you mean `tailgauge run quickstart`?",),
+    "load.toml": ("did you mean `tailgauge run load.toml`?",),
+    "frobnicate": ("no such command frobnicate", "run, checkup, compare"),
+    "baseline frobnicate": ("Commands of tailgauge baseline: add, list, drop",),
+    "compare a b --seed 3": ("--seed is an option of `tailgauge run`",),
+    f"{RUN} --dryrun": ("no such option --dryrun; did you mean --dry-run?",),
+    f"{RUN} --input-token 5": ("did you mean --input-tokens?",),
+    f"{RUN} --zzz": ("no such option --zzz; see `tailgauge run -h`",),
+    f"{RUN} --rate": ("--rate: expected a value behind it",),
+    f"{RUN} --json=5": ("--json: expected no value",),
+    f"{RUN} --rate -1": ("--rate: expected a number above 0, got '-1'",),
+    f"{RUN} --rate abc": ("--rate: expected a number above 0, got 'abc'",),
+    f"{RUN} --rate 50/s": ("--rate: ", "got '50/s': write 50"),
+    f"{RUN} --rate 1,000": ("--rate: ", "write 1000"),
+    f"{RUN} --rate inf": ("--rate: expected a number above 0, got 'inf'",),
+    f"{RUN} --duration '5 minutes'": ("--duration: ", "got '5 minutes': write 5m"),
+    f"{RUN} --duration 1500ms": ("--duration: ", "write 1.5s"),
+    f"{RUN} --duration 0": ("--duration: expected a length of time above 0, for example 60s or 5m, got '0'",),
+    f"{RUN} --workers 0": ("--workers 0: no worker sends the traffic: add --expect-workers N",),
+    f"{RUN} --workers -1": ("--workers: expected a whole number from 0 to 256, got '-1'",),
+    f"{RUN} --requests 1k": ("--requests: ", "write 1000"),
+    f"{RUN} --seed 1.5": ("--seed: expected a whole number", "got '1.5'"),
+    f"{RUN} --clock kernal": ("--clock: expected kernel or user, got 'kernal'; did you mean kernel?",),
+    f"{RUN} --protocol OpenAI": ("--protocol: ", "got 'OpenAI'; did you mean openai?"),
+    f"{RUN} --protocol opneai": ("--protocol: ", "did you mean openai?"),
+    f"{RUN} --duration 5s --requests 9": ("--duration and --requests: choose one",),
+    "scenario copy": ("NAME is missing: tailgauge scenario copy [OPTIONS] NAME [FILE]",),
+    "report": ("RUN_DIR is missing: tailgauge report [OPTIONS] RUN_DIR...",),
+    "worker": ("--master is missing: add --master HOST:PORT",),
+    "worker --master nowhere": ("--master nowhere: expected HOST:PORT",),
+    "endpoint --port 99999": ("--port: expected a whole number from 0 to 65,535, got '99999'",),
+    "endpoint --profile hiaku": ("--profile: ", "did you mean haiku?"),
+    "endpoint --set limits.rmp=1": ("--set simulated.limits.rmp: unknown key; did you mean rpm?",),
+    "report nothere": ("nothere: no such run folder",),
+    "report . --as vlm": ("--as: expected vllm, ", "did you mean vllm?"),
+    "compare nothere": ("compare takes runs in pairs", "1 given"),
+    "compare a b --metric ttfx": ("--metric ttfx: no such metric",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_wrong_command_is_answered_in_one_line(line, tailgauge):
+    check(tailgauge(line), COMMANDS[line])
+
+
+# --- --set ------------------------------------------------------------------------------------------------------------
+
+SETS = {
+    "foo.bar=1": ("--set foo.bar: foo: unknown key. Expected one of: name, description",),
+    "trafic.chat.weight=1": ("--set trafic.chat.weight: trafic: unknown key; did you mean traffic?",),
+    "traffic.caht.weight=5": ("--set traffic.caht.weight: there is no traffic.caht; did you mean chat?",),
+    "traffic.zz.weight=5": ("--set traffic.zz.weight: there is no traffic.zz; the scenario has chat",),
+    "traffic.chat.prompt_tokns=5": ("--set traffic.chat.prompt_tokns: unknown key; did you mean prompt_tokens?",),
+    "traffic.chat.max_tokens=5": ("did you mean output_tokens?",),
+    "traffic.chat.prompt_tokens=1k": ("expected a whole number, got '1k': write 1000",),
+    "traffic.chat.prompt_tokens=-5": ("expected a number >= 1, got -5",),
+    "rate=5": ("--set rate: unknown key; did you mean arrival.rate_per_s?",),
+    "concurrency=5": ("did you mean arrival.closed.users?",),
+    "duration=5": ("did you mean stages.duration_s?",),
+    "target.base_url=x": ("did you mean url?",),
+    "target=5": ("--set target: expected a table, got 5: set one of its keys, such as target.url",),
+    "stages.duration_s=60s": ("--set stages.duration_s: ", "got '60s': write 60, the seconds without a unit"),
+    "stages.duration_s=2m": ("write 120, the seconds without a unit",),
+    "limits.drain_s=500ms": ("write 0.5, the seconds without a unit",),
+    "stop.max_ttft_ms=2s": ("write 2000, the milliseconds without a unit",),
+    "stop.min_completed=50%": ("write 0.5",),
+    "arrival.rate_per_s=fast": ("--set arrival.rate_per_s: expected a number, got 'fast'",),
+    "arrival.process=posson": ("did you mean poisson?",),
+    "arrival.rate_per_s=-1": ("--set arrival.rate_per_s: expected a number > 0, got -1",),
+    "arrival.rate_per_s=99999999": ("at most 20 million arrivals in duration_s: split the run",),
+    "seed=99999999999999999999999": ("--set seed: expected a whole number of 64 bits",),
+    "seed": ("--set seed: expected table.key=value, for example --set arrival.rate_per_s=20",),
+    f"target.api_key={SECRET}": ("--set target.api_key: unknown key; did you mean api_key_env?",),
+    f"target.model={SECRET}": ("--set target.model: looks like a secret by its value",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SETS)
+def test_a_wrong_override_names_set_and_the_nearest_key(text, tailgauge):
+    check(tailgauge(f"{RUN} --set {text}"), SETS[text])
+
+
+# --- --slo ------------------------------------------------------------------------------------------------------------
+
+OBJECTIVES = {
+    "latency p95 < 1s": ("e2e p95 < 1s", "ttft p95 < 1s"),
+    "http_req_duration p(99)<500": ("e2e p99 < 500ms",),
+    "ttft p95 < 0ms": ("ttft p95 < 800ms",),
+    "ttft p95 < 800": ("ttft p95 < 800ms",),
+    "ttft p95 < 2": ("ttft p95 < 2s",),
+    "p95 ttft < 800ms": ("ttft p95 < 800ms",),
+    "p(95)<800": ("ttft p95 < 800ms",),
+    "ttft p95 > 800ms": ("ttft p95 < 800ms",),
+    "ttft p100 < 1s": ("ttft p99 < 1s",),
+    "ttft p999 < 2s": ("ttft p99.9 < 2s",),
+    "TTFT P95 < 800MS": ("ttft p95 < 800ms",),
+    "ttft_p95 < 800ms": ("ttft p95 < 800ms",),
+    "tftt p95 < 800msec": ("ttft p95 < 800ms",),
+    "e2e 95th percentile < 2 seconds": ("e2e p95 < 2s",),
+    "median ttft under 500 ms": ("ttft p50 < 500ms",),
+    "ttft < -5ms": ("ttft p99 < 5ms",),
+    "errors < 1%": ("error_rate < 1%",),
+    "error_rate < 1": ("error_rate < 1%",),
+    "error_rate < 200%": ("error_rate < 1%",),
+    "error_rate p95 < 1%": ("error_rate < 1%",),
+    "goodput < 99%": ("goodput > 99%",),
+    "rps > 40": ("requests_per_s > 40",),
+    "requests_per_s > 40ms": ("requests_per_s > 40",),
+    "chat: p95 latency <= 2s": ("chat: e2e p95 < 2s", "chat: ttft p95 < 2s"),
+    "fast": ("ttft p99 < 800ms",),
+    "": ("ttft p99 < 800ms",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OBJECTIVES)
+def test_a_wrong_objective_is_answered_with_one_that_is_accepted(text, tailgauge):
+    written = " or ".join(map(repr, OBJECTIVES[text]))
+
+    check(tailgauge(f"{RUN} --slo {shlex.quote(text)}"), (f"--slo {text!r}: ", f"write {written}"))
+    assert tuple(proposals(text)) == OBJECTIVES[text]
+    for proposal in OBJECTIVES[text]:
+        Objective.model_validate(proposal)
+
+
+def test_an_objective_on_traffic_that_is_not_there_names_what_is(tailgauge):
+    done = tailgauge(f"{RUN} --slo 'caht: ttft p95 < 1s' --slo 'zz: e2e p95 < 2s'")
+
+    check(done, ("--slo 'caht: ttft p95 < 1s': ", "there is no traffic.caht; did you mean chat?"))
+
+
+# --- scenario files ---------------------------------------------------------------------------------------------------
+
+HEAD = "[traffic.main]\n"
+FILES = {
+    "empty": (b"", ("mine.toml: has no tables: a scenario needs [traffic.NAME]", "tailgauge scenario copy streaming"), 1),
+    "comments": (b"# nothing\n\n", ("mine.toml: has no tables",), 1),
+    "no traffic": (b"[target]\nmodel = 'm'\n", ("mine.toml: traffic: there is no table [traffic.NAME]: add one, for example [traffic.main]",), 1),
+    "JSON": (b'{"traffic": {"main": {}}}', ("this is JSON: expected a scenario in TOML",), 1),
+    "a list": (b'[{"a": 1}]', ("this is JSON",), 1),
+    "YAML": (b"traffic:\n  main:\n    weight: 1\n", ("this is YAML",), 1),
+    "YAML of documents": (b"---\n- a\n", ("this is YAML",), 1),
+    "Python": (b"from locust import task\n", ("this is Python", "locust -f FILE"), 1),
+    "HTML": (b"<!doctype html><html></html>", ("this is HTML",), 1),
+    "JavaScript": (b"import http from 'k6/http';\n", ("this is JavaScript",), 1),
+    "prose": (b"Run the chat load\n", ("this is a text",), 1),
+    "UTF-16": (HEAD.encode("utf-16"), ("line 1", "UTF-16", "Save it as UTF-8"), 1),
+    "UTF-16 without a mark": (HEAD.encode("utf-16-le"), ("line 1", "UTF-16"), 1),
+    "Latin-1": ("[traffic.main]\n# café\n".encode("latin-1"), ("line 2: not UTF-8 text", "'é' in Latin-1"), 1),
+    "Windows": ("[traffic.main]\n\n# “a”\n".encode("cp1252"), ("line 3: not UTF-8 text", "Windows-1252"), 1),
+    "a program": (b"\x7fELF\x02\x01\x01\0\0", ("it seems to be a program",), 1),
+    "gzip": (b"\x1f\x8b\x08\0\0", ("it seems to be a gzip file",), 1),
+    "binary": (b"a = 1\n\xfe\x01\x02\xff\x03", ("line 2: ", "binary file"), 1),
+    "an open quote": (b'[target]\nurl = "http://h:1\n', ("line 2: the text that begins here has no closing quote\n", "\n        ^"), 3),
+    "an open quote of three": (b'description = """a\nb\n', ('line 1: the text that begins here has no closing """',), 3),
+    "an open list": (b"plugins = ['a',\n[traffic.main]\n", ("line 1: the [ that opens here has no closing ]\n", "\n            ^"), 3),
+    "an open header": (b"[traffic.main\n", ("line 1: the [ that opens here has no closing ]",), 3),
+    "lines of a table": (b'[target]\nheaders = {a = "x",\nb = "y"}\n', ("line 2: a table in { } stays on one line",), 3),
+    "a word": (b"[target]\nmodel = tiny\n", ('line 2: text needs quotes: write model = "tiny"\n', "  model = tiny\n          ^"), 3),
+    "True": (HEAD.encode() + b"stream = True\n", ("line 2: write stream = true",), 3),
+    "no value": (b"[target]\nurl =\n", ("line 2: url has no value",), 3),
+    "a unit": (b"[stages]\nduration_s = 60s\n", ("line 2: a number has no unit: write duration_s = 60 (seconds)",), 3),
+    "two in a line": (b"seed = 1 clock = 'user'\n", ("line 1: expected the end of the line here",), 3),
+    "a backslash": (b'description = "C:\\data"\n', ("line 1: a backslash in double quotes needs a second one",), 3),
+    "a table twice": (HEAD.encode() + b"[target]\n" + HEAD.encode(), ("line 3: [traffic.main] is there already, in line 1",), 3),
+    "a key twice": (b"seed = 1\nseed = 2\n", ("line 2: seed is there already, in line 1",), 3),
+    "a typo in a table": (b"[trafic.main]\nweight = 1\n", ("mine.toml: trafic: unknown key; did you mean traffic?",), 1),
+    "a typo in a key": (b"[traffic.main]\nprompt_tokns = 5\n", ("traffic.main.prompt_tokns: unknown key; did you mean prompt_tokens?",), 1),
+    "a typo in a value": (HEAD.encode() + b"[arrival]\nprocess = 'posson'\n", ("arrival.process: ", "did you mean poisson?"), 1),
+    "no name": (b"[traffic]\nprompt_tokens = 5\n", ("traffic.prompt_tokens: ", "a table with a name, [traffic.main]"), 1),
+    "a negative number": (HEAD.encode() + b"[arrival]\nrate_per_s = -1\n", ("arrival.rate_per_s: expected a number > 0, got -1",), 1),
+    "zero": (HEAD.encode() + b"[arrival]\nrate_per_s = 0\n", ("arrival.rate_per_s: expected a number > 0, got 0",), 1),
+    "a huge number": (b"seed = 123456789012345678901234567890\n", ("seed: expected a whole number of 64 bits",), 1),
+    "text for a number": (HEAD.encode() + b"[stages]\nduration_s = '60s'\n", ("stages.duration_s: ", "write 60, the seconds without a unit"), 1),
+    "a number for text": (HEAD.encode() + b"[target]\nmodel = 5\n", ("target.model: expected text in quotes, got 5",), 1),
+    "an objective": (HEAD.encode() + b"[slo]\na = 'p95 ttft < 1s'\n", ("slo.a: ", "write 'ttft p95 < 1s'"), 1),
+    "a secret": (f'[target]\napi_key = "{SECRET}\n'.encode(), ("line 2: the text that begins here has no closing quote", "[redacted]"), 2),
+    "a password": (b'[target]\nurl = "http://bob:hunter22@h:1\n', ("line 2: ", "[redacted]"), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_wrong_file_is_answered_with_the_line_and_what_to_write(name, tailgauge, tmp_path):
+    data, expected, lines = FILES[name]
+    Path(tmp_path / "mine.toml").write_bytes(data)
+
+    check(tailgauge("run mine.toml --dry-run"), expected, lines)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("laod.toml", "laod.toml: no such file; did you mean load.toml?"),
+        ("zzz.toml", "zzz.toml: no such file; "),
+        ("zzz.toml", " has load.toml"),
+        ("nowhere/a.toml", "nowhere/a.toml: no such file: there is no folder nowhere"),
+        ("quickstrt.toml", "no such file; did you mean the packaged scenario quickstart?"),
+        ("quickstrt", "no packaged scenario of that name; did you mean quickstart?"),
+        ("chat", "no packaged scenario of that name; did you mean streaming or "),
+        ("multiturn", "did you mean cached_multi_turn?"),
+        ("folder", "folder: a folder, not a file: give one of its files: a.toml"),
+        ("bare", "bare: a folder, not a file: it holds no *.toml file"),
+    ],
+)
+def test_a_scenario_that_is_not_there_is_answered_with_what_is_near(argument, expected, tailgauge, tmp_path):
+    (tmp_path / "load.toml").write_text(HEAD)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.toml").write_text(HEAD)
+    (tmp_path / "bare").mkdir()
+
+    check(tailgauge(f"run {argument} --dry-run"), (expected,))
+
+
+def test_a_byte_order_mark_is_no_mistake(tailgauge, tmp_path):
+    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbf" + HEAD.encode())
+
+    check(tailgauge("run mine.toml --dry-run --set nothing=1"), ("--set nothing: unknown key",))
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+URLS = {
+    "127.0.0.1:8731": "expected http:// or https:// in front: write http://127.0.0.1:8731",
+    "http:127.0.0.1:8731": "write http://127.0.0.1:8731",
+    "http:/127.0.0.1:8731": "write http://127.0.0.1:8731",
+    "localhost:8000/v1": "write http://localhost:8000/v1",
+    "[::1]:8000": "write http://[::1]:8000",
+    ":8000": "write http://127.0.0.1:8000",
+    "api.example.com/v1": "write https://api.example.com/v1",
+    "localhost:99999": "and a port from 1 to 65535: write http://localhost:PORT",
+    "http://localhost:99999": "expected a port from 1 to 65535 behind localhost, got 99999",
+    "http://:8000": "expected a host in front of the port",
+    "'http://127.0.0.1 :8000'": "a URL has no spaces: write http://127.0.0.1:8000",
+    "htp://127.0.0.1:8000": "write http://127.0.0.1:8000",
+    "htps://api.example.com": "write https://api.example.com",
+    "ws://localhost:1": "write http://localhost:1",
+    "HTTP://localhost:80": "write http://localhost:80",
+    "http://h/#chat": "write http://h/",
+    "Simulated": "write simulated",
+    "engine": "expected http:// or https:// in front, such as http://127.0.0.1:8000",
+    "http://bob:hunter22@h:1": "name the variable that holds the key in target.api_key_env",
+    "bob:hunter22@h:1": "must not carry a user name or password",
+    f"h:1?key={SECRET}": "looks like a secret",
+    "h:1?version=5": "expected http:// or https:// in front",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_wrong_url_is_answered_with_the_one_that_was_meant(url, tailgauge):
+    check(tailgauge(f"{RUN} --target {url}"), ("--target: ", URLS[url]))
