@@ -12,6 +12,7 @@ import click
 from tailgauge.errors import UsageError
 from tailgauge.live import screen
 from tailgauge.sanitize import plain
+from tailgauge.suggestions import near_names
 
 FOLDERS = {"tutorials": 1.0, "how-to": 1.0, "reference": 1.0, "explanation": 0.5}  # by weight in a search
 PAGES = 6  # shown of those that match
@@ -149,13 +150,11 @@ def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
 
 def _nothing_found(terms: Sequence[str], texts: Mapping[str, str]) -> str:
     """Name the words of the pages, and the pages, that are spelled nearly so."""
-    from difflib import get_close_matches
-
     vocabulary = {word.lower() for text in texts.values() for word in re.findall(r"[A-Za-z_]{3,}", text)}
     near: list[str] = []
     for term in terms:
         known = sorted(vocabulary | set(texts))
-        near += get_close_matches(term.lower(), known, NEAR_TERMS)
+        near += near_names(term, known, NEAR_TERMS, cutoff=0.6)
     text = f"docs: nothing found for {plain(' '.join(terms), 60)!r}"
     if near:
         return f"{text}; near words: {', '.join(near)}"
