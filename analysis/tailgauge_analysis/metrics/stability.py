@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics import backlog
 from tailgauge_analysis.metrics.answers import LEFT, ONE_ANSWER
 from tailgauge_analysis.metrics.backlog import Backlog
 from tailgauge_analysis.metrics.client_delays import ClientDelays, client_delays
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.steady import Steady, at_slots
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.metrics.unanswered import Silence, Unanswered, gone_since, silence, unanswered
 from tailgauge_analysis.metrics.waiting import Waiting, late_ns, opening_ns, waiting
@@ -112,7 +112,8 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
     if is_hidden:
         not_judged = f"Stability is not judged: the client was late for {share(float(by_client.mean()))} of the requests."
     elif growth is not None and growth.grows and backlog.is_even(frames):
-        text = f"The target does not sustain this rate: backlog grows by {figures(growth.per_s)} requests/s."
+        rate = f"this rate{at_slots(frames.run['scenario'])}"
+        text = f"The target does not sustain {rate}: backlog grows by {figures(growth.per_s)} requests/s."
         findings = [Finding(BACKLOG, of_target.from_s, of_target.to_s, text)]
     elif not not_judged:
         findings = _changes(of_target, _series(frames, of_target, delays, lost), delays, growth)

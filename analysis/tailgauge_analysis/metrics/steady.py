@@ -21,7 +21,7 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.dependence import Floats, Grouping, Ints, Mask
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import REQUEST
-from tailgauge_analysis.text.json_values import number, table, tables, text
+from tailgauge_analysis.text.json_values import Json, number, table, tables, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,7 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     left = requests["ended"] == schema.CANCELLED
     requests["left_by_pace"] = left & requests["traffic"].isin(_left_by_pace(frames))
     waits = requests["traffic"].isin(waiting_for_slots(frames))
-    slot_ns = (requests["first_dispatched_at_ns"] - requests["dispatched_at_ns"]).where(waits)
-    requests["slot_wait_ns"] = slot_ns.fillna(0.0)
+    requests["slot_wait_ns"] = slot_wait_ns(requests, requests["first_dispatched_at_ns"], waits)
     from_s, to_s = window(frames)
     return Steady(
         requests=requests,
@@ -160,6 +159,15 @@ def _left_by_pace(frames: Frames) -> list[str]:
     return [name for name, of in some.items() if (number(of.get("share")) or 0) < 1]
 
 
+def slot_wait_ns(
+    requests: pd.DataFrame, first_dispatched_ns: pd.Series[float], waits_at_gate: pd.Series[bool]
+) -> pd.Series[float]:
+    """Return how long each request waited for a slot, of the run or of its worker: the scenario asks for that."""
+    at_gate = (first_dispatched_ns - requests["dispatched_at_ns"]).where(waits_at_gate)
+    waited_ns: pd.Series[float] = at_gate.fillna(requests["slot_wait_ns"].astype("float64")).fillna(0.0)
+    return waited_ns
+
+
 def waiting_for_slots(frames: Frames) -> list[str]:
     """Traffic tables whose calls wait for a slot of the worker: the scenario asks for that, so it is no delay by the client."""
     traffic = tables(frames.run["scenario"], "traffic").items()
@@ -170,6 +178,12 @@ def is_counted(frames: Frames) -> bool:
     """Whether a closed loop sent a number of requests and ended with the last of them."""
     arrival = table(frames.run["scenario"], "arrival")
     return arrival.get("process") == "closed" and bool(number(table(arrival, "closed").get("requests")))
+
+
+def at_slots(scenario: Json) -> str:
+    """` at 8 in flight`, where the scenario limits what is in flight beside a rate; else empty."""
+    slots = number(table(scenario, "arrival").get("max_concurrency"))
+    return "" if slots is None else f" at {slots:,.0f} in flight"
 
 
 def end_ns(frames: Frames) -> float:

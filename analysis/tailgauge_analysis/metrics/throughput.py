@@ -156,6 +156,37 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """What was answered from the first request to the last answer, warm-up and drain included."""
+
+    answered: int
+    seconds: float
+    output_tokens: float | None
+
+    @property
+    def completed_per_s(self) -> float:
+        """Return the rate over this span."""
+        return self.answered / self.seconds
+
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        """Return the tokens of the answers over this span."""
+        return None if self.output_tokens is None else self.output_tokens / self.seconds
+
+
+def whole_run(frames: Frames) -> WholeRun | None:
+    """Return what a whole run got done; None without an answer."""
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    answered = requests[requests["ended"].isin(schema.COMPLETE)]
+    seconds = float(answered["ended_at_ns"].max() - requests["scheduled_at_ns"].min()) / 1e9
+    if not seconds > 0:
+        return None
+    attempts = frames.attempts[frames.attempts["request_id"].isin(answered["request_id"])]
+    tokens = attempts.loc[attempts["ended"].isin(schema.COMPLETE), "output_tokens"].dropna()
+    return WholeRun(len(answered), seconds, float(tokens.sum()) if len(tokens) else None)
+
+
 def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | None:
     """Output tokens that arrived in the stage: an attempt's tokens arrive evenly over its chunks.
 

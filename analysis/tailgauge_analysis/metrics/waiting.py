@@ -15,7 +15,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TURNS
 from tailgauge_analysis.metrics.answers import ONE_ANSWER, first_attempts, not_streamed, requests_of_target
-from tailgauge_analysis.metrics.steady import waiting_for_slots
+from tailgauge_analysis.metrics.steady import slot_wait_ns, waiting_for_slots
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 
@@ -79,13 +79,13 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
 def late_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
     """Return how late the client sent each request; NaN of one that was not sent.
 
-    Opening a connection is the target's, a slot of the worker the scenario's.
+    Opening a connection is the target's, the wait for a slot the scenario's.
     """
     first = first_attempts(frames.attempts)
     sent_ns = first["sent_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
     dispatched_ns = first["dispatched_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
-    waits_for_slot = requests["traffic"].isin(waiting_for_slots(frames)).to_numpy(np.bool_)
-    slot_ns = np.where(waits_for_slot, dispatched_ns - requests["dispatched_at_ns"], 0.0)
+    at_gate = requests["traffic"].isin(waiting_for_slots(frames))
+    slot_ns = slot_wait_ns(requests, pd.Series(dispatched_ns, requests.index), at_gate)
     sent_after_ns: pd.Series[float] = sent_ns - requests["scheduled_at_ns"]
     return (sent_after_ns - slot_ns - opening_ns(frames, requests)).clip(lower=0.0)
 

@@ -19,7 +19,7 @@ from tailgauge.call import MAIN
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import stability
-from tailgauge_analysis.metrics.steady import end_ns
+from tailgauge_analysis.metrics.steady import at_slots, end_ns
 from tailgauge_analysis.metrics.unanswered import SIGNS
 from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.run import Run
@@ -402,6 +402,9 @@ def _overloaded(evidence: Evidence) -> str:
 
 
 def _queue(evidence: Evidence) -> str:
+    slots = at_slots(evidence.run.record["scenario"])
+    if slots:
+        return _found_by(evidence, f"requests wait for a slot{slots}", CURVE)
     return _found_by(evidence, f"requests queue up at the target{evidence.added}", CURVE)
 
 

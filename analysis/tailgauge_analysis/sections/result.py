@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
-from tailgauge.thresholds import INVALID
+from tailgauge.thresholds import ENDLESS_S, INVALID
 from tailgauge_analysis.metrics import backlog, stability
 from tailgauge_analysis.metrics.latency import OFFERED
+from tailgauge_analysis.metrics.steady import at_slots, is_counted
+from tailgauge_analysis.metrics.throughput import whole_run
 from tailgauge_analysis.objectives import health
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import on_latency
@@ -23,7 +25,7 @@ from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.objectives.precision import looked
 from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections import errors, load_steps, objectives
+from tailgauge_analysis.sections import errors, load_steps, objectives, throughput
 from tailgauge_analysis.sections.advice import (
     REFUSED_ADVICE,
     Cause,
@@ -116,6 +118,8 @@ def _interrupted_when(run: Run) -> str:
         return "during the run"
     passed_s = max(0.0, (end_ns - start_ns) / 1e9)
     planned_s = number(table(record["scenario"], "stages").get("duration_s"))
+    if planned_s == ENDLESS_S:
+        planned_s = None
     if not len(run.steady.requests):
         return f"after {figures(passed_s)} s, before the steady stage"
     if planned_s is None or run.record["scenario"]["arrival"].get("process") == "tasks":
@@ -157,7 +161,7 @@ def _failed(run: Run, lines: Lines) -> Result | None:
 
 def _answered_late(run: Run, lines: Lines) -> Result | None:
     """In a short run most answers came after the load ended: it shows nothing of what the target sustains."""
-    text = backlog.answers_after_load(run.of_target)
+    text = "" if is_counted(run.frames) else backlog.answers_after_load(run.of_target)
     return Result(INCONCLUSIVE, text, lines, advice=beyond_answers(run)) if text else None
 
 
@@ -318,7 +322,7 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
         SILENT: f"the target has been silent {line.value}, to the end of the load",
         LOAD_STEP: line.why,
-        BACKLOG: f"the target does not sustain this rate: backlog {line.value}",
+        BACKLOG: f"the target does not sustain {_rate_text(line)}: backlog {line.value}",
     }
     if line.name in sentences:
         return sentences[line.name]
@@ -326,6 +330,11 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
         return f"{line.name}: {line.why}"
     text = ", ".join([f"{line.name} {line.value} {line.bound}", *remarks])
     return f"{text}{line.brackets}"
+
+
+def _rate_text(line: ObjectiveLine) -> str:
+    """`this rate`, and beside a rate how many may be in flight."""
+    return f"this rate {line.why}" if line.why else "this rate"
 
 
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
@@ -348,7 +357,9 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
         lines.append(ObjectiveLine(LOAD_STEP, FAIL, "", "", why=broken))
     grows = run.evidence.stability.growth_per_s
     if run.evidence.stability.of(stability.BACKLOG) and grows is not None:
-        lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
+        value = f"grows by {figures(grows)} requests/s"
+        slots = at_slots(run.record["scenario"]).strip()
+        lines.append(ObjectiveLine(BACKLOG, FAIL, value, "> 0 requests/s", why=slots))
     return tuple(lines)
 
 
@@ -414,6 +425,8 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
     if latency := " | ".join(_latencies(run)):
         pooled = f" ({load_steps.POOLED})" if run.result(load_steps.compute) else ""
         yield "latency", latency + pooled
+    if used := run.result(throughput.compute).slots:
+        yield "slots", used.sentence
     found = "; ".join(_violations(run))
     if found and run.record["state"] != INTERRUPTED_STATE:
         yield "finds", f"smallest violation that fails 4 of 5 such runs: {found}"
@@ -443,6 +456,9 @@ def _rates(run: Run) -> Iterator[str]:
         complete = target.complete
         interval = f"95% CI {share_interval(complete.low, complete.high)}"
         yield f"{share(complete.value)} of {plural(complete.n, 'request')} completed ({interval})"
+    if is_counted(run.frames) or backlog.answers_after_load(run.of_target):
+        yield from _rates_of_whole_run(run)
+        return
     if rates.completed_per_s and rates.offered_per_s is not None:
         offered = f"{figures(rates.offered_per_s)}/s offered"
         if rates.completed_per_s > rates.offered_per_s:
@@ -450,6 +466,16 @@ def _rates(run: Run) -> Iterator[str]:
         yield f"{figures(rates.completed_per_s)} requests/s completed at {offered}"
     if rates.output_tokens_per_s:
         yield f"{figures(rates.output_tokens_per_s)} tokens/s"
+
+
+def _rates_of_whole_run(run: Run) -> Iterator[str]:
+    """The rates of a run without a steady stage to speak of, over the time that it took."""
+    whole = whole_run(run.frames)
+    if whole is None:
+        return
+    yield f"{figures(whole.completed_per_s)} requests/s over {figures(whole.seconds)} s"
+    if whole.output_tokens_per_s is not None:
+        yield f"{figures(whole.output_tokens_per_s)} tokens/s"
 
 
 def _latencies(run: Run) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tailgauge_analysis.metrics.slots import Slots, slots
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.metrics.timeline import Timeline
@@ -25,6 +26,8 @@ class Rates:
 
     stability: Stability
     """whether the steady stage was a steady state of the target; see metrics.md"""
+    slots: Slots | None
+    """requests in flight at once; null where the load has no slots"""
     throughput: Throughput = field(metadata=UNPUBLISHED)
     goodput: Goodput | None = field(metadata=UNPUBLISHED)
     timeline: Timeline = field(metadata=UNPUBLISHED)
@@ -34,6 +37,7 @@ def compute(run: Run) -> Rates:
     """Return the rates, which the run has measured already."""
     return Rates(
         stability=run.evidence.stability,
+        slots=slots(run.frames),
         throughput=run.evidence.throughput,
         goodput=run.result(objectives.compute).goodput,
         timeline=run.result(over_time.compute),
@@ -50,6 +54,8 @@ def section(found: Rates) -> Section:
     )
     known = ", ".join(f"{figures(rate)} {name}" for rate, name in rates if rate is not None)
     facts = [("Stability", found.stability.sentence)]
+    if found.slots is not None:
+        facts.append(("Slots", f"{found.slots.sentence}."))
     if found.goodput:
         facts.append(("Goodput", _goodput(found.goodput)))
     answer = f"{known}." if known else ""

@@ -17,8 +17,7 @@ from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.master.progress import Progress
-from tailgauge.scenario.model import ENDLESS_S
-from tailgauge.thresholds import fewest_for
+from tailgauge.thresholds import ENDLESS_S, fewest_for
 
 WINDOWS_S = (10.0, 30.0, 60.0)
 MAX_POINTS = 1200

@@ -19,9 +19,10 @@ from tailgauge.locust_app.streaming_user import StreamingUser
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.protocols.additions import variables
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.model import ENDLESS_S, load_plugins, override
+from tailgauge.scenario.model import load_plugins, override
 from tailgauge.scenario.packaged import find, read
 from tailgauge.schedule.settings import TASKS
+from tailgauge.thresholds import ENDLESS_S
 
 URL = "target.url"
 

@@ -34,6 +34,7 @@ from tailgauge.scenario.packaged import find
 from tailgauge.scenario.prices import Prices
 from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
+from tailgauge.thresholds import ENDLESS_S
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
 # How many lengths are tried for a number of requests, and the share of it that may be missing.
@@ -158,7 +159,7 @@ def _changed_length(
     stages = scenario.stages
     if requests is not None and arrival.process == CLOSED:
         warmup_s = stages.warmup if "stages.warmup_s" in chosen or arrival.is_counted else 0.0
-        limits = {"duration_s": duration_s or scenarios.ENDLESS_S, "warmup_s": warmup_s}
+        limits = {"duration_s": duration_s or ENDLESS_S, "warmup_s": warmup_s}
         return [("arrival.closed.requests", requests), ("stages", limits)]
     if requests is not None and duration_s is not None:
         raise UsageError("--duration and --requests: at a rate each decides the other: choose one")

@@ -32,9 +32,9 @@ from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, TASKS, Arrival, Crossover
 from tailgauge.suggestions import SECONDS, near_names, nearest, number_and_unit
 from tailgauge.table import Count, NonNegative, Positive, Table, names_at, problem, tables_in
+from tailgauge.thresholds import ENDLESS_S
 
 MANY = 20  # errors of one scenario that are shown
-ENDLESS_S = 30 * 86400.0  # the longest run: something else ends it, such as Locust, or the last request
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")

@@ -1,0 +1,89 @@
+"""Slots: requests in flight at once, of a closed loop and of a queue beside an open rate.
+
+A request is in flight from when it has its slot to its end, retries and all legs included. One that never got a slot waited to
+the end of the drain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.steady import end_ns, is_counted
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.formatting import count, figures, ms, share
+from tailgauge_analysis.text.json_values import number, table
+
+WAIT = 0.95  # quantile of the waits that is shown
+SCHEDULED = "latency counts from the scheduled time, waits included; ttft_sent and e2e_sent leave them out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """Requests in flight at once over the whole run, warm-up and drain included."""
+
+    limit: int
+    """users of a closed loop, or arrival.max_concurrency"""
+    most: int
+    """the most requests in flight at once"""
+    mean: float
+    """mean of the requests in flight, from the first to the last end"""
+    sent: int
+    """requests that got a slot"""
+    planned: int | None
+    """requests that a closed loop was to send; null without a number"""
+    waited: float | None
+    """share of the requests that waited for a slot; null without a queue"""
+    wait_p95_ms: float | None
+    """95th percentile of the waits of all requests in ms, those that did not wait included; null without a queue"""
+
+    @property
+    def sentence(self) -> str:
+        """`8 in flight at most, 7.9 on average; 100 of 100 requests sent`."""
+        parts = [
+            f"{count(self.most)} of {count(self.limit)} in flight at most, {figures(self.mean)} on average"
+        ]
+        if self.planned is not None:
+            parts.append(f"{count(self.sent)} of {count(self.planned)} requests sent")
+        if self.waited is not None:
+            parts.append(f"{share(self.waited)} of requests waited, p95 wait {ms(self.wait_p95_ms)} ms")
+            parts.append(SCHEDULED)
+        return "; ".join(parts)
+
+
+def slots(frames: Frames) -> Slots | None:
+    """Return the slots of a run; None where its load has none, or nothing was sent."""
+    arrival = table(frames.run["scenario"], "arrival")
+    closed = table(arrival, "closed")
+    is_closed = arrival.get("process") == "closed"
+    limit = number(closed.get("users") if is_closed else arrival.get("max_concurrency"))
+    every = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    taken = every[every["dispatched_at_ns"].notna()]
+    has_slot = ~((taken["ended"] == schema.CENSORED) & (taken["attempts"] == 0))
+    begun_ns = (taken["dispatched_at_ns"] + taken["slot_wait_ns"].fillna(0))[has_slot].to_numpy(np.float64)
+    if limit is None or not len(begun_ns):
+        return None
+    ended_ns = taken["ended_at_ns"].fillna(end_ns(frames))[has_slot].to_numpy(np.float64)
+    waits_ns = taken["slot_wait_ns"].dropna()
+    is_queue = not is_closed and len(waits_ns) > 0
+    planned = number(closed.get("requests")) if is_counted(frames) else None
+    span_ns = float(ended_ns.max() - begun_ns.min())
+    return Slots(
+        limit=int(limit),
+        most=most_at_once(begun_ns, ended_ns),
+        mean=float((ended_ns - begun_ns).sum()) / span_ns if span_ns > 0 else float(len(begun_ns)),
+        sent=len(begun_ns),
+        planned=None if planned is None else int(planned),
+        waited=float((waits_ns > 0).mean()) if is_queue else None,
+        wait_p95_ms=float(waits_ns.quantile(WAIT)) / 1e6 if is_queue else None,
+    )
+
+
+def most_at_once(begun_ns: Floats, ended_ns: Floats) -> int:
+    """Return the most intervals that overlap; one that begins when another ends does not."""
+    times = np.concatenate([begun_ns, ended_ns])
+    changes = np.repeat([1, -1], len(begun_ns))
+    return int(np.cumsum(changes[np.lexsort([changes, times])]).max())
