@@ -178,3 +178,56 @@ def test_without_a_bound_no_ttft_stops_a_run():
     run.open = 9
 
     assert run.until_stopped(60, ok=1, ttft_ms=60_000) == (0, "")
+
+
+# --- equal rejections ---------------------------------------------------------------------------------------------
+
+KEY = {"target": {"url": "http://127.0.0.1:9", "api_key_env": "MY_KEY"}}
+
+
+def streak(n: int, status: int = 401, target: str = "main", message: str | None = None) -> dict[str, Any]:
+    url = "http://127.0.0.1:9/v1/messages"
+    return {
+        "in_a_row": n, "target": target, "status": status, "url": url, "error_type": None, "message": message,
+        "model": "tiny",
+    }  # fmt: skip
+
+
+def looks(streaks: list[dict[str, Any] | None], **tables: Any) -> list[str | None]:
+    rules = StopRules(parse({"name": "x", "traffic": {"chat": {}}, **tables}, "test"))
+    return [
+        rules.broken(Progress(float(second), 1000.0, rejected=one)) for second, one in enumerate(streaks, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [
+        (401, "The key in MY_KEY was refused"),
+        (403, "The key in MY_KEY was refused"),
+        (404, "target http://127.0.0.1:9/v1/messages answered HTTP 404"),
+        (400, "answered HTTP 400: prompt is too long"),
+    ],
+)
+def test_equal_rejections_stop_a_run_and_name_the_cause(status, named):
+    message = "prompt is too long" if status == 400 else None
+    first, why = looks([streak(25, status, message=message), streak(80, status, message=message)], **KEY)
+
+    assert first is None, "it may be over in a moment"
+    assert why.startswith("80 equal rejections in a row (stop.rejections 20): ")
+    assert named in why
+
+
+@pytest.mark.parametrize(
+    ("streaks", "stop"),
+    [
+        ([streak(19), streak(19), streak(19)], {}),
+        ([streak(30), None, streak(30)], {}),
+        ([streak(30, 401), streak(30, 404), streak(30, 401)], {}),
+        ([streak(900), streak(1900)], {"rejections": 0}),
+        ([streak(30), streak(49)], {"rejections": 50}),
+    ],
+    ids=["too few", "an answer between", "others", "off", "more allowed"],
+)
+def test_rejections_that_are_few_or_differ_stop_nothing(streaks, stop):
+    assert looks(streaks, stop=stop, **KEY) == [None] * len(streaks)

@@ -192,3 +192,26 @@ def test_a_slow_look_is_no_stall(clock):
 
 def test_in_a_crowd_each_worker_speaks_less_often():
     assert [pace(n) for n in (0, 1, 200, 201, 400, 1000)] == [1, 1, 1, 2, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("streaks", "in_a_row"),
+    [
+        ([(12, 401), (9, 401)], 21),
+        ([(30, 401), (0, 401)], None),
+        ([(30, 401), (30, 404)], None),
+        ([(7, 404)], 7),
+    ],
+)
+def test_rejections_of_every_worker_are_added_up_only_if_they_are_equal(streaks, in_a_row):
+    called = TrafficCounters(attempts={"client_error": 5}).as_message()
+    texts = [
+        {
+            **counters(9, 5), "in_flight": 0, "chunks": 0, "watch": {}, "traffic": [["chat", "main", called]],
+            "rejections": {"in_a_row": n, "target": "main", "status": status},
+        }
+        for n, status in streaks
+    ]  # fmt: skip
+    rejected = workers(*(("running", 9, text) for text in texts)).progress(4.0, 60.0).rejected
+
+    assert (rejected and rejected["in_a_row"]) == in_a_row

@@ -86,7 +86,7 @@ DEFAULTS = {
         "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0,
     },
     "guard": {"max_requests": None, "max_tokens": None, "max_cost": None, "prices": None},
-    "stop": {"min_completed": 0.5, "connect_errors": 20, "max_ttft_ms": None, "ttft_s": 10.0},
+    "stop": {"min_completed": 0.5, "connect_errors": 20, "rejections": 20, "max_ttft_ms": None, "ttft_s": 10.0},
     "simulated": {
         "ttft_ms": 200.0, "ttft_sigma": 0.0, "ttft_exponential": False, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1,
         "profile": "fixed", "ping_every_s": 0.0, "faults": {},

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tailgauge.worker.counters import Second, pace_ms
+from tailgauge.worker.counters import Rejections, Second, pace_ms
 
 
 @pytest.mark.parametrize("n", [1, 2, 99, 100, 101, 5000])
@@ -53,3 +53,29 @@ def test_the_pace_of_an_answer_is_known_where_tokens_and_time_cover_the_same_spa
     assert pace_ms(decoder, decoder.usage, thinks=thinks) == (
         expected if expected is None else pytest.approx(expected)
     )
+
+
+def ended(name, status=None, target="main"):
+    return SimpleNamespace(
+        ended=name, status=status, target=target, error_type=None, error_body="no", asked_model="tiny"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_a_row"),
+    [
+        ([ended("client_error", 401)] * 3, 3),
+        ([ended("client_error", 401), ended("cancelled"), ended("client_error", 401)], 2),
+        ([ended("client_error", 401), ended("ok", 200)], 0),
+        ([ended("client_error", 401), ended("rate_limited", 429)], 0),
+        ([ended("client_error", 404), ended("client_error", 404, "second")], 1),
+        ([ended("client_error", 400), ended("client_error", 422), ended("client_error", 422)], 2),
+        ([ended("client_error", 302)], 0),
+    ],
+)
+def test_rejections_are_equal_and_in_a_row(rows, in_a_row):
+    rejections = Rejections()
+    for row in rows:
+        rejections.note(row, "http://127.0.0.1:9/v1/messages")
+
+    assert rejections.in_a_row == in_a_row

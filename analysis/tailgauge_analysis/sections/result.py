@@ -347,7 +347,7 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     if complete is not None:
         lines.append(complete)
     if run.record["state"] == STOPPED:
-        when, _, why = plain(run.record["stopped"], 300).partition(": ")
+        when, _, why = plain(run.record["stopped"], 600).partition(": ")
         lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
     gone_s = run.evidence.stability.gone_since_s
     if gone_s is not None:

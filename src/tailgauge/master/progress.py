@@ -40,6 +40,7 @@ class Progress:
     chunks: int = 0
     traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
     all: TrafficCounters = field(default_factory=TrafficCounters)  # their sum
+    rejected: Mapping[str, Any] | None = None  # the 4xx with which every call ended last, and how many
     objectives: tuple[LiveObjective, ...] = ()
     verdict: str = VALID
     reason: str = ""
@@ -97,7 +98,7 @@ def unknown_engine(table: str, url: str) -> str:
 
 
 def preflight_failure(
-    url: str, protocol: str, seen: dict[str, Any], target: TargetSettings | None = None
+    url: str, protocol: str, seen: Mapping[str, Any], target: TargetSettings | None = None
 ) -> str:
     """Which target, what it did, what to do."""
     status = seen["status"]

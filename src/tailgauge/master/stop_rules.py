@@ -6,13 +6,15 @@ from collections import deque
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import difference
-from tailgauge.master.progress import Progress
+from tailgauge.master.progress import Progress, preflight_failure
 from tailgauge.rows import schema
+from tailgauge.sanitize import plain
 from tailgauge.scenario.figures import ALLOWS_ERRORS
 from tailgauge.scenario.model import Scenario
 
 LAST = 50  # ended requests that a stop rule looks back on, at least, and
 LAST_S = 5.0  # seconds: a restart of the target is shorter
+REJECTED_S = 1.0  # seconds of equal rejections
 _KEPT = 3600  # looks, one per second
 
 
@@ -26,13 +28,34 @@ class StopRules:
         self._min_completed = 0.0 if expects_errors else scenario.stop.min_completed
         self._seen = deque([Progress(0.0, 0.0)], _KEPT)
         self._connected = self._seen[0]  # when a call last did not fail to connect
+        self._scenario = scenario
+        self._rejected_since: tuple[float, tuple[str, int]] | None = (
+            None  # when, and by which target with which status
+        )
 
     def broken(self, now: Progress) -> str | None:
         """Why the run has to stop now; None: it goes on."""
         self._seen.append(now)
         if _connected(now) > _connected(self._connected):
             self._connected = now
-        return self._failing(now) or self._unreachable(now) or self._slow(now)
+        return self._rejected(now) or self._failing(now) or self._unreachable(now) or self._slow(now)
+
+    def _rejected(self, now: Progress) -> str | None:
+        """Every call is rejected with the same status: the cause does not go away by itself."""
+        allowed = self._stop.rejections
+        rejected = now.rejected
+        if rejected is None or not allowed:
+            self._rejected_since = None
+            return None
+        kind = rejected["target"], rejected["status"]
+        if self._rejected_since is None or self._rejected_since[1] != kind:
+            self._rejected_since = now.passed_s, kind
+        lasts_s = now.passed_s - self._rejected_since[0]
+        if rejected["in_a_row"] < allowed or lasts_s < REJECTED_S:
+            return None
+        target = self._scenario.target_of(rejected["target"])
+        cause = preflight_failure(plain(rejected["url"]), target.protocol, rejected, target)
+        return f"{rejected['in_a_row']:,} equal rejections in a row (stop.rejections {allowed:,}): {cause}"
 
     def _failing(self, now: Progress) -> str | None:
         longest_s = max(LAST_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)

@@ -215,8 +215,22 @@ class RunWorkers:
         progress.traffic = {key: traffic_counters.total(some) for key, some in messages.items()}
         progress.all = traffic_counters.combined(progress.traffic.values())
         median_ms = quantile_sketch.quantile(progress.all.ttft, 0.5)
+        progress.rejected = self._rejected()
         progress.verdict, progress.reason = live_verdict(list(self), median_ms)
         return progress
+
+    def _rejected(self) -> dict[str, Any] | None:
+        """The same 4xx with which the last calls of every worker ended, counted over them; None: they ended otherwise."""
+        called = [
+            worker.counters
+            for worker in self
+            if any(c["attempts"] for *_, c in worker.counters.get("traffic", ()))
+        ]
+        streaks = [counters.get("rejections", {}) for counters in called]
+        kinds = {(one.get("target"), one.get("status")) for one in streaks if one.get("in_a_row")}
+        if len(kinds) != 1 or not all(one.get("in_a_row") for one in streaks):
+            return None
+        return {**streaks[0], "in_a_row": sum(one["in_a_row"] for one in streaks)}
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
         """The counts over all workers; with `final`, the rows count for a worker whose rows are not all here.

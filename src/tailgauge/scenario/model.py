@@ -133,6 +133,8 @@ class Stop(Table):
     """least share completed of the requests that ended last, 50 and 5 s of them; 0: any; off where an objective bounds errors"""
     connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
     """connection errors in a row, for 5 s or more; 0: any number"""
+    rejections: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
+    """equal 4xx answers in a row, 429 excepted, for 1 s or more; 0: any number"""
     max_ttft_ms: Positive | None = None
     """longest median TTFT, over `ttft_s`"""
     ttft_s: Annotated[float, Field(gt=0, le=600)] = 10.0

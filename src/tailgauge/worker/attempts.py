@@ -313,6 +313,8 @@ class Attempts:
                 pace = pace_ms(decoder, tokens, thinks=call.thinking != "off")
             counters = self._counters.traffic[one.origin.traffic, call.target]
             counters.end_attempt(result.error_class or result.ended, tokens, pace)
+            url = "" if row.ended in SERVED else self.address(call, one.origin.traffic) or ""
+            self._counters.rejections.note(row, url)
 
     def _asked(self, one: _Open) -> usage.Request:
         """What a call asked for, which its counts may contradict."""

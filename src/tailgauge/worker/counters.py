@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tailgauge.channel.traffic_counters import Key, TrafficCounters
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.quantile_sketch import Bins
-from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
+from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, NOT_FAILED, RATE_LIMITED, AttemptRow
 
 Quantiles = tuple[int | None, int | None, int]  # p50, p99, largest
 _COUNTS = ("leased", "dispatched", "client_drop", "not_reached", "not_due", "came_late", "censored")
@@ -75,6 +75,37 @@ def pace_ms(decoder: StreamDecoder, tokens: Mapping[str, int], *, thinks: bool) 
 
 
 @dataclass(slots=True)
+class Rejections:
+    """Calls that ended last, all of them with the same 4xx of the same target; 429 is none of them."""
+
+    in_a_row: int = 0
+    target: str = ""
+    status: int = 0
+    url: str = ""
+    error_type: str | None = None
+    message: str | None = None
+    model: str = ""
+
+    def note(self, row: AttemptRow, url: str) -> None:
+        """One more call has ended; one that the client closed says nothing."""
+        if row.ended in {CANCELLED, CENSORED}:
+            return
+        status = row.status or 0
+        if row.ended != CLIENT_ERROR or not 400 <= status < 500:
+            self.in_a_row = 0
+            return
+        if not self.in_a_row or (self.target, self.status) != (row.target, status):
+            self.in_a_row = 0
+            self.target = row.target
+            self.status = status
+            self.url = url
+            self.error_type = row.error_type
+            self.message = row.error_body
+            self.model = row.asked_model
+        self.in_a_row += 1
+
+
+@dataclass(slots=True)
 class Counters:
     """scheduled = dispatched + client_drop + not_reached; dispatched = ended + censored, once drained."""
 
@@ -96,6 +127,7 @@ class Counters:
     conversations: int = 0  # bytes of answers that the turns to come will repeat
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
+    rejections: Rejections = field(default_factory=Rejections)
     traffic: defaultdict[Key, TrafficCounters] = field(default_factory=lambda: defaultdict(TrafficCounters))
     delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
 

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -303,7 +304,7 @@ class Task:
         counters = self.counters
         return {
             "counts": counters.as_message(), "in_flight": counters.in_flight, "waiting": counters.waiting,
-            "chunks": counters.chunks,
+            "chunks": counters.chunks, "rejections": asdict(counters.rejections),
             "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
             "watch": {"delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share},
             "clock": self._clock_now, "unshipped": self.part_sender.waiting,
