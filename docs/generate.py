@@ -122,6 +122,43 @@ def scenario_keys() -> str:
     return "\n".join(parts)
 
 
+FIRST_KEYS = (
+    "target.url", "target.protocol", "target.model", "arrival.rate_per_s", "stages.duration_s",
+    "traffic.NAME.pattern", "traffic.NAME.prompt_tokens", "traffic.NAME.output_tokens",
+    "traffic.NAME.prompts.file", "slo.NAME",
+)  # fmt: skip
+OPTIONS = {
+    "target.url": "--target", "target.protocol": "--protocol", "target.model": "--model",
+    "arrival.rate_per_s": "--rate", "stages.duration_s": "--duration", "slo.NAME": "--slo",
+    "traffic.NAME.prompt_tokens": "--input-tokens", "traffic.NAME.output_tokens": "--output-tokens",
+}  # fmt: skip
+
+
+def first_keys() -> str:
+    """The keys that most scenarios need, with the option that sets each for one run."""
+    tree = Scenario.model_json_schema()
+    lines = []
+    for name in FIRST_KEYS:
+        meaning = _meaning_of(tree, name)
+        option = f"`{OPTIONS[name]}`" if name in OPTIONS else ""
+        lines.append((f"`{name}`", option, meaning))
+    return table(("key", "option", "meaning"), lines)
+
+
+def _meaning_of(tree: dict[str, Any], name: str) -> str:
+    """The description of a key, by its dotted name."""
+    properties = tree["properties"]
+    spec: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    for part in name.split("."):
+        if part == "NAME":
+            continue
+        spec = properties[part]
+        model = tree["$defs"].get(_table_name(spec), {})
+        properties = model.get("properties", {})
+    return str(spec.get("description") or model["description"])
+
+
 def packaged_scenarios() -> str:
     """The scenarios that come with the package."""
     trees = {
@@ -497,6 +534,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "other-flags": other_flags,
+    "first-keys": first_keys,
     "scenario-keys": scenario_keys,
     "packaged-scenarios": packaged_scenarios,
     "scenario-variants": scenario_variants,
