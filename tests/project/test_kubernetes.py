@@ -116,11 +116,15 @@ def test_names_ports_labels_and_counts_agree(manifests):
     master, worker = manifests["Job/tailgauge-master"], manifests["Job/tailgauge-worker"]
     service, policy = manifests["Service/tailgauge-master"], manifests["NetworkPolicy/tailgauge"]
     labels = {name: one["spec"]["template"]["metadata"]["labels"] for name, one in (("master", master), ("worker", worker))}  # fmt: skip
-    (port,) = container(manifests, "Job/tailgauge-master")["ports"]
+    port, page = container(manifests, "Job/tailgauge-master")["ports"]
     arguments = container(manifests, "Job/tailgauge-master")["args"]
 
     assert service["spec"]["selector"] == labels["master"]
-    assert policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"] == labels["worker"]
+    for_workers, for_prometheus = policy["spec"]["ingress"]
+    assert for_workers["from"] == [{"podSelector": {"matchLabels": labels["worker"]}}]
+    assert for_workers["ports"] == [{"port": port["name"], "protocol": "TCP"}]
+    assert for_prometheus["ports"] == [{"port": page["name"], "protocol": "TCP"}]
+    assert "namespaceSelector" in for_prometheus["from"][0]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"] == "channel"
     assert f"--bind=0.0.0.0:{port['containerPort']}" in arguments
     assert f"--master={service['metadata']['name']}:{service['spec']['ports'][0]['port']}" in container(manifests, "Job/tailgauge-worker")["args"]  # fmt: skip
@@ -148,6 +152,11 @@ def test_the_page_names_the_files_and_the_objects_of_the_manifests(manifests, ch
     named = set(re.findall(r"\b(job|pod)/([\w-]+)", page))
     assert {f"{kind.title()}/{name}" for kind, name in named} == {name for name, _ in pods(manifests)}
     assert page.count("configmap scenario --from-file=scenario.toml=") == 1
+    port = container(manifests, "Job/tailgauge-master")["ports"][1]["containerPort"]
+    assert f"`--web=0.0.0.0:{port}` and `--metrics`" in page
+    peer = manifests["NetworkPolicy/tailgauge"]["spec"]["ingress"][1]["from"][0]
+    (namespace,) = peer["namespaceSelector"]["matchLabels"].values()
+    assert f"the namespace `{namespace}`" in page
 
 
 def test_the_command_lines_make_a_run_with_two_workers(manifests, tmp_path):
