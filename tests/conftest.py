@@ -90,6 +90,8 @@ AT_FULL_SIZE = (
     "analysis/metrics/test_hidden_tokens.py::test_no_objective_passes_on_hidden_tokens[anthropic-0.4",
     "analysis/metrics/test_hidden_tokens.py::test_no_objective_passes_on_hidden_tokens[openai-0.9",
     "analysis/sections/test_capacity.py::test_of_sixty_targets",
+    "docs/test_command_blocks.py::test_the_commands_of_a_page_work[README]",
+    "docs/test_command_blocks.py::test_the_commands_of_a_page_work[how-to/",
     "docs/test_tutorials.py::test_a_tutorial_works_as_written[gate-in-ci]",
     "dry_run/test_run_until_known.py::test_heavy_tails_in_bursts",
     "experiments/test_headroom.py::test_the_limit_is_found_where_its_errors_are_inside_a_200[overload]",

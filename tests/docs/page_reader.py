@@ -128,6 +128,7 @@ class Reader:
                 **self._where(),
             )
             codes = {int(expected[1] if expected else 0)}
+            codes |= {code for word, code in self.accepted if not word}
             if real:
                 codes |= {code for word, code in self.accepted if done.stdout.startswith(word)}
                 if re.search("^measured +DEGRADED", done.stdout, re.MULTILINE):

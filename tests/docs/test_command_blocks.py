@@ -1,7 +1,7 @@
 """Every command block of the README, the tutorials and the how-to pages is run, or says why it is not.
 
-`make test` parses all of them and runs those of the README, with shorter runs; `make verify` runs all pages. Each page is followed
-in a folder of its own, and all use one simulated endpoint. The tutorials and the page on prompts are run by test_tutorials.py.
+`make test` looks at the options of all of them and runs the first scenario of the reference; `make verify` runs all pages, with
+shorter runs. Each page is followed in a folder of its own, and all use one simulated endpoint. The tutorials and the page on prompts are run by test_tutorials.py.
 """
 
 from __future__ import annotations
@@ -21,39 +21,44 @@ from tailgauge.errors import Exit
 
 SHORT = {"--duration 60s": "--duration 3s", "--requests 100": "--requests 24"}
 MODEL = {"my-model": "tiny"}
-# Page -> what is put in the place of its hosts, lengths and names. `URL` is the endpoint, `PORT` a free port.
+# Page -> what is put in the place of its hosts, lengths and names. `@url` is the endpoint, `@port` a free port.
 PAGES: dict[str, Mapping[str, str]] = {
+    "README": {
+        "http://127.0.0.1:8000": "@url", "NAME": "tiny", "--concurrency 1,2,4,8,16": "--concurrency 1,2,4 --set experiment.minutes=1", "-t 60s": "-t 8s", "--target URL": "--target @url",
+        "headroom --dry-run": "headroom --dry-run --set experiment.minutes=5", "--rate 4": "--rate 4 --set experiment.minutes=1",
+        "checkup --target": "checkup --set experiment.checkup.quick=true --target", **SHORT,
+    },
     "how-to/from-vllm-and-guidellm": {
-        "http://127.0.0.1:8000": "URL", "RUN_ID": "$(ls runs | tail -n 1)", "--concurrency 1,2,4,8": "--concurrency 1,2,4 --set experiment.minutes=1",
+        "http://127.0.0.1:8000": "@url", "RUN_ID": "$(ls runs | tail -n 1)", "--concurrency 1,2,4,8": "--concurrency 1,2,4 --set experiment.minutes=1",
         **MODEL, **SHORT,
     },
-    "how-to/from-aiperf": {"http://127.0.0.1:8000": "URL", **MODEL, **SHORT},
-    "how-to/from-k6": {"http://127.0.0.1:8000": "URL", **MODEL, **SHORT},
-    "how-to/from-locust": {"http://127.0.0.1:8000": "URL", "-t 60s": "-t 4s", **MODEL, **SHORT},
+    "how-to/from-aiperf": {"http://127.0.0.1:8000": "@url", **MODEL, **SHORT},
+    "how-to/from-k6": {"http://127.0.0.1:8000": "@url", **MODEL, **SHORT},
+    "how-to/from-locust": {"http://127.0.0.1:8000": "@url", "-t 60s": "-t 8s", **MODEL, **SHORT},
     "how-to/baselines": {"seq 1 10": "seq 1 5", "--duration 60s": "--duration 20s", "results/runs/*": "build/runs/*"},
-    "how-to/ci": {'"$TARGET"': "URL --duration 3s"},
+    "how-to/ci": {'"$TARGET"': "@url --duration 3s"},
     "how-to/compare": {
         "seq 1 20": "seq 1 2", "run hedged": "run hedged --dry-run --duration 5s",
         "run curve": "run curve --dry-run --set experiment.curve.loads=[2,6,18]",
     },
     "how-to/gateway": {
-        "http://10.0.0.9:8000": "URL", "http://10.0.0.7:4000": "URL", "tailgauge run gateway  ": "tailgauge run gateway --duration 40s",
+        "http://10.0.0.9:8000": "@url", "http://10.0.0.7:4000": "@url", "tailgauge run gateway  ": "tailgauge run gateway --duration 40s",
         **MODEL,
     },
     "how-to/keep-answers": {
-        "https://my-gateway": "URL", "RUN_ID": "*", "0.jsonl": "0.jsonl --port PORT &", "http://127.0.0.1:8000": "http://127.0.0.1:PORT",
+        "https://my-gateway": "@url", "RUN_ID": "*", "0.jsonl": "0.jsonl --port @port &", "http://127.0.0.1:8000": "http://127.0.0.1:@port",
     },
-    "how-to/live": {"--workers 4": "--workers 2", "8089": "PORT --duration 3s"},
+    "how-to/live": {"--workers 4": "--workers 2", "8089": "@port --duration 3s"},
     "how-to/many-machines": {
         "scenarios/": str(ROOT / "scenarios") + "/", "locustfiles/": str(ROOT / "locustfiles") + "/",
-        "http://10.0.0.9:8000": "URL", "--expect-workers 8": "--expect-workers 1",
-        "--bind 10.0.0.5": "--bind 127.0.0.1:PORT --duration 3s &", "10.0.0.5:5557": "127.0.0.1:PORT",
-        "--master-bind-host 10.0.0.5": "--master-bind-host 127.0.0.1 --master-bind-port PORT -t 4s", "--host URL": "--host URL &",
-        "--master-host 10.0.0.5": "--master-host 127.0.0.1 --master-port PORT",
+        "http://10.0.0.9:8000": "@url", "--expect-workers 8": "--expect-workers 1",
+        "--bind 10.0.0.5": "--bind 127.0.0.1:@port --duration 3s &", "10.0.0.5:5557": "127.0.0.1:@port",
+        "--master-bind-host 10.0.0.5": "--master-bind-host 127.0.0.1 --master-bind-port @port -t 4s", "--host @url": "--host @url &",
+        "--master-host 10.0.0.5": "--master-host 127.0.0.1 --master-port @port",
         "20261121T211604Z-quickstart-84af from-b/20261121T211604Z-quickstart-84af": "$(ls runs | tail -n 1)",
     },
     "how-to/plugins": {"runs/RUN_ID": "$(ls -d runs/* | tail -n 1)"},
-    "reference/scenarios": {"duration_s = 60": "duration_s = 4"},
+    "reference/scenarios": {"run chat.toml": "run chat.toml --dry-run"},
 }  # fmt: skip
 FOLLOWED_ELSEWHERE = {
     "how-to/prompts",
@@ -68,13 +73,14 @@ NOT_RUN = {
     "a script of another tool": 1,
     "commands of other tools": 1,
     "it depends on the engine": 1,
-    "it installs packages": 1,
+    "it installs packages": 2,
     "it needs Docker": 4,
     "it needs a bucket": 1,
     "it needs a cluster": 4,
     "it needs a key and costs money": 1,
     "it needs a key, costs money and takes 45 minutes": 1,
     "it needs a second machine": 2,
+    "make runs this": 1,
     "the file of a user, without Tailgauge": 1,
     "until Ctrl-C": 2,
 }
@@ -113,7 +119,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_work(page: str, reader: Reader, target: str):
-    values = {"URL": target, "PORT2": str(free_port()), "PORT": str(reader.port)}
+    values = {"@url": target, "@port": str(reader.port)}
     for old, new in PAGES[page].items():
         texts = [old, new]
         for name, value in values.items():
