@@ -33,6 +33,7 @@ from tailgauge.cli.other_tools import CommandWithToolFlags
 from tailgauge.cli.packaged import scenario
 from tailgauge.cli.run import settings_of
 from tailgauge.cli.runs import runs
+from tailgauge.cli.sweep import is_list
 from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
@@ -101,6 +102,7 @@ def cli(context: click.Context) -> None:
 @options.scenario_options(options.TRAFFIC)
 @click.option("--duration", type=Duration(), help="Scale the run to this length, as 60s or 5m.")
 @click.option("--requests", type=Whole(), help="Send about N requests; exactly N with --concurrency.")
+@click.option("--sweep", is_flag=True, help="Run the load curve of this scenario.")
 @options.overrides()
 @click.option("--workers", type=Whole(0, 256), help="Worker processes on this machine (default: 1).")
 @click.option(
@@ -121,8 +123,8 @@ def cli(context: click.Context) -> None:
 @options.out("runs/ and reports/", remote=True)
 @options.as_json("one JSON object per run")
 def run(
-    scenarios: tuple[str, ...], duration: float | None, requests: int | None, workers: int | None, expect_workers: int,
-    bind: str | None, web: str | None, metrics: bool, dry_run: bool, out: Path, as_json: bool,
+    scenarios: tuple[str, ...], duration: float | None, requests: int | None, sweep: bool, workers: int | None,
+    expect_workers: int, bind: str | None, web: str | None, metrics: bool, dry_run: bool, out: Path, as_json: bool,
     sets: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
     """Run a scenario and report it.
@@ -142,11 +144,12 @@ def run(
     page = run_command.page(web, metrics=metrics)
     total = children + remote
     plan = {"duration_s": duration, "requests": requests, "out": out, "sends": not dry_run}
+    if sweep or is_list(given["rate"]) or is_list(given["concurrency"]):
+        curve = run_command.curve_of(scenarios, given, plan, wanted=sweep)
+        sets = (*curve, *sets)
     settings = [run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios]
     if any(each.scenario.experiment for each in settings):
-        if remote or page or duration or requests or settings[1:]:
-            how = "give one scenario, without --expect-workers and --web, and set experiment.minutes instead of a length"
-            raise UsageError(f"an experiment plans its runs: {how}")
+        run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
         sys.exit(_answer(scenarios[0], settings[0], workers=total, dry_run=dry_run, as_json=as_json))
     if dry_run:
         codes = (run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)

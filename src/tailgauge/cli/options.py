@@ -241,6 +241,31 @@ class Whole(click.ParamType[int]):
         return f": write {number[0]:.0f}" if self.least <= number[0] <= self.most else ""
 
 
+class Loads(click.ParamType[Any]):
+    """One load, or several in ascending order: `8`, `2,4,8`."""
+
+    name = "loads"
+
+    def __init__(self, load: click.ParamType[Any]) -> None:
+        self.load = load
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """How the help shows it."""
+        return self.load.get_metavar(param, ctx)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a load, or a tuple of them."""
+        texts = str(value).split(",")
+        if len(texts) == 1:
+            return self.load.convert(value, param, ctx)
+        if not all(text.strip() for text in texts):
+            self.fail(f"expected loads such as 2,4,8, got {value!r}", param, ctx)
+        loads = tuple(self.load.convert(text.strip(), param, ctx) for text in texts)
+        if list(loads) != sorted(set(loads)):
+            self.fail(f"expected ascending loads, each once, got {value!r}", param, ctx)
+        return loads
+
+
 class ScenarioName(click.ParamType[str]):
     """A scenario's file or name; the shell completes both."""
 
@@ -291,8 +316,8 @@ TRAFFIC = (
     Override("--target", "target.url", str, "URL", "Send the traffic to this URL."),
     Override("--model", "target.model", str, "NAME", "Request this model."),
     Override("--protocol", "target.protocol", str, "NAME", "Wire protocol: anthropic, openai or sse."),
-    Override("--rate", "arrival.rate_per_s", Positive(), "PER_SECOND", "Mean arrivals per second."),
-    Override("--concurrency", CONCURRENCY, Whole(1, 1_000_000), None, "Keep N in flight; beside --rate, at most N."),
+    Override("--rate", "arrival.rate_per_s", Loads(Positive()), "PER_SECOND", "Mean arrivals per second; 2,4,8 sweeps them."),
+    Override("--concurrency", CONCURRENCY, Loads(Whole(1, 1_000_000)), None, "Keep N in flight; beside --rate, at most N."),
     Override("--input-tokens", "traffic.*.prompt_tokens", Whole(1, 10_000_000), None, "Prompt size, without a shared prefix."),
     Override("--output-tokens", "traffic.*.output_tokens", Whole(1, 10_000_000), None, "Maximum size of an answer."),
 )  # fmt: skip

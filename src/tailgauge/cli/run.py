@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.cli.options import CONCURRENCY, MAX_CONCURRENCY, OVERRIDES
+from tailgauge.cli.sweep import overrides, sweep_of
 from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 
@@ -47,6 +48,44 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
     settings = resolve(scenario, pairs, spelt=spelt, **shared)
     _check_effect(settings.scenario, spelt)
     return settings
+
+
+def curve_of(
+    scenarios: Sequence[str], given: dict[str, Any], plan: dict[str, Any], *, wanted: bool
+) -> list[str]:
+    """The overrides of a sweep; its options are taken out of `given` and `plan`."""
+    from tailgauge.protocols.protocol import SIMULATED
+    from tailgauge.scenario.packaged import find, read
+
+    if len(scenarios) != 1:
+        raise UsageError("a sweep takes one scenario")
+    table = read(find(scenarios[0]))
+    sweep = sweep_of(given, table, wanted=wanted)
+    assert sweep is not None
+    if sweep.loads:
+        given[sweep.by] = None
+    target = given["target"] or table.get("target", {}).get("url", SIMULATED)
+    return overrides(
+        sweep,
+        table,
+        duration_s=plan.pop("duration_s"),
+        requests=plan.pop("requests"),
+        rests=target != SIMULATED,
+    )
+
+
+def refuse_of_experiments(
+    settings: Sequence[Settings], plan: Mapping[str, Any], *, remote: int, page: Page | None
+) -> None:
+    """Refuse what an experiment does not take."""
+    if settings[1:]:
+        raise UsageError("an experiment plans its runs: give one scenario")
+    if remote or page:
+        option = "--expect-workers" if remote else "--web"
+        raise UsageError(f"{option}: an experiment does not take it: it starts its own runs on this machine")
+    for key, option in (("duration_s", "--duration"), ("requests", "--requests")):
+        if plan.get(key):
+            raise UsageError(f"{option}: an experiment plans its runs: use --set experiment.minutes=10")
 
 
 def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:

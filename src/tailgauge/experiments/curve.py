@@ -108,14 +108,20 @@ class CurvePlanner(SeriesPlanner):
         if not self._is_open and any(load != round(load) for load in settings.loads):
             raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
         count = len(set(settings.loads))
-        if count * (SHORTEST_S + RUN_S) > self._all_s:
-            least = math.ceil(count * (SHORTEST_S + RUN_S) / 60)
+        shortest_s = settings.step_s or SHORTEST_S
+        if settings.requests is None and count * (shortest_s + RUN_S) > self._all_s:
+            least = math.ceil(count * (shortest_s + RUN_S) / 60)
             text = f"{count} loads take {least} minutes or more: raise it, or give fewer loads"
             raise base.refused("experiment.minutes", text)
         self._today: float | None = arrival.closed.users if arrival.process == CLOSED else None
         if self._is_open:
             self._today = base.today()
             self.plan_arrivals()
+        if settings.loads and self._today not in settings.loads:
+            self._today = None
+        if settings.requests is not None and not (self._is_open and settings.loads):
+            text = "expected `loads` of by = 'rate', whose lengths follow from it"
+            raise base.refused("experiment.curve.requests", text)
 
     @property
     def runs(self) -> list[LoadRun]:
@@ -130,9 +136,16 @@ class CurvePlanner(SeriesPlanner):
         loads = sorted(set(self._settings.loads))
         Random(self._scenario.seed).shuffle(loads)
         for number, load in enumerate(loads):
-            length_s = self.left_s() / (len(loads) - number) - RUN_S - self.rest()
-            length_s = max(SHORTEST_S, self._settings.step_s or length_s)
+            length_s = self._length_s(load, len(loads) - number)
             yield from self.run([self._step(NextLoad(load), length_s)])
+
+    def _length_s(self, load: float, loads: int) -> float:
+        """Return the seconds of a given load; `loads`: those without a run."""
+        if self._settings.requests is not None:
+            return self._settings.requests / (load * self._planned.requests_per_arrival)
+        if self._settings.step_s is not None:
+            return self._settings.step_s
+        return max(SHORTEST_S, self.left_s() / loads - RUN_S - self.rest())
 
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads; above the first load that fails only until the target is full."""

@@ -136,6 +136,8 @@ class Curve(Table):
     """loads to run; `[]`: doubled from today's until the target is full, then around the knee"""
     points: Annotated[int, Field(ge=3, le=100)] = 7
     """fewest loads where they are not given; more fit into more `minutes`"""
+    requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """requests of each of the `loads`, by rate; their lengths follow from it"""
     refused: float = Field(0.01, gt=0, le=0.5)
     """allowed share of calls with a 429 or an overload at the knee"""
     most: Annotated[float, Field(gt=1, le=100_000)] = 256.0

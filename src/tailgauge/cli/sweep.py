@@ -1,0 +1,106 @@
+"""Lists of loads: `--rate 2,4,8`, `--concurrency 1,2,4` and `--sweep` are the load curve of the scenario, as overrides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tailgauge.errors import UsageError
+
+CURVE = "curve"  # the experiment
+CONCURRENCY = "concurrency"
+RATE = "rate"
+DURATION_S = 30.0  # of a load, where neither the scenario nor an option says
+RUN_S = 9.0  # of a run beside its load, as in tailgauge.experiments.course, which loads pandas
+REST_S = 60.0  # before a load once a limit was met; none at the simulated endpoint
+SPARE = 1.2  # times the time that the loads take: runs may be repeated
+OWN_MINUTES = 12.0  # where the curve chooses its loads
+OWN_LOADS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The loads, ascending; empty where the curve chooses its own. `option`: as it was typed, for messages."""
+
+    by: str
+    option: str
+    loads: Sequence[float] = ()
+
+
+def is_list(load: Any) -> bool:
+    """Whether an option has several loads."""
+    return isinstance(load, tuple)
+
+
+def sweep_of(given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: bool) -> Sweep | None:
+    """The sweep that the options ask for; `wanted`: by --sweep. `scenario`: its file."""
+    rate = given[RATE]
+    concurrency = given[CONCURRENCY]
+    process = scenario.get("arrival", {}).get("process")
+    if is_list(concurrency):
+        if rate is not None:
+            raise UsageError("--rate: a sweep of --concurrency has no rate: omit it")
+        sweep = Sweep(by=CONCURRENCY, option="--concurrency", loads=concurrency)
+    elif is_list(rate):
+        if process == "closed":
+            raise UsageError("--rate: this scenario is a closed loop: use --concurrency 1,2,4")
+        sweep = Sweep(by=RATE, option="--rate", loads=rate)
+    elif wanted:
+        is_closed = concurrency is not None or (process == "closed" and rate is None)
+        sweep = Sweep(by=CONCURRENCY if is_closed else RATE, option="--sweep")
+    else:
+        return None
+    if wanted and sweep.loads:
+        raise UsageError(f"--sweep: the loads are those of {sweep.option}: omit one of both")
+    kind = _kind(scenario)
+    if kind not in {None, CURVE}:
+        raise UsageError(f"{sweep.option}: {kind} plans its own loads: give one load")
+    return sweep
+
+
+def overrides(
+    sweep: Sweep, scenario: Mapping[str, Any], *, duration_s: float | None, requests: int | None, rests: bool
+) -> list[str]:
+    """The overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
+    from tailgauge.scenario.model import spelled
+
+    if requests is not None and not (sweep.loads and sweep.by == RATE):
+        raise UsageError(f"--requests: with {sweep.option} give the seconds of each load: --duration 30s")
+    texts = []
+    is_curve = _kind(scenario) == CURVE
+    if duration_s is None and requests is None and sweep.loads and not is_curve:
+        duration_s = float(scenario.get("stages", {}).get("duration_s", DURATION_S))
+    minutes = _minutes(sweep, duration_s, requests, rests=rests)
+    if not is_curve:
+        texts.append(spelled("experiment", {"kind": CURVE, "minutes": minutes}))
+    elif duration_s is not None or requests is not None:
+        texts.append(spelled("experiment.minutes", minutes))
+    texts.append(spelled("experiment.curve.by", sweep.by))
+    if sweep.loads:
+        texts.append(spelled("experiment.curve.loads", list(sweep.loads)))
+    if requests is not None:
+        texts.append(spelled("experiment.curve.requests", requests))
+    elif duration_s is not None:
+        texts.append(spelled("experiment.curve.step_s", duration_s))
+    return texts
+
+
+def _kind(scenario: Mapping[str, Any]) -> str | None:
+    """The experiment of a scenario."""
+    table = scenario.get("experiment")
+    return str(table.get("kind")) if isinstance(table, dict) else None
+
+
+def _minutes(sweep: Sweep, duration_s: float | None, requests: int | None, *, rests: bool) -> float:
+    """Time for all loads, with spare for runs that are repeated."""
+    beside_s = RUN_S + (REST_S if rests else 0.0)
+    if not sweep.loads:
+        needed_s = OWN_LOADS * ((duration_s or 0.0) + beside_s)
+        return max(OWN_MINUTES, float(math.ceil(needed_s / 60)))
+    if requests is not None:
+        load_s = sum(requests / load for load in sweep.loads)
+    else:
+        load_s = len(sweep.loads) * (duration_s or DURATION_S)
+    return float(math.ceil(SPARE * (load_s + len(sweep.loads) * beside_s) / 60) + 1)
