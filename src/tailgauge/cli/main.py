@@ -113,9 +113,7 @@ def cli(context: click.Context) -> None:
 )
 @click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
 @click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
-@click.option(
-    "--slo", multiple=True, metavar="TEXT", help="Add an objective, as 'chat: ttft p95 < 800ms' (repeatable)."
-)
+@options.objectives()
 @options.scenario_options(options.MORE)
 @options.plugins()
 @click.option("--allow-plugins", is_flag=True, help="Load the plugins that the scenario names.")
@@ -190,7 +188,8 @@ def _print_error(text: str) -> None:
 
 @cli.command(cls=CommandWithToolFlags, epilog=options.CHECKUP)
 @click.argument("scenario", type=options.ScenarioName(), default="checkup")
-@options.scenario_options(options.TRAFFIC[:3])
+@options.scenario_options(options.OF_CHECKUP)
+@options.objectives()
 @options.overrides()
 @options.plugins()
 @click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
@@ -236,7 +235,10 @@ def _answer(argument: str, settings: Settings, *, workers: int, dry_run: bool, a
 
 
 def _print_progress(text: str) -> None:
-    click.echo(f"tailgauge: {text}", err=True)
+    line = f"tailgauge: {text}"
+    if sys.stderr.isatty():
+        line = click.wrap_text(line, screen.columns(), subsequent_indent="  ")
+    click.echo(line, err=True)
 
 
 @cli.command(epilog=options.COMPARE)

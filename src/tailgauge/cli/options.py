@@ -128,6 +128,12 @@ def as_json(what: str = "one JSON object") -> Callable[[_Command], _Command]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what}.")
 
 
+def objectives() -> Callable[[_Command], _Command]:
+    """The repeatable option --slo."""
+    text = "Add an objective, as 'chat: ttft p95 < 800ms' (repeatable)."
+    return click.option("--slo", multiple=True, metavar="TEXT", help=text)
+
+
 def overrides(
     text: str = "Override a value of the scenario (repeatable).", key: str = "TABLE.KEY=VALUE"
 ) -> Callable[[_Command], _Command]:
@@ -330,6 +336,12 @@ MORE = (
     Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE
+# A checkup sets its own loads, relative to one rate.
+OF_CHECKUP = tuple(
+    row._replace(type=Positive(), help="Today's arrivals per second.") if row.option == "--rate" else row
+    for row in OVERRIDES
+    if row.option not in {"--concurrency", "--keep-answers"}
+)
 CALIBRATED = tuple(row for row in OVERRIDES if row.option in {"--output-tokens", "--clock"})
 
 

@@ -62,16 +62,21 @@ def curve_of(
     table = read(find(scenarios[0]))
     sweep = sweep_of(given, table, wanted=wanted)
     assert sweep is not None
+    queue: list[str] = []
     if sweep.loads:
         given[sweep.by] = None
+        if given["concurrency"] is not None:  # beside rates
+            queue.append(f"{MAX_CONCURRENCY}={given['concurrency']}")
+            given["concurrency"] = None
     target = given["target"] or table.get("target", {}).get("url", SIMULATED)
-    return overrides(
+    curve = overrides(
         sweep,
         table,
         duration_s=plan.pop("duration_s"),
         requests=plan.pop("requests"),
         rests=target != SIMULATED,
     )
+    return [*queue, *curve]
 
 
 def refuse_of_experiments(

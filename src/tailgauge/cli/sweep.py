@@ -48,7 +48,7 @@ def sweep_of(given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: b
             raise UsageError("--rate: this scenario is a closed loop: use --concurrency 1,2,4")
         sweep = Sweep(by=RATE, option="--rate", loads=rate)
     elif wanted:
-        is_closed = concurrency is not None or (process == "closed" and rate is None)
+        is_closed = rate is None and (concurrency is not None or process == "closed")
         sweep = Sweep(by=CONCURRENCY if is_closed else RATE, option="--sweep")
     else:
         return None

@@ -22,7 +22,7 @@ from tailgauge.errors import InterruptedRunError, UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
 from tailgauge.experiments.course import Base
-from tailgauge.experiments.runners import DryRunner, Progress, RealRunner
+from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, RunCounter
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
 from tailgauge.plan.guard import excesses
@@ -55,9 +55,11 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             planned = _plan(done.ledger, base)
             failures = _excesses(done.ledger, base)
         else:
+            count = 0
             if planner.has_dry_run:
-                planned, expected = _dry_run(base, folder, progress)
-            runner = RealRunner(base.out, base.workers, folder / "runs.log", progress)
+                planned, expected, count = _dry_run(base, folder, progress)
+            counter = RunCounter(progress, count, is_timed=True)
+            runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
             done = conduct(planner, base, runner, folder, progress, began)
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
     result = _result(done)
@@ -115,17 +117,18 @@ def _result(done: Conducted) -> Result:
     return replace(result, outcome=INTERRUPTED_OUTCOME, sentence=text, details=details, advice="")
 
 
-def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:
-    """Show what the experiment will take, where its traffic has a dry run; UsageError if its guard does not allow that.
+def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str, int]:
+    """Return what it will take, the answer to expect and the number of runs, and show them.
 
+    Without a dry run of this traffic there is none of them. UsageError if its guard does not allow what it takes.
     The expected answer is shown only where the target is the simulated endpoint: nothing is known of another one's limits.
     """
     why = refusal(base.scenario)
     if why:
         _refuse_guards(base, why)
         progress(f"no dry run before the real runs: {why}")
-        return [], ""
-    progress("dry run first")
+        return [], "", 0
+    progress("dry run first: all runs in seconds, nothing is sent")
     done = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
     for line in lines:
@@ -136,13 +139,13 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     if done.answer.smallest:
         progress(f"minimum detectable effect: {done.answer.smallest}")
     _guarded(done.ledger, base)
-    return lines, expected
+    return lines, expected, done.ledger.runs
 
 
 def _plan(ledger: StepLedger, base: Base) -> list[str]:
     target = base.scenario.target.url
     minutes = ledger.real_s(rests=target != SIMULATED) / 60
-    text = f"about {minutes:.0f} minutes, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    text = f"about {plural(max(1, round(minutes)), 'minute')}, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
     if ledger.cost is None:
         text += "; the model has no known price"
     elif ledger.currency:

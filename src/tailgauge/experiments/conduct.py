@@ -24,7 +24,7 @@ from tailgauge.experiments.course import (
     Step,
     StepResult,
 )
-from tailgauge.experiments.runners import Progress, Runner
+from tailgauge.experiments.runners import Progress, RunCounter, Runner
 from tailgauge.scenario.model import Guard
 
 INTERRUPTED = "interrupted"
@@ -86,6 +86,7 @@ class Conducted:
     folder: Path
     progress: Progress
     began: float
+    counter: RunCounter  # of dry runs; a real runner counts its own
     answer: Answer = field(init=False)
     ledger: StepLedger = field(default_factory=StepLedger)
     steps: tuple[StepResult, ...] = ()
@@ -129,7 +130,7 @@ class Conducted:
         self.ledger.add(one, reading.calls, reading.tokens)
         measured = self.experiment.measure(one.step, reading)
         if not self.runner.sends:
-            self.progress(f"{one.step.name}: {reading.verdict}")
+            self.counter.ended(one.step.name, "", reading.verdict)
         return StepResult(one.step, reading.run_id, reading.verdict, reading.reason, measured)
 
 
@@ -140,7 +141,9 @@ def conduct(
 
     KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
     """
-    done = Conducted(experiment, base, runner, folder, progress, began or time.monotonic())
+    done = Conducted(
+        experiment, base, runner, folder, progress, began or time.monotonic(), RunCounter(progress)
+    )
     course = experiment.course()
     try:
         steps = next(course)

@@ -25,6 +25,7 @@ from tailgauge.experiments.course import Prepared
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
+from tailgauge_analysis import ms
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
 # What `tailgauge run` ended with, by its exit code, where there is no run.
@@ -64,15 +65,54 @@ class DryRunner:
             ).path
 
 
+class RunCounter:
+    """One line of progress for each run: its number, its load, a figure, its verdict and the time left.
+
+    `planned`: how many runs there will be, 0 where nobody knows; `is_timed`: whether they take real time.
+    """
+
+    def __init__(self, progress: Progress, planned: int = 0, *, is_timed: bool = False) -> None:
+        self._progress = progress
+        self._planned = planned
+        self._is_timed = is_timed
+        self._began = time.monotonic()
+        self._done = 0
+
+    def ended(self, name: str, figure: str, verdict: str) -> None:
+        """Print the line of a run."""
+        self._done += 1
+        left = self._planned - self._done
+        number = f"{self._done} of {self._planned}" if left >= 0 else str(self._done)
+        parts = [number, name, figure, verdict]
+        if self._is_timed and left > 0:
+            minutes = left * (time.monotonic() - self._began) / self._done / 60
+            parts.append(f"about {minutes:.0f} min left" if minutes >= 1 else "under 1 min left")
+        self._progress("  ".join(filter(None, parts)))
+
+
+def figure_of(facts: Mapping[str, Any]) -> str:
+    """The first objective with a value in what `tailgauge run --json` prints, else a latency: `ttft p95 412 ms`."""
+    result = facts.get("result") or {}
+    for objective in result.get("objectives", ()):
+        if objective["value"]:
+            return f"{objective['name']} {objective['value']}"
+    for row in facts.get("latency", ()):
+        for name in ("p95", "p50"):
+            value = row["percentiles"].get(name, {}).get("value")
+            if row["population"] == "offered" and row["unit"] == "ms" and value is not None:
+                return f"{row['metric']} {name} {ms(value)} ms"
+    return ""
+
+
 class RealRunner:
-    """Runs in child processes; their stderr goes to `log`, the verdict of each to `progress`."""
+    """Runs in child processes; their stderr goes to `log`, a line for each to `counter`."""
 
     sends = True
 
-    def __init__(self, out: Path, workers: int, log: Path, progress: Progress) -> None:
+    def __init__(self, out: Path, workers: int, log: Path, counter: RunCounter) -> None:
         self._options = [f"--workers={workers}", "--json", f"--out={out}", *plugin.options()]
         self._log = log
-        self._progress = progress
+        self._counter = counter
         self._ended: float | None = None  # of the last run
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
@@ -121,7 +161,7 @@ class RealRunner:
             raise KeyboardInterrupt
         if code in {Exit.INTERNAL, Exit.USAGE} or not was_recorded(facts):
             raise self._failure(one, code)
-        self._progress(f"{one.step.name}: {facts['verdict']}")
+        self._counter.ended(one.step.name, figure_of(facts), facts["verdict"])
         return folder
 
     def _failure(self, one: Prepared, code: int) -> TailgaugeError:
