@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,47 +56,110 @@ def left(out: Path) -> set[str]:
         ({"verdict": {"exit_code": 3}}, "INVALID"),
         ({"verdict": {"exit_code": 4}}, "NO ANSWER"),
         ({"verdict": {"exit_code": 5}}, "INCONCLUSIVE"),
+        ({"verdict": {"exit_code": 130}}, "INTERRUPTED"),
         ({"verdict": None}, "no report"),
         ({"state": "failed"}, "failed"),
         ({"state": "unusable"}, "NO ANSWER"),
         ({"state": "running"}, "interrupted"),
     ],
 )
-def test_a_run_is_listed_with_its_target_result_and_size(
+def test_a_run_is_listed_with_its_target_and_result(
     tmp_path: Path, facts: dict[str, Any], result: str
 ) -> None:
-    run_id = write(tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://10.0.0.9:8000"}, **facts)
+    times = {"start_at_ns": 5_000_000_000, "admission_end_at_ns": 35_000_000_000}
+    write(tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://10.0.0.9:8000"}, **times, **facts)
 
-    (line,) = listed(tmp_path).output.splitlines()
+    header, line, total = listed(tmp_path).output.splitlines()
 
-    assert line.split(maxsplit=1) == [run_id, line.split(maxsplit=1)[1]]
-    assert line.split(maxsplit=1)[1].startswith(result)
-    assert line.endswith("1.0 MB  10.0.0.9:8000")
+    assert header.split() == ["run", "time", "(UTC)", "length", "scenario", "target", "result", "note"]
+    assert line.split("  ")[:3] == ["0a1b", "03-01 10:15", "30 s"]
+    assert re.split(" {2,}", line)[3:] == ["quickstart", "10.0.0.9:8000", result]
+    assert total == "1 listed, 1.0 MB"
     assert len(line) <= 80
+
+
+@pytest.mark.parametrize(
+    ("report", "cells"),
+    [
+        ({"exit_code": 1, "result": {"outcome": "FAIL"}}, ["simulated", "FAIL", "report only"]),
+        ({"exit_code": 0, "result": {"outcome": "COMPLETED"}}, ["simulated", "COMPLETED", "report only"]),
+        ({"exit_code": 3, "verdict": {"status": "INVALID"}}, ["simulated", "INVALID", "report only"]),
+    ],
+)
+def test_a_run_whose_report_alone_is_left_has_its_result(
+    tmp_path: Path, report: dict[str, Any], cells: list[str]
+) -> None:
+    folder = tmp_path / "reports" / f"{OLD}-mix-00ff"
+    folder.mkdir(parents=True)
+    run = {"target": {"url": "simulated"}, "dry_run": False, "steady_to_s": 30.0}
+    (folder / "report.json").write_text(json.dumps({"run": run, **report}))
+
+    line = listed(tmp_path).output.splitlines()[1]
+
+    assert re.split(" {2,}", line) == ["00ff", "03-01 10:15", "30 s", "mix", *cells]
 
 
 def test_the_simulated_endpoint_has_no_address(tmp_path: Path) -> None:
     write(tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://127.0.0.1:40001", "simulated": True})
 
-    assert listed(tmp_path).output.endswith("1.0 MB  simulated\n")
+    assert "  simulated  no report" in listed(tmp_path).output
 
 
-def test_an_experiment_has_a_report_only_and_other_folders_are_no_runs(tmp_path: Path) -> None:
-    folder = tmp_path / "reports" / f"{OLD}-headroom-00ff"
+def write_experiment(out: Path, *steps: str) -> str:
+    run_id = f"{OLD}-headroom-00ff"
+    folder = out / "reports" / run_id
     folder.mkdir(parents=True)
-    (folder / "report.json").write_text(json.dumps({"exit_code": 1, "target": "simulated"}))
+    runs = [{"run_id": step} for step in steps]
+    facts = {"kind": "headroom", "exit_code": 1, "target": "simulated", "dry_run": True, "runs": runs}
+    (folder / "report.json").write_text(json.dumps(facts))
+    return run_id
+
+
+def test_an_experiment_and_its_runs_are_one_row(tmp_path: Path) -> None:
+    steps = [write(tmp_path, f"{OLD}-headroom-{n:03d}-000{n}", report=False) for n in (1, 2)]
+    run_id = write_experiment(tmp_path, *steps, f"{OLD}-headroom-003-9999")
     (tmp_path / "reports" / "example").mkdir()
     (tmp_path / "reports" / "README.md").write_text("x")
 
-    assert [line.split()[:2] for line in listed(tmp_path).output.splitlines()] == [[folder.name, "FAIL"]]
+    (line,) = listed(tmp_path).output.splitlines()[1:-1]
+    everything = listed(tmp_path, "--all").output.splitlines()[1:-1]
+
+    assert re.split(" {2,}", line)[-3:] == ["simulated", "FAIL", "dry run, 3 runs"]
+    assert [text.split()[0] for text in everything] == ["00ff", "0001", "0002"]
+    assert listed(tmp_path, "0002").output.splitlines()[1:-1] == [line]  # by one of its runs
+
+    listed(tmp_path, "0002", "--clean", "--yes")
+    assert left(tmp_path) == {"example", "README.md"}
+    assert run_id not in left(tmp_path)
+
+
+def test_an_experiment_with_a_run_that_is_recorded_is_not_deleted(tmp_path: Path) -> None:
+    step = write(tmp_path, f"{OLD}-headroom-001-0001", state="running", age_s=1, report=False)
+    run_id = write_experiment(tmp_path, step)
+
+    assert "running" in listed(tmp_path, "--clean", "--yes").output
+    assert left(tmp_path) == {step, run_id}
+
+
+def test_a_list_of_long_names_fits_the_terminal(tmp_path: Path) -> None:
+    url = "https://a-very-long-name.internal.example.com:8443/v1"
+    for name in ("cached_multi_turn-of-the-night", "mix"):
+        write(tmp_path, f"{OLD}-{name}-0a1b", target={"url": url}, verdict={"exit_code": 5})
+
+    lines = listed(tmp_path).output.splitlines()
+
+    assert [line for line in lines if len(line) > 80] == []
+    assert all("INCONCLUSIVE" in line for line in lines[1:-1])
 
 
 def test_they_are_chosen_by_name_and_by_age(tmp_path: Path) -> None:
     recent = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y%m%dT%H%M%SZ")
-    ids = [write(tmp_path, f"{began}-{name}-0000") for began in (OLD, recent) for name in ("mix", "cached")]
+    rows = [(began, name) for began in (OLD, recent) for name in ("mix", "cached")]
+    ids = [write(tmp_path, f"{began}-{name}-000{n}") for n, (began, name) in enumerate(rows)]
 
     def names(*arguments: str) -> list[str]:
-        return [line.split()[0] for line in listed(tmp_path, *arguments).output.splitlines()]
+        lines = listed(tmp_path, *arguments).output.splitlines()[1:-1]
+        return [run_id for run_id in sorted(ids) for line in lines if line.startswith(run_id[-4:])]
 
     assert names() == sorted(ids)
     assert names("mix") == [ids[0], ids[2]]
@@ -132,7 +196,8 @@ def test_a_run_that_is_still_recorded_is_not_deleted(tmp_path: Path) -> None:
 
     done = listed(tmp_path, "--clean", "--yes")
 
-    assert done.output.splitlines()[1].split()[:2] == [going, "running"]
+    assert done.output.splitlines()[2].split()[0] == going[-4:]
+    assert "running" in done.output.splitlines()[2]
     assert left(tmp_path) == {going}
     assert ended not in left(tmp_path)
 

@@ -1,9 +1,12 @@
-"""`tailgauge runs`: what lies below runs/ and reports/, and its removal."""
+"""`tailgauge runs`: what lies below runs/ and reports/, and its removal. An experiment and its runs are one row."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,50 +15,55 @@ import click
 from tailgauge.cli import options
 from tailgauge.cli.options import Duration
 from tailgauge.errors import Exit, UsageError
+from tailgauge.live import screen
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.text_file import LARGEST_JSON, json_tree, read_text, refusal
+from tailgauge.sanitize import plain
 
-_RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-[a-z0-9_-]+-[0-9a-f]{4}")
+_RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-([a-z0-9_-]+)-([0-9a-f]{4})")
 _RESULTS = {
     Exit.OK: "PASS", Exit.FAILED: "FAIL", Exit.INCONCLUSIVE: "INCONCLUSIVE", Exit.INVALID: "INVALID",
-    Exit.TARGET: "NO ANSWER", Exit.INTERRUPTED: "interrupted",
+    Exit.TARGET: "NO ANSWER", Exit.INTERRUPTED: "INTERRUPTED",
 }  # fmt: skip
 _COMPLETED = "COMPLETED"  # exit code 0 as well: no objective decided
 _IDLE_S = 60.0  # a run whose folder did not change for so long is no longer being recorded
+_HEADER = ("run", "time (UTC)", "length", "scenario", "target", "result", "note")
+_GAP = "  "
+_NARROWEST = 8  # columns of a scenario or target that is cut
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.option("--all", "with_steps", is_flag=True, help="List the runs of experiments too.")
 @click.option("--older-than", type=Duration(), help="Only runs older than this, as 24h.")
 @click.option("--clean", is_flag=True, help="Delete these runs and their reports; asks first.")
 @click.option("--yes", is_flag=True, help="Delete without the question.")
 @options.out("runs/ and reports/")
-@click.pass_context
 def runs(
-    context: click.Context, names: tuple[str, ...], older_than: float | None, clean: bool, yes: bool, out: Path
-) -> None:  # fmt: skip
+    names: tuple[str, ...], *, with_steps: bool, older_than: float | None, clean: bool, yes: bool, out: Path
+) -> None:
     """List and clean up runs.
 
-    RUN is a run or a part of its name, for example quickstart. A run that is still recorded is not deleted.
+    RUN is a run or a part of its name, for example quickstart or 0a1b. An experiment and its runs are listed and
+    deleted together. A run that is still recorded is not deleted.
     """
     found = find_runs(out, names, older_than or 0.0)
     if not found:
         click.echo("no runs found")
         return
-    page = context.make_formatter()
-    rows = [(run.run_id, f"{run.result:<12}  {size_text(run.size):>8}  {run.target}") for run in found]
-    page.write_dl(rows, col_max=44)
-    click.echo(page.getvalue(), nl=False)
+    listed = [step for run in found for step in (run, *run.steps)] if with_steps else found
+    click.echo("\n".join(_table([run.row() for run in listed], screen.columns())))
+    click.echo(f"{len(found)} listed, {size_text(sum(run.whole_size for run in found))}")
     ended = [run for run in found if not run.is_running]
     if not clean or not ended:
         return
     import shutil
 
-    size = size_text(sum(run.size for run in ended))
+    size = size_text(sum(run.whole_size for run in ended))
     if not yes and not click.confirm(f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"):
         return
     for run in ended:
-        for folder in run.folders:
+        for folder in run.whole:
             try:
                 shutil.rmtree(folder)
             except OSError as error:
@@ -63,61 +71,181 @@ def runs(
     click.echo(f"deleted {len(ended)} runs, {size}")
 
 
-def find_runs(out: Path, names: tuple[str, ...], older_than_s: float) -> list[StoredRun]:
-    """The runs below `out` whose name has one of `names` in it, the newest last."""
-    from datetime import UTC, datetime
-
+def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[StoredRun]:
+    """The runs below `out`, the newest last, experiments with their steps within; those with one of `names` in a name."""
     folders: dict[str, list[Path]] = {}
     for path in (*out.glob("runs/*"), *out.glob("reports/*")):
-        match = _RUN_ID.fullmatch(path.name)
-        if match is None or not path.is_dir() or path.is_symlink():
-            continue
-        began = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
-        if time.time() - began >= older_than_s and (not names or any(name in path.name for name in names)):
+        if _RUN_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             folders.setdefault(path.name, []).append(path)
-    return [StoredRun(run_id, tuple(folders[run_id])) for run_id in sorted(folders)]
+    stored = {run_id: StoredRun(run_id, tuple(folders[run_id])) for run_id in sorted(folders)}
+    steps = {step for run in stored.values() for step in run.step_ids}
+    for run in stored.values():
+        run.steps = [stored[step] for step in run.step_ids if step in stored]
+    found = []
+    for run_id, run in stored.items():
+        is_named = not names or any(name in named for name in names for named in run.names)
+        if run_id not in steps and is_named and time.time() - run.began_s >= older_than_s:
+            found.append(run)
+    return found
 
 
+@dataclass(slots=True)
 class StoredRun:
-    """A run's folder and its report; an experiment has a report only."""
+    """A run's folder and its report; an experiment has a report only, and `steps`."""
 
-    def __init__(self, run_id: str, folders: tuple[Path, ...]) -> None:
-        self.run_id = run_id
-        self.folders = folders
-        stats = {
-            path: path.stat() for folder in folders for path in folder.rglob("*") if refusal(path) is None
-        }
-        self.size = sum(one.st_size for one in stats.values())
-        facts: dict[str, Any] = {}
+    run_id: str
+    folders: Sequence[Path]
+    steps: list[StoredRun] = field(default_factory=list)
+    facts: dict[str, Any] = field(init=False)
+    size: int = field(init=False)
+    is_recorded: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        stats = {}
+        for folder in self.folders:
+            stats.update({path: path.stat() for path in folder.rglob("*") if refusal(path) is None})
+        self.size = sum(stat.st_size for stat in stats.values())
+        self.facts = {}
         for name in ("report.json", "run.json"):
-            facts |= next((_json(folder / name) for folder in folders if refusal(folder / name) is None), {})
-        self.target = _target(facts.get("target"))
-        run = next((folder for folder in folders if folder.parent.name == "runs"), Path())
-        changed = max((one.st_mtime for path, one in stats.items() if run in path.parents), default=0.0)
+            for folder in self.folders:
+                if refusal(folder / name) is None:
+                    self.facts |= _json(folder / name)
+        run = next((folder for folder in self.folders if folder.parent.name == "runs"), Path())
+        changed = max((stat.st_mtime for path, stat in stats.items() if run in path.parents), default=0.0)
         alive = RunFolder(run).is_recorded or time.time() - changed < _IDLE_S
-        self.is_running = facts.get("state") == "running" and alive
-        self.result = "running" if self.is_running else _result(facts)
+        self.is_recorded = self.facts.get("state") == "running" and alive
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it, or one of its steps, is being recorded."""
+        return self.is_recorded or any(step.is_running for step in self.steps)
+
+    @property
+    def step_ids(self) -> list[str]:
+        """The runs of an experiment."""
+        rows = self.facts.get("runs") if self.facts.get("kind") else None
+        if not isinstance(rows, list):
+            return []
+        return [str(row.get("run_id")) for row in rows if isinstance(row, dict)]
+
+    @property
+    def names(self) -> list[str]:
+        """Its name and those of its steps."""
+        return [self.run_id, *(step.run_id for step in self.steps)]
+
+    @property
+    def whole(self) -> list[Path]:
+        """Its folders and those of its steps."""
+        return [*self.folders, *(folder for step in self.steps for folder in step.folders)]
+
+    @property
+    def whole_size(self) -> int:
+        """Bytes of all of them."""
+        return self.size + sum(step.size for step in self.steps)
+
+    @property
+    def began_s(self) -> float:
+        """When it began, as Unix time."""
+        return self._began.timestamp()
+
+    @property
+    def _began(self) -> datetime:
+        return datetime.strptime(self.run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+
+    def row(self) -> tuple[str, ...]:
+        """Its cells, in the order of the header."""
+        match = _RUN_ID.fullmatch(self.run_id)
+        assert match is not None
+        return (
+            match[3],
+            f"{self._began:%m-%d %H:%M}",
+            self._length(),
+            plain(match[2], 60),
+            plain(_target(self.facts), 60),
+            "running" if self.is_running else _result(self.facts),
+            self._note(),
+        )
+
+    def _length(self) -> str:
+        """The planned length of a run, or the load of an experiment's runs together."""
+        if self.steps:
+            lengths = [_seconds(step.facts) for step in self.steps]
+            return _length_text(sum(seconds for seconds in lengths if seconds))
+        return _length_text(_seconds(self.facts))
+
+    def _note(self) -> str:
+        notes = []
+        run = self.facts.get("run")
+        facts = run if isinstance(run, dict) else self.facts
+        if facts.get("dry_run"):
+            notes.append("dry run")
+        if self.step_ids:
+            notes.append(f"{len(self.step_ids)} runs")
+        elif all(folder.parent.name == "reports" for folder in self.folders):
+            notes.append("report only")
+        return ", ".join(notes)
 
 
-def _target(target: Any) -> str:
+def _seconds(facts: Mapping[str, Any]) -> float | None:
+    """How long requests arrived; where only the report is left, until the steady stage ended."""
+    began = facts.get("start_at_ns")
+    ended = facts.get("admission_end_at_ns")
+    if isinstance(began, int) and isinstance(ended, int) and ended > began:
+        return (ended - began) / 1e9
+    run = facts.get("run")
+    steady_to_s = run.get("steady_to_s") if isinstance(run, dict) else None
+    return float(steady_to_s) if isinstance(steady_to_s, int | float) else None
+
+
+def _length_text(seconds: float | None) -> str:
+    if not seconds:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _target(facts: Mapping[str, Any]) -> str:
     """Host and port of a target, or that it was simulated."""
+    run = facts.get("run")
+    target = facts.get("target") or (run.get("target") if isinstance(run, dict) else None)
     url = str(target.get("url") or "") if isinstance(target, dict) else str(target or "")
     if url == "simulated" or (isinstance(target, dict) and target.get("simulated")):
         return "simulated"
     return url.partition("://")[2] or url
 
 
-def _result(facts: dict[str, Any]) -> str:
+def _result(facts: Mapping[str, Any]) -> str:
     """The result of the last report, else the state of the run."""
-    verdict = facts.get("verdict")
-    report = verdict if isinstance(verdict, dict) else facts
-    code = report.get("exit_code")
-    if code == Exit.OK and report.get("outcome") == _COMPLETED:
-        return _COMPLETED
-    if code in list(_RESULTS):
-        return _RESULTS[Exit(code)]
+    for report in (facts, facts.get("verdict")):
+        if not isinstance(report, dict):
+            continue
+        code = report.get("exit_code")
+        result = report.get("result")
+        outcome = result.get("outcome") if isinstance(result, dict) else report.get("outcome")
+        if code == Exit.OK and outcome == _COMPLETED:
+            return _COMPLETED
+        if code in list(_RESULTS):
+            return _RESULTS[Exit(code)]
     state = str(facts.get("state", ""))
     return {"complete": "no report", "running": "interrupted", "unusable": "NO ANSWER"}.get(state, state)
+
+
+def _table(rows: Sequence[Sequence[str]], width: int) -> Iterable[str]:
+    """The rows under the header; targets, then scenarios, are cut where they do not fit."""
+    cells = [_HEADER, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for place in (_HEADER.index("target"), _HEADER.index("scenario")):
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+        if excess > 0:
+            widths[place] = max(_NARROWEST, widths[place] - excess)
+    for row in cells:
+        padded = [_cut(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)]
+        yield _GAP.join(padded).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 2]}.."
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,186 @@
+"""Lists of loads and --sweep: the load curve of any scenario."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tailgauge.cli.main import cli
+from tailgauge.cli.options import Loads, Positive, Whole
+from tailgauge.cli.run import curve_of
+from tailgauge.errors import UsageError
+from tailgauge.experiments.runners import RunCounter, figure_of
+from tailgauge.scenario.model import load, override
+
+
+def curve(scenario: str = "quickstart", *, wanted: bool = False, **given: Any) -> Any:
+    """The scenario as a sweep runs it."""
+    options = {"rate": None, "concurrency": None, "target": None, **given}
+    plan = {key: options.pop(key, None) for key in ("duration_s", "requests")}
+    texts = curve_of([scenario], options, plan, wanted=wanted)
+    return load(scenario, [override(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("text", "loads"),
+    [("8", 8.0), ("2,4,8", (2.0, 4.0, 8.0)), ("0.5, 1.5", (0.5, 1.5)), ("1e2,2e2", (100.0, 200.0))],
+)
+def test_a_load_or_several(text: str, loads: Any) -> None:
+    assert Loads(Positive())(text) == loads
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2,,4", "expected loads such as 2,4,8, got '2,,4'"),
+        (",", "expected loads such as 2,4,8"),
+        ("8,-1", "expected a whole number from 1 to 100, got '-1'"),
+        ("1,2.5", "expected a whole number from 1 to 100, got '2.5'"),
+        ("a", "expected a whole number from 1 to 100, got 'a'"),
+        ("8,4", "expected ascending loads, each once, got '8,4'"),
+        ("4,4", "expected ascending loads, each once, got '4,4'"),
+        ("1;2", "got '1;2'"),
+    ],
+)
+def test_a_bad_list_is_refused(text: str, message: str) -> None:
+    with pytest.raises(click.BadParameter, match=message):
+        Loads(Whole(1, 100))(text)
+
+
+def test_a_list_of_rates_is_the_curve_at_these_loads() -> None:
+    experiment = curve(rate=(2.0, 4.0), duration_s=20.0).experiment
+
+    assert (experiment.kind, experiment.curve.by) == ("curve", "rate")
+    assert (experiment.curve.loads, experiment.curve.step_s) == ((2.0, 4.0), 20.0)
+    assert 1 < experiment.minutes < 4
+
+
+def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None:
+    experiment = curve("closed", concurrency=(1, 2, 8)).experiment
+
+    assert (experiment.curve.by, experiment.curve.loads) == ("concurrency", (1, 2, 8))
+    assert experiment.curve.step_s == load("closed", []).stages.duration_s
+
+
+def test_requests_are_those_of_each_rate() -> None:
+    experiment = curve(rate=(2.0, 4.0), requests=100).experiment
+
+    assert (experiment.curve.requests, experiment.curve.step_s) == (100, None)
+    assert experiment.minutes > (100 / 2 + 100 / 4) / 60
+
+
+@pytest.mark.parametrize(
+    ("given", "by"),
+    [({}, "rate"), ({"concurrency": 4}, "concurrency"), ({"rate": 3.0, "concurrency": 4}, "rate")],
+)
+def test_a_sweep_chooses_its_own_loads(given: dict[str, Any], by: str) -> None:
+    experiment = curve(wanted=True, **given).experiment
+
+    assert (experiment.kind, experiment.curve.by, experiment.curve.loads) == ("curve", by, ())
+    assert experiment.minutes >= 12
+
+
+def test_one_concurrency_beside_rates_is_a_queue() -> None:
+    scenario = curve(rate=(2.0, 4.0), concurrency=8)
+
+    assert scenario.arrival.max_concurrency == 8
+    assert scenario.experiment.curve.by == "rate"
+
+
+def test_a_curve_keeps_its_own_minutes() -> None:
+    assert curve("curve", rate=(2.0, 4.0)).experiment.minutes == load("curve", []).experiment.minutes
+    assert curve("curve", rate=(2.0, 4.0), duration_s=300.0).experiment.minutes > 10
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("quickstart --rate 2,4 --concurrency 1,2", "--rate: a sweep of --concurrency has no rate: omit it"),
+        ("quickstart --concurrency 1,2 --rate 3", "--rate: a sweep of --concurrency has no rate: omit it"),
+        ("closed --rate 2,4", "--rate: this scenario is a closed loop: use --concurrency 1,2,4"),
+        ("headroom --rate 2,4", "--rate: headroom plans its own loads: give one load"),
+        ("hedging --sweep", "--sweep: hedging plans its own loads: give one load"),
+        ("quickstart --sweep --rate 2,4", "--sweep: the loads are those of --rate: omit one of both"),
+        ("quickstart --sweep --requests 9", "--requests: with --sweep give the seconds of each load: --duration 30s"),
+        ("quickstart streaming --sweep", "a sweep takes one scenario"),
+        ("quickstart --sweep --web 8090 --workers 1", "--web: an experiment does not take it: it starts its own runs on this machine"),
+        ("headroom --expect-workers 2", "--expect-workers: an experiment does not take it: it starts its own runs on this machine"),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_does_not_take_is_one_line(tmp_path: Path, line: str, message: str) -> None:
+    done = CliRunner().invoke(cli, ["run", *line.split(), "--out", str(tmp_path)])
+
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == message
+
+
+def test_a_dry_sweep_has_a_point_for_each_load(tmp_path: Path) -> None:
+    line = "run quickstart --rate 4,8 --requests 30 --dry-run --json --input-tokens 20 --slo"
+    given = [*line.split(), "e2e p50 < 2s", "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli, given)
+    data = json.loads(done.stdout)
+
+    assert data["kind"] == "curve"
+    assert [point["load"] for point in data["facts"]["points"]] == [4.0, 8.0]
+    assert all(10 <= point["requests"] <= 40 for point in data["facts"]["points"])
+    assert data["facts"]["today"] is None  # the scenario's 50/s is none of the loads
+    assert "--set 'experiment.curve.loads=[4.0, 8.0]'" in data["command"]
+    assert done.stderr.splitlines()[0].startswith("tailgauge: 1  ")
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_for_each_run_has_its_number_figure_and_time_left() -> None:
+    lines: list[str] = []
+    counter = RunCounter(lines.append, 3, is_timed=True)
+    for verdict in ("VALID", "DEGRADED", "VALID", "VALID"):
+        counter.ended("4 requests/s", "ttft p95 412 ms", verdict)
+
+    assert lines == [
+        "1 of 3  4 requests/s  ttft p95 412 ms  VALID  under 1 min left",
+        "2 of 3  4 requests/s  ttft p95 412 ms  DEGRADED  under 1 min left",
+        "3 of 3  4 requests/s  ttft p95 412 ms  VALID",
+        "4  4 requests/s  ttft p95 412 ms  VALID",
+    ]
+
+
+LATENCY = {"metric": "ttft", "population": "offered", "unit": "ms"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "figure"),
+    [
+        ({"result": {"objectives": [{"name": "ttft p95", "value": ""}, {"name": "e2e p50", "value": "1.2 s"}]}}, "e2e p50 1.2 s"),
+        ({"result": {"objectives": []}, "latency": [{**LATENCY, "percentiles": {"p95": {"value": 411.6}}}]}, "ttft p95 412 ms"),
+        ({"latency": [{**LATENCY, "percentiles": {"p95": {"value": None}, "p50": {"value": 50.0}}}]}, "ttft p50 50.0 ms"),
+        ({"latency": [{**LATENCY, "population": "completed", "percentiles": {"p50": {"value": 50.0}}}]}, ""),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_the_figure_of_a_run(facts: dict[str, Any], figure: str) -> None:
+    assert figure_of(facts) == figure
+
+
+# --- a checkup at the user's rate -----------------------------------------------------------------------------------
+
+
+def test_a_checkup_takes_the_rate_the_sizes_and_the_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+    monkeypatch.setattr("tailgauge.cli.main._answer", lambda _, settings, **__: asked.append(settings) or 0)
+    line = "checkup --rate 2 --seed 9 --max-requests 50000 --input-tokens 70 --output-tokens 30 --slo"
+
+    done = CliRunner().invoke(cli, [*line.split(), "ttft p95 < 1s", "--out", str(tmp_path)])
+
+    assert done.exit_code == 0, done.output
+    scenario = asked[0].scenario
+    assert (scenario.arrival.rate_per_s, scenario.seed, scenario.guard.max_requests) == (2, 9, 50_000)
+    assert {(table.prompt_tokens, table.output_tokens) for table in scenario.traffic.values()} == {(70, 30)}
+    assert [objective.max_ms for objective in scenario.slo.values()][-1] == 1000
