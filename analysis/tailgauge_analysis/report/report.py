@@ -79,7 +79,8 @@ def make(
     `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
     """
     run = Run(run_dirs)
-    done = write_report(build(run, tool), out, width, colours=colours)
+    rows = Path(run_dirs[0])
+    done = write_report(build(run, tool), out, width, colours=colours, rows=rows)
     reasons = done.data["verdict"]["reasons"]
     verdict = {
         "verdict": run.verdict,
@@ -97,9 +98,12 @@ def make(
 
 
 def write_report(
-    report: Report, out: Path, width: int, *, colours: bool, more: TextFiles = ()
+    report: Report, out: Path, width: int, *, colours: bool, more: TextFiles = (), rows: Path | None = None
 ) -> FinishedReport:
-    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`."""
+    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`.
+
+    `rows`: the run folder, for the summary.
+    """
     folder = Path(out) / "reports" / report.run_id
     tree = json.dumps(report.data, indent=1, allow_nan=False) + "\n"
     texts = {"report.html": html(report), "report.md": markdown(report), "report.json": tree}
@@ -111,4 +115,5 @@ def write_report(
         why = f"the report cannot be written: {error.strerror or error}"
         raise UsageError(f"{folder}: {why}. Choose another folder with --out") from error
     files = [folder / name for name in texts][:4]
-    return FinishedReport(report, terminal(report, files[0], width, colours=colours), *files)
+    summary = terminal(report, files[0], width, colours=colours, rows=rows)
+    return FinishedReport(report, summary, *files)

@@ -29,10 +29,15 @@ UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|GiB)\b)")
 COLOURS = {"good": "green", "bad": "red", "warn": "yellow", "idle": "cyan"}
 
 
-def terminal(report: Report, page: Path | None, width: int, *, colours: bool = False) -> str:
-    """The text, with colours or without; `page`: where the whole report is, if it is in files."""
-    lines = (_invalid if report.state == INVALID else _answer)(report, width)
-    text = "\n".join([*lines, *(_labelled("report", str(page), 0) if page else [])])
+def terminal(
+    report: Report, page: Path | None, width: int, *, colours: bool = False, rows: Path | None = None
+) -> str:
+    """The text, with colours or without; where the rows and the whole report are, if they are in files."""
+    lines = list((_invalid if report.state == INVALID else _answer)(report, width))
+    for label, path in (("rows", rows), ("report", page)):
+        if path is not None:
+            lines += _labelled(label, str(path), 0)
+    text = "\n".join(lines)
     return text if colours else unstyle(text)
 
 

@@ -27,13 +27,14 @@ def baseline() -> None:
 def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None:
     """Add runs to a baseline.
 
-    Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
+    RUN_DIR is a run folder, or a part of its name that no other run has. Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
     """
     from tailgauge_analysis.comparing.baseline import load, save
     from tailgauge_analysis.comparing.history import refused
     from tailgauge_analysis.comparing.run_summary import summarize
 
-    for run_dir in run_dirs:
+    for given in run_dirs:
+        run_dir = options.named_run(given, Path())
         run = summarize(run_dir)
         runs = load(folder, may_be_new=True)
         why = refused(runs, run, allow)

@@ -26,6 +26,7 @@ from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.baseline import baseline as baseline_command
+from tailgauge.cli.browser import open_pages
 from tailgauge.cli.docs import docs
 from tailgauge.cli.mistakes import text_of
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
@@ -119,11 +120,12 @@ def cli(context: click.Context) -> None:
 @click.option("--allow-plugins", is_flag=True, help="Load the plugins that the scenario names.")
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
 @options.out("runs/ and reports/", remote=True)
+@options.opens()
 @options.as_json("one JSON object per run")
 def run(
     scenarios: tuple[str, ...], duration: float | None, requests: int | None, sweep: bool, workers: int | None,
-    expect_workers: int, bind: str | None, web: str | None, metrics: bool, dry_run: bool, out: Path, as_json: bool,
-    sets: tuple[str, ...], **given: Any,
+    expect_workers: int, bind: str | None, web: str | None, metrics: bool, dry_run: bool, out: Path, opens: bool,
+    as_json: bool, sets: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
     """Run a scenario and report it.
 
@@ -148,10 +150,17 @@ def run(
     settings = [run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios]
     if any(each.scenario.experiment for each in settings):
         run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
-        sys.exit(_answer(scenarios[0], settings[0], workers=total, dry_run=dry_run, as_json=as_json))
+        sys.exit(
+            _answer(scenarios[0], settings[0], workers=total, dry_run=dry_run, as_json=as_json, opens=opens)
+        )
+    pages: list[str] = []  # of the reports
     if dry_run:
-        codes = (run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
-        sys.exit(Exit.worst(codes))
+        codes = [
+            run_command.dry_run(each, _print, _print_error, as_json=as_json, pages=pages) for each in settings
+        ]
+        code = Exit.worst(codes)
+        open_pages(pages if opens else ())
+        sys.exit(code)
     run_command.check_reachable(settings, address)
     with loading():
         platform.platform()  # for the SDKs' headers; it asks another process, which would start gevent's loop
@@ -161,7 +170,9 @@ def run(
         if children:
             target.load_sdks(one for each in settings for one in each.scenario.targets.values())
     setup = WorkerSetup(children, remote, address)
-    sys.exit(run_command.launch(settings, setup, page, _print, _print_error, as_json=as_json))
+    code = run_command.launch(settings, setup, page, _print, _print_error, as_json=as_json, pages=pages)
+    open_pages(pages if opens else ())
+    sys.exit(code)
 
 
 def _load_until_input(module: str) -> bool:
@@ -198,9 +209,11 @@ def _print_error(text: str) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
 @options.out("runs/ and reports/", remote=True)
+@options.opens()
 @options.as_json()
 def checkup(
-    scenario: str, quick: bool, workers: int, dry_run: bool, out: Path, as_json: bool, sets: tuple[str, ...], **given: Any
+    scenario: str, quick: bool, workers: int, dry_run: bool, out: Path, opens: bool, as_json: bool,
+    sets: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
     """Find problems of an endpoint before launch.
 
@@ -215,10 +228,12 @@ def checkup(
     if quick:
         sets = (*sets, "experiment.checkup.quick=true")
     settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
-    sys.exit(_answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json))
+    sys.exit(_answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json, opens=opens))
 
 
-def _answer(argument: str, settings: Settings, *, workers: int, dry_run: bool, as_json: bool) -> Exit:
+def _answer(
+    argument: str, settings: Settings, *, workers: int, dry_run: bool, as_json: bool, opens: bool
+) -> Exit:
     """Conduct the experiment of the scenario and print its answer; returns the exit code."""
     from tailgauge.experiments.command import command
     from tailgauge.experiments.course import Base
@@ -231,6 +246,7 @@ def _answer(argument: str, settings: Settings, *, workers: int, dry_run: bool, a
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
     click.echo(renamed(text), color=screen.has_colours())
+    open_pages([str(made.html)] if opens else ())
     return Exit(made.report.exit_code)
 
 
@@ -264,7 +280,8 @@ def compare(
     Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
     order. About 20 pairs are needed; see `tailgauge docs compare`.
 
-    Of a load curve give the folder of its report, or its run id.
+    A and B are folders, or parts of their names that no other run has. For a load curve, pass its report folder or its
+    run id.
 
     With --baseline give one run. It is judged by the spread of at least five earlier ones; see `tailgauge docs baselines`.
 
@@ -278,6 +295,7 @@ def compare(
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
+    run_dirs = tuple(options.named_run(run_dir, out, of_reports=True) for run_dir in run_dirs)
     curves = [find(one, out) for one in run_dirs]
     page = None
     if baseline is not None:
@@ -323,6 +341,7 @@ def _compare_curves(given: tuple[Path, ...], files: list[Path | None], threshold
 @click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="RUN_DIR...")
 @options.out("reports/", remote=True)
 @options.plugins()
+@options.opens()
 @options.as_json()
 @click.option(
     "--as", "tool", type=click.Choice(options.TOOLS), help="Add the figures as this tool defines them."
@@ -330,13 +349,21 @@ def _compare_curves(given: tuple[Path, ...], files: list[Path | None], threshold
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
 @click.option("--looks", is_flag=True, hidden=True, help="Answer each line of input with a look at a run.")
 def report(
-    run_dirs: tuple[Path, ...], out: Path, as_json: bool, tool: str | None, wait: bool, looks: bool
+    run_dirs: tuple[Path, ...],
+    out: Path,
+    *,
+    opens: bool,
+    as_json: bool,
+    tool: str | None,
+    wait: bool,
+    looks: bool,
 ) -> None:
     """Make the report of a run folder.
 
-    Several folders are parts of one run: the master's, and those in which workers kept their rows. The exit code is
-    that of the run.
+    RUN_DIR is the folder, or a part of its name that no other run has. Several folders are parts of one run: the
+    master's, and those in which workers kept their rows. The exit code is that of the run.
     """
+    run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
     with loading():
         if looks:
             os.nice(LOW_PRIORITY)
@@ -359,6 +386,7 @@ def report(
         _print(json.dumps({**made.facts(), "report": paths, "summary": made.summary}))
     else:
         _print(made.summary)
+    open_pages([str(made.html)] if opens else ())
     sys.exit(made.exit_code)
 
 
@@ -498,9 +526,10 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
 )
 @options.out("runs/ and reports/", remote=True)
+@options.opens()
 @options.as_json()
 def calibrate(
-    quick: bool, planned: float | None, workers: int, out: Path, as_json: bool, **given: Any
+    quick: bool, planned: float | None, workers: int, out: Path, *, opens: bool, as_json: bool, **given: Any
 ) -> None:
     """Find the largest load that this machine measures.
 
@@ -513,7 +542,7 @@ def calibrate(
     if planned is not None:
         sets.append(f"experiment.calibrate.planned={planned}")
     settings = settings_of(CALIBRATE, given, sets, out=out, workers=workers)
-    sys.exit(_answer(CALIBRATE, settings, workers=workers, dry_run=False, as_json=as_json))
+    sys.exit(_answer(CALIBRATE, settings, workers=workers, dry_run=False, as_json=as_json, opens=opens))
 
 
 for command in (scenario, runs, calibrate, docs):

@@ -115,12 +115,40 @@ class RunDir(click.Path):
 
 
 RUN_DIR = RunDir(path_type=Path)
+MOST_NAMED = 5  # runs that a message lists
+
+
+def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
+    """The run folder below runs/, here or in `out`, whose name begins with `given`, or has it within; a path as it is.
+
+    `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
+    """
+    text = str(given)
+    if given.parent != Path() or given.exists():
+        return given
+    for below in ("runs", "reports") if of_reports else ("runs",):
+        places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
+        folders = {place.name: place for place in places if place.is_dir() and text in place.name}
+        begun = [name for name in folders if name.startswith(text)]
+        names = sorted(begun or folders)
+        if text in folders or len(names) == 1:
+            return folders[text if text in folders else names[0]]
+        if names:
+            more = ", ..." if names[MOST_NAMED:] else ""
+            listed = f"{', '.join(names[:MOST_NAMED])}{more}"
+            raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
+    return given
 
 
 def allow() -> Callable[[_Command], _Command]:
     """The repeatable option --allow."""
     text = "Permit a difference, for example traffic.chat.hedge (repeatable)."
     return click.option("--allow", multiple=True, metavar="NAME", help=text)
+
+
+def opens() -> Callable[[_Command], _Command]:
+    """The option --open."""
+    return click.option("--open", "opens", is_flag=True, help="Open the report in the browser.")
 
 
 def as_json(what: str = "one JSON object") -> Callable[[_Command], _Command]:

@@ -144,9 +144,10 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
 
 
 def launch(
-    settings: list[Settings], setup: WorkerSetup, page: Page | None, echo: Echo, print_error: Echo, *, as_json: bool
+    settings: list[Settings], setup: WorkerSetup, page: Page | None, echo: Echo, print_error: Echo, *, as_json: bool,
+    pages: list[str],
 ) -> Exit:  # fmt: skip
-    """Run each scenario and print its result; returns the exit code of them all."""
+    """Run each scenario and print its result; returns the exit code of them all. `pages` gets the reports."""
     from tailgauge.locust_app.launch import Launch, beside_the_loop
 
     codes = []
@@ -154,6 +155,8 @@ def launch(
         codes.append(done.code)
         if done.failure is not None:
             print_error(f"tailgauge: {done.failure}")
+        if done.report and done.report.data:
+            pages.append(done.report.data["report"]["html"])
         if as_json:
             data = done.report.data if done.report else {}
             if done.report and not data:
@@ -167,8 +170,10 @@ def launch(
     return Exit.worst(codes)
 
 
-def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool) -> Exit:
+def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool, pages: list[str]) -> Exit:
     """Simulate the run and report it; returns the exit code. First comes what a real run prints before its start.
+
+    `pages` gets the report.
 
     A plan that exceeds a limit of [guard] fails, before its dry run where it is known before.
     """
@@ -188,6 +193,8 @@ def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool)
     use = Use.of(settings)
     folder = command.dry_run(settings.scenario, settings.schedule, *given, use=use)
     report = ReportProcess(folder, settings.out, screen.as_environment()).output()
+    if report.data:
+        pages.append(report.data["report"]["html"])
     failures = [excess.text for excess in use.excesses(settings)]
     code = Exit.worst([report.exit_code, *(Exit.FAILED for _ in failures)])
     facts = {"run_id": folder.path.name, "run_dir": str(folder.path)}

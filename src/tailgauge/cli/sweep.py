@@ -16,8 +16,8 @@ DURATION_S = 30.0  # of a load, where neither the scenario nor an option says
 RUN_S = 9.0  # of a run beside its load, as in tailgauge.experiments.course, which loads pandas
 REST_S = 60.0  # before a load once a limit was met; none at the simulated endpoint
 SPARE = 1.2  # times the time that the loads take: runs may be repeated
-OWN_MINUTES = 12.0  # where the curve chooses its loads
-OWN_LOADS = 12
+SEARCH_MINUTES = 12.0  # where the curve chooses its loads
+SEARCH_LOADS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ def _minutes(sweep: Sweep, duration_s: float | None, requests: int | None, *, re
     """Time for all loads, with spare for runs that are repeated."""
     beside_s = RUN_S + (REST_S if rests else 0.0)
     if not sweep.loads:
-        needed_s = OWN_LOADS * ((duration_s or 0.0) + beside_s)
-        return max(OWN_MINUTES, float(math.ceil(needed_s / 60)))
+        needed_s = SEARCH_LOADS * ((duration_s or 0.0) + beside_s)
+        return max(SEARCH_MINUTES, float(math.ceil(needed_s / 60)))
     if requests is not None:
         load_s = sum(requests / load for load in sweep.loads)
     else:

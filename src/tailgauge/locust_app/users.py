@@ -382,6 +382,6 @@ def _conclude(environment: Any, run: Run) -> None:
     if run.start_at_ns is None:
         return
     report = ReportProcess(run.folder, run.settings.out).output()
-    log.warning("run folder %s\n%s", run.folder.path, report.summary)
+    log.info("summary\n%s", report.summary)
     if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
         environment.process_exit_code = int(report.exit_code)

@@ -175,10 +175,11 @@ def test_the_summary_fits_a_terminal(made):
     lines = report.summary.splitlines()
 
     assert len(lines) <= 24
-    to_copy = ("report ", "          tailgauge run ")  # a path, a command
+    to_copy = ("rows ", "report ", "          tailgauge run ")  # paths, a command
     assert [line for line in lines if len(line) > 80 and not line.startswith(to_copy)] == []
     assert lines[0].startswith("INCONCLUSIVE  ttft_sched p99 6.6% of requests > 1,000 ms")
-    assert any(line.startswith("measured  DEGRADED: ") for line in lines[-4:])
+    assert any(line.startswith("measured  DEGRADED: ") for line in lines[-5:])
+    assert lines[-2] == f"rows      {report.html.parents[2] / 'runs' / 'run'}"
     assert lines[-1] == f"report    {report.html}"
 
 

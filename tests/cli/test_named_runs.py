@@ -1,0 +1,122 @@
+"""A part of a run's name in place of its folder, and --open."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tailgauge.cli import browser
+from tailgauge.cli.browser import open_pages
+from tailgauge.cli.main import cli
+from tailgauge.cli.options import named_run
+from tailgauge.errors import UsageError
+
+A = "20250301T101500Z-mix-0a1b"
+B = "20250301T101500Z-mix-0a1c"
+C = "20250302T101500Z-cached-0a1d"
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with A and B below runs/, in another one C and a curve's report."""
+    monkeypatch.chdir(tmp_path)
+    for place in (f"runs/{A}", f"runs/{B}", f"out/runs/{C}", "out/reports/20250302T101500Z-curve-0a1e"):
+        Path(place).mkdir(parents=True)
+    return Path("out")
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ("0a1b", f"runs/{A}"),
+        (A, f"runs/{A}"),
+        (A[:-1] + "c", f"runs/{B}"),
+        ("20250302", f"out/runs/{C}"),
+        ("cached", f"out/runs/{C}"),
+        (f"runs/{A}", f"runs/{A}"),
+        ("elsewhere", "elsewhere"),
+        ("./0a1b", "0a1b"),
+        ("curve", "curve"),
+    ],
+)
+def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folder: str) -> None:
+    if given == "./0a1b":
+        Path("0a1b").mkdir()
+    assert named_run(Path(given), out) == Path(folder)
+
+
+def test_a_report_is_meant_where_no_run_is(out: Path) -> None:
+    assert named_run(Path("curve"), out, of_reports=True) == out / "reports" / "20250302T101500Z-curve-0a1e"
+
+
+@pytest.mark.parametrize("given", ["mix", "20250301", "0a1"])
+def test_a_part_that_several_runs_have_lists_them(out: Path, given: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        named_run(Path(given), out)
+    assert str(raised.value).startswith(f"{given}: ")
+    assert f"{A}, {B}" in str(raised.value)
+
+
+def test_report_and_baseline_take_a_part_of_a_name(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(A, n=400, run_id=A)
+    monkeypatch.chdir(tmp_path)
+
+    done = CliRunner().invoke(cli, ["report", "0a1b", "--out", str(tmp_path / "x")])
+    added = CliRunner().invoke(cli, ["baseline", "add", str(tmp_path / "kept"), "0a1b"])
+
+    assert f"rows      runs/{A}" in done.output
+    assert added.output.startswith("added ")
+
+
+# --- the browser ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_display_the_path_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in browser.DISPLAYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(browser.sys, "platform", "linux")
+
+    open_pages(["reports/x/report.html"])
+
+    text = "tailgauge: --open: no display here; the report is reports/x/report.html\n"
+    assert capsys.readouterr().err == text
+
+
+def test_a_report_in_object_storage_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(browser, "renamed", lambda _: "s3://bucket/reports/x/report.html")
+
+    open_pages(["staged/report.html"])
+
+    assert "the report is at s3://bucket/reports/x/report.html" in capsys.readouterr().err
+
+
+def test_with_a_display_each_report_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = []
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(os, "posix_spawn", lambda _, command, *__, **___: started.append(command[-3:]))
+
+    open_pages([str(tmp_path / "a b.html"), str(tmp_path / "c.html")])
+
+    urls = [(tmp_path / name).as_uri() for name in ("a b.html", "c.html")]
+    assert started == [["-m", webbrowser.__name__, url] for url in urls]
+
+
+def test_open_names_the_report_of_a_dry_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("tailgauge.cli.main.open_pages", opened.extend)
+
+    line = "run quickstart --dry-run --duration 2s --open --json --out"
+    CliRunner().invoke(cli, [*line.split(), str(tmp_path)])
+
+    assert [Path(page).name for page in opened] == ["report.html"]
