@@ -121,6 +121,19 @@ def test_the_file_has_no_other_keys() -> None:
     assert list(tree) == ["flag"]
 
 
+@pytest.mark.parametrize("name", ["run", "checkup"])
+def test_the_help_has_every_option_in_a_section(name: str) -> None:
+    command = cli.commands[name]
+    shown = [
+        param.opts[0] for param in command.params if isinstance(param, click.Option) and not param.hidden
+    ]
+
+    text = CliRunner().invoke(cli, [name, "-h"], terminal_width=WIDTH).output
+
+    assert [option for option in shown if not re.search(rf"^  {option}\b", text, re.MULTILINE)] == []
+    assert text.index("\nLoad:") < text.index("\nOutput:")
+
+
 # --- the first words ------------------------------------------------------------------------------------------------
 
 

@@ -131,6 +131,9 @@ def run(
 
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
     workers; each has its own run folder and report.
+
+    A list of loads, as --rate 2,4,8 or --concurrency 1,2,4, runs the load curve of the scenario at these loads; --sweep
+    chooses them. --duration and --requests then count for each load.
     """
     if not scenarios:
         raise UsageError(NO_SCENARIO)

@@ -45,8 +45,35 @@ def flags() -> dict[str, ToolFlag]:
     return {name: row for row in rows() for name in row.names}
 
 
+# The options in the help of a run, by what they are about.
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "Target": ("--target", "--model", "--protocol"),
+    "Load": ("--rate", "--concurrency", "--requests", "--duration", "--sweep", "--quick"),
+    "Prompts and answers": ("--input-tokens", "--output-tokens", "--seed", "--keep-answers"),
+    "Objectives and limits": ("--slo", "--max-requests", "--max-tokens", "--max-cost"),
+    "Scenario": ("--set", "--plugin", "--allow-plugins", "--clock"),
+    "Machines": ("--workers", "--expect-workers", "--bind"),
+    "Output": ("--dry-run", "--out", "--json", "--open", "--web", "--metrics", "--help"),
+}
+
+
 class CommandWithToolFlags(click.Command):
-    """A command that understands the flags of the table."""
+    """A command that understands the flags of the table. Its help has sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, section by section, in aligned columns."""
+        records = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                records[param.opts[-1]] = record
+        width = max(len(usage) for usage, _ in records.values())
+        others = records.keys() - {name for names in SECTIONS.values() for name in names}
+        for title, names in {**SECTIONS, "Other": sorted(others)}.items():
+            rows = [records[name] for name in names if name in records]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl([(usage.ljust(width), text) for usage, text in rows])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace the flags of other tools, then parse as usual."""
