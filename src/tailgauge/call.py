@@ -6,7 +6,7 @@ a dry run counts them; none of the three knows the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # Names of a run's targets.
@@ -69,13 +69,28 @@ class Tool:
     given: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GivenRequest:
+    """A request of the user's own: the JSON text of its body and its headers, which are sent as they are.
+
+    `has_limit`: the body limits the tokens of the answer.
+    """
+
+    body: str = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    model: str | None = None
+    stream: bool = False
+    has_limit: bool = False
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Prompt:
     """A prompt in the order in which a prefix cache reads it: tools, system, messages.
 
     `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. With `unique`
     no other request can have the same first bytes. `tokens`: at least so many, where the user states it. `automatic` is the
-    life of a cache mark that the target is to put at the end, `cache_key` names the prefix to the target.
+    life of a cache mark that the target is to put at the end, `cache_key` names the prefix to the target. `given` is sent
+    instead of the rest.
     """
 
     messages: tuple[Message, ...]
@@ -87,6 +102,7 @@ class Prompt:
     tokens: int = 0
     automatic: str | None = None
     cache_key: str | None = None
+    given: GivenRequest | None = None
 
     @property
     def text_bytes(self) -> int:

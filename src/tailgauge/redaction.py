@@ -68,6 +68,7 @@ _ESCAPE = re.compile(  # its first character is of one class: only so is the sea
     rf"[%\\&{_UNSEEN}](?:(?<=%)(?:25)*(?:u00)?{_HEX}|(?<=\\)\\{{0,31}}(?:u00{_HEX}|u\{{0*{_HEX}\}}|x{_HEX})|(?<=\\)(.)"
     r"|(?<=&)(?:amp;)*(#?\w{2,30};?)|(?<![%\\&]))"
 )
+_values: set[str] = set()  # that came from elsewhere than the environment
 _named: set[str] = set()  # variables configured as one with a secret
 
 
@@ -75,6 +76,13 @@ def name_secret(variable: str) -> None:
     """Treat the value of this variable as a secret."""
     if variable not in _named:
         _named.add(variable)
+        forget()
+
+
+def name_value(value: str) -> None:
+    """Treat this text as a secret."""
+    if value not in _values:
+        _values.add(value)
         forget()
 
 
@@ -157,7 +165,7 @@ class Redaction:
     """Removes the secrets that the environment held at its creation."""
 
     def __init__(self) -> None:
-        values = {value.strip() for name, value in os.environ.items() if holds_secret(name)}
+        values = {value.strip() for name, value in os.environ.items() if holds_secret(name)} | _values
         forms = [form for value in values if len(value) >= MIN_SECRET for form in _forms(value)]
         self._forms = sorted(set(forms), key=len, reverse=True)
         self._runs = {run for form in forms if _is_random(form) for run in _parts(form, RUN)}

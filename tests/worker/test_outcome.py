@@ -16,7 +16,7 @@ from tailgauge.call import MESSAGE
 from tailgauge.protocols.decoder import StreamError, ToolCalls
 from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.usage import Usage
-from tailgauge.rows.schema import ENDED_CLASSES, PLUGIN_ERROR
+from tailgauge.rows.schema import CHECK_FAILED, ENDED_CLASSES, PLUGIN_ERROR
 from tailgauge.worker.outcome import (
     MAX_ERROR_TEXT,
     Outcome,
@@ -189,9 +189,11 @@ def test_an_attempt_ended_as(seen, decoded, expected):
     assert outcome(seen, decoded) == expected
 
 
-def test_every_class_but_three_of_the_record_can_come_about_by_itself():
-    """client_drop and censored are the dispatcher's, plugin_error is the driver's; the rest is the outcome's."""
-    assert set(ENDED_CLASSES) - {PLUGIN_ERROR} <= {expected.ended for _, _, expected in CASES.values()}
+def test_every_class_but_four_of_the_record_can_come_about_by_itself():
+    """client_drop, censored and check_failed are the dispatcher's, plugin_error the driver's; the rest the outcome's."""
+    assert set(ENDED_CLASSES) - {PLUGIN_ERROR, CHECK_FAILED} <= {
+        expected.ended for _, _, expected in CASES.values()
+    }
 
 
 @pytest.fixture

@@ -682,6 +682,7 @@ _ADVICE: dict[str, _Action] = {
         "lower the rate if the target cannot keep up, else raise limits.in_flight_per_worker"
     ),
     failures.PLUGIN: _always("look at the code of the plugin: the notes of the run have its error"),
+    failures.CHECK: _always("the tasks rejected these answers with response.failure()"),
     QUEUE: _queue,
     RETRIES: _retries,
     HEDGES: _hedges,

@@ -60,10 +60,11 @@ RESET = "reset"
 LEFT = "left"
 CLIENT = "client"
 PLUGIN = "plugin"
+CHECK = "check"
 KINDS = (
     CONTENT, UNNAMED_END, UNKNOWN_END, ENGINE, EMPTY, QUOTA, KEY, MODEL, PAGE, REDIRECT, ADDRESS, REQUEST, OTHER_PROTOCOL, PROTOCOL,
     LIMIT, OVERLOAD, NOT_READY, GATEWAY, GATEWAY_TIME, GONE, BROKEN, BROKEN_OFF, INSIDE, WAITING, UNREACHABLE, NAME, TLS,
-    RESET, LEFT, CLIENT, PLUGIN,
+    RESET, LEFT, CLIENT, PLUGIN, CHECK,
 )  # fmt: skip
 
 _BY_CLASS = {
@@ -71,6 +72,7 @@ _BY_CLASS = {
     schema.OVERLOADED: OVERLOAD, schema.SERVER_ERROR: BROKEN, schema.TIMEOUT: WAITING, schema.CENSORED: WAITING,
     schema.CONNECT_ERROR: UNREACHABLE, schema.TRUNCATED: BROKEN_OFF, schema.CANCELLED: LEFT,
     schema.CLIENT_DROP: CLIENT, schema.PLUGIN_ERROR: PLUGIN, schema.CLIENT_ERROR: REQUEST,
+    schema.CHECK_FAILED: CHECK,
 }  # fmt: skip
 _BY_STATUS = {
     401: KEY, 402: QUOTA, 403: KEY, 404: ADDRESS, 405: ADDRESS, 407: PAGE, 502: GATEWAY, 504: GATEWAY_TIME, 520: GATEWAY,
@@ -105,6 +107,7 @@ _LABELS = {
     schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors",
     schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
     schema.TRUNCATED: "truncated", schema.PLUGIN_ERROR: "ended by an error of a plugin",
+    schema.CHECK_FAILED: "failed a check of their task",
     schema.CENSORED: STILL_OPEN, schema.CLIENT_DROP: "dropped by the client",
 }  # fmt: skip
 _COLUMNS = ["ended", "status", "error_type", "error_class", "stop_reason", "error_body"]
@@ -274,10 +277,22 @@ def incomplete(run: Run) -> Failures:
     """Return the requests of the steady stage without a complete answer."""
     requests = run.steady.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
-    failed = requests.loc[~is_complete, ["request_id", "ended", "scheduled_at_ns"]]
+    failed = requests.loc[~is_complete, ["request_id", "ended", "scheduled_at_ns", "tags"]]
     attempts = run.steady.attempts.drop_duplicates(["request_id", "ended"], keep="last")
     details = attempts[["request_id", "cause", *_COLUMNS, *_EVENTS, *_TIMES]]
-    return classified(failed.merge(details, how="left", on=["request_id", "ended"]), protocol_of(run))
+    rows = failed.merge(details, how="left", on=["request_id", "ended"])
+    is_checked = rows["ended"] == schema.CHECK_FAILED
+    rows.loc[is_checked, "error_body"] = rows.loc[is_checked, "tags"].map(_failed_check)
+    return classified(rows.drop(columns="tags"), protocol_of(run))
+
+
+def _failed_check(tags: object) -> str | None:
+    """Return what a task found wrong with its answer, by the tags of the request."""
+    try:
+        found = json.loads(tags)[schema.FAILURE] if isinstance(tags, str) else None
+    except (ValueError, LookupError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def protocol_of(run: Run) -> str:

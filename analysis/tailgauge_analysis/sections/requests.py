@@ -160,6 +160,7 @@ COLOURS = {
     schema.STREAM_ERROR: "#d1719b",
     schema.TRUNCATED: "#8c6d46",
     schema.PLUGIN_ERROR: "#4a4a4a",
+    schema.CHECK_FAILED: "#c2694f",
     schema.CENSORED: "#6b7c92",
     schema.CLIENT_DROP: "#c9a13b",
 }

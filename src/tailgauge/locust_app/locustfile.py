@@ -6,7 +6,9 @@ The target, the first that is named: --host or the web page's start form; `--set
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from tailgauge.locust_app.streaming_user import StreamingUser
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.protocols.additions import variables
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.scenario.model import load_plugins, override
 from tailgauge.scenario.packaged import find, read
 from tailgauge.schedule.settings import TASKS
@@ -78,17 +81,74 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
     if of_tasks:
         stem = re.sub("[^a-z0-9]+", "-", Path(environment.locustfile).stem.lower()).strip("-")[:48]
         pairs += [("name", stem or TASKS)] if argument == file else []
+        of_target = _table(tree, "target")
+        posts = read_posts(environment.parsed_locustfiles, classes)
         protocol = {"protocol": _same(classes, "protocol")}
+        if protocol["protocol"] is None and "protocol" not in of_target:
+            protocol["protocol"] = posts.protocol
         for key, value in {**_same(classes, "target"), **(protocol if protocol["protocol"] else {})}.items():
             pairs.insert(0, (f"target.{key}", value))  # the address is the last word
             spelt[f"target.{key}"] = f"{classes[0].__name__}.{'' if key in protocol else 'target.'}{key}"
         warmup_s = _table(tree, "stages").get("warmup_s", 0.0)
         stages = {"duration_s": ENDLESS_S, "warmup_s": warmup_s}
         pairs += [("arrival", {"process": TASKS}), ("stages", stages)]
-        models = {c: {} if c.model is None else {"model": c.model} for c in classes}
-        pairs.append(("traffic", {c.__name__: {**c.traffic, **models[c]} for c in classes}))
+        default_model = None if "model" in of_target else posts.model
+        traffic: dict[str, Any] = {}
+        for user_class in classes:
+            model = user_class.model or default_model
+            traffic[user_class.__name__] = {**({"model": model} if model else {}), **user_class.traffic}
+            if user_class.model is not None:
+                traffic[user_class.__name__]["model"] = user_class.model
+        pairs.append(("traffic", traffic))
         spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
     return resolve(argument, [*pairs, *sets], options.out, spelt=spelt, of_tasks=of_tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Posts:
+    """What the text of a locustfile says of its calls of `client.post`; None where it says nothing, or two things."""
+
+    protocol: str | None = None
+    model: str | None = None
+
+
+def read_posts(files: Sequence[str], classes: Sequence[Any]) -> Posts:
+    """Read the paths and the models in the text of a locustfile, for the calls before the first task."""
+    protocols: set[str] = set()
+    models: list[str] = []
+    for file in files:
+        try:
+            tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                protocols |= _protocols_at(node.value)
+            elif isinstance(node, ast.Dict):
+                models += _models_in(node, classes)
+    return Posts(protocols.pop() if len(protocols) == 1 else None, models[0] if models else None)
+
+
+def _protocols_at(path: str) -> set[str]:
+    """The protocols whose calls go to a path."""
+    path = path.partition("?")[0]
+    rows = [row for row in PROTOCOLS.values() if row.call_path]
+    return {row.name for row in rows if "/" in path and path.endswith(row.call_path)}
+
+
+def _models_in(body: ast.Dict, classes: Sequence[Any]) -> list[str]:
+    """The model that a dictionary names: a text, or a name of the locustfile that has one."""
+    found = []
+    for key, value in zip(body.keys, body.values, strict=True):
+        if not (isinstance(key, ast.Constant) and key.value == "model"):
+            continue
+        model = value.value if isinstance(value, ast.Constant) else None
+        if isinstance(value, ast.Name):
+            spaces = [vars(sys.modules.get(c.__module__, object)) for c in classes]
+            model = next((space[value.id] for space in spaces if value.id in space), None)
+        if isinstance(model, str) and model:
+            found.append(model)
+    return found
 
 
 def _table(tree: dict[str, Any], name: str) -> dict[str, Any]:

@@ -16,12 +16,23 @@ from gevent.event import Event
 from locust import User
 from locust.exception import StopTest, StopUser
 
+from tailgauge.call import Call, GivenRequest, Prompt
 from tailgauge.clock import monotonic_ns
+from tailgauge.locust_app.client import (
+    FINE,
+    TOTAL,
+    TTFT,
+    Client,
+    ClientError,
+    ended_error,
+    refused_path,
+)
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_DROP, OK, TURNS, WITH_ANSWER
+from tailgauge.redaction import shown
+from tailgauge.rows.schema import CENSORED, CLIENT_DROP, OK, TIMEOUT, TURNS
 from tailgauge.sanitize import plain
-from tailgauge.schedule.prompt_file import RowRules, row_of
+from tailgauge.schedule.prompt_file import CHARACTERS_PER_TOKEN, RowRules, row_of
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import AFTER_DROP_S, Turn
 from tailgauge.transport.exchange import Exchange
@@ -29,15 +40,11 @@ from tailgauge.worker.driver import Drive
 from tailgauge.worker.run import Task
 from tailgauge.worker.worker import Worker
 
-REQUEST_TYPE = "LLM"  # in Locust's statistics
 MAX_NAME = 100  # characters
+MAX_FAILURE = 200
 POLL_S = 0.05  # between looks for a run
 _WORKER = "tailgauge_worker"
 _USERS = count()  # of this process
-
-
-class EndedError(Exception):
-    """How a request ended, for Locust's own statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,21 @@ class Answer:
         return self.ended == OK
 
 
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A request that has ended: its answer and its last call; `number` is its id, `url` empty where its task named none."""
+
+    answer: Answer
+    exchange: Exchange | None
+    number: int
+    name: str
+    url: str = ""
+
+
 class StreamingUser(User):
-    """A user whose tasks call `self.stream(...)`; `host`, tasks, `wait_time` and weights are Locust's.
+    """A user whose tasks call `self.client.post(...)` as in an HttpUser, or `self.stream(...)`.
+
+    `host`, tasks, `wait_time` and weights are Locust's.
 
     `target` and `traffic` hold keys of the scenario's tables of the same names, such as `{"api_key_env": "MY_KEY"}`.
     """
@@ -75,6 +95,8 @@ class StreamingUser(User):
         self._run: Task | None = None
         self._rules = RowRules()
         self._next_id = 0
+        self._address = ""  # of the run's calls
+        self.client = Client(self)
 
     def stream(
         self, prompt: str | None = None, *, messages: list[dict[str, Any]] | None = None,
@@ -87,15 +109,55 @@ class StreamingUser(User):
         are columns of the rows; Locust's statistics have the name.
         """
         task_name = _task_name()
-        name = plain(name or task_name, MAX_NAME)
+        asked = {
+            "prompt": prompt, "messages": messages, "system": system, "tools": tools, "output_tokens": max_tokens,
+        }  # fmt: skip
+        self.client.settle()
         run = self._begun()
+        row = _row(self._rules, **asked, name=plain(name or task_name, MAX_NAME), tags=_tags(task_name, tags))
+        sent = self._send(run, row)
+        answer = sent.answer
+        meta = {
+            "request_type": TOTAL, "name": sent.name, "response_time": answer.e2e_ms, "response": answer,
+            "response_length": len(answer.text.encode()), "context": self.context(),
+            "exception": None if answer.ended in FINE else ended_error(answer.ended, answer.status),
+        }  # fmt: skip
+        self.report(meta, answer.ttft_ms)
+        return answer
+
+    def check_url(self, what: str, url: str) -> None:
+        """Raise ClientError for an address that is not that of the run's calls."""
+        run = self._begun()
+        if not self._address:
+            self._address = run.attempts.address(Call(Prompt.of("any"), 1), type(self).__name__) or ""
+        if why := refused_path(what, url, self._address, run.scenario.target.protocol):
+            raise ClientError(why)
+
+    def send_given(
+        self, what: str, given: GivenRequest, limit: int | None, *, name: str,
+        tags: Mapping[str, object] | None, timeout_s: float | None, is_checked: bool,
+    ) -> SentRequest:  # fmt: skip
+        """Send a body as it is, and wait for its answer. `limit`: of the answer, in tokens, where the body has one."""
+        task_name = _task_name()
+        run = self._begun()
+        row: dict[str, Any] = {
+            "given": given, "name": plain(name, MAX_NAME), "tags": _tags(task_name, tags),
+            "prompt_tokens": max(1, len(given.body) // CHARACTERS_PER_TOKEN),
+        }  # fmt: skip
+        if limit is not None:
+            row["output_tokens"] = limit
+        elif run.scenario.guard.is_of_tokens:
+            raise ClientError(f"{what}: max_tokens: expected in the body, because [guard] limits tokens")
+        return self._send(run, row, self._address, timeout_s=timeout_s, is_checked=is_checked)
+
+    def _send(
+        self, run: Task, row: dict[str, Any], address: str = "", *, timeout_s: float | None = None,
+        is_checked: bool = False,
+    ) -> SentRequest:  # fmt: skip
+        """Send one request of this user and wait for its end."""
         if (table := run.scenario.traffic.get(type(self).__name__)) is None:
             who = f"class {type(self).__name__}"
             raise StopTest(f"the master of this run has no {who}: give it this locustfile")
-        row = _row(
-            self._rules, prompt=prompt, messages=messages, system=system, tools=tools, output_tokens=max_tokens, name=name,
-            tags={"task": task_name, **{key: str(value) for key, value in (tags or {}).items()}},
-        )  # fmt: skip
         at_ns = max(0, monotonic_ns() - run.dispatcher.start_at_ns)
         number = self._next_id
         self._next_id = number + 1 if (number + 1) % TURNS else _first_id(run)
@@ -103,19 +165,30 @@ class StreamingUser(User):
         output_tokens = row.get("output_tokens", table.output_tokens)
         planned = Planned(first, at_ns, type(self).__name__, row["prompt_tokens"], output_tokens, 0, row)
         over = Event()
-        drive = run.dispatcher.send_now(Turn(at_ns, number, planned, planned), over)
+        drive = run.dispatcher.send_now(Turn(at_ns, number, planned, planned), over, is_checked=is_checked)
         if drive is not None:
             try:
-                over.wait()
+                if not over.wait(timeout_s):
+                    drive.close_calls(TIMEOUT)
+                    over.wait()
             finally:
                 drive.leave()  # where this user was killed
-        answer = _answer(drive, run.dispatcher.start_at_ns + at_ns)
+        exchange = _exchange(drive)
+        answer = _answer(drive, exchange, run.dispatcher.start_at_ns + at_ns)
         if answer.ended == CENSORED or (drive is None and run.dispatcher.stopped):
             raise StopUser  # the run is over
-        self._report(name, answer)
         if drive is None:
             gevent.sleep(AFTER_DROP_S)
-        return answer
+        return SentRequest(answer, exchange, number, row["name"], address)
+
+    def judge(self, sent: SentRequest, failure: str | None) -> None:
+        """Record a request that was sent to be judged: as it ended, or with what its task found wrong."""
+        if self._run is not None:
+            self._run.dispatcher.judge(sent.number, None if failure is None else shown(failure, MAX_FAILURE))
+
+    def base_url(self) -> str:
+        """Address of the run's target, for requests that are not measured."""
+        return self._begun().urls[0]
 
     def _begun(self) -> Task:
         """The run of this user, once it has begun."""
@@ -133,15 +206,14 @@ class StreamingUser(User):
             self._rules = _rules(run)
         return self._run
 
-    def _report(self, name: str, answer: Answer) -> None:
-        """Tell Locust, whose listeners may raise what they may of any client."""
-        status = f" (HTTP {answer.status})" if answer.status else ""
-        fine = answer.ended in WITH_ANSWER | {CANCELLED}
-        self.environment.events.request.fire(
-            request_type=REQUEST_TYPE, name=name, response_time=answer.e2e_ms,
-            response_length=len(answer.text.encode()), response=answer,
-            exception=None if fine else EndedError(f"{answer.ended}{status}"), context=self.context(),
-        )  # fmt: skip
+    def report(self, request_meta: Mapping[str, Any], ttft_ms: float | None) -> None:
+        """Tell Locust, whose listeners may raise what they may of any client.
+
+        TTFT has an entry of its own, which is not in the sum of all requests.
+        """
+        self.environment.events.request.fire(**request_meta)
+        if ttft_ms is not None:
+            self.environment.stats.get(request_meta["name"], TTFT).log(ttft_ms, 0)
 
 
 def serve_tasks(environment: Any, worker: Worker) -> None:
@@ -175,15 +247,26 @@ def _row(rules: RowRules, **given: Any) -> dict[str, Any]:
     return row_of({key: value for key, value in given.items() if value is not None}, rules, {})
 
 
-def _answer(drive: Drive | None, asked_at_ns: int) -> Answer:
+def _tags(task_name: str, tags: Mapping[str, object] | None) -> dict[str, str]:
+    return {"task": task_name, **{key: str(value) for key, value in (tags or {}).items()}}
+
+
+def _exchange(drive: Drive | None) -> Exchange | None:
+    """The call whose answer the user got, or the last one."""
+    calls = drive.calls.get(0, []) if drive is not None and drive.done is not None else []
+    if drive is None or drive.done is None or not calls:
+        return None
+    call = calls[-1 if drive.done.winner is None else drive.done.winner]
+    return call if isinstance(call, Exchange) else None
+
+
+def _answer(drive: Drive | None, call: Exchange | None, asked_at_ns: int) -> Answer:
     if drive is None or drive.done is None:
         return Answer("", CLIENT_DROP, None, None, 0.0, {})
     done = drive.done
-    calls = drive.calls.get(0, [])
-    call = calls[-1 if done.winner is None else done.winner] if calls else None
     ended_at_ns = getattr(call, "ended_at_ns", None) or monotonic_ns()
     e2e_ms = (ended_at_ns - asked_at_ns) / 1e6
-    if not isinstance(call, Exchange) or not isinstance(call.decoder, StreamDecoder):
+    if call is None or not isinstance(call.decoder, StreamDecoder):
         return Answer("", done.ended, None, None, e2e_ms, {})
     first = call.decoder.first_content
     ttft_ms = None if first is None else (first.at - asked_at_ns) / 1e6

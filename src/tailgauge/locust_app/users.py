@@ -29,9 +29,10 @@ from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
 from tailgauge.live.terminal import announcement, span
 from tailgauge.locust_app import locustfile
+from tailgauge.locust_app.client import TOTAL, ended_error
 from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
 from tailgauge.locust_app.report_process import ReportProcess
-from tailgauge.locust_app.streaming_user import REQUEST_TYPE, Answer, EndedError, StreamingUser, serve_tasks
+from tailgauge.locust_app.streaming_user import Answer, StreamingUser, serve_tasks
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
@@ -206,8 +207,8 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
         environment.events.request.fire(
-            request_type=REQUEST_TYPE, name=traffic, response_time=response_time_ms, response_length=0,
-            exception=None if ended in WITH_ANSWER else EndedError(ended), context={},
+            request_type=TOTAL, name=traffic, response_time=response_time_ms, response_length=0,
+            exception=None if ended in WITH_ANSWER else ended_error(ended, None), context={},
         )  # fmt: skip
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
@@ -380,6 +381,11 @@ def _conclude(environment: Any, run: Run) -> None:
         log.error("%s", run.failure)
         environment.process_exit_code = int(run.failure.exit_code)
     if run.start_at_ns is None:
+        if run.failure is None:
+            log.error(
+                "the run ended before its first request: choose a longer -t, which counts the start, too"
+            )
+            environment.process_exit_code = int(Exit.INVALID)
         return
     report = ReportProcess(run.folder, run.settings.out).output()
     log.info("summary\n%s", report.summary)

@@ -120,8 +120,13 @@ class Pattern(ABC):
         traffic = self.traffic
         # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
         budget = max(1, min(traffic.thinking_tokens, max_tokens - 1)) if traffic.thinking == "enabled" else 0
+        model = traffic.model
+        stream = traffic.stream
+        if prompt.given is not None:
+            model = prompt.given.model or model
+            stream = prompt.given.stream
         return Call(
-            prompt, max_tokens, model=traffic.model, target=traffic.target, stream=traffic.stream,
+            prompt, max_tokens, model=model, target=traffic.target, stream=stream,
             thinking=traffic.thinking, thinking_tokens=budget, use_tool=traffic.tools > 0,
             keep_text=self.keeps_text, bytes_per_s=traffic.reader.bytes_per_s,
             ends_naturally=traffic.ends == "natural",

@@ -106,6 +106,8 @@ class Maker:
             asked = Prompt.of(asked)
         if not isinstance(asked, Prompt) or not asked.messages:
             raise blamed(source.make, TypeError(f"made {asked!r}, not text and no Prompt with messages"))
+        if asked.given is not None:
+            return asked
         *before, question = asked.messages
         if cache is not None and "last" in self._marked_places:
             question = marked(question, self._ttl)

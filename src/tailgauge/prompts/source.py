@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
-from tailgauge.call import USER, Message, Part, Prompt, Tool
+from tailgauge.call import USER, GivenRequest, Message, Part, Prompt, Tool
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.plugins import plugin
 from tailgauge.prompts.words import Vocabulary
@@ -122,6 +122,8 @@ class FileRows(Generated):
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
         """What the row says."""
         row = planned.source or {}
+        if "given" in row:
+            return _given_prompt(row["given"])
         if "text" not in row and "messages" not in row:
             return super().make(planned, use, tokens)
         if not row.keys() & {"messages", "system", "tools"}:
@@ -131,6 +133,12 @@ class FileRows(Generated):
         system = _parts(row.get("system"))
         size = row["prompt_tokens"]
         return Prompt(tuple(map(_message, messages)), system, tools, tokens=size)
+
+
+def _given_prompt(given: GivenRequest) -> Prompt:
+    """A request that is sent as it is: as many tokens as its body may have, in one block."""
+    part = Part(given.body, block=given.body)
+    return Prompt((Message(USER, (part,)),), given=given)
 
 
 def _message(given: dict[str, Any]) -> Message:

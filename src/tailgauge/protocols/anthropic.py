@@ -62,6 +62,7 @@ class Anthropic(WireProtocol):
     name = "anthropic"
     summary = "Messages"
     sdk = "anthropic"
+    call_path = "/messages"
     provider = Provider(
         "api.anthropic.com", "ANTHROPIC_API_KEY", ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
     )
@@ -111,7 +112,7 @@ class Anthropic(WireProtocol):
         """The official client; the harness retries itself. The SDK adds the version to the base URL."""
         import anthropic
 
-        base, query = protocol.without_call(base_url, "/messages", "/v1")
+        base, query = protocol.without_call(base_url, self.call_path, "/v1")
         options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
         return anthropic.Anthropic(api_key=key, http_client=http_client, **options)
 

@@ -87,6 +87,7 @@ class OpenAI(WireProtocol):
     name = "openai"
     summary = "chat completions"
     sdk = "openai"
+    call_path = "/chat/completions"
     provider = Provider(
         "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
     )
@@ -172,7 +173,7 @@ class OpenAI(WireProtocol):
         """The official client; the harness retries itself. The SDK wants the version in the base URL."""
         import openai
 
-        base, query = protocol.without_call(base_url, "/chat/completions")
+        base, query = protocol.without_call(base_url, self.call_path)
         base += "" if "api-version" in query or _VERSION.search(urlsplit(base).path) else "/v1"
         options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
         return openai.OpenAI(api_key=key, http_client=http_client, **options)

@@ -241,6 +241,7 @@ class WireProtocol(ABC):
     summary: ClassVar[str]  # documents the choice in `target.protocol`
     settings_type: ClassVar[type[Table] | None] = None  # the table `[target.<name>]`
     sdk: ClassVar[str | None] = None  # package that builds the requests
+    call_path: ClassVar[str] = ""  # the end of the address of its calls
     provider: ClassVar[Provider | None] = None
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     longest_wait_s: ClassVar[float | None] = None  # before a retry that the target asks for, of its SDK

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ _OF_LLAMA = ("content", "add_special")
 _IDS = ("a/0/0/0", "another/12/3/4")
 _BLANK = b"\r\n\r\n"
 _SDK_KEY_HEADERS = (b"authorization", b"x-api-key")
+_PLAIN = Prompt.of("any")
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -97,6 +98,8 @@ class Endpoint:
         request = request or self.prepared(call, call_id, request_id, traffic)
         if request is not None:
             return self._transport.sent(self._origin, request)
+        if call.prompt.given is not None:
+            raise ValueError(f"no request can be made of a body with target.protocol = {self.protocol!r}")
         return self._built(self._sdk, call, call_id, self._added_of(traffic), request_id, traffic)
 
     def address(self, call: Call, traffic: str = "") -> str | None:
@@ -136,6 +139,9 @@ class Endpoint:
         """A request by its template; None where there is none."""
         model = call.model or self.model
         added = self._added_of(traffic)
+        given = call.prompt.given
+        if given is not None:  # the head is that of any other call
+            call = replace(call, prompt=_PLAIN)
         body = self._wire.body(call, model) if call.kind == MESSAGE else None
         if body is None:
             return None
@@ -148,7 +154,15 @@ class Endpoint:
 
         whole, lines = made(call_id)
         like = self._template(call, whole, added, request_id, traffic, made)
-        return None if like is None else like.request(whole, call_id, lines)
+        if like is None:
+            return None
+        if given is None:
+            return like.request(whole, call_id, lines)
+        text = given.body.encode("utf-8", "surrogatepass")
+        if added is not None and added.changes_body:
+            values = values_of(call_id, request_id, traffic, model, call.max_tokens)
+            text = to_json(added.body(json.loads(text), values))
+        return with_headers(like.around(text, call_id, lines), given.headers)
 
     def list_models(self) -> Opened | None:
         """Request the target's list of models; None where the protocol has no such list."""
@@ -186,12 +200,14 @@ class Endpoint:
     def decoder(self, call: Call) -> StreamDecoder:
         """A decoder for the answer to one call."""
         wire = self._wire
+        given = call.prompt.given
+        obeys_max_tokens = wire.obeys_max_tokens and (given is None or given.has_limit)
         on_whole = None if call.stream else wire.on_whole
         return StreamDecoder(
             wire.on_event, on_whole=on_whole if call.kind == MESSAGE else wire.on_job, kind=call.kind,
             stencils=self._stencils, event_ids=call.event_ids, keep_text=call.keep_text,
             watch_field=call.watch_field, watch_chunks=call.watch_chunks,
-            max_tokens=call.max_tokens, obeys_max_tokens=wire.obeys_max_tokens,
+            max_tokens=call.max_tokens, obeys_max_tokens=obeys_max_tokens,
             protocol=wire.name, ends_naturally=call.ends_naturally,
             takes_bare_names=wire.takes_bare_names, ends_at_mark=wire.ends_at_mark,
         )  # fmt: skip
@@ -300,9 +316,24 @@ class Template:
     def request(self, body: Mapping[str, Any], call_id: str, lines: bytes = b"") -> bytes:
         """The request with this body; `lines`: added headers."""
         # Five times as fast as `json`. Some floats are written in another way: then there is no template.
-        text = to_json({name: body[name] for name in self.names})
+        return self.around(to_json({name: body[name] for name in self.names}), call_id, lines)
+
+    def around(self, text: bytes, call_id: str, lines: bytes = b"") -> bytes:
+        """The request with this text as its body."""
         parts = (self.head, call_id.encode("ascii"), self.behind_id, len(text), lines, _BLANK, text)
         return b"%b%b%b%d%b%b%b" % parts
+
+
+def with_headers(request: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
+    """The request with these headers, instead of its own of the same names."""
+    added = [(name.lower().encode(), f"{name}: {value}".encode("latin-1")) for name, value in headers]
+    if not added:
+        return request
+    names = {name for name, _ in added}
+    head, _, body = request.partition(_BLANK)
+    lines = [line for line in head.split(b"\r\n") if line.partition(b":")[0].lower() not in names]
+    lines += [line for _, line in added]
+    return b"\r\n".join(lines) + _BLANK + body
 
 
 def template(capture: Callable[[str], bytes | None], made: Made) -> Template | None:

@@ -38,11 +38,12 @@ TRUNCATED = "truncated"  # the body ended without the protocol's end mark
 INTERNAL_ERROR = "internal_error"  # an error type only: our own code could not prepare the call
 REDIRECT = "redirect"  # an error type only: 3xx; the text is where to
 PLUGIN_ERROR = "plugin_error"  # a request only: the code of its pattern or prompt, a plugin's, raised
+CHECK_FAILED = "check_failed"  # a request only: its task found the answer wrong, by `response.failure()`
 CENSORED = "censored"  # still in flight when the drain ended
 CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent
 ENDED_CLASSES = (
     OK, EMPTY, CUT, REFUSED, FILTERED, ABORTED, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
-    TRUNCATED, PLUGIN_ERROR,
+    TRUNCATED, PLUGIN_ERROR, CHECK_FAILED,
 )  # fmt: skip
 WITH_ANSWER = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
 COMPLETE = frozenset({OK, CUT})  # the user got an answer, whole or as far as a limit allowed
@@ -90,6 +91,7 @@ COLD = "cold"
 WARM = "warm"
 UNKNOWN = "unknown"
 
+FAILURE = "failure"  # tag of a request that ended as `check_failed`: what its task found wrong
 TURNS = 65536  # request_id = arrival index * TURNS + session turn
 
 

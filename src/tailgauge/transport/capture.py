@@ -1,4 +1,4 @@
-"""The raw bytes of one answer, each read with its arrival time, as `--keep-answers` keeps them.
+"""The raw bytes of one answer, each read with its arrival time: for `--keep-answers`, and for a task that sent its own body.
 
 An exchange with a capture sees each of its reads; without one nothing here is called. Memory is bounded for each answer
 and for all open ones of a worker. What is beyond a bound is counted and left out.
@@ -26,10 +26,10 @@ class OpenBytes:
 class Capture:
     """The answer of one exchange: `reads` with their arrival times, and how the peer ended the connection."""
 
-    __slots__ = ("_held", "_open", "left_out_bytes", "method", "peer_end", "reads", "size")
+    __slots__ = ("_held", "left_out_bytes", "method", "open_bytes", "peer_end", "reads", "size")
 
     def __init__(self, open_bytes: OpenBytes) -> None:
-        self._open = open_bytes
+        self.open_bytes = open_bytes
         self._held = 0
         self.reads: list[tuple[int, bytes]] = []  # arrival in ns of the monotonic clock, and the bytes
         self.size = 0
@@ -41,7 +41,7 @@ class Capture:
         """Keep a read, or its beginning where a bound is reached; after that nothing more."""
         left_bytes = 0
         if not self.left_out_bytes:
-            left_bytes = min(MAX_ANSWER - self.size, self._open.most - self._open.held - READ_BYTES)
+            left_bytes = min(MAX_ANSWER - self.size, self.open_bytes.most - self.open_bytes.held - READ_BYTES)
         piece = data[: max(0, left_bytes)]
         self.left_out_bytes += len(data) - len(piece)
         if not piece:
@@ -49,7 +49,7 @@ class Capture:
         self.reads.append((arrived_at_ns, piece))
         self.size += len(piece)
         self._held += len(piece) + READ_BYTES
-        self._open.held += len(piece) + READ_BYTES
+        self.open_bytes.held += len(piece) + READ_BYTES
 
     def peer_closed(self, error: str | None) -> None:
         """The peer closed the connection, or it failed with an error."""
@@ -57,5 +57,5 @@ class Capture:
 
     def release(self) -> None:
         """Count its bytes no longer: the call has ended."""
-        self._open.held -= self._held
+        self.open_bytes.held -= self._held
         self._held = 0

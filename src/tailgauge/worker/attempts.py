@@ -45,6 +45,7 @@ from tailgauge.rows.schema import (
     STEADY,
     AttemptRow,
 )
+from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
 from tailgauge.transport.reader import READER
@@ -98,6 +99,7 @@ class Attempts:
         self._counters = counters
         self._cache = cache
         self._held = HeldBytes()
+        self._given_bytes = OpenBytes()  # of answers that their tasks read
         self.later = Later()
         self.diagnostics: CacheDiagnostics | None = None  # where the target is asked why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
@@ -125,6 +127,8 @@ class Attempts:
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
         if self.answers is not None:
             exchange.capture = self.answers.capture()
+        if call.prompt.given is not None and exchange.capture is None:
+            exchange.capture = Capture(self._given_bytes)
         leg = send.leg
         key = (origin.request_id, send.leg, attempt)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns(), key)
@@ -303,6 +307,8 @@ class Attempts:
         self.last_row = row
         if self.answers is not None:
             self.answers.ended(row, exchange)
+        if exchange.capture is not None:
+            exchange.capture.release()
         del self.open[key]
         self._counters.reads += exchange.reads
         self._note_reads(one)
@@ -323,10 +329,12 @@ class Attempts:
             return usage.Request()
         counts = one.decoder.usage.largest
         most = self.input_bound.most(call, one.origin.traffic, counts)
+        given = call.prompt.given
+        is_limited = one.endpoint.obeys_max_tokens and (given is None or given.has_limit)
         return usage.Request(
             prompt_bytes=call.prompt.text_bytes,
             most_input_tokens=most,
-            max_tokens=call.max_tokens if one.endpoint.obeys_max_tokens else None,
+            max_tokens=call.max_tokens if is_limited else None,
         )
 
     def _await_deadline(self, seconds: float) -> None:

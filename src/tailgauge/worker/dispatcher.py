@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from gevent.event import Event as Signal
 from tailgauge.clock import monotonic_ns
 from tailgauge.prompts import Maker
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CENSORED, OK
+from tailgauge.rows.schema import CENSORED, CHECK_FAILED, FAILURE, OK
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
@@ -60,6 +61,8 @@ class Dispatcher(Requests):
         self._notices = Later()
         self.stopped = self._hurried = False
         self._awaited: dict[int, Signal] = {}  # by request: set at its end, for its task
+        self._checked: set[int] = set()  # requests whose tasks judge the answer
+        self._unjudged: dict[int, Callable[[str | None], None]] = {}  # of these, the answered ones
         self._overload = Overload()
         self.on_done: Callable[[], object] = lambda: None  # a closed loop with a number has ended
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
@@ -151,8 +154,11 @@ class Dispatcher(Requests):
         self.counters.in_flight -= 1
         self.stop()
 
-    def send_now(self, turn: Turn, over: Signal) -> Drive | None:
-        """Send the request of a task; `over` is set at its end. None: dropped at the in-flight cap, or nothing is admitted."""
+    def send_now(self, turn: Turn, over: Signal, *, is_checked: bool = False) -> Drive | None:
+        """Send the request of a task; `over` is set at its end. None: dropped at the in-flight cap, or nothing is admitted.
+
+        With `is_checked` the task judges the answer: the request is recorded by `judge`, at the latest when the run ends.
+        """
         self._make_prompts(turn)
         if self._is_full():
             READER.catch_up()
@@ -160,9 +166,18 @@ class Dispatcher(Requests):
             self.stop()
             return None
         self._awaited[turn.request_id] = over
+        if is_checked:
+            self._checked.add(turn.request_id)
         if (drive := self._dispatch(turn)) is None:
             del self._awaited[turn.request_id]
+            self._checked.discard(turn.request_id)
         return drive
+
+    def judge(self, request_id: int, failure: str | None) -> None:
+        """Record an answered request as it ended, or as the failure that its task found."""
+        self._checked.discard(request_id)
+        if (conclude := self._unjudged.pop(request_id, None)) is not None:
+            conclude(failure)
 
     def send_due(self) -> None:
         """Send what is due by now, if it is not far behind: the end of the run comes between two arrivals."""
@@ -203,6 +218,10 @@ class Dispatcher(Requests):
             gevent.sleep(_POLL_S)
         for drive in list(self._open):
             drive.give_up()
+        if self._unjudged:
+            gevent.sleep(_POLL_S)  # for the tasks that have just been answered
+        for request_id in list(self._unjudged):
+            self.judge(request_id, None)
         self._later.finish()
         self._notices.finish()
         self._timer.close()
@@ -225,17 +244,38 @@ class Dispatcher(Requests):
         """Runs where the request's last event happened, be that the hub: what may wait comes later."""
         ended_at_ns = super()._over(turn, stage, dispatched, drive)
         assert drive.done is not None
+        ended = drive.done.ended
         if (awaits := self._awaited.pop(turn.request_id, None)) is not None:
-            awaits.set()
-        if (ended := drive.done.ended) != CENSORED:
+            awaits.set()  # its task reports it to Locust
+        elif ended != CENSORED:
             e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
-            counters = self.counters.traffic[turn.asked.traffic, drive.target]
-            counters.end_request(ended, e2e_ms if ended == OK else None)
-            if awaits is None:  # else its task reports it
-                self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
+            self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
         if self._has_sent_all:
             self._notices.add(self.on_done)
         return ended_at_ns
+
+    def _conclude(self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int) -> None:
+        """Record it now, or once its task has judged the answer."""
+        assert drive.done is not None
+        ended = drive.done.ended
+        if turn.request_id in self._checked and ended != CENSORED:
+            self._unjudged[turn.request_id] = partial(
+                self._conclude_judged, turn, stage, dispatched, drive, now_ns
+            )
+            return
+        super()._conclude(turn, stage, dispatched, drive, now_ns)
+        if ended != CENSORED:
+            e2e_ms = (now_ns - self.start_at_ns - turn.at_ns) / 1e6
+            counters = self.counters.traffic[turn.asked.traffic, drive.target]
+            counters.end_request(ended, e2e_ms if ended == OK else None)
+
+    def _conclude_judged(
+        self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int, failure: str | None
+    ) -> None:
+        if failure is not None and drive.done is not None and turn.asked.source is not None:
+            drive.done = replace(drive.done, ended=CHECK_FAILED)
+            turn.asked.source["tags"][FAILURE] = failure
+        self._conclude(turn, stage, dispatched, drive, now_ns)
 
     def _record(self, *request: Any) -> None:
         self._later.add(partial(super()._record, *request))

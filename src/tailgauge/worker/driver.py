@@ -124,6 +124,10 @@ class Drive:
         if self.done is None:
             self._end(Done(CANCELLED))
 
+    def close_calls(self, reason: str) -> None:
+        """Close its open calls; what follows is its pattern's to say."""
+        self._abort(reason)
+
     def give_up(self) -> None:
         """End it now, whatever its calls do."""
         self._unended = 0

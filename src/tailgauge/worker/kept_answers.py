@@ -56,9 +56,8 @@ class KeptAnswers:
     def ended(self, row: AttemptRow, exchange: Exchange) -> None:
         """Keep the answer of a call, or drop it."""
         capture = exchange.capture
-        if capture is None:
+        if capture is None or capture.open_bytes is not self._open:
             return
-        exchange.capture = None
         capture.release()
         sent_at_ns = exchange.left_at_ns
         if sent_at_ns is None or (exchange.failure or ("",))[0] == STALE or not self._wants(row):

@@ -177,12 +177,20 @@ class Requests(ABC):
         """A request has ended: write its row, and plan the next turn; returns the time."""
         done = drive.done
         now_ns = self._timing.now_ns()
-        counters = self.counters
         assert done is not None
         if not drive.origin.acts and done.ended != CENSORED:
             now_ns = drive.last_at_ns or now_ns  # it may have waited
         self._open.pop(drive, None)
-        counters.in_flight -= 1
+        self.counters.in_flight -= 1
+        self._conclude(turn, stage, dispatched, drive, now_ns)
+        self._pass_slot_on(now_ns)
+        return now_ns
+
+    def _conclude(self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int) -> None:
+        """Record and count a request whose outcome is known."""
+        done = drive.done
+        assert done is not None
+        counters = self.counters
         self._record(turn, stage, dispatched, drive, done, now_ns)
         if drive.bug is not None and not self.faults.note(drive.bug):
             self._on_bug(drive.bug)
@@ -192,8 +200,6 @@ class Requests(ABC):
         else:
             counters.ended[done.ended] += 1
             self._follow(turn, done.ended, now_ns, done.text)
-        self._pass_slot_on(now_ns)
-        return now_ns
 
     def _record(self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int) -> None:
         """Write the row of a request that has ended."""

@@ -85,7 +85,7 @@ class Task:
         limits = self.scenario.limits
         self._reader = self.scenario.reader if COMPILED else "python"
         self._transports: list[Stopwatch] = []
-        self._urls: list[str] = []
+        self.urls: list[str] = []  # of the targets
         targets = zip((MAIN, SECOND), self.scenario.targets.items(), strict=False)
         endpoints = {name: self._endpoint(run[table]["url"], one) for name, (table, one) in targets}
         cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
@@ -135,7 +135,7 @@ class Task:
             user_clock=self.scenario.clock == "user", reader=self._reader,
         )  # fmt: skip
         self._transports.append(transport)
-        self._urls.append(url)
+        self.urls.append(url)
         tables = {name: table.adds for name, table in self.scenario.traffic.items()}
         return Endpoint(url, target, transport, tables)
 
@@ -193,7 +193,7 @@ class Task:
         """Open the scenario's number of connections before the run and report failures."""
         targets = self.scenario.targets.values()
         missing = []
-        for transport, url, target in zip(self._transports, self._urls, targets, strict=True):
+        for transport, url, target in zip(self._transports, self.urls, targets, strict=True):
             if wanted := target.preopened:
                 opened, why = transport.preopen(url, wanted)
                 if why or opened < wanted:
@@ -218,7 +218,7 @@ class Task:
         stages = self.scenario.stages
         load += "" if stages.is_endless else f" for {stages.duration_s:g} s"
         sends = "sends" if self._plan["alone"] else "sends a share of"
-        log.info("%s %s to %s: %s", sends, load, ", ".join(self._urls), names)
+        log.info("%s %s to %s: %s", sends, load, ", ".join(self.urls), names)
         self._master_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_record()

@@ -102,6 +102,7 @@ KINDS = [
     (failures.LEFT, [{"ended": "cancelled"}]),
     (failures.CLIENT, [{"ended": "client_drop"}]),
     (failures.PLUGIN, [{"ended": "plugin_error"}]),
+    (failures.CHECK, [{"ended": "check_failed"}, {"ended": "check_failed", "error_body": "no answer"}]),
 ]  # fmt: skip
 
 

@@ -1,0 +1,312 @@
+"""`self.client` of a StreamingUser: what an HttpUser's file calls, sent by the transport that measures.
+
+A POST to the path of the run's protocol is a request of the run: its body goes out as it is, and its answer becomes rows.
+Other methods go through Locust's own client, into Locust's statistics only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from locust.clients import HttpSession, ResponseContextManager
+from requests.exceptions import RequestException
+
+from tailgauge.call import GivenRequest
+from tailgauge.protocols.additions import KEY_HEADERS, check_header_name
+from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.redaction import name_value
+from tailgauge.rows.schema import CANCELLED, WITH_ANSWER
+from tailgauge.transport.http1 import ResponseHead, WireError
+
+if TYPE_CHECKING:
+    from tailgauge.locust_app.streaming_user import SentRequest, StreamingUser
+    from tailgauge.transport.capture import Capture
+
+log = logging.getLogger("tailgauge")
+TOTAL = "total"  # types in Locust's statistics
+TTFT = "TTFT"
+FINE = WITH_ANSWER | {CANCELLED}
+LIMITS = ("max_tokens", "max_completion_tokens")
+_SECRET_HEADERS = (*KEY_HEADERS, "cookie")
+_SETTINGS = {  # arguments of HttpUser's client, and where they are set here
+    "params": "put the query into host",
+    "auth": "give the header Authorization, or target.api_key_env",
+    "verify": "set target.ca_file",
+    "cert": "client certificates are not supported",
+    "proxies": "make the proxy the host",
+    "cookies": "give the header Cookie",
+    "files": "the body is JSON",
+    "hooks": "look at the response that is returned",
+}
+
+
+class ClientError(ValueError):
+    """A call of the client that cannot be sent; the text says what was expected."""
+
+
+class EndedError(RequestException):
+    """How a request ended, for Locust's own statistics."""
+
+
+class Client:
+    """The client of one user."""
+
+    def __init__(self, user: StreamingUser) -> None:
+        self._user = user
+        self._session: Any = None
+        self._unjudged: Response | None = None
+
+    def post(
+        self, url: str, data: Any = None, json: Any = None, *, name: str | None = None,
+        catch_response: bool = False, headers: Mapping[str, str] | None = None, stream: bool = False,  # noqa: ARG002 - an answer is always read as it comes
+        timeout: float | tuple[float, float] | None = None, context: Mapping[str, Any] | None = None,
+        tags: Mapping[str, object] | None = None, allow_redirects: bool = False, **other: Any,
+    ) -> Response:  # fmt: skip
+        """Send a body of the run's protocol and wait for its whole answer, with HttpUser's arguments.
+
+        `timeout`, in seconds, closes the call; `tags` become columns of the rows.
+        """
+        self.settle()
+        what = f"client.post({url!r})"
+        for key, value in other.items():
+            if value is not None:
+                raise ClientError(f"{what}: {key}: {_SETTINGS.get(key, 'unknown argument')}")
+        if allow_redirects:
+            raise ClientError(f"{what}: allow_redirects: a redirect is an answer here: give the final host")
+        self._user.check_url(what, url)
+        body = _body_of(what, data, json)
+        given = _given(what, body, headers or {})
+        sent = self._user.send_given(
+            what, given, limit_of(body), name=name or urlsplit(url).path, tags=tags, timeout_s=_seconds(timeout),
+            is_checked=catch_response,
+        )  # fmt: skip
+        response = Response.of(sent, self._user, catch_response=catch_response, context=context)
+        if catch_response:
+            self._unjudged = response
+        else:
+            response.__exit__(None, None, None)
+        return response
+
+    def settle(self) -> None:
+        """Count the request before, where its task has not judged it: `catch_response=True` without a with-block."""
+        response = self._unjudged
+        self._unjudged = None
+        if response is not None and not response.is_reported:
+            if not response.has_entered:
+                log.warning(
+                    "catch_response=True without a with-block: the request counts as it ended. Write:"
+                    " with self.client.post(..., catch_response=True) as response:"
+                )
+            response.report()
+
+    def request(self, method: str, url: str, **arguments: Any) -> Any:
+        """Send a request of any method; a POST as `post` does."""
+        if method.upper() == "POST":
+            return self.post(url, **arguments)
+        if self._session is None:
+            user = self._user
+            self._session = HttpSession(
+                user.base_url(), request_event=user.environment.events.request, user=user
+            )
+        return self._session.request(method.upper(), url, **arguments)
+
+    def get(self, url: str, **arguments: Any) -> Any:
+        """Send a GET by Locust's own client: it is in Locust's statistics, and in no row."""
+        return self.request("GET", url, **{"allow_redirects": True, **arguments})
+
+    def head(self, url: str, **arguments: Any) -> Any:
+        """Send a HEAD, as `get`."""
+        return self.request("HEAD", url, **{"allow_redirects": False, **arguments})
+
+    def options(self, url: str, **arguments: Any) -> Any:
+        """Send an OPTIONS, as `get`."""
+        return self.request("OPTIONS", url, **arguments)
+
+    def put(self, url: str, data: Any = None, **arguments: Any) -> Any:
+        """Send a PUT, as `get`."""
+        return self.request("PUT", url, data=data, **arguments)
+
+    def patch(self, url: str, data: Any = None, **arguments: Any) -> Any:
+        """Send a PATCH, as `get`."""
+        return self.request("PATCH", url, data=data, **arguments)
+
+    def delete(self, url: str, **arguments: Any) -> Any:
+        """Send a DELETE, as `get`."""
+        return self.request("DELETE", url, **arguments)
+
+
+class Response(ResponseContextManager):
+    """HttpUser's response, of an answer that was measured: beside it `answer`, with text, TTFT and token counts."""
+
+    def __init__(self, sent: SentRequest, user: StreamingUser) -> None:
+        super().__init__(EndedError())
+        self.error = None
+        self.sent = sent
+        self.answer = sent.answer
+        self.user = user
+        self.url = sent.url
+        self.status_code = sent.answer.status or 0
+        self.is_reported = False
+        self._content: bytes = b""
+        self._content_consumed = True
+        self._entered = False
+        self._manual_result = None
+
+    @property
+    def ttft_ms(self) -> float | None:
+        """Time to the first content, since the task made the request; None without content."""
+        return self.answer.ttft_ms
+
+    @classmethod
+    def of(
+        cls, sent: SentRequest, user: StreamingUser, *, catch_response: bool,
+        context: Mapping[str, Any] | None = None,
+    ) -> Response:  # fmt: skip
+        """The response of a request that has ended."""
+        made = cls(sent, user)
+        answer = sent.answer
+        exchange = sent.exchange
+        if exchange is not None and exchange.status is not None:
+            made.headers.update(
+                {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers}
+            )
+            made._content = b"" if exchange.capture is None else body_bytes(exchange.capture)
+            made.encoding = "utf-8"
+            begun_at_ns = exchange.left_at_ns or 0
+            made.elapsed = timedelta(
+                microseconds=((exchange.headers_at_ns or begun_at_ns) - begun_at_ns) / 1e3
+            )
+        if answer.ended not in FINE and made.status_code < 400:
+            made.error = ended_error(answer.ended, answer.status)
+        meta = {
+            "request_type": TOTAL, "name": sent.name, "response_time": answer.e2e_ms, "url": sent.url,
+            "response_length": len(made._content), "response": made, "exception": None,
+            "context": {**user.context(), **(context or {})},
+        }  # fmt: skip
+        made._catch_response = catch_response
+        made.request_meta = meta
+        return made
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether a with-block has judged it."""
+        return bool(self._entered)
+
+    def __exit__(self, *error: object) -> bool:  # type: ignore[override]
+        """Judge it as HttpUser's response does; a request is also recorded if its with-block raises."""
+        result = bool(super().__exit__(*error))  # type: ignore[no-untyped-call]
+        self.report()
+        return result
+
+    def _report_request(self, exc: Any = None) -> None:  # noqa: ARG002 - the overridden signature
+        self.report()
+
+    def report(self) -> None:
+        """Record the request, once: as it ended, or as the failure that its task found."""
+        if self.is_reported:
+            return
+        self.is_reported = True
+        exception = self.request_meta["exception"]
+        failure = None
+        if exception is not None and self.answer.ended in FINE:
+            failure = str(exception) or type(exception).__name__
+        self.user.judge(self.sent, failure)
+        self.user.report(self.request_meta, self.answer.ttft_ms)
+
+
+def ended_error(ended: str, status: int | None) -> EndedError:
+    """The error of a request that failed."""
+    return EndedError(f"{ended} (HTTP {status})" if status else ended)
+
+
+def body_bytes(capture: Capture) -> bytes:
+    """The body of a captured answer, unframed; what is beyond the bound of a capture is missing."""
+    data = b"".join([piece for _, piece in capture.reads])
+    while True:
+        head, end, rest = data.partition(b"\r\n\r\n")
+        if not end:
+            return b""
+        try:
+            framing = ResponseHead.read(head).framing
+            if framing is not None:
+                return framing.body().feed(rest)
+        except WireError:
+            return b""
+        data = rest
+
+
+def refused_path(what: str, url: str, address: str | None, protocol: str) -> str:
+    """Why a URL is not that of the run's calls; empty where it is."""
+    asked = urlsplit(url)
+    calls = urlsplit(address or "")
+    paths = {row.call_path: row.name for row in PROTOCOLS.values() if row.call_path}
+    end = next((path for path in paths if asked.path.endswith(path)), None)
+    if not PROTOCOLS[protocol].call_path:
+        return f"{what}: not with target.protocol = {protocol!r}: use self.stream(...)"
+    if end is None:
+        known = " and ".join(f"{path} ({name})" for path, name in paths.items())
+        return f"{what}: a StreamingUser posts to {known}: use an HttpUser for other paths"
+    if paths[end] != protocol:
+        return f'{what}: this run speaks {protocol}: set protocol = "{paths[end]}" on the class'
+    is_other_host = asked.netloc not in {"", calls.netloc}
+    is_other_query = asked.query not in {"", calls.query}
+    if is_other_host or is_other_query or not calls.path.endswith(asked.path):
+        return f"{what}: the calls of this run go to {address}: change host, or the path"
+    return ""
+
+
+def _body_of(what: str, data: Any, tree: Any) -> dict[str, Any]:
+    """The JSON object of a request."""
+    if tree is None and isinstance(data, str | bytes):
+        try:
+            tree = json.loads(data)
+        except ValueError as error:
+            raise ClientError(f"{what}: expected JSON in data: {error}") from None
+    if not isinstance(tree, dict):
+        raise ClientError(f"{what}: expected a JSON object, as in json={{...}}, got {type(tree).__name__}")
+    if not isinstance(tree.get("messages"), list) or not tree["messages"]:
+        raise ClientError(f"{what}: messages: expected a list of messages in the body")
+    return tree
+
+
+def _given(what: str, body: dict[str, Any], headers: Mapping[str, str]) -> GivenRequest:
+    """The request as it is sent. A key in its headers is a secret from now on."""
+    lines = []
+    for name, value in headers.items():
+        try:
+            check_header_name(name)
+            str(value).encode("latin-1")
+        except ValueError as error:
+            raise ClientError(f"{what}: headers: {name}: {error}") from None
+        if "\r" in str(value) or "\n" in str(value):
+            raise ClientError(f"{what}: headers: {name}: expected one line")
+        if name.lower() in _SECRET_HEADERS:
+            name_value(str(value).rpartition(" ")[2])
+        lines.append((name, str(value)))
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ClientError(f"{what}: expected what JSON has: {error}") from None
+    model = body.get("model")
+    return GivenRequest(
+        body=text,
+        headers=tuple(lines),
+        model=model if isinstance(model, str) else None,
+        stream=body.get("stream") is True,
+        has_limit=limit_of(body) is not None,
+    )
+
+
+def limit_of(body: Mapping[str, Any]) -> int | None:
+    """The most tokens of the answer, as the body says."""
+    limits = [body[key] for key in LIMITS if isinstance(body.get(key), int)]
+    return limits[0] if limits and limits[0] > 0 else None
+
+
+def _seconds(timeout: float | tuple[float, float] | None) -> float | None:
+    return timeout[-1] if isinstance(timeout, tuple) else timeout
