@@ -1,7 +1,7 @@
 """Somebody who follows a page in a shell: its blocks in order, in a folder of its own.
 
 A ```toml block is saved under the last `name.toml` before it, a ```python block under a `name.py` if that is in the line before
-it. Each command of a ```sh block is run by a shell, a ```bash block as a whole; they end with code 0 or the one in their comment.
+it, and a ```diff block changes that file. Each command of a ```sh block is run by a shell, a ```bash block as a whole; they end with code 0 or the one in their comment.
 A comment before a block says why it is not run, or with which engine. The lines of a ```text block are among those that the
 command before it has printed, but for their numbers.
 """
@@ -35,6 +35,7 @@ class Step:
     text: str
     file: str = ""
     printed: bool = False
+    is_diff: bool = False
     engine: str = ""
     not_run: str = ""
 
@@ -49,6 +50,8 @@ def steps(page: str) -> Iterator[Step]:
         if language in {"toml", "python"}:
             if (name := _file_name(text[: block.start()], language)) and not not_run:
                 yield Step(content, file=name)
+        elif language == "diff":
+            yield Step(content, file=_file_name(text[: block.start()], language), is_diff=True)
         elif language == "text":
             yield Step(content, printed=True)
         elif language in {"sh", "bash"}:
@@ -59,10 +62,19 @@ def steps(page: str) -> Iterator[Step]:
 
 def _file_name(text: str, language: str) -> str:
     """The file that a block is saved as: the one that the paragraph before it names."""
-    ending = {"toml": "toml", "python": "py"}[language]
+    ending = {"toml": "toml", "python": "py", "diff": "py"}[language]
     paragraph = text.rstrip().rpartition("\n\n")[2]
     names = re.findall(rf"`([\w./-]+\.{ending})`", paragraph)
     return names[-1] if names else ""
+
+
+def patched(text: str, diff: str) -> str:
+    """A file with a diff of one piece."""
+    lines = diff.splitlines(keepends=True)
+    old = "".join(line[1:] for line in lines if line[0] != "+")
+    new = "".join(line[1:] for line in lines if line[0] != "-")
+    assert text.count(old) == 1
+    return text.replace(old, new)
 
 
 def plain(text: str) -> list[str]:
@@ -93,7 +105,10 @@ class Reader:
         text = step.text
         for old, new in self.replaced.items():
             text = text.replace(old, new)
-        if step.file:
+        if step.is_diff:
+            path = self.folder / step.file
+            path.write_text(patched(path.read_text(encoding="utf-8"), text), encoding="utf-8")
+        elif step.file:
             path = self.folder / step.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -46,12 +46,17 @@ class Chat(StreamingUser):
 
     @task
     def long(self):
-        answer = self.ask_at_length()
+        response = self.ask_at_length()
+        answer = response.answer
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        assert sum(line.startswith(b"data: {") for line in response.iter_lines()) > 5
         note(task="long", ok=answer.ok, text=answer.text, ttft_ms=answer.ttft_ms, e2e_ms=answer.e2e_ms,
              status=answer.status, output_tokens=answer.usage["output_tokens"])
 
     def ask_at_length(self):
-        return self.stream(messages=[{"role": "user", "content": "Why?"}], system="Be brief.", max_tokens=20)
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 20,
+                "stream": True, "stream_options": {"include_usage": True}}
+        return self.client.post("/v1/chat/completions", json=body, name="long")
 
 class Status(HttpUser):
     wait_time = between(0.1, 0.3)
@@ -132,13 +137,13 @@ def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = Fa
     go on until then: on a busy machine Locust misses some.
     """
     counted = {
-        one["name"]: (one["method"], one["num_requests"], one["num_failures"]) for one in json.loads(stdout)
+        (one["name"], one["method"]): (one["num_requests"], one["num_failures"]) for one in json.loads(stdout)
     }
     noted = user_file.noted().task.value_counts()
-    assert counted["short"] == ("LLM", noted["short"], 0)
-    assert counted["long"] == ("LLM", noted["long"], 0)
-    method, requests, _ = counted["/v1/models"]
-    assert (method, by_workers or noted["models"] <= requests) == ("GET", True)
+    for name in ("short", "long"):
+        assert counted[name, "total"] == counted[name, "TTFT"] == (noted[name], 0)
+    requests, _ = counted["/v1/models", "GET"]
+    assert by_workers or noted["models"] <= requests
 
 
 def test_tasks_a_shape_and_an_http_user_in_one_process(

@@ -76,3 +76,14 @@ def test_the_start_form_names_a_target_but_not_one_for_the_keys_of_another(seen)
             found[case]
             == f"target.api_key_env (PATH) would send a secret to {B}: restart Locust with --host {B}"
         )
+
+
+def test_the_paths_and_models_of_a_file_decide_about_the_calls_before_the_first_task(seen):
+    assert seen["posts"] == {
+        "openai": ["openai", "m-1"],
+        "anthropic": ["anthropic", "m-2"],
+        "both": ["anthropic", None],
+        "neither": ["anthropic", None],
+        "broken": ["anthropic", None],
+        "class first": ["anthropic", "mine"],
+    }

@@ -185,3 +185,17 @@ def test_the_timer_is_nearer_to_its_time_than_a_sleep(seen):
 def test_a_wake_up_ends_the_wait_and_a_time_that_has_passed_needs_none(seen):
     assert seen["timer"]["rung_s"] < 4
     assert seen["timer"]["past_s"] < 4
+
+
+def test_the_request_of_a_task_is_recorded_as_its_task_judges_the_answer(seen):
+    facts = seen["judged"]
+
+    assert facts["before"] == 0
+    assert facts["ended"] == {
+        "0": "check_failed", "1": "ok", "2": "rate_limited", "3": "ok", "4": "censored",
+    }  # fmt: skip
+    assert facts["tags"]["0"] == {"task": "t0", "failure": "no end mark"}
+    assert facts["tags"]["1"] == {"task": "t1"}
+    assert facts["counts"]["ended"] == {"check_failed": 1, "ok": 2, "rate_limited": 1}
+    assert (facts["counts"]["dispatched"], facts["counts"]["censored"], facts["in_flight"]) == (5, 1, 0)
+    assert facts["bugs"] == []

@@ -85,6 +85,8 @@ class WorkerJson(_Tolerant):
     """rows by table"""
     unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
     """rows by table that were recorded and could not be written"""
+    task_errors: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
+    """what tasks of a locustfile raised, with file and line, and how often; absent in older runs"""
     missing: list[OnErrorOmit[Stretch]] = []
     """from_s, to_s, requests: intervals of the run whose leased arrivals left no row"""
     silent: list[OnErrorOmit[Stretch]] = []

@@ -54,6 +54,7 @@ from tailgauge_analysis.text.section import (
     ObjectiveLine,
     Result,
 )
+from tailgauge_analysis.verdict.completeness import task_errors
 
 ANSWERED = "answered"
 BACKLOG = "backlog"
@@ -76,6 +77,7 @@ ARRIVAL = {
 }
 Lines = tuple[ObjectiveLine, ...]
 SHOWN_FINDS = 3  # objectives
+MOST_TASK_ERRORS = 3  # beside the most frequent
 DRY_RUN = "dry run: nothing was sent, no client was measured"
 
 
@@ -134,6 +136,26 @@ def _nothing_judged(_run: Run, lines: Lines) -> Result | None:
     if lines:
         return None
     return Result(INCONCLUSIVE, "no request of the steady stage can be judged")
+
+
+def _task_errors(run: Run, lines: Lines) -> Result | None:
+    """Tasks of a locustfile raised exceptions: requests that they did not make cannot count as completed."""
+    found = task_errors(run.record)
+    if not found:
+        return None
+    (text, number), *others = found.most_common(MOST_TASK_ERRORS + 1)
+    details = [f"{count(times)} {plain(other, 200)}" for other, times in others[:MOST_TASK_ERRORS]]
+    errors = plural(found.total(), "task error")
+    sentence = f"{errors}: {plain(text, 200)}"
+    if others:
+        sentence = f"{errors}, {count(number)} of them {plain(text, 200)}"
+    return Result(
+        FAIL,
+        sentence,
+        lines,
+        tuple(details),
+        "fix the tasks: they did not make the requests after these lines",
+    )
 
 
 def _no_answer(run: Run, lines: Lines) -> Result | None:
@@ -210,6 +232,7 @@ def _passed(run: Run, lines: Lines) -> Result:
 RULES: tuple[Rule, ...] = (
     _unusable,
     _interrupted,
+    _task_errors,
     _nothing_judged,
     _no_answer,
     _failed,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence, share
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import losses, unsent
 from tailgauge_analysis.verdict.conservation import Conservation
 from tailgauge_analysis.verdict.late_client import more_workers
@@ -188,11 +191,21 @@ def _highest_rate(evidence: Evidence) -> str:
     return f" One worker sent {count(round(rate))} requests/s." if rate >= 1 else ""
 
 
+def task_errors(record: Json) -> Counter[str]:
+    """Return how often tasks of a locustfile raised each exception."""
+    found = Counter[str]()
+    for worker in record["workers"]:
+        found.update(worker["task_errors"])
+    return found
+
+
 def measured(evidence: Evidence) -> Fault | None:
     """Whether a request of the steady stage was sent."""
     if len(evidence.steady.requests):
         return None
     text = "Nothing to measure: no request of the steady stage was sent."
+    if task_errors(evidence.frames.run):
+        return Fault(INVALID, text, "Fix the tasks that raised exceptions.")
     return Fault(INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else "")
 
 

@@ -56,6 +56,7 @@ _COUNTERS = {
 }  # fmt: skip
 _RECORD = {
     "state": str, "counts": _COUNTERS["counts"], "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "faults": [str],
+    "task_errors": BY_NAME,
 }  # fmt: skip
 # What the master relies on, see `fits`; a worker trusts its master.
 _SHAPES: dict[str, Any] = {

@@ -10,13 +10,15 @@ import json
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from http.client import responses as REASONS  # noqa: N812 - a table
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from locust.clients import HttpSession, ResponseContextManager
-from requests.exceptions import RequestException
+from requests.exceptions import HTTPError
 
 from tailgauge.call import GivenRequest
+from tailgauge.locust_app.answer import SentRequest
 from tailgauge.protocols.additions import KEY_HEADERS, check_header_name
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.redaction import name_value
@@ -24,7 +26,6 @@ from tailgauge.rows.schema import CANCELLED, WITH_ANSWER
 from tailgauge.transport.http1 import ResponseHead, WireError
 
 if TYPE_CHECKING:
-    from tailgauge.locust_app.streaming_user import SentRequest, StreamingUser
     from tailgauge.transport.capture import Capture
 
 log = logging.getLogger("tailgauge")
@@ -49,14 +50,41 @@ class ClientError(ValueError):
     """A call of the client that cannot be sent; the text says what was expected."""
 
 
-class EndedError(RequestException):
+class EndedError(HTTPError):
     """How a request ended, for Locust's own statistics."""
+
+
+class Sender(Protocol):
+    """A user as its client needs it; see StreamingUser."""
+
+    environment: Any
+
+    def context(self) -> dict[str, Any]:
+        """What Locust's listeners get of each request."""
+
+    def base_url(self) -> str:
+        """Address of the run's target."""
+
+    def check_url(self, what: str, url: str) -> None:
+        """Raise ClientError for an address that is not that of the run's calls."""
+
+    def send_given(
+        self, what: str, given: GivenRequest, limit: int | None, *, name: str,
+        tags: Mapping[str, object] | None, timeout_s: float | None, is_checked: bool,
+    ) -> SentRequest:  # fmt: skip
+        """Send a body as it is, and wait for its answer."""
+
+    def judge(self, sent: SentRequest, failure: str | None) -> None:
+        """Record a request that was sent to be judged."""
+
+    def report(self, request_meta: Mapping[str, Any], ttft_ms: float | None) -> None:
+        """Tell Locust."""
 
 
 class Client:
     """The client of one user."""
 
-    def __init__(self, user: StreamingUser) -> None:
+    def __init__(self, user: Sender) -> None:
         self._user = user
         self._session: Any = None
         self._unjudged: Response | None = None
@@ -143,7 +171,7 @@ class Client:
 class Response(ResponseContextManager):
     """HttpUser's response, of an answer that was measured: beside it `answer`, with text, TTFT and token counts."""
 
-    def __init__(self, sent: SentRequest, user: StreamingUser) -> None:
+    def __init__(self, sent: SentRequest, user: Sender) -> None:
         super().__init__(EndedError())
         self.error = None
         self.sent = sent
@@ -151,6 +179,7 @@ class Response(ResponseContextManager):
         self.user = user
         self.url = sent.url
         self.status_code = sent.answer.status or 0
+        self.reason = REASONS.get(self.status_code, "")
         self.is_reported = False
         self._content: bytes = b""
         self._content_consumed = True
@@ -164,7 +193,7 @@ class Response(ResponseContextManager):
 
     @classmethod
     def of(
-        cls, sent: SentRequest, user: StreamingUser, *, catch_response: bool,
+        cls, sent: SentRequest, user: Sender, *, catch_response: bool,
         context: Mapping[str, Any] | None = None,
     ) -> Response:  # fmt: skip
         """The response of a request that has ended."""

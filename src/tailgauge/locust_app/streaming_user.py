@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -18,6 +17,7 @@ from locust.exception import StopTest, StopUser
 
 from tailgauge.call import Call, GivenRequest, Prompt
 from tailgauge.clock import monotonic_ns
+from tailgauge.locust_app.answer import Answer, SentRequest
 from tailgauge.locust_app.client import (
     FINE,
     TOTAL,
@@ -30,7 +30,7 @@ from tailgauge.locust_app.client import (
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.redaction import shown
-from tailgauge.rows.schema import CENSORED, CLIENT_DROP, OK, TIMEOUT, TURNS
+from tailgauge.rows.schema import CENSORED, CLIENT_DROP, TIMEOUT, TURNS
 from tailgauge.sanitize import plain
 from tailgauge.schedule.prompt_file import CHARACTERS_PER_TOKEN, RowRules, row_of
 from tailgauge.schedule.schedule import Planned
@@ -45,34 +45,6 @@ MAX_FAILURE = 200
 POLL_S = 0.05  # between looks for a run
 _WORKER = "tailgauge_worker"
 _USERS = count()  # of this process
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back. Times in ms since the task made the request; `ttft_ms` is None without content."""
-
-    text: str
-    ended: str  # `ok`, or the class of what went wrong
-    status: int | None
-    ttft_ms: float | None
-    e2e_ms: float
-    usage: Mapping[str, int | None]  # input_tokens, output_tokens, ...
-
-    @property
-    def ok(self) -> bool:
-        """Whether it is complete and has content."""
-        return self.ended == OK
-
-
-@dataclass(frozen=True, slots=True)
-class SentRequest:
-    """A request that has ended: its answer and its last call; `number` is its id, `url` empty where its task named none."""
-
-    answer: Answer
-    exchange: Exchange | None
-    number: int
-    name: str
-    url: str = ""
 
 
 class StreamingUser(User):
@@ -113,7 +85,7 @@ class StreamingUser(User):
             "prompt": prompt, "messages": messages, "system": system, "tools": tools, "output_tokens": max_tokens,
         }  # fmt: skip
         self.client.settle()
-        run = self._begun()
+        run = self.wait_for_run()
         row = _row(self._rules, **asked, name=plain(name or task_name, MAX_NAME), tags=_tags(task_name, tags))
         sent = self._send(run, row)
         answer = sent.answer
@@ -127,7 +99,7 @@ class StreamingUser(User):
 
     def check_url(self, what: str, url: str) -> None:
         """Raise ClientError for an address that is not that of the run's calls."""
-        run = self._begun()
+        run = self.wait_for_run()
         if not self._address:
             self._address = run.attempts.address(Call(Prompt.of("any"), 1), type(self).__name__) or ""
         if why := refused_path(what, url, self._address, run.scenario.target.protocol):
@@ -139,7 +111,7 @@ class StreamingUser(User):
     ) -> SentRequest:  # fmt: skip
         """Send a body as it is, and wait for its answer. `limit`: of the answer, in tokens, where the body has one."""
         task_name = _task_name()
-        run = self._begun()
+        run = self.wait_for_run()
         row: dict[str, Any] = {
             "given": given, "name": plain(name, MAX_NAME), "tags": _tags(task_name, tags),
             "prompt_tokens": max(1, len(given.body) // CHARACTERS_PER_TOKEN),
@@ -188,10 +160,10 @@ class StreamingUser(User):
 
     def base_url(self) -> str:
         """Address of the run's target, for requests that are not measured."""
-        return self._begun().urls[0]
+        return self.wait_for_run().urls[0]
 
-    def _begun(self) -> Task:
-        """The run of this user, once it has begun."""
+    def wait_for_run(self) -> Task:
+        """Return the run of this user, once it has begun."""
         worker: Worker | None = getattr(self.environment, _WORKER, None)
         if worker is None:
             raise StopTest("a StreamingUser needs Locust's command: locust -f FILE")

@@ -29,10 +29,12 @@ from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
 from tailgauge.live.terminal import announcement, span
 from tailgauge.locust_app import locustfile
+from tailgauge.locust_app.answer import Answer
 from tailgauge.locust_app.client import TOTAL, ended_error
 from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
 from tailgauge.locust_app.report_process import ReportProcess
-from tailgauge.locust_app.streaming_user import Answer, StreamingUser, serve_tasks
+from tailgauge.locust_app.streaming_user import StreamingUser, serve_tasks
+from tailgauge.locust_app.task_errors import TaskErrors
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
@@ -213,6 +215,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
     serve_tasks(environment, worker)
+    TaskErrors(getattr(environment, "parsed_locustfiles", None) or []).attach(environment)
     gevent.spawn(worker.hello)
     environment.events.test_stopping.add_listener(lambda **_: worker.finish("the run ended without a drain"))
     return worker
@@ -340,6 +343,9 @@ def _announce(environment: Any, settings: Settings | None) -> None:
             lines.append(f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load")
             if options.run_time and options.run_time < planned_s:
                 lines.append(f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short")
+        else:
+            lines.append("Locust's statistics: total is the time to the end of an answer, TTFT to its")
+            lines.append("first content, both since the task made the request")
     for line in lines:
         sys.stderr.write(f"{line}\n")
 

@@ -43,7 +43,8 @@ SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
 RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
-_RECORDED = ("clock", "stamps", "reader", "counts", "rows", "unwritten", "why")  # by the worker, for run.json
+# By the worker, for run.json.
+_RECORDED = ("clock", "stamps", "reader", "counts", "rows", "unwritten", "why", "task_errors")
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
 

@@ -106,6 +106,7 @@ class Task:
         )
         self.clock = MasterClock(lambda t0: self._send("ping", {"t0": t0}), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
+        self.task_errors: dict[str, int] = {}  # of Locust's users: what a task raised, and how often
         self.finished = Event()
         self._delivered = Event()
         self._draining = False
@@ -451,7 +452,7 @@ class Task:
             "counts": self.counters.as_message(),
             "rows": dict(recorder.written), "unwritten": dict(recorder.unwritten), "shared": self._shared,
             "unshipped": sender.unshipped, "refused": sender.refused,
-            "faults": list(self.dispatcher.faults.texts.values()),
+            "faults": list(self.dispatcher.faults.texts.values()), "task_errors": dict(self.task_errors),
             "answers": None if answers is None else answers.written,
             "folder": str(self.folder.path), "cpu_s": {**self._cpu_s, "writer": recorder.cpu_s},
         }  # fmt: skip

@@ -1,5 +1,6 @@
 """The result of a run: what a manager reads first, and what a pipeline gets."""
 
+import json
 import re
 import tomllib
 from xml.etree.ElementTree import fromstring
@@ -259,3 +260,27 @@ def test_a_closed_loop_says_so(mixed, tmp_path):
         run.request(i * 100, [{"first": 100}])
 
     assert "arrival   Closed loop: arrivals waited" in make([run.write(tmp_path / "run")], tmp_path).summary
+
+
+NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
+
+
+@pytest.mark.parametrize(
+    ("errors", "sentence"),
+    [
+        ([{NAME_ERROR: 300}, {NAME_ERROR: 12}], f"312 task errors: {NAME_ERROR}"),
+        ([{NAME_ERROR: 5}, {"KeyError: 'a' (chat.py:20)": 2}], f"7 task errors, 5 of them {NAME_ERROR}"),
+    ],
+)
+def test_exceptions_of_tasks_fail_a_run_and_are_named(write, tmp_path, errors, sentence):
+    folder = write(n=100, offsets_ns=(0, 0))
+    run = json.loads((folder / "run.json").read_text())
+    for worker, found in zip(run["workers"], errors, strict=True):
+        worker["task_errors"] = found
+    (folder / "run.json").write_text(json.dumps(run))
+
+    report = make([folder], tmp_path)
+
+    assert report.exit_code == Exit.FAILED
+    assert " ".join(report.summary.split()).startswith(f"FAIL {sentence}")
+    assert "fix the tasks" in report.summary

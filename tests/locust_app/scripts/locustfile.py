@@ -137,4 +137,32 @@ def start_form() -> dict[str, str]:
     }
 
 
+POSTS = {
+    "openai": 'self.client.post("/v1/chat/completions", json={"model": "m-1", "messages": []})',
+    "anthropic": 'self.client.post(f"{BASE}/v1/messages", json={"model": NAME})',
+    "both": 'post("/v1/messages"), post("/v1/chat/completions")',
+    "neither": 'self.stream(prompt="messages")',
+    "broken": "def (",
+}
+
+
+@case
+def posts() -> dict[str, Any]:
+    """Protocol and model of the calls before the first task, by the text of the locustfile."""
+    found = {}
+    sys.modules["locustfile_of_posts"] = SimpleNamespace(NAME="m-2")  # type: ignore[assignment]
+    for name, text in POSTS.items():
+        file = FOLDER / f"{name}.py"
+        file.write_text(text)
+        chat = streaming(host=A, __module__="locustfile_of_posts")
+        place = SimpleNamespace(user_classes=[chat], parsed_locustfiles=[str(file)], locustfile=file.name)
+        scenario = settings_of(place, options(), None).scenario
+        found[name] = [scenario.target.protocol, scenario.traffic["Chat"].model]
+    place.parsed_locustfiles = [str(FOLDER / "openai.py")]
+    place.user_classes = [streaming(host=A, protocol="anthropic", model="mine")]
+    scenario = settings_of(place, options(), None).scenario
+    found["class first"] = [scenario.target.protocol, scenario.traffic["Chat"].model]
+    return found
+
+
 print_facts()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
+from gevent.event import Event
 from starting.script import print_facts
 from worker.scripts.fake_calls import MS, Bench, arrivals
 
@@ -15,6 +17,8 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Send, Take, Wait
 from tailgauge.plan.spend_limit import Amount, Guard, Sizing
 from tailgauge.rows.schema import TURNS
+from tailgauge.schedule.schedule import Planned
+from tailgauge.schedule.sessions import Turn
 from tailgauge.worker import dispatcher
 from tailgauge.worker.run import begins
 from tailgauge.worker.timers import WaitTimer
@@ -29,6 +33,28 @@ def order() -> Any:
     gevent.sleep(0.25)
     prompts = [prompt.messages[0].parts[0].text for _, prompt, _ in bench.attempts.started]
     return {**bench.close(), "prompts": len(set(prompts)), "words": [len(text.split()) for text in prompts]}
+
+
+def judged() -> Any:
+    """Requests of tasks that judge their answers: as failed, as fine, too late, and never; the last is open at the end."""
+    bench = Bench(None)
+    bench.dispatcher.start_at_ns = monotonic_ns()
+    for number in range(5):
+        row = {"text": "Hi", "prompt_tokens": 3, "tags": {"task": f"t{number}"}}
+        planned = Planned(number * TURNS, 60 * MS, "main", 3, 5, 0, row)
+        turn = Turn(60 * MS, number * TURNS, planned, planned)
+        bench.dispatcher.send_now(turn, Event(), is_checked=True)
+    for number, ended in enumerate(("ok", "ok", "rate_limited", "ok")):
+        bench.attempts.calls[number].end(ended)
+    before = len(bench.recorder.rows)
+    bench.dispatcher.judge(0, "no end mark")
+    bench.dispatcher.judge(TURNS, None)
+    bench.dispatcher.judge(2 * TURNS, None)
+    bench.dispatcher.judge(TURNS, "twice")
+    facts = bench.close(0.0)
+    tags = {row.request_id // TURNS: json.loads(row.tags) for row in bench.recorder.rows}
+    return {"before": before, "ended": dict(zip(facts["ids"], facts["ended"], strict=True)), "tags": tags, **{
+        key: facts[key] for key in ("counts", "in_flight", "bugs")}}  # fmt: skip
 
 
 def cap() -> Any:
@@ -281,5 +307,6 @@ def behind() -> Any:
 
 
 print_facts(
-    order, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
+    order, judged, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time,
+    timer,
 )  # fmt: skip
