@@ -346,7 +346,7 @@ def test_the_packaged_locustfile_sends_to_the_host_of_its_class(start: Start, tm
     done = start("-f", str(file), "--headless", program=LOCUST).finish()
 
     assert done.code == 4
-    assert f"streaming  1 worker  {dead}  5 requests/s for 20s" in done.stderr
+    assert f"streaming  1 worker  {dead}  " in done.stderr
     assert "-u and -r have no effect on Streaming: a schedule drives the load" in done.stderr
     assert f"target {dead}/v1/messages could not be used" in done.stderr
     assert done.run.facts["target"] == {"url": dead, "simulated": False, "protocol": "anthropic"}

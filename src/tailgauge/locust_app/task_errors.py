@@ -20,7 +20,7 @@ from tailgauge.redaction import shown
 from tailgauge.sanitize import plain
 
 PAUSE_S = 0.5  # after an exception, before the user's own wait
-MAX_PLACES = 20  # that are told apart; the others are one
+MAX_PLACES = 20  # that are counted separately
 MAX_TEXT = 200
 OTHERS = "exceptions at other places"
 _LOGGERS = ("locust.user.task", "locust.user.users")
@@ -65,8 +65,8 @@ class TaskErrors:
     def _place(self, trace: TracebackType | None) -> tuple[str, int]:
         """File and line: the innermost of the locustfile, else the innermost of all."""
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
-        own = [(file, line) for file, line in frames if str(Path(file).resolve()) in self._files]
-        return (own or frames or [("?", 0)])[-1]
+        in_locustfile = [(file, line) for file, line in frames if str(Path(file).resolve()) in self._files]
+        return (in_locustfile or frames or [("?", 0)])[-1]
 
     def _is_first(self, record: logging.LogRecord) -> bool:
         """Whether to log this: Locust's messages with a traceback are logged inside its `except`."""

@@ -50,7 +50,7 @@ def judged() -> Any:
     bench.dispatcher.judge(0, "no end mark")
     bench.dispatcher.judge(TURNS, None)
     bench.dispatcher.judge(2 * TURNS, None)
-    bench.dispatcher.judge(TURNS, "twice")
+    bench.dispatcher.judge(TURNS, "again")
     facts = bench.close(0.0)
     tags = {row.request_id // TURNS: json.loads(row.tags) for row in bench.recorder.rows}
     return {"before": before, "ended": dict(zip(facts["ids"], facts["ended"], strict=True)), "tags": tags, **{
