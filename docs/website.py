@@ -61,10 +61,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Lead to the notebook's page, and from the front page to the example reports."""
     markdown = markdown.replace("notebook.ipynb)", "notebook.md)")
     if page.file.src_uri == "index.md" and config.extra["examples"]:
-        lines = [
-            f"- [{name}](examples/{name}.html): {EXAMPLES[name][1]}" for name in config.extra["examples"]
-        ]
-        markdown += "\n**Example reports**, from dry runs\n\n" + "\n".join(lines) + "\n"
+        names: list[str] = config.extra["examples"]
+        lines = [f"- [{name}](examples/{name}.html): {EXAMPLES[name][1]}\n" for name in names]
+        before, mark, after = markdown.partition("**From your tool**")
+        markdown = f"{before}**Example reports**, from dry runs\n\n{''.join(lines)}\n{mark}{after}"
     return markdown
 
 

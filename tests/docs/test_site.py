@@ -99,6 +99,8 @@ def test_the_notebook_is_a_page_with_its_outputs(site, full_size):
     assert "A run in a notebook" in text
     assert "notebook.html" in (site / "index.html").read_text(encoding="utf-8")
     assert ("(&#x27;VALID&#x27;, " in text) is full_size
+    assert ("examples/streaming.html" in (site / "index.html").read_text("utf-8")) is full_size
+    assert (site / "examples" / "streaming.html").exists() is full_size
 
 
 @pytest.mark.parametrize(
