@@ -148,6 +148,18 @@ def test_a_long_run_keeps_its_counts_in_fewer_points():
     assert live.last.at_s == 4000.0  # the figures are of this second, whatever the points are
 
 
+def test_a_stall_stays_in_the_series_when_points_are_dropped():
+    """One second in 2,000 has a stall, which no thinning may lose."""
+    live = Live()
+    for second in range(1, 2001):
+        live.fold(state(float(second), 2000.0, stalled_s=2.5 if second == 701 else 0.0))
+
+    points = live.since(-1.0)
+    (at_s,) = [at_s for at_s, stalled_s in zip(points["at_s"], points["stalled_s"], strict=True) if stalled_s]
+    assert live.every_s == 2.0
+    assert at_s == pytest.approx(701, abs=2)
+
+
 def test_where_points_are_further_apart_than_the_window_ttft_is_since_the_point_before():
     """At 16 s from point to point an attempt of 12 s ago is still in the figure."""
     live = Live(every_s=16.0)

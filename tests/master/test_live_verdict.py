@@ -3,7 +3,7 @@
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.workers import RunWorker, live_verdict
+from tailgauge.master.workers import RunWorker, RunWorkers, Stall, live_verdict
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 
 IDLE = {"delays": b"", "cpu": 0.2}
@@ -56,3 +56,44 @@ def test_a_tenth_of_a_slow_answer_may_be_the_clients():
 
 def test_a_run_that_has_said_nothing_yet_is_valid_so_far():
     assert live_verdict([RunWorker("w0", 0, {}, 0), RunWorker("w1", 1, {}, 0)]) == (VALID, "")
+
+
+@pytest.mark.parametrize(
+    ("stalls", "before", "why"),
+    [
+        ([Stall(1, 3.2, is_silent=True)], "", "worker 1 has been silent for 3 s"),
+        ([Stall(0, 0.4, is_silent=False), Stall(1, 2.5, is_silent=False)], "", "worker 1 was stalled for 2.5 s"),
+        ([Stall(0, 2.4, is_silent=True)], "workers were stalled", "worker 0 has been silent for 2 s"),
+        ([], "workers were stalled in 3 of 20 s, by up to 2.5 s", "workers were stalled in 3 of 20 s, by up to 2.5 s"),
+    ],
+)  # fmt: skip
+def test_a_stall_is_named_while_it_lasts_and_after_it(stalls, before, why):
+    assert live_verdict(workers(), 100.0, stalls, before) == (DEGRADED, why)
+    assert live_verdict(workers(state="lost"), 100.0, stalls, before)[0] == INVALID
+
+
+def test_a_worker_that_sends_nothing_is_not_valid_until_it_does(monkeypatch):
+    """The clock is ours: worker 1 is silent from 10 s to 13 s of a run of 300 s."""
+    now_s = [0.0]
+    monkeypatch.setattr("tailgauge.master.workers.monotonic_ns", lambda: int(now_s[0] * 1e9))
+    run = RunWorkers(lambda _: True)
+    for node in "ab":
+        run.add(node, {})
+
+    def look(at_s, *heard):
+        now_s[0] = at_s
+        for node in heard:
+            run.by_node[node].last_message_ns = int(at_s * 1e9)
+        return run.progress(at_s, 300.0)
+
+    assert look(10.0, "a", "b").verdict == VALID
+    during = look(13.0, "a")
+    assert (during.verdict, during.reason, during.stalled_s) == (
+        DEGRADED,
+        "worker 1 has been silent for 3 s",
+        3.0,
+    )
+    after = look(14.0, "a", "b")
+    assert (after.verdict, after.stalled_s) == (DEGRADED, 0.0)
+    assert after.reason == "workers were stalled in 1 of 14 s, by up to 3.0 s"
+    assert look(101.0, "a", "b").verdict == VALID

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge.thresholds import STALL_NS, VALID
+from tailgauge.thresholds import STALL_NS, VALID, VISIBLE_STALL_NS
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import onset
@@ -21,7 +21,6 @@ from tailgauge_analysis.text.picture import ORANGE, PURPLE, RED, Mark, Panel, Pl
 from tailgauge_analysis.verdict.stalls import bad_seconds_between
 
 BROWN = "#8c6d46"
-STALL_IN_VALID_NS = 250_000_000  # shorter stalls of a VALID measurement are in its section only
 MOST_MARKS = 50  # of a kind
 MOST_TEXTS = 2  # workers that are named
 JOINED_S = 1.0  # times that are closer than that are one
@@ -106,7 +105,7 @@ def _losses(run: Run, end_s: float) -> Iterator[Mark]:
 
 
 def _stalls(run: Run, end_s: float) -> Iterator[Mark]:
-    over_ns = STALL_IN_VALID_NS if run.verdict == VALID else STALL_NS
+    over_ns = VISIBLE_STALL_NS if run.verdict == VALID else STALL_NS
     spells = bad_seconds_between(run.frames, 0.0, end_s, over_ns).spells
     stretches = [Stretch(spell.from_s, spell.to_s) for spell in spells]
     for loss in run.evidence.conservation.workers:

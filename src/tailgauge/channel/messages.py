@@ -52,7 +52,7 @@ _COUNTERS = {
         "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": BY_NAME,
     },
     "in_flight": int, "chunks": int, "unshipped": int, "traffic": [(str, str, _TRAFFIC)],
-    "watch": {"delays": is_packed, "cpu": float}, "clock": dict,
+    "watch": {"delays": is_packed, "cpu": float, "stalled_s": float}, "clock": dict,
 }  # fmt: skip
 _RECORD = {
     "state": str, "counts": _COUNTERS["counts"], "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "faults": [str],

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tailgauge import quantile_sketch
@@ -47,6 +47,7 @@ class Point:
     limited: int = 0
     output_tokens: int = 0
     in_flight: int = 0
+    stalled_s: float = 0.0
     ttft_p50_ms: float | None = None
     ttft_p95_ms: float | None = None
     ttft_p99_ms: float | None = None
@@ -58,7 +59,9 @@ class Point:
 _ORIGIN = Point(0.0)
 _RATES = ("sent", "ended", "failed", "limited", "output_tokens")
 _QUANTILES = {"ttft": {"p50": 0.5, "p95": 0.95, "p99": 0.99}, "e2e": {"p50": 0.5, "p95": 0.95}}
-_LEVELS = tuple(name for name in Point.__dataclass_fields__ if name == "in_flight" or name.endswith("_ms"))
+_LEVELS = tuple(
+    name for name in Point.__dataclass_fields__ if name in {"in_flight", "stalled_s"} or name.endswith("_ms")
+)
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class Live:
     rates: dict[str, float] = field(default_factory=dict)
     windows_s: dict[str, float | None] = field(default_factory=dict)  # of the last percentiles and maximum
     _recent: dict[str, Recent] = field(default_factory=lambda: {name: Recent() for name in _QUANTILES})
+    _stalled_s: float = 0.0  # longest stall since the last point
 
     def fold(self, progress: Progress) -> None:
         """Add the state at `progress.passed_s`, which must be later than the last one."""
@@ -113,14 +117,17 @@ class Live:
         point = Point(
             at_s=round(progress.passed_s, 2), sent=progress.sent, ended=sum(progress.all.requests.values()),
             failed=progress.failed, limited=progress.limited, output_tokens=progress.all.output_tokens,
-            in_flight=progress.in_flight, **{name: value for name, (value, _) in found.items()},
+            in_flight=progress.in_flight, stalled_s=round(progress.stalled_s, 2),
+            **{name: value for name, (value, _) in found.items()},
         )  # fmt: skip
         self.rates = _rates(self.last, point)
         self.last = point
+        self._stalled_s = max(self._stalled_s, progress.stalled_s)
         if not self.points or point.at_s - self.points[-1].at_s >= self.every_s - _JITTER_S:
-            self.points.append(point)
+            self.points.append(replace(point, stalled_s=round(self._stalled_s, 2)))
+            self._stalled_s = 0.0
         if len(self.points) == MAX_POINTS:
-            self.points = self.points[1::2]
+            self.points = [_merged(*pair) for pair in zip(self.points[::2], self.points[1::2], strict=True)]
             self.every_s *= 2
 
     def _latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
@@ -141,6 +148,11 @@ class Live:
         columns: dict[str, list[float | None]] = {"at_s": [point.at_s for point in points]}
         columns |= {name: [getattr(point, name) for point in points] for name in _LEVELS}
         return columns | {f"{name}_per_s": [rate[name] for rate in rates] for name in _RATES}
+
+
+def _merged(first: Point, second: Point) -> Point:
+    """The second of two points, with the longer stall of both."""
+    return replace(second, stalled_s=max(first.stalled_s, second.stalled_s))
 
 
 def _rates(before: Point, point: Point) -> dict[str, float]:

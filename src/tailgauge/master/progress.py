@@ -44,6 +44,7 @@ class Progress:
     objectives: tuple[LiveObjective, ...] = ()
     verdict: str = VALID
     reason: str = ""
+    stalled_s: float = 0.0  # for how long a worker has been silent, or was late in its last second
 
     @property
     def share(self) -> float:

@@ -39,6 +39,8 @@ from tailgauge.thresholds import BUSY_CPU, DEGRADED, DROPS, INVALID, LATE_MS, LA
 if TYPE_CHECKING:
     from gevent.event import Event
 
+LATE_SECONDS = 0.01  # share of the seconds with a stall from which on stalls that are over are named
+OVERDUE_S = 2.0  # a worker that sends nothing for so long is shown as silent; it sends once a second
 SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
 RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
@@ -133,6 +135,7 @@ class RunWorkers:
         self.by_node: dict[str, RunWorker] = {}
         self.stalls: list[tuple[int, int]] = []  # times in ns in which the master itself did not run
         self._looked_ns = 0
+        self._late_seconds: dict[int, float] = {}  # seconds of the run with a stall, and how long it was
 
     def __len__(self) -> int:
         return len(self.by_node)
@@ -217,8 +220,36 @@ class RunWorkers:
         progress.all = traffic_counters.combined(progress.traffic.values())
         median_ms = quantile_sketch.quantile(progress.all.ttft, 0.5)
         progress.rejected = self._rejected()
-        progress.verdict, progress.reason = live_verdict(list(self), median_ms)
+        stalls = self._stalls(passed_s)
+        progress.stalled_s = max((stall.late_s for stall in stalls), default=0.0)
+        if stalls:
+            second = int(passed_s)
+            self._late_seconds[second] = max(progress.stalled_s, self._late_seconds.get(second, 0.0))
+        progress.verdict, progress.reason = live_verdict(
+            list(self), median_ms, stalls, self._stalled_before(passed_s)
+        )
         return progress
+
+    def _stalled_before(self, passed_s: float) -> str:
+        """Say in how many seconds a worker was late; empty where they are too few to matter."""
+        seconds = len(self._late_seconds)
+        if seconds <= LATE_SECONDS * passed_s:
+            return ""
+        worst_s = max(self._late_seconds.values())
+        return f"workers were stalled in {seconds:,} of {passed_s:,.0f} s, by up to {worst_s:.1f} s"
+
+    def _stalls(self, passed_s: float) -> list[Stall]:
+        """The running workers that have sent nothing for long, or say that they were late in their last second."""
+        stalls = []
+        now_ns = monotonic_ns()
+        start_at_ns = now_ns - int(max(0.0, passed_s) * 1e9)
+        for worker in self.living():
+            silent_s = self.silent_s(worker, start_at_ns + (worker.late_ns or 0), now_ns)
+            if silent_s > OVERDUE_S + pace(len(self)) - 1:
+                stalls.append(Stall(worker.number, silent_s, is_silent=True))
+            elif worker.watch.get("stalled_s"):
+                stalls.append(Stall(worker.number, worker.watch["stalled_s"], is_silent=False))
+        return stalls
 
     def _rejected(self) -> dict[str, Any] | None:
         """The same 4xx with which the last calls of every worker ended, counted over them; None: they ended otherwise."""
@@ -263,12 +294,32 @@ def _s(ns: int | None) -> float | None:
 Finding = tuple[str, str]  # verdict, reason
 
 
-def live_verdict(workers: Sequence[RunWorker], ttft_p50_ms: float | None = None) -> Finding:
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A worker that is late now: it sends nothing, or its requests and reads were late."""
+
+    worker: int
+    late_s: float
+    is_silent: bool
+
+
+def live_verdict(
+    workers: Sequence[RunWorker],
+    ttft_p50_ms: float | None = None,
+    stalls: Sequence[Stall] = (),
+    stalled_before: str = "",
+) -> Finding:
     """The live verdict on the workers' last counters, the worst with its reason; "" without.
 
     It names what the report will surely name: the effect on each figure shows only in the rows.
     """
-    found = [one for one in (_lost(workers), _dropped(workers), _delayed(workers, ttft_p50_ms)) if one]
+    findings = (
+        _lost(workers),
+        _dropped(workers),
+        _delayed(workers, ttft_p50_ms),
+        _stalled(stalls, stalled_before),
+    )
+    found = [finding for finding in findings if finding]
     if not found:
         return VALID, ""
     verdict, reason = min(found, key=lambda finding: WORST_FIRST.index(finding[0]))
@@ -281,6 +332,16 @@ def live_verdict(workers: Sequence[RunWorker], ttft_p50_ms: float | None = None)
 def _lost(workers: Sequence[RunWorker]) -> Finding | None:
     gone = [str(one.number) for one in workers if one.state in {"lost", "failed"}]
     return (INVALID, f"worker {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone") if gone else None
+
+
+def _stalled(stalls: Sequence[Stall], before: str) -> Finding | None:
+    """Name the worker that is latest; without one, the stalls until now that matter."""
+    if not stalls:
+        return (DEGRADED, before) if before else None
+    worst = max(stalls, key=lambda stall: stall.late_s)
+    if worst.is_silent:
+        return DEGRADED, f"worker {worst.worker} has been silent for {worst.late_s:.0f} s"
+    return DEGRADED, f"worker {worst.worker} was stalled for {worst.late_s:.1f} s"
 
 
 def _dropped(workers: Sequence[RunWorker]) -> Finding | None:

@@ -90,7 +90,9 @@ const WORKER = [
   (w) => w.clock_error_ms === null ? "unknown" : w.clock_error_ms === 0 ? "0, same clock" : "±" + w.clock_error_ms.toFixed(3) + " ms",
   (w) => w.silent_s < 2 ? "now" : w.silent_s.toFixed(0) + " s ago",
 ];
-const AMISS = { 2: (w) => ["lost", "failed"].includes(w.state), 5: (w) => w.cpu >= 0.9 };
+const AMISS = {
+  2: (w) => ["lost", "failed"].includes(w.state), 5: (w) => w.cpu >= 0.9, 7: (w) => w.state === "running" && w.silent_s >= 2,
+};
 
 function showWorkers(data) {
   const body = at("workers");
@@ -134,21 +136,40 @@ function showNotes(notes) {
 // --- charts ---------------------------------------------------------------------------------------------------
 
 const CHARTS = {
+  requests: [["not failed", "well_per_s", "--good-area", "1/s"], ["failed", "failed_per_s", "--red", "1/s"],
+    ["sent", "sent_per_s", "--muted", "1/s"], ["429s", "limited_per_s", "--orange", "1/s"]],
   ttft: [["p99", "ttft_p99_ms", "--red", "ms"], ["maximum", "ttft_max_ms", "--muted", "ms"],
     ["p95", "ttft_p95_ms", "--orange", "ms"], ["p50", "ttft_p50_ms", "--blue", "ms"]],
   e2e: [["p95", "e2e_p95_ms", "--orange", "ms"], ["p50", "e2e_p50_ms", "--blue", "ms"]],
   tokens: [["tokens", "output_tokens_per_s", "--green", "1/s"]],
-  refused: [["429s", "limited_per_s", "--orange", "1/s"], ["failed", "failed_per_s", "--red", "1/s"]],
-  requests: [["sent", "sent_per_s", "--blue", "1/s"], ["ended", "ended_per_s", "--green", "1/s"]],
   flight: [["in flight", "in_flight", "--purple", "requests"]],
 };
 
-// The maximum stands where too few requests make no p99.
-const maximum = () => known.points.ttft_max_ms.map((value, i) => known.points.ttft_p99_ms[i] === null ? value : null);
+// Columns that are made of others: the maximum stands where too few requests make no p99.
+const MADE = {
+  ttft_max_ms: (points) => points.ttft_max_ms.map((value, i) => points.ttft_p99_ms[i] === null ? value : null),
+  well_per_s: (points) => points.ended_per_s.map((value, i) => Math.max(0, value - points.failed_per_s[i])),
+};
+const values = (column) => MADE[column]?.(known.points) ?? known.points[column];
+const STACKED = ["well_per_s", "failed_per_s"];
+const IF_ANY = ["failed_per_s", "limited_per_s"];
+const isShown = (column) => !IF_ANY.includes(column) || known.points[column].some((value) => value > 0);
+
+// The times in which a worker was late, those that overlap as one.
+function stalls() {
+  const { at_s, stalled_s } = known.points;
+  const spans = [];
+  at_s.forEach((to, i) => {
+    if (!stalled_s[i]) return;
+    const from = Math.max(0, Math.min(at_s[i - 1] ?? 0, to - stalled_s[i])), before = spans.at(-1);
+    if (before && from <= before[1]) before[1] = to; else spans.push([from, to]);
+  });
+  return spans;
+}
 
 // The objectives whose bound a figure shows: one that is far from everything measured would flatten the lines.
 const bounds = (id) => known.objectives.filter((one) => one.sketch === id
-  && one.bound < 5 * Math.max(...CHARTS[id].flatMap(([, column]) => known.points[column].map((value) => value ?? 0))));
+  && one.bound < 5 * Math.max(...CHARTS[id].flatMap(([, column]) => values(column).map((value) => value ?? 0))));
 
 function draw() {
   if (known.points === null || document.hidden) return;
@@ -156,19 +177,28 @@ function draw() {
   const font = getComputedStyle(document.body).fontFamily;
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), fixedrange: true };
   const last = known.points.at_s.at(-1) ?? 0;
+  const late = stalls();
   for (const [id, lines] of Object.entries(CHARTS)) {
-    const traces = lines.map(([name, column, tone, unit]) => ({
-      name, x: known.points.at_s, y: column === "ttft_max_ms" ? maximum() : known.points[column], type: "scatter", mode: "lines",
-      line: { color: colour(tone), width: 1.8 }, hovertemplate: `%{y:,.4~g} ${unit === "1/s" ? "per s" : unit}`,
+    const traces = lines.filter(([, column]) => isShown(column)).map(([name, column, tone, unit]) => ({
+      name, x: known.points.at_s, y: values(column), type: "scatter", mode: "lines",
+      line: { color: colour(tone), width: 1.8, dash: column === "sent_per_s" ? "dot" : "solid" },
+      hovertemplate: `%{y:,.4~g} ${unit === "1/s" ? "per s" : unit}`,
+      ...(STACKED.includes(column) ? { stackgroup: "ended", fillcolor: colour(tone), line: { color: colour(tone), width: 0 } } : {}),
     }));
+    if (late.length) traces.push({ name: "client stalled", x: [null], y: [null], type: "scatter", mode: "markers",
+      marker: { symbol: "square", size: 11, color: colour("--purple"), opacity: 0.4 } });
     Plotly.react(id, traces, {
       datarevision: `${known.run} ${last}`, // the columns grow in place, which Plotly does not notice
       margin: { l: 58, r: 12, t: 8, b: 38 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--muted"), size: 12, family: font }, hovermode: "x unified",
       hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line"), font: { color: colour("--text"), family: font } },
-      showlegend: lines.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-      shapes: bounds(id).map((one) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: one.bound, y1: one.bound,
-        line: { color: colour(one.state === "missed" ? "--bad" : "--good"), width: 1.5, dash: "dash" } })),
+      showlegend: traces.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      shapes: [
+        ...late.map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below",
+          line: { width: 0 }, fillcolor: colour("--purple"), opacity: 0.22 })),
+        ...bounds(id).map((one) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: one.bound, y1: one.bound,
+          line: { color: colour(one.state === "missed" ? "--bad" : "--good"), width: 1.5, dash: "dash" } })),
+      ],
       annotations: bounds(id).map((one) => ({ xref: "paper", x: 1, xanchor: "right", y: one.bound, yanchor: "bottom", showarrow: false,
         text: `${one.label} ${one.bound_text}`, font: { color: colour(one.state === "missed" ? "--bad" : "--good") } })),
       xaxis: { ...axis, range: [0, Math.max(30, last)], title: { text: "time since the start of the run (s)", standoff: 6 } },
