@@ -86,6 +86,7 @@ def test_a_worker_that_sends_nothing_is_not_valid_until_it_does(monkeypatch):
             run.by_node[node].last_message_ns = int(at_s * 1e9)
         return run.progress(at_s, 300.0)
 
+    assert look(-1.0).verdict == VALID, "before the start"
     assert look(10.0, "a", "b").verdict == VALID
     during = look(13.0, "a")
     assert (during.verdict, during.reason, during.stalled_s) == (

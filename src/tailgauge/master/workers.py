@@ -233,7 +233,7 @@ class RunWorkers:
     def _stalled_before(self, passed_s: float) -> str:
         """Say in how many seconds a worker was late; empty where they are too few to matter."""
         seconds = len(self._late_seconds)
-        if seconds <= LATE_SECONDS * passed_s:
+        if not seconds or seconds <= LATE_SECONDS * passed_s:
             return ""
         worst_s = max(self._late_seconds.values())
         return f"workers were stalled in {seconds:,} of {passed_s:,.0f} s, by up to {worst_s:.1f} s"
