@@ -117,8 +117,7 @@ class Task:
         self._why: str | None = None
         self._reporter: Any = None
         self._health: health.Health | None = None
-        self._cpu_share = 0.0
-        self._stalled_s = 0.0  # in the last second
+        self._last_second = {"cpu": 0.0, "stalled_s": 0.0}
         self._chunks_recorded = 0
         self._master_start_ns: int | None = None
         self._cpu_s: dict[str, float] = {}
@@ -301,9 +300,9 @@ class Task:
         assert self._health is not None
         row = self._health.row(self.attempts.in_flight(), self.recorder.waiting_rows)
         self.recorder.health(row)
-        self._cpu_share = row.cpu_share
         late_ns = max(row.loop_lag_max_ns, row.dispatch_late_max_ns)
-        self._stalled_s = late_ns / 1e9 if late_ns > VISIBLE_STALL_NS else 0.0
+        stalled_s = late_ns / 1e9 if late_ns > VISIBLE_STALL_NS else 0.0
+        self._last_second = {"cpu": row.cpu_share, "stalled_s": stalled_s}
 
     def _counters_message(self) -> dict[str, Any]:
         counters = self.counters
@@ -311,9 +310,7 @@ class Task:
             "counts": counters.as_message(), "in_flight": counters.in_flight, "waiting": counters.waiting,
             "chunks": counters.chunks, "rejections": asdict(counters.rejections),
             "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
-            "watch": {
-                "delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share, "stalled_s": self._stalled_s,
-            },
+            "watch": {"delays": quantile_sketch.packed(counters.delays), **self._last_second},
             "clock": self._clock_now, "unshipped": self.part_sender.waiting,
         }  # fmt: skip
 
