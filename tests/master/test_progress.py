@@ -20,7 +20,7 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
 @pytest.mark.parametrize(("what", "sentence"), [
     (
         seen(error_type="tcp", message="Connection refused"),
-        f"target {URL} could not be used (tcp): Connection refused. Is it running, and is the port right?",
+        f"target {URL} could not be used (tcp): Connection refused. Is it running, and is the port right? If it is still loading: --set limits.ready_s=120 waits for it",
     ),
     (
         seen(error_type="dns", message="no address for nowhere"),
@@ -33,7 +33,7 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     ),
     (
             seen("timeout"),
-            f"target {URL} could not be used (timeout). No answer in time: is it running, does a firewall block it?",
+            f"target {URL} could not be used (timeout). No answer in time: is it still loading, or does a firewall block it?",
     ),
     (seen("timeout", 200), f"target {URL} answered HTTP 200, but the stream ended as timeout."),
     (

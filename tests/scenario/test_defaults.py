@@ -83,7 +83,7 @@ DEFAULTS = {
         }
     },
     "limits": {
-        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0,
+        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0, "ready_s": 0.0,
     },
     "guard": {"max_requests": None, "max_tokens": None, "max_cost": None, "prices": None},
     "stop": {"min_completed": 0.5, "connect_errors": 20, "rejections": 20, "max_ttft_ms": None, "ttft_s": 10.0},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tailgauge.master.progress import preflight_failure
+from tailgauge.plan.preflight import is_loading, may_become_ready
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,83 @@ def test_the_list_is_asked_for_again_where_an_idle_connection_was_closed_meanwhi
 
     assert seen["answers then"] == {"first": 2, "again": 2, "connections": 2, "requests": 3}
     assert seen["closed again"] == {"first": 2, "again": 0, "connections": 2, "requests": 3}
+
+
+def test_a_call_whose_idle_connection_was_closed_is_sent_once_more_and_counts(facts):
+    once, twice = facts["stale"]["once"], facts["stale"]["twice"]
+
+    assert [call["input_tokens"] for call in once["calls"]] == [40, 40]
+    assert (once["tries"], once["connections"]) == ([1, 2], 2)
+    assert twice["calls"][1]["ended"] == "connect_error"
+
+
+def test_a_target_that_loads_is_waited_for_and_that_is_said_once(facts):
+    seen = facts["loading"]["waits"]
+
+    assert seen["tries"] == [4, 1, 1]
+    assert [call["ended"] for call in seen["calls"]] == ["ok", "ok"]
+    assert seen["said"] == [
+        "URL/v1/chat/completions answered HTTP 503: waiting until it is ready, 30 s at most (limits.ready_s)"
+    ]
+    assert seen["spent"] == 6
+
+
+@pytest.mark.parametrize("case", ["in vain", "no wait"])
+def test_a_target_that_goes_on_loading_is_not_usable_and_the_message_says_what_to_set(facts, case):
+    (call,) = facts["loading"][case]["calls"]
+
+    assert preflight_failure("http://h", "openai", call) == (
+        "target http://h answered HTTP 503: Loading model. Is it still loading? "
+        "--set limits.ready_s=120 waits for it"
+    )
+
+
+def test_a_target_that_is_ready_is_asked_once_more_and_nothing_is_said(facts):
+    seen = facts["loading"]["ready"]
+
+    assert (seen["tries"], seen["said"], seen["spent"]) == ([1, 1, 1], [], 3)
+
+
+def test_a_call_without_an_answer_for_long_is_said_while_it_is_waited_for(facts):
+    seen = facts["loading"]["slow"]
+
+    assert seen["said"][0].startswith(
+        "no answer from URL/v1/chat/completions within 0.05 s: is it still loading?"
+    )
+    assert [call["ended"] for call in seen["calls"]] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "error_type", "status", "expected"),
+    [
+        ("connect_error", "tcp", None, True),
+        ("connect_error", "tls_certificate", None, False),
+        ("overloaded", None, 503, True),
+        ("server_error", None, 502, True),
+        ("server_error", None, 500, False),
+        ("client_error", None, 404, False),
+        ("ok", None, 200, False),
+    ],
+)
+def test_only_what_may_pass_by_itself_is_waited_for(ended, error_type, status, expected):
+    row = SimpleNamespace(ended=ended, error_type=error_type, status=status)
+
+    assert may_become_ready(row) is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}', True),
+        (503, "The model is currently loading, please retry later", True),
+        (503, "The server is starting up", True),
+        (503, "The engine is currently busy and cannot accept new requests", False),
+        (500, "Loading model", False),
+        (503, None, False),
+    ],
+)
+def test_a_503_about_the_model_is_one_that_loads(status, message, expected):
+    assert is_loading(status, message) is expected
 
 
 @pytest.mark.parametrize("case", ["no list", "another list", "no JSON", "no answer", "sse"])

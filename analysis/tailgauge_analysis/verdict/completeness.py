@@ -14,10 +14,11 @@ from tailgauge_analysis.verdict.conservation import Conservation
 from tailgauge_analysis.verdict.late_client import more_workers
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
+GUARDED = "guarded"
 CUT = {
     "interrupted": "The run was interrupted",
     "cut_short": "The run was cut short (Stop on the web page, or Locust's -t)",
-    "guarded": "The run stopped at one of its limits",
+    GUARDED: "The run stopped at one of its limits",
     "stopped": "A stop rule ended the run",
 }
 BROKEN_LISTED = 3
@@ -204,8 +205,11 @@ def measured(evidence: Evidence) -> Fault | None:
     if len(evidence.steady.requests):
         return None
     text = "Nothing to measure: no request of the steady stage was sent."
-    if task_errors(evidence.frames.run):
+    run = evidence.frames.run
+    if task_errors(run):
         return Fault(INVALID, text, "Fix the tasks that raised exceptions.")
+    if run["state"] == GUARDED and run["arrival"] == "closed":
+        return Fault(INVALID, text, "Without a warm-up, --requests N sends exactly N and measures them all.")
     return Fault(INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else "")
 
 

@@ -9,15 +9,17 @@ from urllib.parse import urljoin
 
 from tailgauge import ends
 from tailgauge import protocol_violations as violations
+from tailgauge.plan.preflight import is_loading
 from tailgauge.protocols.protocol import TargetSettings
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows import schema
 from tailgauge.sanitize import plain
 
+_READY = "--set limits.ready_s=120 waits for it"
 _BY_KIND = {
-    "tcp": "Is it running, and is the port right?",
+    "tcp": f"Is it running, and is the port right? If it is still loading: {_READY}",
     "dns": "Is the host name right?",
-    "timeout": "No answer in time: is it running, does a firewall block it?",
+    "timeout": "No answer in time: is it still loading, or does a firewall block it?",
     "tls_certificate": "For a private certificate authority, set target.ca_file to its PEM file",
     "ca_file": "Set target.ca_file to a PEM file with the authority's certificate",
     "tls": "Does the target use TLS on this port? Without TLS use http://",
@@ -63,6 +65,8 @@ def advice(
         return _about_a_redirect(seen.get("url") or "", text)
     if status == 200:
         return _about_an_answer(seen, kind, protocol)
+    if is_loading(status, seen["message"]):
+        return f"Is it still loading? {_READY}"
     if status in {400, 401, 403, 404, 405, 422}:
         return _about_a_rejection(seen, kind, text, protocol, target)
     return _BY_KIND.get(kind, "")

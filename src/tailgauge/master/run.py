@@ -33,7 +33,7 @@ from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.stop_rules import StopRules
 from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace, request_ids
 from tailgauge.plan.looks import looks
-from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
+from tailgauge.plan.preflight import USABLE, Learnt, is_loading, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.plugins import plugin
@@ -147,6 +147,9 @@ class Run:
         worker.record = {k: data[k] for k in ("clock", "shared", "folder")}
         if worker.state == "starting":
             self._join(worker)
+
+    def _on_waiting(self, _: RunWorker, data: dict[str, Any]) -> None:
+        self.notes.append(plain(data["text"], MAX_NOTE))
 
     def _on_tried(self, _: RunWorker, data: dict[str, Any]) -> None:
         self.preflight_result = data
@@ -275,12 +278,15 @@ class Run:
         """The preflight, by the first worker: targets, tokens per word, prefixes written before the run."""
         self._send("try", next(iter(self.workers)))
         calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
-        patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
-        self._await(lambda: self.preflight_result is not None, patience * calls, "the preflight did not end")
+        limits = self.scenario.limits
+        patience = limits.attempt_deadline_s + limits.connect_timeout_s + 5
+        patience_s = patience * calls + limits.ready_s + patience * (limits.ready_s > 0) * len(self.targets)
+        self._await(lambda: self.preflight_result is not None, patience_s, "the preflight did not end")
         self._note_adaptations()
         for call in self.preflight:
             self._refuse_bug(call)
-            if call["ended"] not in USABLE and call["needed"]:
+            loads = is_loading(call["status"], call["message"])
+            if (call["ended"] not in USABLE or loads) and call["needed"]:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
                 raise TargetError(
@@ -571,6 +577,7 @@ class Run:
 
     handlers: ClassVar[Mapping[str, Callable[[Run, RunWorker, dict[str, Any]], None]]] = {
         "ready": _on_ready,
+        "waiting": _on_waiting,
         "tried": _on_tried,
         "opened": _on_opened,
         "counters": _on_counters,

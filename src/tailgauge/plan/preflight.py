@@ -8,6 +8,7 @@ salt included, which the usage of both prompts proves or refutes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from tailgauge.prompts.maker import marked
 from tailgauge.prompts.words import WORDS, text
 from tailgauge.protocols.protocol import Adaptation
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import OVERLOADED, RATE_LIMITED, SERVED
+from tailgauge.rows.schema import CONNECT_ERROR, OVERLOADED, RATE_LIMITED, SERVED, AttemptRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import TASKS, TRACE
 
@@ -33,6 +34,14 @@ _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
 _CACHE_KEY = "preflight"  # of prompts that have no prefix
 LEAST_WORDS = 16  # of one token, so that prompts differ soon after their beginning
+
+
+_LOADING = re.compile(
+    r"\bload(?:ing|s)?\b.{0,40}\bmodel|\bmodel\b.{0,60}\b(?:loading|warming)|starting up",
+    re.IGNORECASE | re.DOTALL,
+)
+_NOT_READY = {502, 503, 504}
+READINESS_ID = -1_000_000  # of the first call that asks whether a target is ready
 
 
 class PreflightCall(NamedTuple):
@@ -84,6 +93,23 @@ def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str]
         call = Call(prompt, output, model=model, target=target, kind=kind, stream=stream)
         found.append(PreflightCall(-number, traffic, model, words, call, needed))
     return found
+
+
+def is_loading(status: int | None, message: str | None) -> bool:
+    """Whether a target says that its model is still loading."""
+    return status == 503 and _LOADING.search(message or "") is not None
+
+
+def may_become_ready(row: AttemptRow) -> bool:
+    """Whether the end of a call is that of a target, or of one behind a gateway, that is still loading."""
+    is_refused = row.ended == CONNECT_ERROR and row.error_type in {"tcp", "dns", "closed", "reset"}
+    return is_refused or row.status in _NOT_READY
+
+
+def readiness_calls(scenario: Scenario) -> list[PreflightCall]:
+    """A short prompt for each target."""
+    calls = {call.call.target: call for call in reversed(preflight_calls(scenario))}
+    return [call._replace(request_id=READINESS_ID - number) for number, call in enumerate(calls.values())]
 
 
 def _streams(scenario: Scenario, target_and_model: tuple[str, str]) -> bool:

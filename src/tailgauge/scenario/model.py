@@ -106,6 +106,8 @@ class Limits(Table):
     """DNS, TCP and TLS together"""
     drain_s: NonNegative = 60.0
     """time for open requests at the end; then they are censored"""
+    ready_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """time for a target that is still loading: its calls are refused, or answered with 502, 503 or 504; 0: no wait"""
 
 
 class Guard(Table):

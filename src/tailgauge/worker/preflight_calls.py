@@ -5,11 +5,13 @@ Excluded from all statistics. A failed call that the run needs ends the run; oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gevent
 from gevent.event import Event as Signal
 
 from tailgauge.call import MAIN, SECOND, Call
@@ -27,33 +29,43 @@ from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CENSORED, PREFLIGHT, RETRY, SERVED, AttemptRow, RequestRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Price
+from tailgauge.transport.exchange import STALE
 from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.attempts import Attempts
 
 _MAY_BE_THE_MODEL = {400, 404, 422}  # statuses with which targets refuse a model
 _REFUSED = {400, 422}  # statuses with which targets refuse a field
 _MODELS = 100  # of a target's list
+_TRIES = 3  # of one call: on a fresh connection, and in another form
+_PAUSE_S = 1.0  # between questions whether a target is ready
+_SILENT_S = 10.0  # of a call without an answer, after which that is said
+Notify = Callable[[str], None]
 
 
 def try_out(
     scenario: Scenario, attempts: Attempts, recorder: Recorder, prices: Mapping[str, Price],
     makers: Callable[[Learnt, Collection[str]], Mapping[str, Maker]], *, salt: str,
+    notify: Notify = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Make every preflight call, then one per prefix to be written before the run; returns the message `tried`.
 
-    `makers` use the learnt token counts, and set no marks for some targets; `salt` is that of the run.
+    `makers` use the learnt token counts, and set no marks for some targets; `salt` is that of the run. `notify` takes texts
+    about what it waits for.
     """
+    spent = _wait_until_ready(scenario, attempts, recorder, prices, notify)
     adaptations = _unmarked_engines(scenario, attempts)
     unmarked = preflight.unmarked(adaptations)
     results: list[dict[str, Any]] = []
     counted: dict[int, int] = {}
     short_prompts: list[tuple[str, str, int]] = []
-    spent = Amount()
 
     def run(one: PreflightCall) -> bool:
         nonlocal spent
         price = prices.get(one.model)
-        rows = call_once(attempts, recorder, one, partial(_adapt, attempts, adaptations, one.call.target))
+        adapts = partial(_adapt, attempts, adaptations, one.call.target)
+        deadline_s = scenario.limits.attempt_deadline_s
+        with _silence_noted(attempts, one, notify, deadline_s):
+            rows = call_once(attempts, recorder, one, adapts)
         for each in rows:
             spent = spent.plus(used(each, price) or need(one.call, Sizing(), price))
         row = rows[-1]
@@ -67,7 +79,8 @@ def try_out(
         facts |= {"stop_reason": row.stop_reason, "marked": preflight.is_marked(one.call.prompt)}
         facts |= {"streamed": row.streamed, "wanted_whole": not one.call.stream}
         facts["url"] = attempts.address(one.call, one.traffic)
-        usable = row.ended in preflight.USABLE or not one.needed
+        is_usable = row.ended in preflight.USABLE and not preflight.is_loading(row.status, row.error_body)
+        usable = is_usable or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:
             facts["models"] = [name for name, _ in attempts.models(one.call.target)[:_MODELS]]
         cached = row.cache_read_input_tokens
@@ -98,6 +111,44 @@ def try_out(
     for one in preflight.writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)
     return message(learnt._replace(short_prompts=short_prompts), engines)
+
+
+def _wait_until_ready(
+    scenario: Scenario, attempts: Attempts, recorder: Recorder, prices: Mapping[str, Price], notify: Notify
+) -> Amount:
+    """Ask each target whether it is ready, as long as the scenario allows; returns what that has used."""
+    spent = Amount()
+    wait_s = scenario.limits.ready_s
+    if not wait_s:
+        return spent
+    until_ns = monotonic_ns() + round(wait_s * 1e9)
+    for one in preflight.readiness_calls(scenario):
+        url = attempts.address(one.call, one.traffic) or ""
+        note = partial(_note_wait, notify, url, wait_s)
+        for row in _calls_until_ready(attempts, recorder, one, until_ns, note):
+            if row.status is not None:  # a refused connection is no HTTP call
+                price = prices.get(one.model)
+                spent = spent.plus(used(row, price) or need(one.call, Sizing(), price))
+    return spent
+
+
+def _note_wait(notify: Notify, url: str, wait_s: float, row: AttemptRow) -> None:
+    did = f"answered HTTP {row.status}" if row.status else "cannot be reached"
+    notify(f"{url} {did}: waiting until it is ready, {wait_s:g} s at most (limits.ready_s)")
+
+
+@contextmanager
+def _silence_noted(
+    attempts: Attempts, one: PreflightCall, notify: Notify, deadline_s: float
+) -> Iterator[None]:
+    """Say that a call of the preflight has had no answer for a while."""
+    url = attempts.address(one.call, one.traffic)
+    text = f"no answer from {url} within {_SILENT_S:g} s: is it still loading? Waiting for {deadline_s:g} s at most"
+    timer = gevent.spawn_later(_SILENT_S, notify, text)
+    try:
+        yield
+    finally:
+        timer.kill()
 
 
 def _unmarked_engines(scenario: Scenario, attempts: Attempts) -> dict[str, Adaptation]:
@@ -133,37 +184,69 @@ def prompt_tokens(row: AttemptRow) -> int | None:
 def call_once(
     attempts: Attempts, recorder: Recorder, one: PreflightCall, adapts: Callable[[AttemptRow], bool]
 ) -> list[AttemptRow]:
-    """Send a call, wait for its end and write its request; returns the row of the call.
+    """Send a call, wait for its end and write its request; returns the rows of the call.
 
-    It is sent a second time, as another row, where the target asks for another form of it and `adapts` knows that, or
-    where it does not answer whole.
+    It is sent again, as another row, where an idle connection was closed just then, where the target asks for another form of
+    it and `adapts` knows that, or where it does not answer whole; once for each reason.
     """
-    now = monotonic_ns()
-    origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, now)
-    row = _send(attempts, origin, Send(one.call), 0)
-    rows = [row]
-    again = _again(one, row, adapts)
-    if again is not None:
-        row = _send(attempts, origin, Send(again, cause=RETRY, of_attempt=0), 1)
-        rows.append(row)
-    recorder.request(
-        RequestRow(
-            request_id=one.request_id, stage=PREFLIGHT, traffic=one.traffic, pattern="streaming", session_id=None,
-            scheduled_at_ns=now, dispatched_at_ns=now, ended_at_ns=None if row.ended == CENSORED else monotonic_ns(),
-            ended=row.ended, legs=1, attempts=len(rows), winner=len(rows) - 1,
-            asked_prompt_tokens=max(1, one.words), asked_output_tokens=one.call.max_tokens,
-        )
-    )  # fmt: skip
+    now_ns = monotonic_ns()
+    origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, now_ns)
+    rows = [_send(attempts, origin, Send(one.call), 0)]
+    again = _again(one, one.call, rows, adapts)
+    while again is not None and len(rows) < _TRIES:
+        rows.append(_send_again(attempts, origin, again, len(rows)))
+        again = _again(one, again, rows, adapts)
+    _write(recorder, one, rows, now_ns)
     return rows
 
 
-def _again(one: PreflightCall, row: AttemptRow, adapts: Callable[[AttemptRow], bool]) -> Call | None:
-    """Return the call that follows a first try, None where there is none."""
+def _calls_until_ready(
+    attempts: Attempts, recorder: Recorder, one: PreflightCall, until_ns: int, note: Callable[[AttemptRow], None]
+) -> list[AttemptRow]:  # fmt: skip
+    """Send a call again and again while its target loads; `note` takes the first row that says so."""
+    now_ns = monotonic_ns()
+    origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, now_ns)
+    rows = [_send(attempts, origin, Send(one.call), 0)]
+    while preflight.may_become_ready(rows[-1]) and monotonic_ns() < until_ns:
+        if len(rows) == 1:
+            note(rows[-1])
+        gevent.sleep(_PAUSE_S)
+        rows.append(_send_again(attempts, origin, one.call, len(rows)))
+    _write(recorder, one, rows, now_ns)
+    return rows
+
+
+def _write(recorder: Recorder, one: PreflightCall, rows: Sequence[AttemptRow], begun_ns: int) -> None:
+    """Write the request of a call; of several attempts the last one counts."""
+    ended = rows[-1].ended
+    recorder.request(
+        RequestRow(
+            request_id=one.request_id, stage=PREFLIGHT, traffic=one.traffic, pattern="streaming", session_id=None,
+            scheduled_at_ns=begun_ns, dispatched_at_ns=begun_ns,
+            ended_at_ns=None if ended == CENSORED else monotonic_ns(),
+            ended=ended, legs=1, attempts=len(rows), winner=len(rows) - 1,
+            asked_prompt_tokens=max(1, one.words), asked_output_tokens=one.call.max_tokens,
+        )
+    )  # fmt: skip
+
+
+def _again(
+    one: PreflightCall, call: Call, rows: Sequence[AttemptRow], adapts: Callable[[AttemptRow], bool]
+) -> Call | None:
+    """Return the call that follows these tries, the last of them of this call; None where there is none."""
+    row = rows[-1]
+    if row.error_type == STALE:  # the SDKs send it again, too
+        is_first = all(earlier.error_type != STALE for earlier in rows[:-1])
+        return call if is_first else None
     if adapts(row):
         return one.call
-    if one.words and not one.call.stream and row.error_type == MALFORMED_ANSWER:
-        return replace(one.call, stream=True)
+    if one.words and not call.stream and row.error_type == MALFORMED_ANSWER:
+        return replace(call, stream=True)
     return None
+
+
+def _send_again(attempts: Attempts, origin: RequestRef, call: Call, attempt: int) -> AttemptRow:
+    return _send(attempts, origin, Send(call, cause=RETRY, of_attempt=attempt - 1), attempt)
 
 
 def _send(attempts: Attempts, origin: RequestRef, send: Send, attempt: int) -> AttemptRow:

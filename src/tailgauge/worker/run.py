@@ -181,8 +181,9 @@ class Task:
         """Make the calls before the run and report their results."""
         try:
             tried = try_out(
-                self.scenario, self.attempts, self.recorder, self._prices, self._learn, salt=self._salt
-            )
+                self.scenario, self.attempts, self.recorder, self._prices, self._learn, salt=self._salt,
+                notify=lambda text: self._send("waiting", {"text": text}),
+            )  # fmt: skip
         except Exception as error:  # whatever it is, the master waits for an answer
             log.exception("the preflight could not be made")
             failure = plugin.failure(error)

@@ -19,6 +19,7 @@ from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.additions import OF_MODEL
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import Planned
+from tailgauge.worker import preflight_calls
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.preflight_calls import try_out
@@ -135,6 +136,64 @@ def listed_again(answering: tuple[int, ...]) -> dict[str, Any]:
 @case
 def closed_meanwhile() -> Any:
     return {"answers then": listed_again((0, 1)), "closed again": listed_again((0,))}
+
+
+USAGE = {"prompt_tokens": 40, "completion_tokens": 3, "total_tokens": 43}
+COUNTED = stream_of(json.dumps(PIECE), json.dumps({"id": "c", "choices": [], "usage": USAGE}), "[DONE]")
+LOADING = answer("503 Service Unavailable", {"error": {"code": 503, "message": "Loading model"}})
+
+
+def prepared(answers: dict[int, list[bytes]], delay_s: float = 0.0, **limits: float) -> dict[str, Any]:
+    """What the preflight finds, and says meanwhile. The server's answers by connection; after the last it closes.
+
+    A connection that is not listed answers as many as it is asked.
+    """
+    server: Server
+
+    def handler(sock: Any, number: int) -> None:
+        listed = answers.get(number, [COUNTED] * 9)
+        for text in listed:
+            if not server.request(sock):
+                return
+            gevent.sleep(delay_s)
+            sock.sendall(text)
+        server.request(sock)
+
+    server = Server(handler)
+    url = server.url.removesuffix("/v1")
+    tables = {"target": {"url": url, "protocol": "openai", "engine": "vllm"}, "limits": limits}
+    recorder = AllRows()
+    attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, recorder, Counters(), 10.0)
+    said: list[str] = []
+    scenario = parse({"name": "x", **tables}, "test")
+    found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="", notify=said.append)
+    return {
+        "calls": found["calls"],
+        "tries": [row.attempts for row in recorder.rows if hasattr(row, "attempts")],
+        "said": [text.replace(url, "URL") for text in said],
+        "spent": found["spent"][0],
+        "connections": server.connections,
+    }
+
+
+@case
+def stale() -> Any:
+    """An idle connection that is closed with the second call; then a fresh one that is closed too."""
+    return {"once": prepared({0: [COUNTED]}), "twice": prepared({0: [COUNTED], 1: []})}
+
+
+@case
+def loading() -> Any:
+    preflight_calls._PAUSE_S = 0.01
+    preflight_calls._SILENT_S = 0.05
+    loads = {0: [LOADING] * 3 + [COUNTED] * 9}
+    return {
+        "waits": prepared(loads, ready_s=30.0),
+        "in vain": prepared({number: [LOADING] * 99 for number in range(9)}, ready_s=0.05),
+        "no wait": prepared(loads),
+        "ready": prepared({}, ready_s=30.0),
+        "slow": prepared({}, delay_s=0.15),
+    }
 
 
 def tokens_of(text: str, rule: str) -> list[int]:
