@@ -49,11 +49,10 @@ def test_the_list_is_asked_for_again_where_an_idle_connection_was_closed_meanwhi
 
 
 def test_a_call_whose_idle_connection_was_closed_is_sent_once_more_and_counts(facts):
-    once, twice = facts["stale"]["once"], facts["stale"]["twice"]
+    closed = ["connect_error", "primary", None, None]
 
-    assert [call["input_tokens"] for call in once["calls"]] == [40, 40]
-    assert (once["tries"], once["connections"]) == ([1, 2], 2)
-    assert twice["calls"][1]["ended"] == "connect_error"
+    assert facts["stale"]["answers then"] == [closed, ["ok", "retry", 0, 40]]
+    assert facts["stale"]["closed again"] == [closed, ["connect_error", "retry", 0, None]]
 
 
 def test_a_target_that_loads_is_waited_for_and_that_is_said_once(facts):

@@ -14,6 +14,7 @@ from worker.scripts.one_call import Rows, endpoint
 
 from tailgauge.call import MAIN
 from tailgauge.plan.preflight import Learnt
+from tailgauge.plan.preflight import preflight_calls as preflight
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.additions import OF_MODEL
@@ -176,24 +177,43 @@ def prepared(answers: dict[int, list[bytes]], delay_s: float = 0.0, **limits: fl
     }
 
 
+def second_call(answering: tuple[int, ...]) -> list[list[Any]]:
+    """How the tries of a second call end: its idle connection is closed with it; of the later ones these answer."""
+    server: Server
+
+    def handler(sock: Any, number: int) -> None:
+        if number in answering and server.request(sock):
+            sock.sendall(COUNTED)
+        server.request(sock)
+
+    server = Server(handler)
+    url = server.url.removesuffix("/v1")
+    scenario = parse({"name": "x", "target": {"url": url, "protocol": "openai"}}, "test")
+    attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, AllRows(), Counters(), 10.0)
+    first, second = preflight(scenario)
+    preflight_calls.call_once(attempts, AllRows(), first, lambda _: False)
+    gevent.sleep(2 * REST_S)
+    rows = preflight_calls.call_once(attempts, AllRows(), second, lambda _: False)
+    return [[row.ended, row.cause, row.of_attempt, row.input_tokens] for row in rows]
+
+
 @case
 def stale() -> Any:
-    """An idle connection that is closed with the second call; then a fresh one that is closed too."""
-    return {"once": prepared({0: [COUNTED]}), "twice": prepared({0: [COUNTED], 1: []})}
+    return {"answers then": second_call((0, 1)), "closed again": second_call((0,))}
 
 
 @case
 def loading() -> Any:
     preflight_calls._PAUSE_S = 0.01
-    preflight_calls._SILENT_S = 0.05
     loads = {0: [LOADING] * 3 + [COUNTED] * 9}
-    return {
+    facts = {
         "waits": prepared(loads, ready_s=30.0),
         "in vain": prepared({number: [LOADING] * 99 for number in range(9)}, ready_s=0.05),
         "no wait": prepared(loads),
         "ready": prepared({}, ready_s=30.0),
-        "slow": prepared({}, delay_s=0.15),
     }
+    preflight_calls._SILENT_S = 0.05
+    return facts | {"slow": prepared({}, delay_s=0.15)}
 
 
 def tokens_of(text: str, rule: str) -> list[int]:
