@@ -39,9 +39,9 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("20250302", f"out/runs/{C}"),
         ("cached", f"out/runs/{C}"),
         (f"runs/{A}", f"runs/{A}"),
+        ("elsewhere/0a1b", "elsewhere/0a1b"),
         ("elsewhere", "elsewhere"),
         ("./0a1b", "0a1b"),
-        ("curve", "curve"),
     ],
 )
 def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folder: str) -> None:
@@ -60,6 +60,13 @@ def test_a_part_that_several_runs_have_lists_them(out: Path, given: str) -> None
         named_run(Path(given), out)
     assert str(raised.value).startswith(f"{given}: ")
     assert f"{A}, {B}" in str(raised.value)
+
+
+def test_an_experiment_has_no_run_folder(out: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        named_run(Path("0a1e"), out)
+    text = "0a1e: out/reports/20250302T101500Z-curve-0a1e has a report, but no run folder"
+    assert str(raised.value) == text
 
 
 def test_report_and_baseline_take_a_part_of_a_name(

@@ -79,7 +79,7 @@ def make(
     `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
     """
     run = Run(run_dirs)
-    rows = Path(run_dirs[0])
+    rows = _from_here(Path(run_dirs[0]))
     done = write_report(build(run, tool), out, width, colours=colours, rows=rows)
     reasons = done.data["verdict"]["reasons"]
     verdict = {
@@ -95,6 +95,12 @@ def make(
         except OSError as error:
             unwritten.append(f"the verdict could not be written into {run_dir}: {error.strerror or error}")
     return replace(done, summary="\n".join([done.summary, *unwritten]))
+
+
+def _from_here(path: Path) -> Path:
+    """The path from the current folder, where it is below that one."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def write_report(

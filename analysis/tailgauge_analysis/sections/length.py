@@ -17,6 +17,7 @@ from tailgauge_analysis.stats.quantiles import EPISODES
 from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.section import ObjectiveLine
 
+ROUND_REQUESTS = 50
 MOST_TIMES = 50.0  # the length of the run: more would not be called "longer"
 STEP = 1.1
 SPARE = 1.05
@@ -47,11 +48,18 @@ def beyond_answers(run: Run) -> str:
 
 
 def _times_as_long(run: Run, times: float) -> str:
-    seconds = number(table(run.record["scenario"], "stages").get("duration_s"))
-    if seconds is None or times > MOST_TIMES:
+    scenario = run.record["scenario"]
+    requests = number(table(table(scenario, "arrival"), "closed").get("requests"))
+    seconds = number(table(scenario, "stages").get("duration_s"))
+    if times > MOST_TIMES or (seconds is None and requests is None):
         return ""
-    length_s = ROUND_S * math.ceil(seconds * times * SPARE / ROUND_S)
-    command = commands.again(run.record, options=["--duration", f"{length_s}s"])
+    if requests is not None:  # the length of a closed loop with a number of requests is that number
+        count = ROUND_REQUESTS * math.ceil(requests * times * SPARE / ROUND_REQUESTS)
+        options = ["--requests", str(count)]
+    else:
+        length_s = ROUND_S * math.ceil((seconds or 0.0) * times * SPARE / ROUND_S)
+        options = ["--duration", f"{length_s}s"]
+    command = commands.again(run.record, options=options)
     return f"run longer: {command}" if command else ""
 
 

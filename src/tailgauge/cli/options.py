@@ -126,13 +126,16 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
     text = str(given)
     if given.parent != Path() or given.exists():
         return given
-    for below in ("runs", "reports") if of_reports else ("runs",):
+    for below in ("runs", "reports"):
         places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
         folders = {place.name: place for place in places if place.is_dir() and text in place.name}
         begun = [name for name in folders if name.startswith(text)]
         names = sorted(begun or folders)
         if text in folders or len(names) == 1:
-            return folders[text if text in folders else names[0]]
+            folder = folders[text if text in folders else names[0]]
+            if below == "reports" and not of_reports:
+                raise UsageError(f"{text}: {folder} has a report, but no run folder")
+            return folder
         if names:
             more = ", ..." if names[MOST_NAMED:] else ""
             listed = f"{', '.join(names[:MOST_NAMED])}{more}"
