@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,17 @@ def test_a_dry_sweep_has_a_point_for_each_load(tmp_path: Path) -> None:
     assert data["facts"]["today"] is None  # the scenario's 50/s is none of the loads
     assert "--set 'experiment.curve.loads=[4.0, 8.0]'" in data["command"]
     assert done.stderr.splitlines()[0].startswith("tailgauge: 1  ")
+
+
+def test_the_longer_run_of_a_counted_loop_has_more_requests(tmp_path: Path) -> None:
+    line = "run quickstart --num-prompts 30 --max-concurrency 4 --dry-run --json --out"
+    done = CliRunner().invoke(cli, [*line.split(), str(tmp_path)])
+
+    advice = json.loads(done.stdout)["result"]["advice"]
+    assert advice.startswith("run longer: tailgauge run quickstart --dry-run ")
+    assert re.search(r" --requests [1-9]\d*0$", advice)
+    assert "requests = 30" not in advice
+    assert "--duration" not in advice
 
 
 # --- progress -------------------------------------------------------------------------------------------------------

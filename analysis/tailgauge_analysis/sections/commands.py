@@ -19,8 +19,9 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
     if not record["scenario_file"] or table(record["scenario"], "arrival").get("process") == "tasks":
         return None
     overrides = [*record["overrides"], *sets]
-    if options:  # a length replaces the stages that an earlier length made
-        overrides = [text for text in overrides if not text.startswith("stages=")]
+    if options:  # a length replaces the stages, or the number of requests, that an earlier length made
+        replaced = ("stages=", "arrival.closed.requests=") if "--requests" in options else "stages="
+        overrides = [text for text in overrides if not text.startswith(replaced)]
     return run_line(
         record["scenario_file"],
         overrides,

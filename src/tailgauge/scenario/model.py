@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal, get_origin
 
@@ -581,7 +582,7 @@ def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not all(isinstance(node, dict) for node in nodes):
             raise UsageError(f"--set {dotted}: {name} is a value, not a table")
     for node in nodes:
-        node[last] = value
+        node[last] = deepcopy(value)  # a later override may change it
 
 
 def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
