@@ -19,8 +19,8 @@ LINES = 60  # at most, on standard error
 ODD = ("", " ", "-1", "0", "nan", "inf", "1e999", "9" * 5000, "0x" + "F" * 50, "x", "é\u202e", "\udcff", "a" * 300, ".", "/dev/zero", "/dev/null", "none", "--", "-rf", "{}", "[" * 300)  # fmt: skip
 SETS = ("arrival.rate_per_s=fast", "seed=" + "9" * 5000, "a.b.c=1", "x", "=", "traffic.*.output_tokens=3", "target={", "slo.a=ttft p95 < 1s", "guard.prices=/dev/zero", "arrival.trace.file=.")  # fmt: skip
 GOOD = {
-    "--target": ("http://127.0.0.1:9",), "--protocol": ("openai", "sse"), "--model": ("tiny", "x"), "--rate": ("3", "20"),
-    "--duration": ("2s", "3"), "--requests": ("5", "40"), "--concurrency": ("2",), "--workers": ("1", "2"), "--seed": ("7",),
+    "--target": ("http://127.0.0.1:9",), "--protocol": ("openai", "sse"), "--model": ("tiny", "x"), "--rate": ("3", "20", "2,4"),
+    "--duration": ("2s", "3"), "--requests": ("5", "40"), "--concurrency": ("2", "1,3"), "--workers": ("1", "2"), "--seed": ("7",),
     "--slo": ("chat: ttft p95 < 800ms", "ttft p95 < 1s", "error_rate < 1%"), "--set": SETS, "--max-cost": ("5",), "--web": ("8089",),
     "--metric": ("ttft_sched", "tpot"), "--allow": ("seed", "traffic.chat.hedge"), "--baseline": (".", "kept"), "--keep": ("2",), "--older-than": ("24h",), "--profile": ("haiku",),
 }  # fmt: skip
@@ -45,7 +45,7 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
     options = [param for param in one.params if isinstance(param, click.Option) and not param.hidden]
     for option in draw.sample(options, min(len(options), draw.choice((0, 1, 2, 3, 6)))):
         flag = option.opts[0]
-        if flag in {"--lifeline", "--clean", "--yes", "--out"}:
+        if flag in {"--lifeline", "--clean", "--yes", "--out", "--open", "--sweep"}:
             continue
         parts.append(flag)
         if not option.is_flag:

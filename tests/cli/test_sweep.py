@@ -84,6 +84,7 @@ def test_a_sweep_chooses_its_own_loads(given: dict[str, Any], by: str) -> None:
 
     assert (experiment.kind, experiment.curve.by, experiment.curve.loads) == ("curve", by, ())
     assert experiment.minutes >= 12
+    assert experiment.curve.most == 16
 
 
 def test_one_concurrency_beside_rates_is_a_queue() -> None:

@@ -18,6 +18,7 @@ REST_S = 60.0  # before a load once a limit was met; none at the simulated endpo
 SPARE = 1.2  # times the time that the loads take: runs may be repeated
 SEARCH_MINUTES = 12.0  # where the curve chooses its loads
 SEARCH_LOADS = 12
+MOST = 16  # times today's load, where the scenario is no curve: its target may have no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ def overrides(
     minutes = _minutes(sweep, duration_s, requests, rests=rests)
     if not is_curve:
         texts.append(spelled("experiment", {"kind": CURVE, "minutes": minutes}))
+        if not sweep.loads:
+            texts.append(spelled("experiment.curve.most", MOST))
     elif duration_s is not None or requests is not None:
         texts.append(spelled("experiment.minutes", minutes))
     texts.append(spelled("experiment.curve.by", sweep.by))
