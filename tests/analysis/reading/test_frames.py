@@ -62,6 +62,16 @@ def test_a_folder_from_before_the_columns_of_origin_is_read(write, table):
     assert not load([folder]).problems
 
 
+def test_a_folder_from_before_waits_for_a_slot_is_read(write):
+    folder = write(n=40, rate_per_s=10)
+    for part in (folder / "requests").glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(["slot_wait_ns"]), part, compression="zstd")
+    frames = load([folder])
+
+    assert len(frames.requests) == 40
+    assert not frames.problems
+
+
 def test_the_offset_to_unix_time_holds_on_the_clock_of_the_run(write):
     folder = write(n=40, rate_per_s=10, offsets_ns=(0, 3_600_000_000_000))
     unix_ns = []
