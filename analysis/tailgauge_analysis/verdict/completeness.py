@@ -8,7 +8,7 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence, share
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.verdict import losses, unsent
 from tailgauge_analysis.verdict.conservation import Conservation
 from tailgauge_analysis.verdict.late_client import more_workers
@@ -24,6 +24,8 @@ CUT = {
 BROKEN_LISTED = 3
 PARTS_LISTED = 2
 CAUSES_LISTED = 3
+
+TASKS = "tasks"  # of a locustfile make the requests
 
 
 def finished(evidence: Evidence) -> Fault | None:
@@ -208,6 +210,9 @@ def measured(evidence: Evidence) -> Fault | None:
     run = evidence.frames.run
     if task_errors(run):
         return Fault(INVALID, text, "Fix the tasks that raised exceptions.")
+    is_of_tasks = table(run["scenario"], "arrival").get("process") == TASKS
+    if is_of_tasks and (evidence.frames.requests["stage"] == schema.PREFLIGHT).all():
+        return Fault(INVALID, text, "Send a request in a task: self.client.post(...) or self.stream(...).")
     if run["state"] == GUARDED and run["arrival"] == "closed":
         return Fault(INVALID, text, "Without a warm-up, --requests N sends exactly N and measures them all.")
     return Fault(INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else "")
