@@ -108,6 +108,14 @@ def test_stalls_of_the_client_are_shaded_and_named_once(figure):
     assert texts(picture) == ["client stalled"]
 
 
+def test_a_stall_that_began_before_the_run_is_shaded_from_its_start(figure):
+    changes = health([1, 2], 800.0)
+    changes["health"]["at_ns"] = np.arange(1, 22) * 10**9 - 2 * 10**8
+    picture = figure(n=1000, chunks=1, **changes)
+
+    assert [(mark.low, mark.high) for mark in picture.marks if mark.text or mark.name] == [(0.0, 1.8)]
+
+
 def test_a_short_stall_of_a_valid_run_is_no_sight(figure):
     assert texts(figure(n=1000, chunks=1, **health([5], 80.0, growing=False))) == []
 
