@@ -96,7 +96,18 @@ from tailgauge_analysis.text.formatting import (
     share,
 )
 from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
+from tailgauge_analysis.text.picture import (
+    BLUE,
+    GREEN,
+    GREY,
+    RED,
+    Mark,
+    Panel,
+    Picture,
+    PlotCurve,
+    estimate_curve,
+    tail_curve,
+)
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.quantile import quantile as quantile_values
@@ -106,6 +117,7 @@ from tailgauge_analysis.text.section import (
     INCONCLUSIVE,
     INTERRUPTED,
     PASS,
+    Card,
     Cell,
     Column,
     Measurement,
@@ -115,6 +127,7 @@ from tailgauge_analysis.text.section import (
     Section,
     Table,
     TextFiles,
+    Tone,
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
@@ -130,6 +143,7 @@ __all__ = [
     "AT_ONCE",
     "BACKLOG",
     "BLOCK_E2E",
+    "BLUE",
     "BUFFERED",
     "BY_NAME",
     "CALL",
@@ -142,6 +156,8 @@ __all__ = [
     "FEW_EPISODES",
     "FILES_NOTE",
     "FOR_FIGURES",
+    "GREEN",
+    "GREY",
     "INCONCLUSIVE",
     "INPUT",
     "INTERRUPTED",
@@ -163,6 +179,7 @@ __all__ = [
     "Bucket",
     "CacheResult",
     "CacheSettings",
+    "Card",
     "Cell",
     "Check",
     "Column",
@@ -200,6 +217,7 @@ __all__ = [
     "Steady",
     "Table",
     "TextFiles",
+    "Tone",
     "Value",
     "Waits",
     "at_level",

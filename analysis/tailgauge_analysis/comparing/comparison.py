@@ -30,7 +30,17 @@ from tailgauge_analysis.text import section as outcomes
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
-from tailgauge_analysis.text.section import Cell, Column, Measurement, Report, Result, Section, Table, Value
+from tailgauge_analysis.text.section import (
+    Card,
+    Cell,
+    Column,
+    Measurement,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+)
 
 SCHEMA_VERSION = 1
 SHOWN_TEXTS = 8
@@ -178,7 +188,21 @@ def section(found: Comparison, figures: Sequence[Picture] = ()) -> Section:
         figures=figures,
         notes=found.remarks,
         computed=(found.method.computed,),
-        brief=tuple(f"{row.name} {row.change_text(row.change)} ({_ends(row)})" for row in known),
+        card=_card(found, known),
+    )
+
+
+def _card(found: Comparison, rows: Sequence[Effect]) -> Card | None:
+    """The change of the first row, those of the others in a line each; None where no row has an interval."""
+    if not rows:
+        return None
+    first = rows[0]
+    return Card(
+        label=found.method.name,
+        value=Value(first.change_text(first.change), _ends(first)),
+        detail=f"on {first.name}",
+        lines=tuple(f"{row.name} {row.change_text(row.change)} ({_ends(row)})" for row in rows[1:]),
+        tone="bad" if found.verdict in FAILURES else "",
     )
 
 

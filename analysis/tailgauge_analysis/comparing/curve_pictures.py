@@ -25,6 +25,8 @@ from tailgauge_analysis.text.picture import (
 DRAWN: tuple[CurveQuantile, ...] = ("p50", "p95", "p99")
 TTFT = CurveObjective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
 WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
+CUT = 1.5  # times the knee: the largest load that is drawn
+FEWEST_DRAWN = 3  # loads of a curve
 APART = 0.05  # of the range of tokens/s per user, between points with labels
 BARS = "Bars are 95% intervals."
 KNEE = "Shaded: the 95% interval of the knee, the largest load at which every objective holds."
@@ -37,6 +39,9 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     """Draw one curve; or A and B, named so. None of a single point."""
     if any(len(curve.points) < 2 for curve in curves):
         return ()
+    cut = _cut(curves)
+    hidden = sorted({point.load for curve in curves for point in curve.points if point.load > cut})
+    curves = tuple(_up_to(curve, cut) for curve in curves)
     named = list(zip("AB", curves, strict=False)) if len(curves) > 1 else [("", curves[0])]
     marks = tuple(_marks(named))
     loads = [point.load for curve in curves for point in curve.points]
@@ -47,24 +52,50 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         marks=marks,
     )
     drawn = []
+    bars = BARS
+    if hidden:
+        beyond = f"{figures(hidden[0])} {curves[0].unit}"
+        if len(hidden) > 1:
+            beyond = f"{figures(hidden[0])} to {figures(hidden[-1])} {curves[0].unit}"
+        bars = f"{BARS} Not drawn, but in the table: {beyond}, beyond {CUT:g}x the knee."
     first = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
     for metric, objective in reversed(first.items()):
         title = f"{metric.upper()} {objective.quantile}" if len(named) > 1 else metric.upper()
         latency = by_load(
             name=f"{metric}-by-load",
             title=f"{title} by load",
-            caption=f"{BARS} {KNEE}" if marks else BARS,
+            caption=f"{bars} {KNEE}" if marks else bars,
             panels=(Panel(f"{metric.upper()}, ms", _drawn(_latency(named, objective)), scale="log"),),
         )
         drawn.append(latency)
     tokens = Panel("output tokens/s", _drawn(_tokens(named)))
     requests = Panel("requests/s", _drawn(_requests(named)))
     drawn += [
-        by_load(name="tokens-by-load", title="Output tokens/s by load", caption=BARS, panels=(tokens,)),
-        by_load(name="requests-by-load", title="Requests/s by load", caption=BARS, panels=(requests,)),
+        by_load(name="tokens-by-load", title="Output tokens/s by load", caption=bars, panels=(tokens,)),
+        by_load(name="requests-by-load", title="Requests/s by load", caption=bars, panels=(requests,)),
         _per_user(named),
     ]
     return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
+
+
+def _cut(curves: Sequence[Curve]) -> float:
+    """The largest load that is drawn: some way beyond the knees, or beyond saturation without one.
+
+    Far beyond it every latency is that of a backlog, whose size depends on the length of the run.
+    """
+    ends = []
+    for curve in curves:
+        knee = curve.knee.high or curve.knee.value or curve.saturation_load.value
+        if knee is None:
+            return math.inf
+        loads = [point.load for point in curve.points]
+        ends += [CUT * knee, *sorted(loads)[:FEWEST_DRAWN]]
+        ends += [load for load in loads if load == curve.today]
+    return max(ends)
+
+
+def _up_to(curve: Curve, load: float) -> Curve:
+    return replace(curve, points=tuple(point for point in curve.points if point.load <= load))
 
 
 def objectives(curve: Curve) -> tuple[CurveObjective, ...]:

@@ -29,7 +29,7 @@ _LARGEST = 1e15  # of a number with a fraction; a larger one, or NaN, was not me
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
 WALL_OFFSET = "wall_offset_ns"
-_ADDED = {WALL_OFFSET, "slot_wait_ns"}  # columns that parts of earlier versions lack
+_ADDED = {WALL_OFFSET, "slot_wait_ns", "valid_json"}  # columns that parts of earlier versions lack
 
 
 @dataclass(frozen=True, slots=True)

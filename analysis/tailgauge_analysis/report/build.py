@@ -31,6 +31,7 @@ from tailgauge_analysis.sections import (
     traffic,
     transports,
 )
+from tailgauge_analysis.sections.answers import structured, thinking, tools, turns
 from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
@@ -71,6 +72,10 @@ SECTIONS: tuple[SectionModule, ...] = (
     fan_out,
     transports,
     hedging,
+    structured,
+    tools,
+    thinking,
+    turns,
     streaming,
     traffic,
     errors,
@@ -106,6 +111,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         crossover=None if is_gateway else blocks,
         gateway=blocks if is_gateway else None,
         definitions=translated,
+        cards=[section.card for section in sections if section.card is not None],
     )
     lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
     return Report(
@@ -116,11 +122,12 @@ def build(run: Run, tool: str | None = None) -> Report:
         dry_run=record["dry_run"],
         result=answer,
         measurement=result.measurement(run),
-        summary=(*result.summary(run), *lines),
+        summary=tuple(result.summary(run)),
         sections=sections,
         exit_code=exit_code,
         figure=over_time.picture(run),
         data=_contents(run, facts),
+        remarks=(*result.labelled_remarks(run), *lines),
     )
 
 

@@ -38,7 +38,9 @@ def _result(report: Report) -> Iterator[str]:
     yield from map(safe, measurement.notes)
     lines = [(o.outcome, o.name, o.value, o.bound, o.interval, o.why) for o in result.objectives]
     yield _rows(("outcome", "objective", "value", "bound", "95% interval", "why"), lines, prose=(1, 5))
-    yield _rows(("", ""), report.summary, prose=(1,))
+    cards = [(card.label, card.sentence, "; ".join(card.lines)) for card in report.cards]
+    yield _rows(("pattern", "answer", ""), cards, prose=(1, 2))
+    yield _rows(("", ""), (*report.summary, *report.remarks), prose=(1,))
 
 
 def _section(section: Section) -> Iterator[str]:

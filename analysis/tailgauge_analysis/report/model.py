@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import commands
 from tailgauge_analysis.text.json_values import Json, number, table, text
-from tailgauge_analysis.text.section import Result
+from tailgauge_analysis.text.section import Card, Result
 
 SCHEMA_VERSION: Literal[1] = 1
 STABLE = (
@@ -95,6 +95,8 @@ class Facts:
     """
     definitions: ToolMetrics | None
     """figures by the formulas of another tool; null without `tailgauge report --as`"""
+    cards: list[Card]
+    """the own answers of the scenario's patterns, as the first screen of the page shows them"""
 
 
 def run_facts(run: Run) -> RunFacts:

@@ -109,6 +109,13 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
         above = numbers(np.subtract(curve.high, curve.y))
         below = numbers(np.subtract(curve.y, curve.low))
         trace["error_y"] = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+    if curve.style == "rows":
+        return trace | {
+            "type": "bar",
+            "orientation": "h",
+            "y": list(curve.labels),
+            "marker": {"color": colour},
+        }
     if curve.style == "bars":
         trace.get("error_y", {})["color"] = GREY
         return trace | {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}

@@ -23,6 +23,7 @@ COMMAND = "tailgauge run "  # begins a command
 MOST_OBJECTIVES = 10
 MOST_REASONS = 3
 MOST_ROWS = 20
+BESIDE = "   "  # between the texts of a card
 GOES_ON = " \\"  # ends a line of a command that the next one continues
 NO_BREAK = "\N{NO-BREAK SPACE}"
 UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|GiB)\b)")
@@ -54,12 +55,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         yield from _objectives([one for one in result.objectives if not result.states(one)], width)
     if result.advice:
         yield from _next(result.advice, width)
-    before = ""
-    for label, text in report.summary:
-        yield from _labelled("" if label == before else label, text, width)
-        before = label
-    if not report.summary and result.outcome != INTERRUPTED:
-        yield from _evidence(report, width)
+    yield from _run_lines(report, width)
     verdict = measurement.verdict
     why = measurement.sentence
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
@@ -67,6 +63,33 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
     if measurement.reasons[1:]:
         yield from _labelled("", _more(len(measurement.reasons) - 1, "reason"), width)
+
+
+def _run_lines(report: Report, width: int) -> Iterator[str]:
+    """The labelled lines of a run; of a report without them its first table."""
+    if not report.summary and not report.remarks:
+        if report.result.outcome != INTERRUPTED:
+            yield from _evidence(report, width)
+        return
+    lines = [*report.summary]
+    for card in report.cards:
+        lines += [(card.label, text) for text in _packed((card.sentence, *card.lines), width - LABEL)]
+    before = ""
+    for label, text in (*lines, *report.remarks):
+        yield from _labelled("" if label == before else label, text, width)
+        before = label
+
+
+def _packed(texts: Sequence[str], width: int) -> list[str]:
+    """Lines of texts, several beside each other where they fit."""
+    lines = [texts[0]]
+    for text in texts[1:]:
+        both = f"{lines[-1]}{BESIDE}{text}"
+        if len(both) <= width:
+            lines[-1] = both
+        else:
+            lines.append(text)
+    return lines
 
 
 def _next(advice: str, width: int) -> Iterator[str]:
@@ -104,7 +127,7 @@ def _options(command: str) -> list[str]:
 
 
 def _evidence(report: Report, width: int) -> Iterator[str]:
-    """The first table of a report without a summary, unless it is long; its first columns, as far as they fit."""
+    """The first table of a report, unless it is long; its first columns, as far as they fit."""
     for table in [table for one in report.sections[:1] for table in one.tables[:1]]:
         if 0 < len(table.rows) <= MOST_ROWS:
             rows = [[one if isinstance(one, str) else one.in_line for one in row] for row in table.rows]
@@ -123,7 +146,7 @@ def _invalid(report: Report, width: int) -> Iterator[str]:
     if reasons:
         yield from _labelled("next", reasons[0][1], width)
     yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
-    if not report.summary:
+    if not report.summary and not report.remarks:
         yield from _evidence(report, width)
 
 
@@ -165,6 +188,8 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
     """The text right of its label; in one line, to copy, where `width` is 0."""
     text = _safe(text)
     label = label if len(label) < LABEL else label.rpartition("-")[2]
+    if len(label) >= LABEL:  # the first line begins behind it
+        return _lines(f"{label} {text}", width, " " * LABEL) if width else [f"{label} {text}"]
     lines = _lines(text, width - LABEL) if width else [text]
     return [f"{label if i == 0 else '':<{LABEL}}{line}" for i, line in enumerate(lines)]
 

@@ -25,6 +25,7 @@ from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
 from tailgauge_analysis.stats.quantiles import FEWEST, Quantile, quantiles
 from tailgauge_analysis.text.cells import (
+    quantile_cell,
     quantiles_text,
     share_cell,
     values_text,
@@ -32,7 +33,7 @@ from tailgauge_analysis.text.cells import (
 )
 from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Section
+from tailgauge_analysis.text.section import Card, Section, Value
 
 KEY = "patterns"
 KEYS = list(CALL)
@@ -48,11 +49,10 @@ class Answer:
     pattern: str
     requests: int
     text: str
-    brief: tuple[str, ...] = field(metadata=UNPUBLISHED)
-    """Its lines in the terminal."""
+    card: Card = field(metadata=UNPUBLISHED)
 
 
-Sentence = tuple[str, tuple[str, ...]]  # the sentence, and what the terminal has of it
+Sentence = tuple[str, Card]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,20 @@ class _Of:
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
         return again[known].reset_index(drop=True), first.reset_index()
 
-    def share(self, rows: pd.DataFrame, *, brief: bool = False) -> str:
-        """`24.3% of 148 requests (95% CI 17.6% – 32.1%)` have one of these attempts; in brief without the interval."""
+    def share(self, rows: pd.DataFrame) -> Value:
+        """Return the share of the requests that have one of these attempts."""
         ids = self.stage.requests["request_id"]
-        cell = share_cell(self.stage.share(ids.isin(rows["request_id"]).to_numpy(np.bool_)))
-        text = f"{cell.text} of {plural(len(ids), 'request')}"
-        return text if brief else with_interval(replace(cell, text=text))
+        return share_cell(self.stage.share(ids.isin(rows["request_id"]).to_numpy(np.bool_)))
+
+    @property
+    def number(self) -> str:
+        """`148 requests`."""
+        return plural(len(self.stage.requests), "request")
+
+    def share_text(self, rows: pd.DataFrame) -> str:
+        """`24.3% of 148 requests (95% CI 17.6% – 32.1%)`."""
+        cell = self.share(rows)
+        return with_interval(replace(cell, text=f"{cell.text} of {self.number}"))
 
     def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
         """Tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
@@ -120,11 +128,19 @@ def _progressive(of: _Of) -> Sentence | None:
     whole_answer = _times(rows["whole_at_ns"] - since)
     text = f"first {what} {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
     text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
-    brief = f"first {what} {values_text(_quantiles(seen))}, of the large model alone {values_text(_quantiles(large))}"
-    return text, (brief, f"fast model first in {share(first.value)} of {n}, for {extra}")
+    card = Card(
+        label="progressive",
+        value=share_cell(first),
+        detail=f"of {n} saw the fast model first",
+        lines=(
+            f"first {what} {values_text(_quantiles(seen))}, large model alone {values_text(_quantiles(large))}",
+            extra,
+        ),
+    )
+    return text, card
 
 
-def _second(of: _Of, cause: str, did: str) -> Sentence | None:
+def _second(of: _Of, cause: str, label: str, did: str) -> Sentence | None:
     """Of a fallback or a resubmission."""
     again, first = of.of_cause(cause)
     if not len(again):
@@ -133,11 +149,11 @@ def _second(of: _Of, cause: str, did: str) -> Sentence | None:
     after = f", {count(failed)} of them after a failure" if failed else ""
     answered = of.stage.share_of(again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
     lost, cost = of.lost(first, again)
-    full = (
-        f"{of.share(again)} {did}{after}; {with_interval(share_cell(answered))} of the second calls answered"
-    )
+    second = f"{with_interval(share_cell(answered))} of the second calls answered"
     calls = plural(len(again), "first call")
-    return f"{full}. {calls} in vain: {lost}", (f"{of.share(again, brief=True)} {did}; {cost}",)
+    text = f"{of.share_text(again)} {did}{after}; {second}. {calls} in vain: {lost}"
+    lines = (f"{share(answered.value)} of the second calls answered", cost)
+    return text, Card(label=label, value=of.share(again), detail=f"of {of.number} {did}", lines=lines)
 
 
 def _cancel(of: _Of) -> Sentence | None:
@@ -149,7 +165,8 @@ def _cancel(of: _Of) -> Sentence | None:
     if calls.empty:
         return None
     calls = of.in_order(calls)
-    how = short = "what the target makes after that is not known"
+    how = "what the target makes after that is not known"
+    short = how
     log = of.run.frames.server_log.drop_duplicates(KEYS)
     log = calls[[*KEYS, "ended_at_ns"]].merge(log, on=KEYS, suffixes=("", "_there"))
     after = log["tokens_after_cancel"]
@@ -161,8 +178,9 @@ def _cancel(of: _Of) -> Sentence | None:
         how = f"the server stopped {_times(stopped.dropna())} {made}"
         short = f"the server stopped {values_text(_quantiles(stopped.dropna()))} {made}"
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
-    full = f"{of.share(calls)} were left by their users; {how}. Their answers: {lost}"
-    return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
+    text = f"{of.share_text(calls)} were left by their users; {how}. Their answers: {lost}"
+    detail = f"of {of.number} were left by their users"
+    return text, Card(label="cancel", value=of.share(calls), detail=detail, lines=(cost, short))
 
 
 def _second_call(of: _Of) -> Sentence | None:
@@ -180,13 +198,20 @@ def _second_call(of: _Of) -> Sentence | None:
     tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]
     counted = f"and {tokens[1]} tokens per request to {tokens[0]}"
     text = f"the second call adds {quantiles_text(*more)} to {quantiles_text(*alone)}, {counted}"
-    return text, (f"the second call adds {values_text(more[:1])} to {values_text(alone[:1])}", counted)
+    added_ms = quantile_cell(more[0])
+    card = Card(
+        label="two calls",
+        value=replace(added_ms, text=f"{added_ms.text} ms"),
+        detail=f"added by the second call (p50), to {values_text(alone[:1])}",
+        lines=(counted,),
+    )
+    return text, card
 
 
 ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
     "progressive": _progressive,
-    "fallback": lambda of: _second(of, schema.FALLBACK, "fell back"),
-    "resubmit": lambda of: _second(of, schema.RESUBMIT, "were sent twice"),
+    "fallback": lambda of: _second(of, schema.FALLBACK, "fallback", "fell back"),
+    "resubmit": lambda of: _second(of, schema.RESUBMIT, "resubmit", "were sent twice"),
     "cancel": _cancel,
     "two calls": _second_call,
 }
@@ -203,16 +228,29 @@ def compute(run: Run) -> list[Answer]:
         of = _Of(stage, run)
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
         made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
-        found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in made]
+        for pattern, (text, card) in made:
+            lines = (*card.lines, few.strip()) if few else card.lines
+            found.append(Answer(name, pattern, n, f"{text}.{few}", replace(card, lines=lines)))
     return found
 
 
 def section(found: list[Answer]) -> Section | None:
     """None where each request is one call that is read to its end."""
-    lines = tuple((f"{one.traffic}, {one.pattern}", one.text) for one in found)
-    several = len({one.traffic for one in found}) > 1
-    brief = tuple(f"{one.traffic}: {line}" if several else line for one in found for line in one.brief)
-    return Section("patterns", "What the patterns gain and cost", facts=lines, brief=brief) if found else None
+    if not found:
+        return None
+    facts = tuple((f"{one.traffic}, {one.pattern}", one.text) for one in found)
+    return Section("patterns", "What the patterns gain and cost", facts=facts, card=_card(found))
+
+
+def _card(found: list[Answer]) -> Card:
+    """The card of the traffic table with most requests; the values of the others in a line each."""
+    main = max(found, key=lambda answer: answer.requests)
+    others = [answer for answer in found if answer is not main]
+    if not others:
+        return main.card
+    lines = [f"{one.traffic}: {one.card.value.text} {one.card.detail} ({one.pattern})" for one in others]
+    detail = f"{main.card.detail}, {main.traffic}"
+    return replace(main.card, detail=detail, lines=(*main.card.lines, *lines))
 
 
 def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Quantile]:

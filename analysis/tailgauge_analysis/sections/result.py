@@ -442,7 +442,7 @@ def exit_code(run: Run, answer: Result) -> Exit:
 
 
 def summary(run: Run) -> Iterator[tuple[str, str]]:
-    """What the target did, in a line each: how much it completed, how fast."""
+    """How much the target completed, and how fast."""
     if rates := ", ".join(_rates(run)):
         yield "target", rates
     if latency := " | ".join(_latencies(run)):
@@ -450,6 +450,10 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
         yield "latency", latency + pooled
     if used := run.result(throughput.compute).slots:
         yield "slots", used.sentence
+
+
+def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
+    """What limits the summary: the smallest violation found, precision, a rising latency, arrivals that waited."""
     found = "; ".join(_violations(run))
     if found and run.record["state"] != INTERRUPTED_STATE:
         yield "finds", f"smallest violation that fails 4 of 5 such runs: {found}"

@@ -8,7 +8,7 @@ slower than any. A poll is wasted if it brought no news: neither the end of the 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,10 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.metrics.latency import within_polls
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.cells import quantile_table, values_text
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.text.cells import quantile_cell, quantile_table, values_text
 from tailgauge_analysis.text.formatting import count, plain, plural
-from tailgauge_analysis.text.section import Section, Table
+from tailgauge_analysis.text.section import Card, Section, Table
 
 KEY = "transports"
 STREAMS = "streams"
@@ -172,13 +172,25 @@ def section(found: list[Transport]) -> Section | None:
         answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
         tables=(Table.of("", found, columns, prose=(1, 2)), quantile_table("", "time", times)),
         computed=COMPUTED,
-        brief=tuple(map(_brief, found)),
+        card=_card(found),
     )
 
 
-def _brief(one: Transport) -> str:
-    return (
-        f"{one.traffic}: {TIMES[one.kind]} {values_text(one.times)} ({plural(one.requests, one.kind[:-1])})"
+def _card(found: list[Transport]) -> Card | None:
+    """The median time of the traffic table with most requests, its p95 and outcomes; None where it has no time."""
+    main = max(found, key=lambda one: one.requests)
+    median = quantile_cell(main.times[0])
+    if main.times[0].mark == TOO_FEW:
+        return None
+    unit = " ms" if median.text[:1].isdigit() else ""
+    lines = [values_text(main.times[1:]), _outcomes(main)]
+    others = [one for one in found if one is not main]
+    lines += [f"{one.traffic}: {TIMES[one.kind]} {values_text(one.times)}" for one in others]
+    return Card(
+        label="resume" if main.kind == STREAMS else "jobs",
+        value=replace(median, text=f"{median.text}{unit}"),
+        detail=f"median {TIMES[main.kind]}",
+        lines=tuple(lines),
     )
 
 

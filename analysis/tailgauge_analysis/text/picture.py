@@ -25,12 +25,13 @@ TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 Values = Sequence[float] | Floats
 Dash = Literal["", "dot", "dash"]
 Scale = Literal["linear", "log", "percent", "category", "tail"]  # tail: logarithmic, percentiles as ticks
-Style = Literal["line", "dots", "points", "line and points", "bars", "ticks"]  # dots: many and pale
+Style = Literal["line", "dots", "points", "line and points", "bars", "rows", "ticks"]
+"""dots: many and pale; rows: bars from the left, each with a label"""
 
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """Points (x, y); NaN breaks a line. Bars of several curves are stacked.
+    """Points (x, y); NaN breaks a line. Bars of several curves are stacked. Rows have a label each in the place of y.
 
     `colour`: without one, by the place in the panel; grey of a dashed line. `low`, `high`: intervals of y. `labels`: beside the points.
     `steps`: hv from each point, hvh around it. `hover`: in d3's formats, `%{y:,.4~g} ms`, or `skip`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
@@ -26,6 +26,7 @@ TONES = {
     PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
     INTERRUPTED: "warn", COMPLETED: "idle",
 }  # fmt: skip
+Tone = Literal["", "good", "warn", "bad"]  # of a card
 EXITS = {
     PASS: Exit.OK, COMPLETED: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET,
     INTERRUPTED: Exit.INTERRUPTED,
@@ -52,6 +53,28 @@ class Value:
         """`212 (207 – 218) unreliable`."""
         interval = f" ({self.interval})" if self.interval else ""
         return f"{self.text}{interval} {self.mark}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """The own answer of a pattern or an experiment in one figure: on the first screen, and a labelled line of the terminal.
+
+    `hedging`, `5.1%`, `of calls hedged`, then `lines`: `cost +4.8%`. `tone`: where the value decides.
+    """
+
+    label: str
+    value: Value
+    detail: str
+    lines: tuple[str, ...] = ()
+    tone: Tone = ""
+
+    @property
+    def sentence(self) -> str:
+        """`5.1% of calls hedged (CI 4.2% – 6.0%)`."""
+        interval = f"CI {self.value.interval}" if self.value.interval else ""
+        about = ", ".join(filter(None, (interval, self.value.mark)))
+        text = f"{self.value.text} {self.detail}"
+        return f"{text} ({about})" if about else text
 
 
 Cell = str | Value
@@ -88,7 +111,8 @@ class Table:
 class Section:
     """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
 
-    `figures` stand beside the tables; `brief` is its lines in the terminal.
+    `figures` stand beside the tables; `card` is the answer of the pattern that it belongs to; `brief` is its lines in the
+    terminal, where it has no card.
     `listing` is a long text shown as it is, folded, under a title; a section that `is_folded` is shown by its title and answer,
     in a line, until it is opened: nothing happened, or few want to know.
     """
@@ -104,6 +128,7 @@ class Section:
     brief: tuple[str, ...] = ()
     listing: tuple[str, str] = ("", "")
     is_folded: bool = False
+    card: Card | None = None
 
     @property
     def has_more(self) -> bool:
@@ -171,8 +196,8 @@ class Measurement:
 class Report:
     """A report as every renderer gets it.
 
-    `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines of the terminal
-    (`target`, `latency`, `cache`, ...) between result and measurement; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
+    `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines `target` and `latency`,
+    `remarks` those after the cards; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
     """
 
     run_id: str
@@ -187,6 +212,12 @@ class Report:
     exit_code: Exit
     figure: Picture | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    remarks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def cards(self) -> list[Card]:
+        """Those of the sections, in their order."""
+        return [section.card for section in self.sections if section.card is not None]
 
     @property
     def figures(self) -> list[Picture]:

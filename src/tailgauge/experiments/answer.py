@@ -17,6 +17,10 @@ from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis import (
     EXITS,
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Card,
     Column,
     Measurement,
     ObjectiveLine,
@@ -26,6 +30,7 @@ from tailgauge_analysis import (
     Section,
     Table,
     TextFiles,
+    Tone,
     Value,
     figures,
     plain_values,
@@ -57,6 +62,14 @@ def load_line(name: str, outcome: str, needed: float, found: Sequence[Number], u
     return ObjectiveLine(name, outcome, text, f"≥ {figures(needed)} {unit}", between(*ends))
 
 
+TONE_OF: dict[str, Tone] = {PASS: "good", INCONCLUSIVE: "warn", FAIL: "bad"}
+
+
+def tone_of(outcome: str) -> Tone:
+    """The tone of a card whose value is what the outcome judges."""
+    return TONE_OF.get(outcome, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an experiment found. `finding`: its numbers, unrounded; `smallest`: minimum detectable effect, may be empty."""
@@ -77,11 +90,11 @@ class Answer:
 
 def answered(
     kind: ExperimentKind, title: str, result: Result, finding: Any, tables: Iterable[Table], notes: Iterable[str] = (),
-    smallest: str = "", pictures: Sequence[Picture] = (), files: TextFiles = (),
+    smallest: str = "", pictures: Sequence[Picture] = (), files: TextFiles = (), card: Card | None = None,
 ) -> Answer:  # fmt: skip
-    """An answer with its evidence in one section."""
+    """An answer with its evidence in one section, whose `card` is shown first."""
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
-    evidence = Section(kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts)
+    evidence = Section(kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts, card=card)
     return Answer(kind, result, finding, (evidence,), smallest, files)
 
 

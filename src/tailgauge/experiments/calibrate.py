@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured
+from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured, tone_of
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
 from tailgauge.experiments.loads.planner import DRAIN_S, MOST_IN_FLIGHT, of_queue
 from tailgauge.experiments.loads.search import NextLoad, Search, TriedLoad, bracket
@@ -25,6 +25,7 @@ from tailgauge_analysis import (
     CHECKS,
     FAIL,
     PASS,
+    Card,
     Column,
     Measurement,
     ObjectiveLine,
@@ -168,7 +169,36 @@ class CalibratePlanner(Planner):
         advice = MORE if outcome == FAIL else ""
         result = Result(outcome, text, _objective(finding, outcome), advice=advice)
         table = Table.of("Loads", finding.runs, COLUMNS, NOTE, prose=(5,))
-        return answered("calibrate", "Calibration", result, finding, [table], _notes(finding))
+        return answered(
+            "calibrate",
+            "Calibration",
+            result,
+            finding,
+            [table],
+            _notes(finding),
+            card=_card(finding, outcome),
+        )
+
+
+def _card(finding: Calibration, outcome: str) -> Card | None:
+    """The largest load at which the measurement is VALID; None where no load was."""
+    largest = finding.largest_valid
+    if largest is None:
+        return None
+    above = finding.lowest_not_valid
+    lines = [f"{largest.requests_per_s * largest.chunks:,.0f} chunks/s"]
+    lines.append(
+        "no higher load was tested"
+        if above is None
+        else f"{above.verdict} at {figures(above.requests_per_s)} requests/s"
+    )
+    return Card(
+        label="calibrate",
+        value=Value(f"{figures(largest.requests_per_s)} requests/s"),
+        detail=f"measured VALID, with {largest.chunks:,.0f} chunks each",
+        lines=tuple(lines),
+        tone=tone_of(outcome),
+    )
 
 
 def answer_s(scenario: Scenario) -> float:

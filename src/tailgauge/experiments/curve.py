@@ -16,7 +16,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, between, estimate, load_line
+from tailgauge.experiments.answer import (
+    NONE,
+    NOTHING,
+    Answer,
+    answered,
+    between,
+    estimate,
+    load_line,
+    tone_of,
+)
 from tailgauge.experiments.course import RUN_S, Base, RunReading, Step, Steps
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, is_limited
 from tailgauge.experiments.loads.planner import (
@@ -37,6 +46,7 @@ from tailgauge_analysis import (
     PASS,
     RATE,
     UNKNOWN,
+    Card,
     Cell,
     Column,
     Criterion,
@@ -379,7 +389,30 @@ def _answer(curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, i
         smallest=smallest,
         pictures=curve_pictures(curve),
         files=curve_files(curve),
+        card=_card(curve, outcome, unit),
     )
+
+
+def _card(curve: Curve, outcome: str, unit: Unit) -> Card | None:
+    """The largest load at which the objectives hold, else where the target saturates; None where neither is known."""
+    knee = curve.knee
+    saturation = curve.saturation_load
+    holds = "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"
+    lines = [_saturated(curve, unit), *dict.fromkeys(_today(curve, unit))]
+    if knee.value is not None:
+        value = Value(unit.text(knee.value), between(knee.low, knee.high))
+        detail = f"is the largest load at which {holds}"
+    elif knee.low is not None:
+        value = Value(f"≥ {unit.text(knee.low)}")
+        detail = f"is a load at which {holds}; no higher one was tested"
+    elif saturation.value is not None:
+        value = Value(f"{figures(saturation.value)} requests/s", between(saturation.low, saturation.high))
+        detail = "is what the target completes when it is full"
+        lines = lines[1:]
+    else:
+        return None
+    tone = tone_of(outcome) if curve.objectives else ""
+    return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
 
 
 def _holds(curve: Curve, unit: Unit) -> str:

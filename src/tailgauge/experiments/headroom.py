@@ -11,7 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, between, estimate, load_line
+from tailgauge.experiments.answer import (
+    NONE,
+    NOTHING,
+    Answer,
+    answered,
+    between,
+    estimate,
+    load_line,
+    tone_of,
+)
 from tailgauge.experiments.course import Base, RunReading, Step
 from tailgauge.experiments.loads import limits
 from tailgauge.experiments.loads.judge import JudgedLoad, is_limited
@@ -21,10 +30,13 @@ from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge_analysis import (
     FAIL,
+    GREEN,
+    GREY,
     INCONCLUSIVE,
     MOST_FACTOR,
     PASS,
     RED,
+    Card,
     Cell,
     Column,
     Mark,
@@ -56,6 +68,9 @@ LIMITS_NOTE = (
     "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
 )
 FIGURE_NOTE = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
+
+OUTCOME_COLOURS = {PASS: GREEN, FAIL: RED, INCONCLUSIVE: GREY}
+VERDICTS = {PASS: "sustained", FAIL: "not sustained", INCONCLUSIVE: "inconclusive"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +242,47 @@ def _answer(found: Sustained, series: Series, need: float, remarks: Sequence[str
         smallest = f"a change of the sustainable rate by {share(found.high_per_s / found.low_per_s - 1)}"
     pictures = _pictures(series, found)
     notes = _notes(found, series)
-    return answered("headroom", "Sustained rate", result, found, tables, notes, smallest, pictures)
+    return answered(
+        "headroom",
+        "Sustained rate",
+        result,
+        found,
+        tables,
+        notes,
+        smallest=smallest,
+        pictures=pictures,
+        card=_card(found, outcome),
+    )
+
+
+def _card(found: Sustained, outcome: str) -> Card | None:
+    """The sustained rate, how much of today's it is, and what binds; None where no rate was shown to hold."""
+    low = found.low_per_s
+    high = found.high_per_s
+    value = found.sustained_per_s
+    if low is None:
+        return None
+    today = f"today's {found.text(found.today_per_s)}"
+    binds = f"{limit_name(found.binding)} binds first"
+    if high is None:
+        rate = Value(f"≥ {found.text(low)}")
+        lines = [f"{_times(found.times(low))} {today}", "no limit was met"]
+    elif value is None:
+        rate = Value(f"{between(low, high)} {found.unit}")
+        lines = [f"{_between(found.times(low), found.times(high))} {today}", binds]
+    else:
+        rate = Value(found.text(value), between(low, high))
+        lines = [f"{_times(found.times(value))} {today}", binds]
+    if found.without_cache is not None:
+        breaks = found.without_cache.high_per_s < found.today_per_s
+        lines.append(_cache_text(found, found.without_cache, breaks=breaks))
+    return Card(
+        label="headroom",
+        value=rate,
+        detail="can be sustained",
+        lines=tuple(lines),
+        tone=tone_of(outcome),
+    )
 
 
 def _objective(name: str, needed: float, found: Sustained) -> ObjectiveLine:
@@ -380,8 +435,13 @@ def _pictures(series: Series, found: Sustained) -> tuple[Picture, ...]:
     """Draw the refused share by rate, and where the sustainable rate lies."""
     if len(series.loads) < 2:
         return ()
-    rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in series.loads]
-    curve = estimate_curve("refused", rows, lambda value: 100 * value)
+    curves = []
+    for outcome, colour in OUTCOME_COLOURS.items():
+        loads = [load for load in series.loads if load.outcome == outcome]
+        rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in loads]
+        points = estimate_curve(VERDICTS[outcome], rows, lambda value: 100 * value)
+        if len(points.x):
+            curves.append(replace(points, style="points", colour=colour))
     ends = (series.loads[0].load, series.loads[-1].load)
     allowed = 100 * found.refused_at_most
     bound = PlotCurve(ends, (allowed, allowed), "allowed", colour=RED, dash="dash")
@@ -392,7 +452,7 @@ def _pictures(series: Series, found: Sustained) -> tuple[Picture, ...]:
         name="headroom",
         title="Calls refused at each rate",
         caption=FIGURE_NOTE,
-        panels=(Panel("refused, %", (curve, bound)),),
+        panels=(Panel("refused, %", (*curves, bound)),),
         x=found.unit,
         marks=marks,
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge.experiments.answer import NONE, Answer, answered
+from tailgauge.experiments.answer import NONE, Answer, answered, tone_of
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.experiments.loads.planner import MOST_IN_FLIGHT, planned_traffic, rate_unit
 from tailgauge.experiments.loads.search import Search, TriedLoad
@@ -36,6 +36,7 @@ from tailgauge_analysis import (
     INCONCLUSIVE,
     PASS,
     STABLE,
+    Card,
     Cell,
     Column,
     Contrast,
@@ -605,7 +606,39 @@ def answer(finding: Hedging, today: str) -> Answer:
         size = share(math.expm1(finding.today.tail.smallest))
         smallest = f"a {finding.tail} that differs by {size} at today's load"
     pictures = list(_pictures(finding))
-    return answered("hedging", "Hedging by load", result, finding, tables, remarks, smallest, pictures)
+    return answered(
+        "hedging",
+        "Hedging by load",
+        result,
+        finding,
+        tables,
+        remarks,
+        smallest=smallest,
+        pictures=pictures,
+        card=_card(finding, today),
+    )
+
+
+def _card(finding: Hedging, today: str) -> Card | None:
+    """What hedging changes at today's load, and at which cost; None where nothing was compared."""
+    load = finding.today
+    if load is None or load.tail is None:
+        return None
+    hedges = load.run.hedges
+    tail = load.tail
+    lines = [f"missed requests {_sides(load.missed, share)}", f"{share(hedges.hedged)} of the calls hedged"]
+    if hedges.unit:
+        lines.append(f"cost {_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests")
+    if finding.crossover is not None:
+        low, high = finding.crossover
+        lines.append(f"turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}")
+    return Card(
+        label="hedging",
+        value=Value(_relative(tail.value), f"{_relative(tail.low)} – {_relative(tail.high)}"),
+        detail=f"{finding.tail} with hedging at today's {today}",
+        lines=tuple(lines),
+        tone=tone_of(OUTCOMES.get(finding.label, "")),
+    )
 
 
 def _sentence(finding: Hedging, today: str) -> str:
@@ -710,7 +743,8 @@ def _delays(delays: Sequence[ComparedLoad]) -> Table:
 
 
 def _pictures(finding: Hedging) -> Iterator[Picture]:
-    """The change by load, and the tail with hedging and without at today's load."""
+    """The tail with hedging and without at today's load, then the change and the hedged calls by load."""
+    yield from _tails(finding)
     rows = [
         (load.load, load.tail.value, load.tail.low, load.tail.high) for load in finding.loads if load.tail
     ]
@@ -724,10 +758,22 @@ def _pictures(finding: Hedging) -> Iterator[Picture]:
             name="hedging",
             title=f"{finding.tail} with hedging, relative to without",
             caption=CHANGES_NOTE,
-            panels=(Panel(f"change of the {finding.tail}, %", curves),),
+            panels=(Panel(f"change of the {finding.tail}, %", curves), _hedged(finding)),
             x=finding.unit,
             marks=() if finding.crossover is None else (Mark(*finding.crossover, "crossover"),),
         )
+
+
+def _hedged(finding: Hedging) -> Panel:
+    """The share of calls hedged at each load, which is what a hedge costs."""
+    known = [load for load in finding.loads if load.run.hedges.hedged is not None]
+    shares = [100 * (load.run.hedges.hedged or 0.0) for load in known]
+    loads = [load.load for load in known]
+    curve = PlotCurve(loads, shares, "calls hedged", style="line and points", hover="%{y:.3~g}%")
+    return Panel("calls hedged, %", (curve,), height=0.6)
+
+
+def _tails(finding: Hedging) -> Iterator[Picture]:
     if finding.today is not None and finding.today.run.off.ms:
         run = finding.today.run
         tails = (_tail_curve("without hedging", run.off), _tail_curve("with hedging", run.on))

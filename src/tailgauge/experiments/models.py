@@ -24,13 +24,21 @@ from tailgauge.rows import schema
 from tailgauge.schedule.settings import TRACE
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis import (
+    BLUE,
     FAIL,
+    GREEN,
+    GREY,
     INCONCLUSIVE,
     OFFERED,
     PASS,
+    RED,
+    Card,
     Cell,
     Column,
     Json,
+    Panel,
+    Picture,
+    PlotCurve,
     Quantile,
     Result,
     Table,
@@ -38,6 +46,7 @@ from tailgauge_analysis import (
     Waits,
     criteria,
     decide_objective,
+    estimate_curve,
     figures,
     listed,
     ms,
@@ -296,7 +305,74 @@ def answer(models: Sequence[ModelResult]) -> Answer:
     else:
         result = Result(INCONCLUSIVE if unsure else FAIL, NONE_MEETS, details=tuple(details))
     notes = [f"cost of {model.name} unknown: {model.no_cost}" for model in models if model.no_cost]
-    return answered("models", "Models", result, finding, [_table(models)], notes)
+    return answered(
+        "models",
+        "Models",
+        result,
+        finding,
+        [_table(models)],
+        notes,
+        pictures=tuple(_pictures(models, best)),
+        card=_card(models, best),
+    )
+
+
+def _card(models: Sequence[ModelResult], best: ModelResult | None) -> Card | None:
+    """The cheapest model that meets every objective; None where none was shown to, or costs are unknown."""
+    if best is None or best.per_1000 is None:
+        return None
+    cost, low, high = best.per_1000
+    ends = "" if low == high else f" (CI {figures(low)} – {figures(high)})"
+    lines = [f"{figures(cost)} {best.unit} per 1,000 requests{ends}"]
+    for model in models:
+        if model.relative_cost is not None:
+            misses = " and misses an objective" if model.outcome == FAIL else ""
+            lines.append(f"{model.name} costs {model.relative_cost[0]:.3g}x as much{misses}")
+    detail = "costs least of the models that meet every objective"
+    return Card(label="models", value=Value(best.name), detail=detail, lines=tuple(lines), tone="good")
+
+
+def _pictures(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[Picture]:
+    """Cost against the first objective's latency, a point for each model; none without costs."""
+    priced = [model for model in models if model.per_1000 is not None and model.objectives]
+    if len(priced) < FEWEST:
+        return
+    curves = []
+    for name, colour in (
+        ("cheapest that meets all", GREEN),
+        ("meets all", BLUE),
+        ("inconclusive", GREY),
+        ("misses one", RED),
+    ):
+        rows = []
+        labels = []
+        for model in priced:
+            quantile = model.objectives[0].quantile
+            is_known = quantile.value is not None and math.isfinite(quantile.value)
+            if _state(model, best) == name and is_known and model.per_1000 is not None:
+                rows.append((model.per_1000[0], quantile.value, quantile.low, quantile.high))
+                labels.append(model.name)
+        if rows:
+            points = estimate_curve(name, rows)
+            curves.append(replace(points, style="points", colour=colour, labels=labels))
+    objective = priced[0].objectives[0]
+    costs = [model.per_1000[0] for model in priced if model.per_1000 is not None]
+    ends = (0.0, 1.1 * max(costs))
+    bound = PlotCurve(ends, (objective.max_ms, objective.max_ms), "objective", colour=RED, dash="dash")
+    if curves:
+        yield Picture(
+            name="models",
+            title="Cost against latency",
+            caption="A point for each model, with the 95% interval of its latency. Better is further down and to the left.",
+            panels=(Panel(f"{objective.label}, ms", (*curves, bound)),),
+            x=f"cost of 1,000 requests ({priced[0].unit})",
+        )
+
+
+def _state(model: ModelResult, best: ModelResult | None) -> str:
+    if model is best:
+        return "cheapest that meets all"
+    return {PASS: "meets all", FAIL: "misses one"}.get(model.outcome, "inconclusive")
 
 
 def _savings(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[str]:

@@ -161,6 +161,7 @@ class StreamDecoder:
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
         self.max_tokens = max_tokens if obeys_max_tokens else None
         self._most_text = MAX_TEXT + TEXT_PER_TOKEN * max_tokens
+        self._has_fields = watch_field
         self._field = FirstField() if watch_field else None
         self._kept = {_TEXT: bytearray(), _TOOL: bytearray()} if keep_text else None
         self._event_ids = event_ids
@@ -181,6 +182,17 @@ class StreamDecoder:
         if self._kept is None:
             return self.answer
         return (self._kept[_TEXT] or self._kept[_TOOL]).decode()
+
+    @property
+    def valid_json(self) -> bool | None:
+        """Whether a whole answer whose fields are watched for is JSON; None of others."""
+        if not self._has_fields or not self.finished or self.text is None:
+            return None
+        try:
+            jiter.from_json(self.text.encode())
+        except ValueError:
+            return False
+        return True
 
     @property
     def held(self) -> int:

@@ -233,6 +233,7 @@ class AttemptRow:
     usage_marks: Annotated[String | None, "token counts beyond what was requested, comma-separated: input, output; they are in no figure of cache, cost or TPOT"] = None
     tolerated: Annotated[String | None, "what the answer has that is not the protocol's and was read like the SDK reads it, comma-separated"] = None
     not_understood: Annotated[String | None, "limit headers and usage fields that the table of vendors does not have, comma-separated"] = None
+    valid_json: Annotated[Bool | None, "of a call with a schema: its answer is JSON; null without an answer"] = None
     retry_after_from: Annotated[String | None, "where retry_after_s stands: retry-after-ms, retry-after, or a reset header"] = None
 
 

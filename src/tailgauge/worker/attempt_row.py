@@ -161,6 +161,7 @@ def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.stopped_at_ns = _at(decoder.stopped)
     row.first_thinking_at_ns = _at(decoder.first_thinking)
     row.first_field_at_ns = _at(decoder.first_field)
+    row.valid_json = decoder.valid_json
     row.last_thinking_at_ns = _at(decoder.last_thinking)
     row.first_tool_json_at_ns = _at(decoder.first_tool_json)
     row.tool_ready_at_ns = _at(decoder.tool_ready)

@@ -36,7 +36,7 @@ from tailgauge_analysis.text.formatting import bin_name, count, ms, plain, plura
 from tailgauge_analysis.text.json_values import Json, number, table, tables
 from tailgauge_analysis.text.picture import POINTS, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.text.section import Card, Section, Table, Value
 
 KEY = ""
 COMPUTED = (
@@ -207,7 +207,6 @@ def section(use: CacheUse) -> Section | None:
         name = f" ({plain(entry.traffic, 80)})" if len(entries) > 1 else ""
         listed += (_rates(entry, name), _misses(entry, name))
     formulas = [f"{title}: {formula}." for title, formula in RATES]
-    lines = [line for entry in entries for line in _brief(entry, several=len(entries) > 1)]
     return Section(
         name="cache",
         title="Prompt cache",
@@ -216,7 +215,7 @@ def section(use: CacheUse) -> Section | None:
         tables=tuple(table for table in listed if table.rows),
         figures=(*_reads_over_time(entries), *_ttft(entries)),
         computed=(*COMPUTED, *formulas),
-        brief=tuple(lines),
+        card=_card(entries),
     )
 
 
@@ -226,8 +225,9 @@ def _section_by_engine(counted: EngineCache) -> Section:
     text = f"{counted.engine} counts {prompt} read from its cache, those of other users included."
     if counted.engine == "vLLM":
         text += " With --enable-prompt-tokens-details its usage has them for each call."
-    line = f"{part} of prompt tokens read, by {counted.engine}'s own counters"
-    return Section("cache", "Prompt cache", text, brief=(line,))
+    detail = f"of prompt tokens read, by {counted.engine}'s own counters"
+    card = Card(label="cache", value=Value(part), detail=detail)
+    return Section("cache", "Prompt cache", text, card=card)
 
 
 def sentence(one: Cache) -> str:
@@ -266,15 +266,30 @@ def _reasons(one: Cache) -> str:
     return ", ".join(f"{count(miss.calls)} {_cause_name(miss)}" for miss in most)
 
 
-def _brief(one: Cache, *, several: bool) -> Iterator[str]:
-    """For the terminal."""
-    name = f"{plain(one.traffic, 40)}: " if several else ""
-    hit = one.token_hit
-    if hit.value is None:
-        return
+def _card(entries: Sequence[Cache]) -> Card | None:
+    """What was read by the traffic table with most calls, the others in a line each; None without usage."""
+    known = [entry for entry in entries if entry.token_hit.value is not None]
+    if not known:
+        return None
+    main = max(known, key=lambda entry: entry.calls)
+    hit = main.token_hit
+    others = [entry for entry in known if entry is not main]
+    lines = [*_card_lines(main)]
+    lines += [
+        f"{plain(one.traffic, 40)}: {share(one.token_hit.value)} of input tokens read" for one in others
+    ]
+    detail = "of input tokens read"
+    if len(known) > 1:
+        detail += f" by {plain(main.traffic, 40)}"
+    interval = "" if hit.low is None else share_range(hit.low, hit.high)
+    value = Value(share(hit.value), interval, mark="" if interval else hit.why)
+    return Card(label="cache", value=value, detail=detail, lines=tuple(lines))
+
+
+def _card_lines(one: Cache) -> Iterator[str]:
     part = one.cost.saved_share.value if one.cost else None
-    cost = f"; input cost {'+' if part < 0 else ''}{share(-part)}" if part else ""
-    yield f"{name}{share(hit.value)} of input tokens read{_between(hit)}{cost}"
+    if part:
+        yield f"input cost {'+' if part < 0 else ''}{share(-part)}"
     if one.misses:
         yield f"{_misses_of(sum(miss.calls for miss in one.misses))}: {_reasons(one)}"
 

@@ -8,7 +8,7 @@ times since sent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, 
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.picture import BLUE, ORANGE, Panel, Picture, PlotCurve
-from tailgauge_analysis.text.section import Section
+from tailgauge_analysis.text.section import Card, Section
 
 KEY = "fan_out"
 PS = (0.5, 0.95, 0.99)
@@ -176,7 +176,7 @@ def section(found: Sequence[FanOut]) -> Section | None:
     answer = cells.by_traffic([(one.traffic, _answer(one)) for one in found])
     return Section(
         "fan-out", "Fan-out", answer, facts, (*waits, *tables), tuple(_last_legs(found)), computed=COMPUTED,
-        brief=tuple(map(_brief, found)),
+        card=_card(found),
     )  # fmt: skip
 
 
@@ -197,11 +197,50 @@ def _answer(one: FanOut) -> str:
     return "; ".join(filter(None, parts)) + "."
 
 
-def _brief(one: FanOut) -> str:
-    text = plural(one.legs, "leg")
-    if known := [q for q in one.slowest if q.p == 0.95 and q.mark != TOO_FEW]:
-        text = f"slowest of {text}: p95 {ms(known[0].value)} ms"
-    return "; ".join(filter(None, [_awaited(one), text]))
+def _card(found: Sequence[FanOut]) -> Card | None:
+    """The slowest leg of the traffic table with most requests; None where too few of them have a time."""
+    known = [one for one in found if _slowest(one) is not None]
+    if not known:
+        return None
+    main = max(known, key=lambda one: one.requests)
+    others = [one for one in known if one is not main]
+    lines = [_last_in_short(main)]
+    lines += [f"{one.traffic}: slowest of {plural(one.legs, 'leg')} {_slowest_text(one)}" for one in others]
+    slowest = _slowest(main)
+    assert slowest is not None
+    cell = cells.quantile_cell(slowest)
+    return Card(
+        label="fan-out",
+        value=replace(cell, text=_with_unit(cell.text)),
+        detail=f"for the slowest of {plural(main.legs, 'leg')} at {percentile(slowest.p)}",
+        lines=tuple(filter(None, lines)),
+    )
+
+
+def _slowest(one: FanOut) -> Quantile | None:
+    """The time of the slowest leg at p95, else at p50."""
+    known = [quantile for quantile in one.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW]
+    return known[-1] if known else None
+
+
+def _slowest_text(one: FanOut) -> str:
+    slowest = _slowest(one)
+    return "" if slowest is None else cells.values_text([slowest])
+
+
+def _with_unit(text: str) -> str:
+    return f"{text} ms" if text[:1].isdigit() else text
+
+
+def _last_in_short(one: FanOut) -> str:
+    """`leg 3 is last in 71%, 20% if alike`; that no leg is where none stands out; empty without several."""
+    if one.critical is None:
+        return ""
+    leg = one.critical.positions[one.critical.most]
+    word = "longest" if one.is_sequential else "last"
+    if (leg.low or 0.0) <= one.critical.even:
+        return f"no leg is {word} more often than the others"
+    return f"leg {one.critical.most} is {word} in {share(leg.value)} ({share(one.critical.even)} if alike)"
 
 
 def _awaited(one: FanOut) -> str:

@@ -35,7 +35,7 @@ from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plu
 from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.picture import GREY, Panel, Picture, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Section
+from tailgauge_analysis.text.section import Card, Section
 
 KEY = "hedging"
 PS = (0.5, 0.95, 0.99)
@@ -283,8 +283,9 @@ def section(found: Sequence[Variant]) -> Section | None:
         tables = (latencies, *tables)
     answer = cells.by_traffic([(one.traffic, _answer(one)) for one in hedging])
     notes = (INTERFERENCE,) if any(one.versus for one in hedging) else ()
-    brief = tuple(line for one in hedging for line in _brief(one))
-    return Section("hedging", "Hedging", answer, facts, tables, tuple(_tails(found)), notes, brief=brief)
+    return Section(
+        "hedging", "Hedging", answer, facts, tables, tuple(_tails(found)), notes, card=_card(hedging)
+    )
 
 
 def _answer(one: Variant) -> str:
@@ -313,19 +314,31 @@ def _direction(ratio: Ratio) -> str:
     return "slower" if (ratio.low or 0.0) > 1 else "no difference found"
 
 
-def _brief(one: Variant) -> list[str]:
-    """Its lines in the terminal."""
-    if not one.hedged.k:
-        return [_answer(one)]
-    line = f"{share(one.hedged.value)} of calls hedged, {share(one.won.value)} of them won"
-    if one.cost and one.cost.low_share is not None:
-        line += f"; cost {added(one.cost)}"
-    for ratios in one.versus.ratios.values() if one.versus else ():
+def _card(hedging: Sequence[Variant]) -> Card | None:
+    """How much was hedged by the traffic table with most calls, at which cost, and what the control shows."""
+    main = max(hedging, key=lambda one: one.legs, default=None)
+    if main is None or not main.legs:
+        return None
+    lines = [*_beside_control(main)]
+    if main.hedged.k:
+        lines.append(f"{share(main.won.value)} of the hedges won")
+    if main.cost and main.cost.low_share is not None:
+        lines.append(f"cost {added(main.cost)}")
+    others = [one for one in hedging if one is not main]
+    lines += [f"{one.traffic}: {share(one.hedged.value)} of calls hedged" for one in others]
+    return Card(label="hedging", value=share_cell(main.hedged), detail="of calls hedged", lines=tuple(lines))
+
+
+def _beside_control(one: Variant) -> Iterator[str]:
+    """`p99 -31% (CI -40 to -21)`: the first metric whose highest percentile has an interval."""
+    if one.versus is None:
+        return
+    for ratios in one.versus.ratios.values():
         if known := _bounded(ratios):
             last = known[-1]
             value, low, high = (f"{100 * (end or 0) - 100:+.0f}" for end in (last.value, last.low, last.high))
-            return [line, f"{percentile(last.p)} {value}% (CI {low} to {high})"]
-    return [line]
+            yield f"{percentile(last.p)} {value}% (CI {low} to {high}) beside its control"
+            return
 
 
 def _facts(one: Variant) -> list[tuple[str, str]]:

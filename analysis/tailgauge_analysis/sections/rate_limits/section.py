@@ -34,7 +34,7 @@ from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import bin_name, plain, plural, share, share_range
 from tailgauge_analysis.text.picture import GREY, ORANGE, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Cell, Section, Table, Value
+from tailgauge_analysis.text.section import Card, Cell, Section, Table, Value
 
 KEY = "rate_limits"
 COMPUTED = (
@@ -155,7 +155,7 @@ def section(limits: RateLimits | None) -> Section | None:
         tables=tuple(table for table in tables if table.rows),
         figures=tuple(_refusals_over_time(limits.bins)),
         computed=COMPUTED,
-        brief=tuple(_brief(limits)),
+        card=_card(limits),
         is_folded=_has_no_rejection(limits),
     )
 
@@ -199,18 +199,34 @@ def sentence(limits: RateLimits) -> str:
     return f"{text}."
 
 
-def _brief(limits: RateLimits) -> Iterator[str]:
-    """Yield the lines for the terminal: retries multiply the load whatever the rejection is called."""
-    if limits.shares.refused.k:
-        parts = [f"{share(limits.shares.refused.value)} of attempts got 429"]
+def _card(limits: RateLimits) -> Card | None:
+    """Return the share of 429s and what binds, or the retries; None where neither matters.
+
+    Retries multiply the load whatever the rejection is called.
+    """
+    refused = limits.shares.refused
+    worst = limits.most_retried
+    is_much = worst is not None and worst.observed >= MUCH
+    if refused.k:
+        lines = []
         if limits.binding.kind:
-            parts.append(f"binding limit: {kind_name(limits.binding.kind)}")
+            lines.append(f"binding limit: {kind_name(limits.binding.kind)}")
         if limits.first_at_s is not None:
-            parts.append(f"first at {limits.first_at_s:,.3g} s")
-        yield "; ".join(parts)
-    for table in limits.amplification:
-        if table.observed >= MUCH:
-            yield f"retries made {table.text}"
+            lines.append(f"first 429 at {limits.first_at_s:,.3g} s")
+        lines += [table.text for table in limits.amplification if table.observed >= MUCH]
+        return Card(
+            label="limits",
+            value=share_cell(refused),
+            detail="of attempts got 429",
+            lines=tuple(lines),
+            tone="warn",
+        )
+    if worst is None or not is_much:
+        return None
+    value = Value(f"{worst.observed:.1f}", f"{worst.low:.1f} – {worst.high:.1f}")
+    detail = f"attempts per call of {plain(worst.traffic, 60)}"
+    others = tuple(table.text for table in limits.amplification if table is not worst)
+    return Card(label="retries", value=value, detail=detail, lines=others, tone="warn")
 
 
 def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:

@@ -5,18 +5,22 @@ FAIL with a problem; INCONCLUSIVE without one if a probe has no valid run, becau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.answer import Answer, tone_of
 from tailgauge.experiments.checkup.checks import CHECKS, GAINS, REQUESTS, Check
 from tailgauge.experiments.checkup.numbers import LEVEL, Number
 from tailgauge_analysis import (
     FAIL,
     INCONCLUSIVE,
     PASS,
+    Card,
     Column,
     ObjectiveLine,
+    Panel,
+    Picture,
+    PlotCurve,
     Result,
     Section,
     Table,
@@ -29,6 +33,7 @@ from tailgauge_analysis import (
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
 LEAST_GAIN = 0.05  # less is no problem
+MOST_GAINS = 3  # in a card
 LEAST_FAILED = 0.005  # of the requests, where the gain is that they are answered
 NOTE = (
     f"Problem: the whole interval at {LEVEL:.1%} is beyond what is allowed, so that all checks together are wrong in one of "
@@ -113,8 +118,52 @@ def answer(
     lines = tuple(_problem(one, line_of) for one in problems)
     result = Result(outcome, _sentence(checks, problems, lost), lines, (*remarks, *notes))
     notes_of_table = (GAIN_NOTE,) if problems else ()
-    section = Section("checks", "Checks", tables=(_table(checks),), notes=notes_of_table)
+    section = Section(
+        "checks",
+        "Checks",
+        tables=(_table(checks),),
+        figures=tuple(_gains(problems)),
+        notes=notes_of_table,
+        card=_card(checks, problems, outcome),
+    )
     return Answer("checkup", result, finding, (section,), _smallest(numbers))
+
+
+def _card(checks: Sequence[CheckResult], problems: Sequence[CheckResult], outcome: str) -> Card:
+    """How many problems were found, and what the first changes give back."""
+    decided = [one for one in checks if one.outcome != INCONCLUSIVE]
+    first = problems[:MOST_GAINS]
+    lines = [f"{one.name}: {share(one.number.gain)} of {one.check.gain_of}" for one in first]
+    inconclusive = len(checks) - len(decided)
+    if inconclusive:
+        lines.append(f"{plural(inconclusive, 'check')} inconclusive")
+    return Card(
+        label="checkup",
+        value=Value(plural(len(problems), "problem")),
+        detail=f"found in {plural(len(decided), 'check')}",
+        lines=tuple(lines),
+        tone=tone_of(outcome),
+    )
+
+
+def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
+    """What each change gives back at most, as bars in the order of the problems."""
+    if not problems:
+        return
+    kinds = [kind for kind in GAINS if any(one.check.gain_of == kind for one in problems)]
+    bars = []
+    for kind in kinds:
+        of_kind = [one for one in problems if one.check.gain_of == kind]
+        gains = [100 * one.number.gain for one in of_kind]
+        bars.append(PlotCurve(gains, (), f"of {kind}", style="rows", labels=[one.name for one in of_kind]))
+    yield Picture(
+        name="gains",
+        title="What each change gives back",
+        caption="At most, by problem. Gains of different kinds are not compared.",
+        panels=(Panel("", bars, scale="category"),),
+        x="gain (%)",
+        height=120 + 34 * len(problems),
+    )
 
 
 def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lost: Sequence[str]) -> str:

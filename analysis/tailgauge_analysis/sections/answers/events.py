@@ -1,0 +1,55 @@
+"""When an event of an answer came, ms since sent, in the answers of the steady stage that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Mask, Quantile
+from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.text.cells import quantile_cell, with_interval
+from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.picture import Panel, Picture, tail_curve
+
+PS = (0.5, 0.95)
+
+
+def answered(stage: Steady) -> Mask:
+    """Which requests have a complete answer."""
+    return stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+
+
+def waits(metric: str, stage: Steady, which: Mask) -> Waits:
+    """The event of these requests, where it came."""
+    ms = BY_NAME[metric].ns(stage) / 1e6
+    every = Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_), stage.groupings)
+    return every.only(which & ~np.isnan(ms))
+
+
+def line(name: str, quantiles: Sequence[Quantile]) -> str:
+    """`first argument p50 145 ms, p95 238 ms (95% CI 221 – 260)`; the interval is that of the last."""
+    *first, last = quantiles
+    parts = [f"{percentile(quantile.p)} {quantile_cell(quantile).text} ms" for quantile in first]
+    parts.append(f"{percentile(last.p)} {with_interval(quantile_cell(last), ' ms')}")
+    return f"{name} {', '.join(parts)}"
+
+
+def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Picture]:
+    """Draw the share of answers in which each event came later than a time; none without two answers."""
+    curves = [tail_curve(*of_event.tail(), event) for event, of_event in events if len(of_event.ms) > 1]
+    if not curves:
+        return []
+    picture = Picture(
+        name=name,
+        title=title,
+        caption="Complete answers of the steady stage, since sent.",
+        panels=(Panel("share of answers that took longer", curves, scale="tail"),),
+        x="time since sent (ms, logarithmic)",
+        x_scale="log",
+        height=300,
+    )
+    return [picture]

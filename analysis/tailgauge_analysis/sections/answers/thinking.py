@@ -1,0 +1,116 @@
+"""Thinking: when it begins and when the text follows, and how much of the output it is.
+
+Complete answers of the steady stage that think: those with thinking that was shown, or with thinking tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.answers import events
+from tailgauge_analysis.stats import bootstrap
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.text.cells import quantile_cell, quantile_table, share_cell, with_interval
+from tailgauge_analysis.text.formatting import plural, share, share_range
+from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.section import Card, Section, Value
+
+KEY = "thinking"
+THINKING = "first thinking"
+TEXT = "first text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenShare:
+    """The thinking tokens of the output tokens, with the 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """The answers that think; times in ms since sent. `tokens`: null where no usage counts them."""
+
+    answers: Proportion
+    first_thinking: tuple[Quantile, ...]
+    first_text: tuple[Quantile, ...]
+    tokens: TokenShare | None
+    thinking_waits: Waits = field(metadata=UNPUBLISHED)
+    text_waits: Waits = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> Thinking | None:
+    """Return when answers think and write; None where none thinks."""
+    stage = run.of_target
+    requests = stage.requests
+    is_shown = requests["first_thinking_at_ns"].notna()
+    is_counted = requests["thinking_tokens"].fillna(0) > 0
+    is_answered = events.answered(stage)
+    thinks = (is_shown | is_counted).to_numpy(np.bool_)
+    which = is_answered & thinks
+    if not which.any():
+        return None
+    thinking = events.waits("ttft_thinking", stage, which)
+    text = events.waits("ttft_text", stage, which)
+    counted = requests[which & requests["thinking_tokens"].notna() & (requests["output_tokens"] > 0)]
+    tokens = None
+    if len(counted):
+        over = counted["thinking_tokens"].to_numpy(np.float64)
+        under = counted["output_tokens"].to_numpy(np.float64)
+        low, high = bootstrap.ratio(over, under)
+        tokens = TokenShare(value=float(over.sum() / under.sum()), low=low, high=high)
+    return Thinking(
+        answers=stage.share_of(requests[is_answered], thinks[is_answered]),
+        first_thinking=tuple(thinking.quantiles(events.PS)),
+        first_text=tuple(text.quantiles(events.PS)),
+        tokens=tokens,
+        thinking_waits=thinking,
+        text_waits=text,
+    )
+
+
+def section(found: Thinking | None) -> Section | None:
+    """Return the section; None where no answer thinks."""
+    if found is None:
+        return None
+    number = plural(found.answers.n, "answer")
+    lines = []
+    if found.first_thinking[0].n:
+        lines.append(events.line(THINKING, found.first_thinking))
+    if found.tokens is not None:
+        ends = share_range(found.tokens.low, found.tokens.high)
+        lines.append(f"{share(found.tokens.value)} of output tokens are thinking (CI {ends})")
+    rows = [(THINKING, found.first_thinking), (TEXT, found.first_text)]
+    rows = [(name, quantiles) for name, quantiles in rows if quantiles[0].n]
+    table = quantile_table("Thinking and text, since sent", "event", rows)
+    waits = [(THINKING, found.thinking_waits), (TEXT, found.text_waits)]
+    drawn = events.tails("thinking", "Time to the first thinking and the first text", waits)
+    answer = f"{with_interval(share_cell(found.answers))} of {number} think"
+    return Section(
+        "thinking",
+        "Thinking",
+        f"{'; '.join([answer, *lines])}.",
+        tables=(table,) if table.rows else (),
+        figures=tuple(drawn),
+        computed=("Complete answers of the steady stage that think. Tokens as the target counts them.",),
+        card=_card(found, number, tuple(lines)),
+    )
+
+
+def _card(found: Thinking, number: str, lines: tuple[str, ...]) -> Card:
+    """The median time to the first text; without one how many answers think."""
+    median = found.first_text[0]
+    if median.mark == TOO_FEW:
+        return Card(
+            label="thinking", value=share_cell(found.answers), detail=f"of {number} think", lines=lines
+        )
+    cell = quantile_cell(median)
+    value = Value(f"{cell.text} ms", cell.interval, cell.mark)
+    return Card(label="thinking", value=value, detail="median time to the first text", lines=lines)

@@ -1,0 +1,82 @@
+"""Tools: how many answers call one, and when its input begins and can be used.
+
+Complete answers of the steady stage in traffic that offers tools, or that called one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.answers import events
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.quantiles import Quantile
+from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.text.cells import quantile_table, share_cell, with_interval
+from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.json_values import tables
+from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.section import Card, Section
+
+KEY = "tools"
+FIRST = "first argument"
+READY = "first call complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The answers that call a tool, of those to whose call tools were offered; times in ms since sent."""
+
+    calls: Proportion
+    first_argument: tuple[Quantile, ...]
+    ready: tuple[Quantile, ...]
+    first_waits: Waits = field(metadata=UNPUBLISHED)
+    ready_waits: Waits = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> Tools | None:
+    """Return the calls of tools; None where no answer could call one."""
+    stage = run.of_target
+    requests = stage.requests
+    calls = requests["first_tool_json_at_ns"].notna() | requests["tool_ready_at_ns"].notna()
+    offered = {
+        name for name, table in tables(run.record["scenario"], "traffic").items() if table.get("tools")
+    }
+    with_tools = requests["traffic"].isin(offered | set(requests.loc[calls, "traffic"]))
+    which = events.answered(stage) & with_tools.to_numpy(np.bool_)
+    if not which.any():
+        return None
+    first = events.waits("ttft_tool", stage, which)
+    ready = events.waits("tool_ready", stage, which)
+    return Tools(
+        calls=stage.share_of(requests[which], calls[which].to_numpy(np.bool_)),
+        first_argument=tuple(first.quantiles(events.PS)),
+        ready=tuple(ready.quantiles(events.PS)),
+        first_waits=first,
+        ready_waits=ready,
+    )
+
+
+def section(found: Tools | None) -> Section | None:
+    """Return the section; None where no answer could call a tool."""
+    if found is None:
+        return None
+    number = plural(found.calls.n, "answer")
+    share = share_cell(found.calls)
+    rows = [(FIRST, found.first_argument), (READY, found.ready)] if found.calls.k else []
+    times = quantile_table("Time to a tool call, since sent", "event", rows)
+    lines = tuple(events.line(name, quantiles) for name, quantiles in rows if quantiles[0].n)
+    drawn = events.tails(
+        "tools", "Time to a tool call", [(FIRST, found.first_waits), (READY, found.ready_waits)]
+    )
+    return Section(
+        "tools",
+        "Tool calls",
+        f"{with_interval(share)} of {number} call a tool{f': {lines[0]}' if lines else ''}.",
+        tables=(times,) if times.rows else (),
+        figures=tuple(drawn),
+        computed=("Complete answers of the steady stage, in traffic that offers tools.",),
+        card=Card(label="tools", value=share, detail=f"of {number} call a tool", lines=lines),
+    )

@@ -1,0 +1,143 @@
+"""Turns of conversations: TTFT by turn, failures slowest, since the turn was due.
+
+Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.answers import events
+from tailgauge_analysis.stats.proportions import Ratio, quantile_ratio
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.text.cells import quantile_table, ratio_text, values_text
+from tailgauge_analysis.text.formatting import count
+from tailgauge_analysis.text.picture import Panel, Picture, estimate_curve
+from tailgauge_analysis.text.section import Card, Section, Table, Value
+
+KEY = "turns"
+MOST = 20  # turns of their own; later ones are not listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The requests of one turn, from 1; TTFT in ms."""
+
+    turn: int
+    requests: int
+    prompt_tokens: float | None
+    """median of those that the target counts, cached ones included"""
+    ttft: tuple[Quantile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """TTFT by turn. `later_over_first`: median of all later turns over that of the first."""
+
+    turns: tuple[Turn, ...]
+    first: tuple[Quantile, ...]
+    later: tuple[Quantile, ...]
+    later_over_first: Ratio
+
+
+def compute(run: Run) -> Turns | None:
+    """Return TTFT by turn; None where no session has two turns."""
+    stage = run.of_target
+    requests = stage.requests
+    numbers = (requests["request_id"] % schema.TURNS).to_numpy(np.int64)
+    several = set(requests.loc[numbers > 0, "traffic"])
+    which = requests["traffic"].isin(several).to_numpy(np.bool_)
+    since = "sent" if run.record["arrival"] == "closed" else "sched"
+    every = latency.offered_waits(BY_NAME[f"ttft_{since}"], stage)
+    which &= ~np.isnan(every.ms)
+    if not (which & (numbers > 0)).any():
+        return None
+    tokens = requests["input_tokens"].to_numpy(np.float64)
+    turns = []
+    for number in np.unique(numbers[which])[:MOST]:
+        of_turn = which & (numbers == number)
+        known = tokens[of_turn & ~np.isnan(tokens)]
+        turns.append(
+            Turn(
+                turn=int(number) + 1,
+                requests=int(of_turn.sum()),
+                prompt_tokens=float(np.median(known)) if len(known) else None,
+                ttft=tuple(every.only(of_turn).quantiles(events.PS)),
+            )
+        )
+    first = tuple(every.only(which & (numbers == 0)).quantiles(events.PS))
+    later = tuple(every.only(which & (numbers > 0)).quantiles(events.PS))
+    ratio = quantile_ratio(later[0], first[0]) if first else Ratio(0.5, None, None, None)
+    return Turns(turns=tuple(turns), first=first, later=later, later_over_first=ratio)
+
+
+def section(found: Turns | None) -> Section | None:
+    """Return the section; None where no session has two turns."""
+    if found is None:
+        return None
+    ratio = found.later_over_first
+    known = ratio.value is not None
+    answer = "Too few requests to compare later turns with the first."
+    if known:
+        answer = f"The median TTFT of later turns is {ratio_text(ratio)} that of the first."
+    return Section(
+        "turns",
+        "Turns",
+        answer,
+        tables=(_table(found),),
+        figures=tuple(_by_turn(found)),
+        computed=("All requests of the steady stage, failures slowest, since the turn was due.",),
+        card=_card(found) if known else None,
+    )
+
+
+def _card(found: Turns) -> Card:
+    ratio = found.later_over_first
+    ends = (ratio.low, ratio.high)
+    interval = "" if None in ends else " – ".join(f"{end:.3g}" for end in ends if end is not None)
+    return Card(
+        label="turns",
+        value=Value(f"{ratio.value or 0.0:.3g}x", interval),
+        detail="median TTFT of later turns over the first",
+        lines=(f"first turn {values_text(found.first)}", f"later turns {values_text(found.later)}"),
+    )
+
+
+def _table(found: Turns) -> Table:
+    rows = [(f"turn {turn.turn}", turn.ttft) for turn in found.turns]
+    table = quantile_table("TTFT by turn", "turn", rows)
+    sizes = [turn.prompt_tokens for turn in found.turns]
+    cells = tuple((*row, count(size)) for row, size in zip(table.rows, sizes, strict=True))
+    return Table(table.title, (*table.header, "uncached prompt tokens, median"), cells)
+
+
+def _by_turn(found: Turns) -> Iterator[Picture]:
+    curves = []
+    for place, name in enumerate(("p50", "p95")):
+        rows = []
+        for turn in found.turns:
+            quantile = turn.ttft[place]
+            if quantile.mark != TOO_FEW and quantile.value is not None and np.isfinite(quantile.value):
+                rows.append((float(turn.turn), quantile.value, quantile.low, _finite(quantile.high)))
+        if len(rows) > 1:
+            curves.append(estimate_curve(name, rows))
+    if curves:
+        yield Picture(
+            name="turns",
+            title="TTFT by turn",
+            caption="With 95% intervals. Turns with too few requests are left out.",
+            panels=(Panel("TTFT, ms", curves),),
+            x="turn",
+            height=300,
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
