@@ -39,6 +39,7 @@ UNREAD = {
         "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "error_status", "stop_reason",
     },
 }  # fmt: skip
+VALID_JSON = "valid_json"
 CALL = ("request_id", "leg", "attempt")
 KEYS = {"requests": ("request_id",), "attempts": CALL, "chunks": (*CALL, "chunk_index")}
 MARKED = {  # the counts that each of the usage_marks is about
@@ -233,7 +234,9 @@ def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
     """The table in pandas, its times since the start of the run."""
     table = parquet.shifted(table, -start_at_ns)
     for i, name in enumerate(table.column_names):
-        if pa.types.is_boolean(table[name].type):
+        if name == VALID_JSON:  # no answer is not an answer that is no JSON
+            table = table.set_column(i, name, pc.if_else(table[name], 1.0, 0.0))
+        elif pa.types.is_boolean(table[name].type):
             table = table.set_column(i, name, pc.fill_null(table[name], False))
     # Ignoring metadata keeps its types, also where a table has no row.
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True, ignore_metadata=True)

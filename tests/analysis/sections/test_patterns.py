@@ -130,15 +130,17 @@ def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_toke
     assert f"{tokens[1]:,.0f} tokens per request to {tokens[0]:,.0f}" in text
 
 
-def test_the_terminal_has_two_short_lines_with_numbers_of_the_sentence(tmp_path):
+def test_the_card_has_short_lines_with_numbers_of_the_sentence(tmp_path):
     folder = dry_run_folder(scenario(TRAFFIC, 6.0), tmp_path)
     for one in compute(Run([folder])):
         numbers = set(re.findall(r"[\d.,]*\d", one.text))
 
-        assert 1 <= len(one.brief) <= 2
-        for line in one.brief:
+        card = one.card
+        assert 1 <= len(card.lines) <= 2
+        assert card.value.interval
+        for line in (f"{card.value.text} {card.detail}", *card.lines):
             assert len(line) <= 72, line
-            assert "95% CI" not in line
+            assert "CI" not in line
             assert set(re.findall(r"[\d.,]*\d", line)) <= numbers, (line, one.text)
 
 
@@ -185,7 +187,8 @@ def test_without_the_endpoint_s_log_nobody_knows_what_was_made_for_users_who_lef
     assert "what the target makes after that is not known" in cancel
     low, high = (int(end.replace(",", "")) for end in re.search(r"output tokens ([\d,]+) to ([\d,]+),", cancel).groups())  # fmt: skip
     assert (low, high) == (high / 4, high)  # 5 of 20
-    assert any(label == "patterns" for label, _ in report.summary)
+    (card,) = report.cards
+    assert {card.label, card.lines[-1].rpartition("(")[2].rstrip(")")} == {"fallback", "cancel"}
 
 
 def test_a_small_sample_is_called_small(tmp_path):

@@ -56,7 +56,7 @@ def compute(run: Run) -> Turns | None:
     which = requests["traffic"].isin(several).to_numpy(np.bool_)
     since = "sent" if run.record["arrival"] == "closed" else "sched"
     every = latency.offered_waits(BY_NAME[f"ttft_{since}"], stage)
-    which &= ~np.isnan(every.ms)
+    which = which & ~np.isnan(every.ms)
     if not (which & (numbers > 0)).any():
         return None
     tokens = requests["input_tokens"].to_numpy(np.float64)

@@ -262,4 +262,4 @@ def test_where_the_usage_has_no_cached_tokens_the_engines_own_counters_tell(coun
         assert found.title == "Prompt cache"
         assert found.answer.startswith(text)
         assert ("--enable-prompt-tokens-details" in found.answer) == (counted["engine"] == "vLLM")
-        assert "own counters" in found.brief[0]
+        assert "own counters" in found.card.detail

@@ -86,12 +86,16 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     heavy = "leg 3 is what requests wait for in "
     assert both.answer.startswith(f"kinds: {heavy}")
     assert "(25.0% if legs were alike); joins of 4 legs take " in both.answer
-    assert any(line.startswith(heavy) for line in both.brief)
     assert [table.title for table in both.tables[:2]] == ["Waits of kinds", "Waits of row"]
     assert facts.header == ("", "kinds", "row", "side", "some")
     assert rows["One leg"][-1] == f"{4 * dry_run['kinds'].complete:,}"
-    assert any(line.startswith("slowest of 4 legs: p95 ") for line in both.brief)
+    assert both.card.label == "fan-out"
+    assert both.card.detail == "for the slowest of 4 legs at p95"
+    assert {line.partition(": ")[0] for line in both.card.lines[1:]} < set(dry_run)
     alone = section([dry_run["side"]])
+    heaviest = section([dry_run["kinds"]]).card
+    assert heaviest.lines[0].startswith("leg 3 is last in ")
+    assert heaviest.value.interval
     assert alone.answer.startswith("Joins of 4 legs take ")
     assert " as long as one leg at p" in alone.answer
     assert {"Slowest leg over one leg", "Partial failures"} <= dict(alone.facts).keys()
