@@ -358,6 +358,29 @@ def test_a_first_field_is_sought_behind_the_thinking_only():
     assert decoder.first_field.at == 4
 
 
+ANSWERS = {  # pieces of an answer whose fields are watched for, and whether it is JSON
+    "an object": (['{"a":', ' [1, "b"]}'], True),
+    "behind thinking": (["<think>no</think>", '{"a": 1}'], True),
+    "cut by a limit": (['{"a": 1, "b": "no e'], False),
+    "prose": (["Here it is:", ' {"a": 1}'], False),
+    "in a fence": (['```json\n{"a": 1}\n```'], False),
+}
+
+
+@pytest.mark.parametrize(("pieces", "is_json"), ANSWERS.values(), ids=ANSWERS)
+def test_a_whole_answer_with_fields_is_json_or_not(pieces, is_json):
+    decoder = watching(watch_field=True, keep_text=True)
+    for number, piece in enumerate(pieces, 1):
+        decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
+
+    assert decoder.valid_json is None  # it goes on
+    decoder.stop()
+    assert decoder.valid_json is is_json
+    plain = watching(keep_text=True)
+    plain.stop()
+    assert plain.valid_json is None
+
+
 THOUGHT = {"google": {"thought": True}}
 
 

@@ -41,10 +41,11 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         return ()
     cut = _cut(curves)
     hidden = sorted({point.load for curve in curves for point in curve.points if point.load > cut})
-    curves = tuple(_up_to(curve, cut) for curve in curves)
-    named = list(zip("AB", curves, strict=False)) if len(curves) > 1 else [("", curves[0])]
+    names = "AB" if len(curves) > 1 else ("",)
+    named_whole = list(zip(names, curves, strict=False))
+    named = [(name, _up_to(curve, cut)) for name, curve in named_whole]
     marks = tuple(_marks(named))
-    loads = [point.load for curve in curves for point in curve.points]
+    loads = [point.load for _, curve in named for point in curve.points]
     by_load = partial(
         Picture,
         x="offered requests/s" if curves[0].by == RATE else "requests in flight",
@@ -73,7 +74,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     drawn += [
         by_load(name="tokens-by-load", title="Output tokens/s by load", caption=bars, panels=(tokens,)),
         by_load(name="requests-by-load", title="Requests/s by load", caption=bars, panels=(requests,)),
-        _per_user(named),
+        _per_user(named_whole),
     ]
     return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
 

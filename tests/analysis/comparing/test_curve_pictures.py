@@ -23,7 +23,7 @@ def test_latency_by_load_has_the_objective_and_the_knee():
     drawn, found = lines([of], "ttft-by-load")
 
     assert list(drawn) == ["p50", "p95", "p99", "p95 < 800 ms"]
-    assert list(drawn["p95"].x) == [point.load for point in of.points]
+    assert list(drawn["p95"].x) == [point.load for point in of.points][:-1]
     assert drawn["p95 < 800 ms"].y == (800.0, 800.0)
     assert [(mark.low, mark.high) for mark in found.marks] == [(of.knee.low, of.knee.high), (6.0, 6.0)]
 
@@ -44,11 +44,22 @@ def test_user_tokens_against_system_tokens_are_per_gpu_where_their_number_is_kno
 
 
 def test_a_percentile_among_failures_is_drawn_as_at_least():
-    of = with_latency(curve(), -1, "p99", Ends(None, 9000.0, None))
+    of = with_latency(curve(), -2, "p99", Ends(None, 9000.0, None))
     drawn, _ = lines([of], "ttft-by-load")
 
-    assert len(drawn["p99"].x) == len(of.points) - 1
-    assert (drawn[FAILED].x, drawn[FAILED].y) == ([24.0], [9000.0])
+    assert (drawn[FAILED].x, drawn[FAILED].y) == ([of.points[-2].load], [9000.0])
+
+
+def test_loads_far_beyond_the_knee_are_in_the_table_only():
+    of = curve(loads=(3, 6, 12, 96, 192))
+    drawn, found = lines([of], "ttft-by-load")
+
+    assert max(drawn["p95"].x) <= max(1.5 * of.knee.high, 12)
+    assert "Not drawn, but in the table: 96 to 192 requests/s" in found.caption
+    unknown = replace(of, knee=UNKNOWN, saturation_load=UNKNOWN)
+    assert list(lines([unknown], "ttft-by-load")[0]["p95"].x) == [3, 6, 12, 96, 192]
+    no_more_than_three = replace(of, knee=Ends(0.5, 0.4, 0.6))
+    assert list(lines([no_more_than_three], "ttft-by-load")[0]["p95"].x) == [3, 6, 12]
 
 
 def test_two_curves_share_their_figures():
