@@ -34,6 +34,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import CALL, Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import ms, percentile, plain, plural, share
+from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve, estimate_curve
 
 # Differences below are not stated.
 LEAST_MS = 0.1
@@ -100,6 +101,28 @@ def compared_through(found: Comparison, frames: Frames, stage: Steady, pairs: Bl
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def pictures(found: Comparison) -> tuple[Picture, ...]:
+    """Draw what the gateway adds to each percentile of a latency, with its interval; none where nothing is known."""
+    curves = []
+    for title in (HEADERS, TTFT, E2E):
+        of_title = [row for row in found.rows if row.title == title and row.change is not None]
+        rows = [(100 * (row.p or 0.0), row.change, row.low, row.high) for row in of_title]
+        if rows:
+            curves.append(estimate_curve(title, rows))
+    if not curves:
+        return ()
+    ends = (100 * min(PS), 100 * max(PS))
+    nothing = PlotCurve(ends, (0.0, 0.0), "nothing added", dash="dash")
+    picture = Picture(
+        name="gateway",
+        title="What the gateway adds",
+        caption="Through the gateway less directly, with 95% intervals. Above 0 it adds latency.",
+        panels=(Panel("added latency, ms", (*curves, nothing)),),
+        x="percentile",
+    )
+    return (picture,)
 
 
 def _share_row(title: str) -> Effect:

@@ -91,11 +91,15 @@ def build(run: Run, tool: str | None = None) -> Report:
     record = run.record
     answer = result.result(run)
     sections = tuple(_sections(run))
+    figure = over_time.picture(run)
     blocks = in_blocks(run.frames, run.of_target)
     is_gateway = blocks is not None and blocks.method is gateway.METHOD
     if blocks is not None:
         answer = comparison.headline(blocks, answer)
-        sections = (comparison.section(blocks), *sections)
+        added = gateway.pictures(blocks) if is_gateway else ()
+        drawn = [*added, figure] if added and figure is not None else []
+        sections = (comparison.section(blocks, drawn), *sections)
+        figure = next(iter(added), figure)
     translated = None
     if tool:
         evidence = run.evidence
@@ -125,7 +129,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         summary=tuple(result.summary(run)),
         sections=sections,
         exit_code=exit_code,
-        figure=over_time.picture(run),
+        figure=figure,
         data=_contents(run, facts),
         remarks=(*result.labelled_remarks(run), *lines),
     )

@@ -126,7 +126,8 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
         trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}
     if curve.is_filled:
         trace["fill"] = "tozeroy"
-    marker: Tree = {"color": colour, "size": 4, "opacity": 0.5 if curve.style == "dots" else 1}
+    size = 7 if curve.style == "points" else 4
+    marker: Tree = {"color": colour, "size": size, "opacity": 0.5 if curve.style == "dots" else 1}
     if curve.style == "ticks":
         marker |= {"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 1.5}}
     line = {"color": colour, "width": 1.8, "dash": curve.dash or "solid", "shape": curve.steps or "linear"}

@@ -322,7 +322,7 @@ def _card(models: Sequence[ModelResult], best: ModelResult | None) -> Card | Non
     if best is None or best.per_1000 is None:
         return None
     cost, low, high = best.per_1000
-    ends = "" if low == high else f" (CI {figures(low)} – {figures(high)})"
+    ends = "" if figures(low) == figures(high) else f" (CI {figures(low)} – {figures(high)})"
     lines = [f"{figures(cost)} {best.unit} per 1,000 requests{ends}"]
     for model in models:
         if model.relative_cost is not None:

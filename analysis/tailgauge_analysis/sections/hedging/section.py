@@ -33,7 +33,7 @@ from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.picture import GREY, Panel, Picture, tail_curve
+from tailgauge_analysis.text.picture import GREY, Mark, Panel, Picture, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Card, Section
 
@@ -428,9 +428,10 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
 
 
 def _tails(found: Sequence[Variant]) -> Iterator[Picture]:
-    """Draw controls and their variants by the first metric that all have."""
+    """Draw controls and their variants by the first metric that all have; without a control the variants alone."""
     controls = {one.versus.traffic for one in found if one.versus}
     drawn = [one for one in found if one.traffic in controls or one.versus]
+    drawn = drawn or [one for one in found if one.hedged.k and not one.in_blocks]
     metric = next((name for name in METRICS if all(name in one.waits for one in drawn)), "")
     if not drawn or not metric:
         return
@@ -439,11 +440,21 @@ def _tails(found: Sequence[Variant]) -> Iterator[Picture]:
         name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
         curves.append(tail_curve(*one.waits[metric].tail(), name, GREY if one.is_control else ""))
     curves = [curve for curve in curves if len(curve.x)]
-    if len(curves) > 1:
+    delays = [one.delay[0] for one in drawn if one.delay and one.delay[0].value is not None]
+    marks = [Mark(delay.value, delay.value, "hedge delay p50") for delay in delays[:1] if delay.value]
+    title = "Latency tail with and without hedges"
+    caption = f"{METRICS[metric]} since scheduled, failures slowest."
+    if controls:
+        caption += " The ratios have the intervals."
+    else:
+        title = "Latency tail with hedges"
+        caption += " No control ran beside it, so that the figure shows no gain."
+    if curves:
         yield Picture(
             name="hedging",
-            title="Latency tail with and without hedges",
-            caption=f"{METRICS[metric]} since scheduled, failures slowest. The ratios have the intervals.",
+            title=title,
+            caption=caption,
+            marks=marks,
             panels=(Panel("share of offered requests that took longer", curves, scale="tail"),),
             x="latency (ms, logarithmic)",
             x_scale="log",

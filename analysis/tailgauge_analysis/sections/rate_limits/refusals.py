@@ -9,7 +9,7 @@ together. Bins are by the time of sending, as wide as those of the timeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,19 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.groupings import of_attempts
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.reading.frames import ended_as
-from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
+from tailgauge_analysis.reading.rate_limit_headers import (
+    INPUT,
+    KINDS,
+    LIMIT,
+    OUTPUT,
+    REMAINING,
+    REQUESTS,
+    TOKENS,
+    column,
+)
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 RAMP = "ramp"
 SPEND = "spend"
@@ -85,6 +95,8 @@ class Bins:
     attempts: Ints
     refused: Ints
     by_kind: dict[str, Ints]
+    left: dict[str, Floats] = field(default_factory=dict, metadata=UNPUBLISHED)
+    """by limit, the least share of it that headers showed as left; NaN without one"""
 
     @property
     def share(self) -> Floats:
@@ -148,4 +160,20 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
         attempts=np.bincount(number, minlength=count),
         refused=np.bincount(number[refused(sent)], minlength=count),
         by_kind={kind: np.bincount(number[kind_of == kind], minlength=count) for kind in present},
+        left=_left(sent, number, count),
     )
+
+
+def _left(sent: pd.DataFrame, number: Ints, count: int) -> dict[str, Floats]:
+    """The least share of each limit that the headers of each bin showed as left."""
+    levels = {}
+    for kind in KINDS:
+        names = (column(kind, REMAINING), column(kind, LIMIT))
+        if not set(names) <= set(sent.columns):
+            continue
+        remaining, limit = (sent[name].to_numpy(np.float64) for name in names)
+        known = np.isfinite(remaining) & (limit > 0)
+        least = np.full(count, np.inf)
+        np.minimum.at(least, number[known], remaining[known] / limit[known])
+        levels[kind] = np.where(np.isfinite(least), least, np.nan)
+    return levels

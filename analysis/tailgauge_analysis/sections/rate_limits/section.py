@@ -371,9 +371,18 @@ def _refusals_over_time(bins: refusals.Bins | None) -> Iterator[Picture]:
     rates = [PlotCurve(bins.at_s, attempts, "attempts", colour=GREY, dash="dot", hover=per_s)]
     for kind, counts in bins.by_kind.items():
         rates.append(PlotCurve(bins.at_s, counts / bins.width_s, f"429s, {kind_name(kind)}", hover=per_s))
+    panels = [Panel("429s<br>(% of attempts)", (refused,), scale="percent"), Panel("per second", rates)]
+    caption = f"One point per {bin_name(bins.width_s)}, by the time of sending, the whole run."
+    levels = []
+    for kind, left in bins.left.items():
+        levels.append(PlotCurve(bins.at_s, 100 * left, f"left, {kind_name(kind)}", hover="%{y:.3~g}% left"))
+    if levels:
+        panels.append(Panel("bucket level<br>(% left)", levels, scale="percent"))
+        caption += " Bucket level: the least that the headers of the responses show as left."
     yield Picture(
         name="refusals",
         title="429s over time",
-        caption=f"One point per {bin_name(bins.width_s)}, by the time of sending, the whole run.",
-        panels=(Panel("429s<br>(% of attempts)", (refused,), scale="percent"), Panel("per second", rates)),
+        caption=caption,
+        panels=panels,
+        height=420 if levels else 360,
     )
