@@ -22,7 +22,7 @@ HOSTILE = Card(label="<b>", value=Value("<i>1"), detail="|\x1b[31m", lines=("a\n
 
 def report(*cards, summary=(("target", "5 requests/s"),), remarks=(("finds", "nothing"),)):
     sections = tuple(Section(f"s{number}", "S", card=card) for number, card in enumerate(cards))
-    quiet = Section("quiet", "Quiet")
+    other = Section("other", "Other")
     return Report(
         run_id="id",
         title="t",
@@ -32,7 +32,7 @@ def report(*cards, summary=(("target", "5 requests/s"),), remarks=(("finds", "no
         result=Result(PASS, "done"),
         measurement=Measurement("VALID", ""),
         summary=summary,
-        sections=(*sections, quiet),
+        sections=(*sections, other),
         exit_code=Exit.OK,
         remarks=remarks,
     )

@@ -124,7 +124,7 @@ def test_the_share_of_valid_json_is_of_the_answers_with_a_schema(frames, broken,
     assert text in section.card.value.text
 
 
-def test_the_report_has_a_card_for_each_pattern_and_none_for_the_quiet_ones(frames):
+def test_the_report_has_a_card_for_each_pattern_and_none_for_the_others(frames):
     report = build(LoadedRun(frames))
 
     assert [card.label for card in report.cards] == ["tools", "thinking", "turns"]
