@@ -96,7 +96,7 @@ class Facts:
     definitions: ToolMetrics | None
     """figures by the formulas of another tool; null without `tailgauge report --as`"""
     cards: list[Card]
-    """the own answers of the scenario's patterns, as the first screen of the page shows them"""
+    """the answers of the patterns in use, as the first screen of the page shows them"""
 
 
 def run_facts(run: Run) -> RunFacts:

@@ -57,7 +57,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The own answer of a pattern or an experiment in one figure: on the first screen, and a labelled line of the terminal.
+    """The answer of a pattern or an experiment in one figure: on the first screen, and a labelled line of the terminal.
 
     `hedging`, `5.1%`, `of calls hedged`, then `lines`: `cost +4.8%`. `tone`: where the value decides.
     """

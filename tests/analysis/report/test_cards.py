@@ -60,12 +60,12 @@ def test_no_line_is_wider_than_the_terminal(width):
 def test_the_page_has_one_for_each_section_with_an_answer():
     page = html(report(CACHE, HOSTILE))
 
-    assert page.count('<div class="own-card') == 2
-    assert page.index("own-card") < page.index("<dt>target</dt>")
+    assert page.count('<div class="pattern-card') == 2
+    assert page.index("pattern-card") < page.index("<dt>target</dt>")
     assert '<p class="about">95% CI 85% – 89%</p>' in page
-    assert '<div class="own-card bad">' in page
+    assert '<div class="pattern-card bad">' in page
     assert "<i>1" not in page
-    assert '<div class="own"' not in html(report())
+    assert '<div class="cards"' not in html(report())
 
 
 def test_markdown_has_a_row_for_each():
