@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from tailgauge.errors import UsageError
 
@@ -32,6 +34,17 @@ def parse(text: str, option: str, *, port: int | None = None) -> Address:
     if not tail.isdigit() or not 0 < int(tail) < 65536:
         raise UsageError(f"{option} {text}: expected HOST:PORT with a port from 1 to 65535")
     return Address(host, int(tail))
+
+
+def unused_proxy(url: str) -> str:
+    """The variable of the environment that names a proxy for this URL, which no call uses; empty without one."""
+    from urllib import request  # it takes a while
+
+    parts = urlsplit(url)
+    names = (f"{parts.scheme}_proxy", f"{parts.scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+    name = next((name for name in names if os.environ.get(name)), "")
+    is_excepted = bool(name) and bool(request.proxy_bypass_environment(parts.hostname or ""))  # type: ignore[attr-defined]
+    return "" if is_excepted else name
 
 
 def is_loopback(host: str) -> bool:

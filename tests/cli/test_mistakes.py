@@ -13,9 +13,14 @@ from typing import NamedTuple
 
 import pytest
 
+from tailgauge.address import unused_proxy
 from tailgauge.cli.main import main
 from tailgauge.errors import Exit
+from tailgauge.master.preflight_advice import proxy_notes
+from tailgauge.master.progress import preflight_failure
+from tailgauge.protocols.table import Target
 from tailgauge.scenario.objective import Objective, proposals
+from tailgauge.transport.peer import spoken
 
 SECRET = "sk-4f9a8b7c6d5e4f3a2b1c"
 RUN = "run quickstart --dry-run"
@@ -69,7 +74,7 @@ COMMANDS = {
     f"{RUN} --rate -1": ("--rate: expected a number above 0, got '-1'",),
     f"{RUN} --rate abc": ("--rate: expected a number above 0, got 'abc'",),
     f"{RUN} --rate 50/s": ("--rate: ", "got '50/s': write 50"),
-    f"{RUN} --rate 1,000": ("--rate: ", "write 1000"),
+    f"{RUN} --rate 1,000": ("--rate: expected a number above 0, got '000'",),
     f"{RUN} --rate inf": ("--rate: expected a number above 0, got 'inf'",),
     f"{RUN} --duration '5 minutes'": ("--duration: ", "got '5 minutes': write 5m"),
     f"{RUN} --duration 1500ms": ("--duration: ", "write 1.5s"),
@@ -92,7 +97,7 @@ COMMANDS = {
     "report nothere": ("nothere: no such run folder",),
     "report . --as vlm": ("--as: expected vllm, ", "did you mean vllm?"),
     "compare nothere": ("compare takes runs in pairs", "1 given"),
-    "compare a b --metric ttfx": ("--metric ttfx: no such metric",),
+    "compare a b --metric ttft_schde": ("--metric ttft_schde: no such metric; did you mean ttft_sched",),
 }  # fmt: skip
 
 
@@ -295,7 +300,7 @@ URLS = {
     "http://h/#chat": "write http://h/",
     "Simulated": "write simulated",
     "engine": "expected http:// or https:// in front, such as http://127.0.0.1:8000",
-    "http://bob:hunter22@h:1": "name the variable that holds the key in target.api_key_env",
+    "http://bob:hunter22@h:1": "keys come from the environment, by their variable in target.api_key_env",
     "bob:hunter22@h:1": "must not carry a user name or password",
     f"h:1?key={SECRET}": "looks like a secret",
     "h:1?version=5": "expected http:// or https:// in front",
@@ -305,3 +310,92 @@ URLS = {
 @pytest.mark.parametrize("url", URLS)
 def test_a_wrong_url_is_answered_with_the_one_that_was_meant(url, tailgauge):
     check(tailgauge(f"{RUN} --target {url}"), ("--target: ", URLS[url]))
+
+
+def failure(url: str, kind: str, text: str, status: int | None = None, **target: str) -> str:
+    """The message of a target that failed the preflight in this way."""
+    call = f"{url}/v1/messages"
+    seen = {"ended": "x", "status": status, "error_type": kind, "message": text, "url": call, "model": "tiny"}
+    return preflight_failure(call, "anthropic", seen, Target(url=url, **target))
+
+
+FIRST_BYTES = {
+    b"HTTP/1.1 400 Bad Request": "this port speaks HTTP without TLS",
+    b"<!DOCTYPE HTML>": "this port speaks HTTP without TLS",
+    b"\x15\x03\x01\x00\x02": "this port speaks TLS",
+    b"SSH-2.0-OpenSSH_9.2": "an SSH server answers here",
+    b"220 mail.example ESMTP": "a mail server answers here",
+    b"-ERR unknown command": "a Redis server answers here",
+    b"what": "",
+}
+
+
+@pytest.mark.parametrize("first", FIRST_BYTES)
+def test_a_port_is_named_by_what_comes_first(first):
+    assert spoken(first) == FIRST_BYTES[first]
+
+
+ENGINE = "http://127.0.0.1:8731"
+TLS_ENGINE = "https://127.0.0.1:8731"
+FAILED = [
+    (
+        TLS_ENGINE,
+        "tls",
+        "TLS handshake failed: X (this port speaks HTTP without TLS)",
+        None,
+        f"Write {ENGINE}",
+    ),
+    (ENGINE, "not_http", "not an HTTP/1.1 response, this port speaks TLS", None, f"Write {TLS_ENGINE}"),
+    (ENGINE, "x", "The plain HTTP request was sent to HTTPS port", 400, f"Write {TLS_ENGINE}"),
+    (ENGINE, "x", "Client sent an HTTP request to an HTTPS server.", 400, f"Write {TLS_ENGINE}"),
+    (ENGINE, "closed", "reset", None, f"If it needs TLS, write {TLS_ENGINE}"),
+    (ENGINE, "not_http", "not an HTTP/1.1 response, an SSH server answers here", None, "Is the port right?"),
+    (ENGINE, "x", "no key", 401, "export API_KEY=... and add --set target.api_key_env=API_KEY"),
+    (
+        ENGINE,
+        "x",
+        "nothing",
+        404,
+        "/v1/messages was asked for; the base URL is usually http://127.0.0.1:8731 or ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("url", "kind", "text", "status", "expected"), FAILED)
+def test_a_target_that_cannot_be_used_is_answered_with_what_to_change(url, kind, text, status, expected):
+    assert expected in failure(url, kind, text, status)
+
+
+def test_a_refused_key_is_named_by_its_variable():
+    assert "The key in MY_KEY was refused" in failure(ENGINE, "x", "no", 401, api_key_env="MY_KEY")
+    at_provider = failure("https://api.anthropic.com", "x", "no", 401)
+    assert "The key in ANTHROPIC_API_KEY was refused: set that variable to another key" in at_provider
+
+
+@pytest.mark.parametrize(
+    ("variable", "url", "named"),
+    [
+        ("HTTP_PROXY", "http://engine.example", "HTTP_PROXY"),
+        ("https_proxy", "https://engine.example", "https_proxy"),
+        ("ALL_PROXY", "https://engine.example", "ALL_PROXY"),
+        ("HTTPS_PROXY", "http://engine.example", ""),
+    ],
+)
+def test_a_proxy_of_the_environment_is_named_once(variable, url, named, monkeypatch):
+    for scheme in ("http", "https", "all"):
+        monkeypatch.delenv(f"{scheme}_proxy", raising=False)
+        monkeypatch.delenv(f"{scheme.upper()}_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv(variable, "http://bob:hunter22@proxy:3128")
+    notes = list(proxy_notes([url, url]))
+
+    assert unused_proxy(url) == named
+    assert [note.startswith(f"note: {named} of the environment is not used") for note in notes] == [
+        True
+    ] * bool(named)
+    assert "hunter22" not in "".join(notes)
+    assert (named in failure(ENGINE, "tcp", "Connection refused")) == (
+        named in {"HTTP_PROXY", "ALL_PROXY"} or not named
+    )
+    monkeypatch.setenv("NO_PROXY", "engine.example")
+    assert unused_proxy(url) == ""

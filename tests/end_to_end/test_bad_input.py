@@ -61,8 +61,8 @@ WRONG_USAGE = {
     "a cost without a price": (["streaming", "--max-cost", "5"], "no price is known for model 'tiny'"),
     "a limit below the preflight": (["streaming", "--max-requests", "2"], "guard.max_requests: expected at"),
     "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
-    "no scenario": ([], "SCENARIO"),
-    "a folder as scenario": (["."], ".: a folder, not a file: expected a scenario file"),
+    "no scenario": ([], "name a scenario, as `tailgauge run quickstart`"),
+    "a folder as scenario": (["."], ".: a folder, not a file: it holds no *.toml file"),
 }
 
 

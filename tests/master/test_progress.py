@@ -42,8 +42,8 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     ),
     (
         seen("client_error", 401, "authentication_error", "invalid x-api-key"),
-        (f"target {URL} answered HTTP 401: invalid x-api-key. The key was refused. For a self-hosted engine, set "
-        "target.api_key_env to the variable with its key"),
+        (f"target {URL} answered HTTP 401: invalid x-api-key. No key was sent. If the target needs one: "
+        "export API_KEY=... and add --set target.api_key_env=API_KEY"),
     ),
     (seen("server_error", 500, "server_error", "boom"), f"target {URL} answered HTTP 500: boom."),
     (

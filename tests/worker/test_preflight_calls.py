@@ -130,9 +130,8 @@ def test_without_a_list_the_advice_is_about_what_the_target_says(seen, case):
 
     assert call["models"] == []
     assert preflight_failure("http://h", "openai", call).endswith("choose another (--model NAME)")
-    assert preflight_failure("http://h", "openai", {**call, "message": "Not Found"}).endswith(
-        "Is the base URL right, and is the protocol openai?"
-    )
+    not_found = preflight_failure("http://h", "openai", {**call, "message": "Not Found"})
+    assert "Is the base URL right, and is the protocol openai? /" in not_found
 
 
 def test_a_failure_of_the_server_is_not_about_the_model(seen):

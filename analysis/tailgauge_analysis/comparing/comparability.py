@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from tailgauge.errors import UsageError
+from tailgauge.suggestions import nearest
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
@@ -65,6 +66,15 @@ class Difference:
         if self.mixed:
             return f"a variant must be the same in all its runs; {text}"
         return f"{text}. To allow this difference: --allow {self.key if is_key else self.group}"
+
+
+def permission(differs: Iterable[Difference]) -> str:
+    """The options with which runs are compared that differ so; empty where no option allows it."""
+    refused = [difference for difference in differs if not difference.allowed]
+    if not refused or any(difference.mixed or difference.group == CLOCK for difference in refused):
+        return ""
+    names = dict.fromkeys(one.key if one.group == SCENARIO else one.group for one in refused)
+    return f"to compare them nevertheless, add {' '.join(f'--allow {name}' for name in names)}"
 
 
 def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]) -> list[Difference]:
@@ -149,4 +159,5 @@ def _check_names(allow: Sequence[str], keys: Sequence[str]) -> None:
     for name in allow:
         if name not in GROUPS and not any(_is_allowed(SCENARIO, key, [name]) for key in keys):
             key = "a key of these runs' scenario, as traffic.chat.hedge"
-            raise UsageError(f"--allow {name}: expected {', '.join(GROUPS)}, or {key}")
+            near = nearest(name, [*GROUPS, *keys])
+            raise UsageError(f"--allow {name}: expected {', '.join(GROUPS)}, or {key}{near}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
-from tailgauge_analysis.comparing.comparability import Difference
+from tailgauge_analysis.comparing.comparability import Difference, permission
 from tailgauge_analysis.comparing.effect import (
     BETTER,
     INCONCLUSIVE,
@@ -298,7 +298,8 @@ def report(
 def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
     """Return the reasons against the comparison, else the worst verdict of what is compared."""
     if found.against:
-        reasons = tuple((text, "") for text in _shortened(found.against, "reason"))
+        advice = permission(found.differs)
+        reasons = tuple((text, advice) for text in _shortened(found.against, "reason"))
         return Measurement(INVALID, NOT_COMPARABLE, reasons)
     degraded = verdicts.count(DEGRADED)
     total = plural(len(verdicts), "run")

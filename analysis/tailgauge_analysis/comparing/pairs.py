@@ -17,6 +17,7 @@ from statistics import median
 import numpy as np
 
 from tailgauge.errors import UsageError
+from tailgauge.suggestions import nearest
 from tailgauge.thresholds import FEWEST_PAIRS, INVALID
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.comparability import differences
@@ -68,7 +69,9 @@ def compare(
     metrics = metrics or METRICS
     for name in metrics:
         if name not in BY_NAME:
-            raise UsageError(f"--metric {name}: no such metric; choose from {', '.join(BY_NAME)}")
+            raise UsageError(
+                f"--metric {name}: no such metric{nearest(name, BY_NAME, 2)}; choose from {', '.join(BY_NAME)}"
+            )
         if BY_NAME[name].unit != UNIT:
             raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 

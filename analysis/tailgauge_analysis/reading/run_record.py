@@ -25,6 +25,7 @@ from tailgauge.errors import RunDataError, UsageError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.rows.text_file import FOLDER, LARGEST_JSON, MISSING, json_tree, read_text, refusal
+from tailgauge.suggestions import nearest
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
@@ -47,7 +48,8 @@ def check(folder: Path, *tables: str) -> None:
     """RunDataError unless it is a folder with the record of a run, or with one of these tables."""
     why = refusal(folder)
     if why == MISSING:
-        raise RunDataError(f"{folder}: no such run folder")
+        beside = [path.name for path in folder.parent.glob("*") if path.is_dir()]
+        raise RunDataError(f"{folder}: no such run folder{nearest(folder.name, beside)}")
     if why != FOLDER:
         expected = "give the folder that holds run.json"
         raise RunDataError(f"{folder}: {why or 'a file'}, not a run folder: {expected}")

@@ -34,7 +34,10 @@ def terminal(
     report: Report, page: Path | None, width: int, *, colours: bool = False, rows: Path | None = None
 ) -> str:
     """The text, with colours or without; where the rows and the whole report are, if they are in files."""
-    lines = list((_invalid if report.state == INVALID else _answer)(report, width))
+    if report.state == INVALID:
+        lines = list(_invalid(report, width, MOST_REASONS if page else len(report.measurement.reasons)))
+    else:
+        lines = list(_answer(report, width))
     for label, path in (("rows", rows), ("report", page)):
         if path is not None:
             lines += _labelled(label, str(path), 0)
@@ -134,16 +137,16 @@ def _evidence(report: Report, width: int) -> Iterator[str]:
             yield from ("", *text_table(table.header, rows, width, table.prose), "")
 
 
-def _invalid(report: Report, width: int) -> Iterator[str]:
+def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     """Why the numbers must not be used; the result in brackets."""
     reasons = report.measurement.reasons
     result = report.result
     yield from _first(report, "do not use these numbers", width)
-    for text, _ in reasons[:MOST_REASONS]:
+    for text, _ in reasons[:most_reasons]:
         yield from _wrapped(f"  {text}", width)
-    if len(reasons) > MOST_REASONS:
-        yield f"  {_more(len(reasons) - MOST_REASONS, 'reason')}"
-    if reasons:
+    if len(reasons) > most_reasons:
+        yield f"  {_more(len(reasons) - most_reasons, 'reason')}"
+    if reasons and reasons[0][1]:
         yield from _labelled("next", reasons[0][1], width)
     yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
     if not report.summary and not report.remarks:

@@ -36,6 +36,7 @@ from tailgauge.live.terminal import Display, announcement
 from tailgauge.live.web import serve
 from tailgauge.locust_app.report_process import ReportOutput, ReportProcess
 from tailgauge.locust_app.users import Master, attach_worker, refusal
+from tailgauge.master.preflight_advice import proxy_notes
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.redaction import known
@@ -289,6 +290,8 @@ class Launch:
             is_over = run.over.wait(TICK_S)
             if run.called and not called:
                 display.print_line(f"calls go to {' and '.join(run.called)}")
+                for note in proxy_notes(run.called):
+                    display.print_line(note)
                 called = True
             for note in run.notes[printed:]:
                 if note != str(run.failure):  # printed at the end

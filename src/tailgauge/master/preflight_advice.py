@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from tailgauge import ends
 from tailgauge import protocol_violations as violations
+from tailgauge.address import is_loopback, unused_proxy
 from tailgauge.plan.preflight import is_loading
-from tailgauge.protocols.protocol import TargetSettings
-from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.protocols.additions import names_key
+from tailgauge.protocols.protocol import TargetSettings, at_provider
+from tailgauge.protocols.table import PROTOCOLS, PROVIDERS
 from tailgauge.rows import schema
 from tailgauge.sanitize import plain
+from tailgauge.transport.peer import HTTP, TLS
 
 _READY = "--set limits.ready_s=120 waits for it"
 _BY_KIND = {
@@ -30,6 +33,8 @@ _BY_KIND = {
     "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
     "not_json": "The response does not follow the protocol: are URL and protocol right?",
 }
+_UNREACHED = ("tcp", "dns", "timeout")
+_OF_TLS = re.compile(rf"{TLS}|(?:HTTP request|request was sent).{{0,30}} to (?:an )?HTTPS", re.IGNORECASE)
 _MOST_URL = 300  # characters
 _WHOLE = (
     "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
@@ -56,6 +61,19 @@ _LIMIT = re.compile(r"\bmax_(?:completion_)?tokens\b.{0,80}(?:support|recogni|un
                     re.IGNORECASE | re.DOTALL)  # fmt: skip
 
 
+def proxy_notes(urls: Iterable[str]) -> Iterator[str]:
+    """Yield a note on a proxy of the environment for calls that leave this machine: they go without it."""
+    for url in urls:
+        name = unused_proxy(url)
+        if name and not is_loopback(urlsplit(url).hostname or ""):
+            yield f"note: {_about_a_proxy(name)}"
+            return
+
+
+def _about_a_proxy(name: str) -> str:
+    return f"{name} of the environment is not used: calls go straight to the target, and no setting names a proxy"
+
+
 def advice(
     seen: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
 ) -> str:
@@ -69,7 +87,24 @@ def advice(
         return f"Is it still loading? {_READY}"
     if status in {400, 401, 403, 404, 405, 422}:
         return _about_a_rejection(seen, kind, text, protocol, target)
-    return _BY_KIND.get(kind, "")
+    return _about_a_port(seen.get("url") or "", kind, text) or _BY_KIND.get(kind, "")
+
+
+def _about_a_port(url: str, kind: str, text: str) -> str:
+    """Advice about what a port speaks, or about a proxy in front of it; empty where neither is known."""
+    parts = urlsplit(url)
+    local_proxy = unused_proxy(url) if is_loopback(parts.hostname or "") else ""
+    if HTTP in text and parts.scheme == "https":
+        return f"Write http://{parts.netloc}"
+    if _OF_TLS.search(text) and parts.scheme == "http":
+        return f"Write https://{parts.netloc}"
+    if "answers here" in text:
+        return "Is the port right?"
+    if kind == "closed" and parts.scheme == "http":
+        return f"Is this a port of HTTP? If it needs TLS, write https://{parts.netloc}"
+    if kind in _UNREACHED and local_proxy:
+        return f"{_BY_KIND[kind]} {_about_a_proxy(local_proxy)}"
+    return ""
 
 
 def _about_a_rejection(
@@ -78,6 +113,8 @@ def _about_a_rejection(
     status = seen["status"]
     if status == 401:
         return _about_the_key(target)
+    if status == 400 and _OF_TLS.search(text):
+        return _about_a_port(seen.get("url") or "", kind, text)
     if _NO_MODEL.search(f"{kind} {text}"):
         model = seen.get("model")
         named = f"the model {plain(str(model))!r}" if model else "this model"
@@ -85,17 +122,33 @@ def _about_a_rejection(
     if status == 403:
         return _about_the_key(target)
     if status in {404, 405}:
-        return f"Is the base URL right, and is the protocol {protocol}?"
+        return _about_the_path(seen.get("url") or "", protocol)
     return _about_a_field(seen, text, protocol)
 
 
+def _about_the_path(url: str, protocol: str) -> str:
+    """Which path has nothing, and which base URL is usual."""
+    question = f"Is the base URL right, and is the protocol {protocol}?"
+    parts = urlsplit(url)
+    if not parts.netloc:
+        return question
+    base = f"{parts.scheme}://{parts.netloc}"
+    return f"{question} {parts.path} was asked for; the base URL is usually {base} or {base}/v1"
+
+
 def _about_the_key(target: TargetSettings | None) -> str:
+    if target is not None and names_key(target.headers):
+        return "The key in target.headers was refused: set its variable to another key"
     if target is None or target.api_key_env is None:
-        return "The key was refused. For a self-hosted engine, set target.api_key_env to the variable with its key"
+        provider = PROVIDERS.get(target.protocol) if target is not None else None
+        if target is not None and provider is not None and at_provider(target.url, provider):
+            return f"The key in {provider.variable} was refused: set that variable to another key"
+        how = "export API_KEY=... and add --set target.api_key_env=API_KEY"
+        return f"No key was sent. If the target needs one: {how}"
     header = target.auth_header or PROTOCOLS[target.protocol].key_header
     other = "x-api-key" if header == "authorization" else "authorization"
-    sent = f"The key in {target.api_key_env} was refused, or is expected in another header than {header}"
-    return f'{sent}: set target.auth_header, such as "{other}" or "api-key"'
+    refused = f"The key in {target.api_key_env} was refused, or is expected in another header than {header}"
+    return f'{refused}: export another key in it, or set target.auth_header, such as "{other}" or "api-key"'
 
 
 def _about_a_redirect(url: str, location: str) -> str:

@@ -66,9 +66,7 @@ def checked_url(value: str) -> str:
     return path.rstrip("/") + question + query
 
 
-_NO_USER = (
-    "must not carry a user name or password: name the variable that holds the key in target.api_key_env"
-)
+_NO_USER = "must not carry a user name or password: keys come from the environment, by their variable in target.api_key_env"
 
 
 def _about_shape(value: str) -> str:

@@ -44,7 +44,7 @@ _STRINGS = re.compile(
     re.DOTALL,
 )
 _PLACE = re.compile(r" ?\((?:at )?(?:line (\d+), column (\d+)|end of document)\)$")
-_TWICE = re.compile(r"Cannot (?:declare|mutate|overwrite|define|redefine)\b")
+_REPEATED = re.compile(r"Cannot (?:declare|mutate|overwrite|define|redefine)\b")
 _PAIR = re.compile(r"""([\w.-]+)["']?\s*[=:]\s*["']?([^"',}\]]*)""")
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 _UNIT = re.compile(r"(-?\d[\d_]*\.?\d*)\s?([a-zA-Z%]+)\s*(?:#|$)")
@@ -155,12 +155,12 @@ def toml_problem(text: str, error: TOMLDecodeError) -> str:
     fault = Fault(text, reason, text.count("\n") + 1, len(text) - text.rfind("\n"))
     if place is not None and place[1] is not None:
         fault = Fault(text, reason, int(place[1]), int(place[2]))
-    for explain in (_open_text, _twice, _backslash, _open_bracket, _no_statement, _value):
+    for explain in (_open_text, _repeated, _backslash, _open_bracket, _no_statement, _value):
         explained = explain(fault)
         if explained is not None:
             return f"line {explained.number}: {explained.reason}{_shown(explained.line, explained.column)}"
-    words = plain(f"{reason[:1].lower()}{reason[1:]}", LONGEST_SHOWN)
-    return f"line {fault.number}: {words}{_shown(fault.line, fault.column)}"
+    what = plain(f"{reason[:1].lower()}{reason[1:]}", LONGEST_SHOWN)
+    return f"line {fault.number}: {what}{_shown(fault.line, fault.column)}"
 
 
 def _open_text(fault: Fault) -> Fault | None:
@@ -178,9 +178,9 @@ def _open_text(fault: Fault) -> Fault | None:
     return fault.at(position, "the text that begins here has no closing quote")
 
 
-def _twice(fault: Fault) -> Fault | None:
+def _repeated(fault: Fault) -> Fault | None:
     """A table or a key that is there already."""
-    if not _TWICE.match(fault.reason):
+    if not _REPEATED.match(fault.reason):
         return None
     head = _statement(fault.line)
     name = _name(head)
@@ -224,9 +224,9 @@ def _open_bracket(fault: Fault) -> Fault | None:
 
 def _unclosed(fault: Fault, position: int) -> Fault:
     """The fault at a bracket without its end."""
-    opener = fault.text[position]
-    closing = "]" if opener == "[" else "}"
-    return fault.at(position, f"the {opener} that opens here has no closing {closing}")
+    bracket = fault.text[position]
+    closing = "]" if bracket == "[" else "}"
+    return fault.at(position, f"the {bracket} that opens here has no closing {closing}")
 
 
 def _opened(text: str) -> int | None:

@@ -32,6 +32,7 @@ from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, mo
 from tailgauge.redaction import shown
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
+from tailgauge.transport.peer import TLS, spoken
 from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain, take_texts
 from tailgauge.transport.tls import Read, Sealed, Tls, reads_of
 
@@ -47,6 +48,7 @@ LONGEST_REST_NS = 1_000_000_000
 SOON_NS = 2_000_000_000  # a close within it follows the response; a later one is an idle time-out
 LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
+LINE_S = 2.0  # in which a server of plain HTTP answers an empty line
 MAX_MESSAGE = 500  # characters
 FEW_SEALED = 8  # reads, which are not worth decoding yet
 
@@ -266,23 +268,38 @@ class Connection:
         started = monotonic_ns()
         self._tls = Tls(context, host)
         data = b""
+        first = b""
         deadline = started + int(timeout_s * 1e9)
         try:
             while not self._tls.handshake(data):
                 self._flush_handshake()
                 left = (deadline - monotonic_ns()) / 1e9
                 if left <= 0 or not wait_for(self._raw, _READ, left):
-                    raise ConnectError("timeout", "TLS handshake timed out")
+                    name = "" if first else self._spoken_by_a_silent_peer()
+                    raise ConnectError("tls" if name else "timeout", name or "TLS handshake timed out")
                 data = self._raw.recv(READ_SIZE)
+                first = first or data
                 if not data:
                     raise ConnectError("tls", "the target hung up during the TLS handshake")
         except ssl.SSLCertVerificationError as error:
             untrusted = f"certificate not trusted: {error.verify_message}"
             raise ConnectError("tls_certificate", untrusted) from None
         except ssl.SSLError as error:
-            raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}") from None
+            name = spoken(first)
+            shown_name = f" ({name})" if name and name != TLS else ""
+            raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}{shown_name}") from None
         self._flush_handshake()
         self.tls_ns = monotonic_ns() - started
+
+    def _spoken_by_a_silent_peer(self) -> str:
+        """What a peer speaks that waits for the end of a line where the handshake came; empty if it stays silent."""
+        try:
+            self._raw.send(b"\r\n\r\n")
+            if wait_for(self._raw, _READ, LINE_S):
+                return spoken(self._raw.recv(READ_SIZE))
+        except OSError:
+            return ""
+        return ""
 
     def _flush_handshake(self) -> None:
         data = self._tls.to_send() if self._tls is not None else b""

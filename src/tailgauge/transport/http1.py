@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tailgauge.redaction import shown
+from tailgauge.transport.peer import spoken
 
 try:
     from tailgauge.transport._reader import whole_chunks
@@ -27,6 +28,7 @@ MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python re
 _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 _CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
 _END = b"0\r\n\r\n"
+_BEGIN = b"HTTP/1."
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 
@@ -45,6 +47,12 @@ class HeadSizeError(WireError):
     """A head beyond its bounds."""
 
 
+def _no_response(first: bytes) -> WireError:
+    """The error of a peer that answers in another protocol; `first`: its first bytes."""
+    name = spoken(first)
+    return WireError(f"not an HTTP/1.1 response{f', {name}' if name else ''}", first)
+
+
 def request_bytes(method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
     """One request, head and body in a single piece so that it leaves in one segment where it fits."""
     head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
@@ -58,7 +66,7 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
         raise HeadSizeError(f"{len(lines)} header lines, over {MAX_LINES}")
     parts = first.split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
-        raise WireError("not an HTTP/1.1 response", first)
+        raise _no_response(first)
     status = int(parts[1])
     if status < 100 or status == 101:  # nobody has asked for another protocol
         raise WireError(f"not a status: {status}")
@@ -324,6 +332,8 @@ class Head:
             if len(head) > MAX_HEAD:
                 raise HeadSizeError(f"over {MAX_HEAD} bytes")
             if not blank:
+                if not head.startswith(_BEGIN[: len(head)]) and spoken(head):
+                    raise _no_response(head)  # another protocol, whose answer has no blank line
                 return None
             found = _read_head(head)
             if found.framing is not None:
