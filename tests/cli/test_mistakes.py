@@ -20,7 +20,7 @@ from tailgauge.master.preflight_advice import proxy_notes
 from tailgauge.master.progress import preflight_failure
 from tailgauge.protocols.table import Target
 from tailgauge.scenario.objective import Objective, proposals
-from tailgauge.transport.peer import spoken
+from tailgauge.transport.peer import peer_name
 
 SECRET = "sk-4f9a8b7c6d5e4f3a2b1c"
 RUN = "run quickstart --dry-run"
@@ -332,7 +332,7 @@ FIRST_BYTES = {
 
 @pytest.mark.parametrize("first", FIRST_BYTES)
 def test_a_port_is_named_by_what_comes_first(first):
-    assert spoken(first) == FIRST_BYTES[first]
+    assert peer_name(first) == FIRST_BYTES[first]
 
 
 ENGINE = "http://127.0.0.1:8731"

@@ -39,6 +39,7 @@ RUN_BY = {
     "schedule": "schedule/test_schedule.py",
     "simulator": "simulator/http/test_answers.py",
     "simulator/engine": "simulator/engine/test_engine.py",
+    "transport/peer": "cli/test_mistakes.py",
     "worker": "end_to_end/test_conservation.py",
     "analysis/api": "end_to_end/test_headroom.py",
     "analysis/comparing": "analysis/comparing/test_compare.py",

@@ -32,7 +32,7 @@ from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, mo
 from tailgauge.redaction import shown
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.peer import TLS, spoken
+from tailgauge.transport.peer import TLS, peer_name
 from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain, take_texts
 from tailgauge.transport.tls import Read, Sealed, Tls, reads_of
 
@@ -275,7 +275,7 @@ class Connection:
                 self._flush_handshake()
                 left = (deadline - monotonic_ns()) / 1e9
                 if left <= 0 or not wait_for(self._raw, _READ, left):
-                    name = "" if first else self._spoken_by_a_silent_peer()
+                    name = "" if first else self._peer_behind_silence()
                     raise ConnectError("tls" if name else "timeout", name or "TLS handshake timed out")
                 data = self._raw.recv(READ_SIZE)
                 first = first or data
@@ -285,18 +285,18 @@ class Connection:
             untrusted = f"certificate not trusted: {error.verify_message}"
             raise ConnectError("tls_certificate", untrusted) from None
         except ssl.SSLError as error:
-            name = spoken(first)
+            name = peer_name(first)
             shown_name = f" ({name})" if name and name != TLS else ""
             raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}{shown_name}") from None
         self._flush_handshake()
         self.tls_ns = monotonic_ns() - started
 
-    def _spoken_by_a_silent_peer(self) -> str:
+    def _peer_behind_silence(self) -> str:
         """What a peer speaks that waits for the end of a line where the handshake came; empty if it stays silent."""
         try:
             self._raw.send(b"\r\n\r\n")
             if wait_for(self._raw, _READ, LINE_S):
-                return spoken(self._raw.recv(READ_SIZE))
+                return peer_name(self._raw.recv(READ_SIZE))
         except OSError:
             return ""
         return ""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tailgauge.redaction import shown
-from tailgauge.transport.peer import spoken
+from tailgauge.transport.peer import peer_name
 
 try:
     from tailgauge.transport._reader import whole_chunks
@@ -49,7 +49,7 @@ class HeadSizeError(WireError):
 
 def _no_response(first: bytes) -> WireError:
     """The error of a peer that answers in another protocol; `first`: its first bytes."""
-    name = spoken(first)
+    name = peer_name(first)
     return WireError(f"not an HTTP/1.1 response{f', {name}' if name else ''}", first)
 
 
@@ -332,7 +332,7 @@ class Head:
             if len(head) > MAX_HEAD:
                 raise HeadSizeError(f"over {MAX_HEAD} bytes")
             if not blank:
-                if not head.startswith(_BEGIN[: len(head)]) and spoken(head):
+                if not head.startswith(_BEGIN[: len(head)]) and peer_name(head):
                     raise _no_response(head)  # another protocol, whose answer has no blank line
                 return None
             found = _read_head(head)
