@@ -74,7 +74,7 @@ COMMANDS = {
     f"{RUN} --rate -1": ("--rate: expected a number above 0, got '-1'",),
     f"{RUN} --rate abc": ("--rate: expected a number above 0, got 'abc'",),
     f"{RUN} --rate 50/s": ("--rate: ", "got '50/s': write 50"),
-    f"{RUN} --rate 1,000": ("--rate: expected a number above 0, got '000'",),
+    f"{RUN} --rate 1,000": ("--rate: ", "write 1000"),
     f"{RUN} --rate inf": ("--rate: expected a number above 0, got 'inf'",),
     f"{RUN} --duration '5 minutes'": ("--duration: ", "got '5 minutes': write 5m"),
     f"{RUN} --duration 1500ms": ("--duration: ", "write 1.5s"),

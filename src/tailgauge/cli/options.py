@@ -293,7 +293,8 @@ class Loads(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse a load, or a tuple of them."""
         texts = str(value).split(",")
-        if len(texts) == 1:
+        is_grouped = any(re.fullmatch("0[0-9]{2}", text) for text in texts[1:])  # 1,000
+        if len(texts) == 1 or is_grouped:
             return self.load.convert(value, param, ctx)
         if not all(text.strip() for text in texts):
             self.fail(f"expected loads such as 2,4,8, got {value!r}", param, ctx)
