@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from itertools import accumulate
 
 import pandas as pd
 import pytest
@@ -39,6 +40,16 @@ warmup_s = 0.5
 [traffic.chat]
 output_tokens = 20
 """
+COUNTED = """
+[target]
+url = "simulated"
+[arrival]
+process = "closed"
+closed = { users = 5, think_s = 0.0, requests = 40 }
+[traffic.chat]
+output_tokens = 5
+output_sigma = 0.5
+"""
 TALK = """
 [target]
 url = "simulated"
@@ -55,14 +66,16 @@ session = { turns_mean = 4, think_s = 0.3, think_sigma = 0.0 }
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A closed loop to its end, then sessions until Ctrl-C, by the same two workers."""
+    """Closed loops to their ends, then sessions until Ctrl-C, by the same two workers."""
     folder = tmp_path_factory.mktemp("loops")
     (folder / "users.toml").write_text(USERS)
+    (folder / "counted.toml").write_text(COUNTED)
     (folder / "talk.toml").write_text(TALK)
     line = [
         TAILGAUGE,
         "run",
         "users.toml",
+        "counted.toml",
         "talk.toml",
         "--workers=2",
         "--json",
@@ -110,3 +123,25 @@ def test_users_of_a_closed_loop_wait_for_their_answers(done: Finished) -> None:
     assert (rows.scheduled_at_ns < run.facts["start_at_ns"] + 4e9).all()
     first_left_out = rows.groupby("session_id").ended_at_ns.max() + THINK_NS - run.facts["start_at_ns"]
     assert (first_left_out >= 4e9).all(), "nobody stopped before the run was over"
+
+
+def most_at_once(begun_ns: pd.Series, ended_ns: pd.Series) -> int:
+    """The most intervals that overlap; one that begins when another ends does not overlap it."""
+    changes = sorted([(at_ns, 1) for at_ns in begun_ns] + [(at_ns, -1) for at_ns in ended_ns])
+    return max(accumulate(change for _, change in changes))
+
+
+def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(done: Finished) -> None:
+    run = done.run_of("counted")
+    counts = assert_conserved(run)
+    calls = run.table("attempts")
+    calls = calls[calls.stage != "preflight"]
+    served = run.table("target")
+    served = served[served.request_id >= 0]
+
+    assert (run.facts["state"], counts["scheduled"], counts["dispatched"]) == ("complete", 40, 40)
+    assert sorted(calls.request_id // TURNS) == sorted(served.request_id // TURNS) == list(range(40))
+    assert [worker["leased"] for worker in run.facts["workers"]] == [20, 20]
+    assert most_at_once(served.received_at_ns, served.ended_at_ns) <= 5
+    assert set(run.requests().stage) == {"steady"}
+    assert (run.facts["ended_at_ns"] - run.facts["start_at_ns"]) / 1e9 < 60

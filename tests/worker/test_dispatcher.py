@@ -48,6 +48,43 @@ def test_beyond_the_cap_arrivals_are_dropped_with_a_row_each_and_none_is_queued(
     assert late["in_flight"] == 0
 
 
+def test_arrivals_beyond_the_slots_wait_in_their_order_and_none_is_dropped(seen):
+    facts = seen["slots"]
+
+    assert facts["started"] == list(range(6))
+    assert facts["at_once"] == [2, 2, 2, 2, 2, 1]
+    assert (facts["counts"]["dispatched"], facts["counts"]["client_drop"]) == (6, 0)
+    assert facts["waits"][:2] == [0, 0]
+    assert 0 < facts["waits"][2] <= facts["waits"][5]
+
+
+@pytest.mark.parametrize(
+    ("case", "started", "ended", "not_reached"),
+    [
+        ("served", [0, 1, 2, 3], ["ok"] * 4, 0),
+        ("not reached", [0], ["censored"], 3),
+        ("open", [0], ["censored"] * 4, 0),
+        ("a limit", [0, 1], ["ok"] * 2, 2),
+    ],
+)
+def test_what_waits_for_a_slot_at_the_end_is_counted_once(seen, case, started, ended, not_reached):
+    facts = seen["slots_at_end"][case]
+    counts = facts["counts"]
+
+    assert (facts["started"], facts["ended"], counts["not_reached"]) == (started, ended, not_reached)
+    assert counts["leased"] == 4 == counts["dispatched"] + counts["not_reached"]
+    assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
+    assert (facts["in_flight"], facts["bugs"]) == (0, [])
+
+
+def test_users_of_a_number_go_on_when_more_of_it_comes(seen):
+    facts = seen["counted"]
+
+    assert facts["started"] == list(range(7))
+    assert facts["counts"]["leased"] == facts["counts"]["dispatched"] == 7
+    assert facts["done"] == [3, 7]
+
+
 @pytest.mark.parametrize("limits", ["none", "two", "tokens"])
 def test_a_worker_at_its_cap_that_has_dropped_too_much_makes_no_prompts_for_what_it_drops(seen, limits):
     """Of the first thirty it makes some ahead of need, until they are dropped."""

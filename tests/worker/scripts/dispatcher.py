@@ -101,6 +101,70 @@ def full() -> Any:
     return {name: prompts(*of) for name, of in limits.items()}
 
 
+def waits_of(bench: Bench) -> list[int | None]:
+    rows = sorted(bench.recorder.rows, key=lambda row: row.request_id)
+    return [row.slot_wait_ns for row in rows]
+
+
+def slots() -> Any:
+    """Two slots and six arrivals at once: calls that end in the order of their begin, one after the other."""
+    bench = Bench(None, in_flight_per_worker=2)
+    bench.dispatcher.slots = 2
+    calls = bench.attempts.calls
+    bench.dispatcher.lease(arrivals(*[0] * 6))
+    bench.run()
+    at_once = []
+    for number in range(6):
+        wait_until(lambda number=number: len(calls) == min(6, number + 2))
+        at_once.append(sum(not call.done for call in calls))
+        calls[number].end()
+    wait_until(lambda: len(bench.recorder.rows) == 6)
+    return {**bench.close(), "at_once": at_once, "waits": waits_of(bench)}
+
+
+def slots_at_end() -> Any:
+    """One slot and four arrivals when the load ends: they are served, or not reached, or open to the end of the drain."""
+
+    def ended(*, serves: bool, answers: bool, refused_after: int = 99) -> Any:
+        bench = Bench(None)
+        bench.dispatcher.slots = 1
+        calls = bench.attempts.calls
+        bench.dispatcher.admits = lambda _: len(calls) < refused_after
+        bench.dispatcher.lease(arrivals(*[0] * 4))
+        bench.run()
+        wait_until(lambda: calls and len(bench.dispatcher._queue) == 3)
+        if serves or not answers:
+            bench.dispatcher.stop(serves=serves)
+        if answers:
+            bench.attempts.seconds = 0.0
+            calls[0].end()
+            wait_until(lambda: len(calls) == 4 or bench.dispatcher.stopped)
+        bench.dispatcher.stop(serves=serves)
+        bench.dispatcher.drain(1.0 if answers else 0.05)
+        return {**bench.facts(), "waits": waits_of(bench)}
+
+    return {
+        "served": ended(serves=True, answers=True),
+        "not reached": ended(serves=False, answers=False),
+        "open": ended(serves=True, answers=False),
+        "a limit": ended(serves=False, answers=True, refused_after=2),
+    }
+
+
+def counted() -> Any:
+    """A closed loop of two users and seven requests, which come in two messages: the second when both users are idle."""
+    closed = {"users": 2, "think_s": 0.0, "requests": 7}
+    bench = Bench(tables={"arrival": {"process": "closed", "closed": closed}})
+    done: list[int] = []
+    bench.dispatcher.on_done = lambda: done.append(bench.counters.dispatched)
+    bench.dispatcher.lease(arrivals(0, 0, 0))
+    bench.run()
+    wait_until(lambda: len(bench.recorder.rows) == 3)
+    bench.dispatcher.lease(arrivals(*[0] * 4, first=3))
+    wait_until(lambda: len(bench.recorder.rows) == 7)
+    return {**bench.close(), "done": done}
+
+
 def wait_until(done: Any) -> None:
     end_ns = monotonic_ns() + 10_000 * MS
     while not done() and monotonic_ns() < end_ns:
@@ -308,5 +372,5 @@ def behind() -> Any:
 
 print_facts(
     order, judged, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time,
-    timer,
+    timer, slots, slots_at_end, counted,
 )  # fmt: skip
