@@ -80,9 +80,9 @@ def test_a_worker_that_sends_nothing_is_not_valid_until_it_does(monkeypatch):
     for node in "ab":
         run.add(node, {})
 
-    def look(at_s, *heard):
+    def look(at_s, *senders):
         now_s[0] = at_s
-        for node in heard:
+        for node in senders:
             run.by_node[node].last_message_ns = int(at_s * 1e9)
         return run.progress(at_s, 300.0)
 
