@@ -128,7 +128,7 @@ def test_the_help_has_every_option_in_a_section(name: str) -> None:
         param.opts[0] for param in command.params if isinstance(param, click.Option) and not param.hidden
     ]
 
-    text = CliRunner().invoke(cli, [name, "-h"], terminal_width=WIDTH).output
+    text = CliRunner().invoke(cli, [name, "--help"], terminal_width=WIDTH).output
 
     assert [option for option in shown if not re.search(rf"^  {option}\b", text, re.MULTILINE)] == []
     assert text.index("\nLoad:") < text.index("\nOutput:")
