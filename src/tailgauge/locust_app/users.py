@@ -25,7 +25,7 @@ from tailgauge.channel.auth import Seal, given
 from tailgauge.channel.messages import Link
 from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import Exit, TailgaugeError, UsageError
+from tailgauge.errors import Exit, InterruptedRunError, TailgaugeError, UsageError
 from tailgauge.live import web
 from tailgauge.live.terminal import announcement, span
 from tailgauge.locust_app import locustfile
@@ -388,10 +388,13 @@ def _conclude(environment: Any, run: Run) -> None:
         environment.process_exit_code = int(run.failure.exit_code)
     if run.start_at_ns is None:
         if run.failure is None:
-            log.error(
-                "the run ended before its first request: choose a longer -t, which counts the start, too"
-            )
-            environment.process_exit_code = int(Exit.INVALID)
+            log.error("the run ended before its first request")
+            environment.process_exit_code = int(Exit.INTERRUPTED)
+        run_time_s = environment.parsed_options.run_time
+        is_stopped = run.failure is None or isinstance(run.failure, InterruptedRunError)
+        if run_time_s and is_stopped:
+            text = "if -t %s ended it: -t counts the start of the run, too; choose a longer one"
+            log.error(text, span(run_time_s))
         return
     report = ReportProcess(run.folder, run.settings.out).output()
     log.info("summary\n%s", report.summary)
