@@ -55,12 +55,12 @@ def test_a_call_whose_idle_connection_was_closed_is_sent_once_more_and_counts(fa
     assert facts["stale"]["closed again"] == [closed, ["connect_error", "retry", 0, None]]
 
 
-def test_a_target_that_loads_is_waited_for_and_that_is_said_once(facts):
+def test_a_target_that_loads_is_waited_for_and_noted_once(facts):
     seen = facts["loading"]["waits"]
 
     assert seen["tries"] == [4, 1, 1]
     assert [call["ended"] for call in seen["calls"]] == ["ok", "ok"]
-    assert seen["said"] == [
+    assert seen["notes"] == [
         "URL/v1/chat/completions answered HTTP 503: waiting until it is ready, 30 s at most (limits.ready_s)"
     ]
     assert seen["spent"] == 6
@@ -76,16 +76,16 @@ def test_a_target_that_goes_on_loading_is_not_usable_and_the_message_says_what_t
     )
 
 
-def test_a_target_that_is_ready_is_asked_once_more_and_nothing_is_said(facts):
+def test_a_target_that_is_ready_is_asked_once_more_and_not_noted(facts):
     seen = facts["loading"]["ready"]
 
-    assert (seen["tries"], seen["said"], seen["spent"]) == ([1, 1, 1], [], 3)
+    assert (seen["tries"], seen["notes"], seen["spent"]) == ([1, 1, 1], [], 3)
 
 
-def test_a_call_without_an_answer_for_long_is_said_while_it_is_waited_for(facts):
+def test_a_call_without_an_answer_for_long_is_noted_during_the_wait(facts):
     seen = facts["loading"]["slow"]
 
-    assert seen["said"][0].startswith(
+    assert seen["notes"][0].startswith(
         "no answer from URL/v1/chat/completions within 0.05 s: is it still loading?"
     )
     assert [call["ended"] for call in seen["calls"]] == ["ok", "ok"]

@@ -38,7 +38,7 @@ _REFUSED = {400, 422}  # statuses with which targets refuse a field
 _MODELS = 100  # of a target's list
 _TRIES = 3  # of one call: on a fresh connection, and in another form
 _PAUSE_S = 1.0  # between questions whether a target is ready
-_SILENT_S = 10.0  # of a call without an answer, after which that is said
+_SILENT_S = 10.0  # of a call without an answer, after which a note reports it
 Notify = Callable[[str], None]
 
 

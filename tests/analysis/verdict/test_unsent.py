@@ -65,7 +65,7 @@ def test_where_nothing_of_the_steady_stage_was_sent_the_cause_comes_first(plante
     assert reasons["measured"].advice == "First let the planned load be sent."
 
 
-def test_a_closed_loop_that_a_limit_ends_in_its_warm_up_is_told_how_to_send_a_number(planted):
+def test_a_closed_loop_that_a_limit_ends_in_its_warm_up_gets_the_advice_to_send_a_number(planted):
     _, reasons, _ = judged(planted(0, warmup_s=30.0, state="guarded", arrival="closed"))
 
     assert (

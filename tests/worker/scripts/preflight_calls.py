@@ -165,13 +165,13 @@ def prepared(answers: dict[int, list[bytes]], delay_s: float = 0.0, **limits: fl
     tables = {"target": {"url": url, "protocol": "openai", "engine": "vllm"}, "limits": limits}
     recorder = AllRows()
     attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, recorder, Counters(), 10.0)
-    said: list[str] = []
+    notes: list[str] = []
     scenario = parse({"name": "x", **tables}, "test")
-    found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="", notify=said.append)
+    found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="", notify=notes.append)
     return {
         "calls": found["calls"],
         "tries": [row.attempts for row in recorder.rows if hasattr(row, "attempts")],
-        "said": [text.replace(url, "URL") for text in said],
+        "notes": [text.replace(url, "URL") for text in notes],
         "spent": found["spent"][0],
         "connections": server.connections,
     }
