@@ -41,14 +41,14 @@ class Unanswered:
 
     @property
     def sentence(self) -> str:
-        """`160 requests got no answer; the oldest waits 84 s.`"""
+        """`160 requests of the whole run got no answer; the oldest waits 84 s.`"""
         oldest = "the oldest" if self.requests > 1 else "it"
         missing = "no answer"
         if self.begun == self.requests:
             missing = "only the beginning of an answer"
         elif self.begun:
             missing = f"no complete answer ({count(self.begun)} only its beginning)"
-        return f"{plural(self.requests, 'request')} got {missing}; {oldest} waits {figures(self.oldest_s)} s."
+        return f"{plural(self.requests, 'request')} of the whole run got {missing}; {oldest} waits {figures(self.oldest_s)} s."
 
 
 def unanswered(frames: Frames, stage: Steady) -> Unanswered | None:

@@ -24,7 +24,7 @@ from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import confidence
 from tailgauge_analysis.text.formatting import count, plural, share
 from tailgauge_analysis.text.json_values import Json, one_of
-from tailgauge_analysis.text.section import ObjectiveLine
+from tailgauge_analysis.text.section import Numbers, ObjectiveLine
 
 COMPLETE = "complete"
 COMPLETED = "completed"
@@ -89,6 +89,9 @@ def line(target: Health) -> ObjectiveLine | None:
         interval=share_interval(judged.low, judged.high),
         why=_why(target),
         finds="" if smallest is None else share(1 - smallest),
+        numbers=Numbers(
+            value=judged.value, bound=target.bound, low=judged.low, high=judged.high, unit="share"
+        ),
     )
 
 

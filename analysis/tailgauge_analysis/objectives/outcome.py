@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from tailgauge.scenario.figures import LEAST, MOST
+from tailgauge.scenario.figures import LATENCY, LEAST, MOST, PER_S, SHARE
 from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.steady import Steady
@@ -27,7 +27,7 @@ from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, 
 from tailgauge_analysis.text.formatting import count, plain, share, share_range
 from tailgauge_analysis.text.json_values import one_of, text
 from tailgauge_analysis.text.quantile import VALUE, quantile
-from tailgauge_analysis.text.section import ObjectiveLine
+from tailgauge_analysis.text.section import Numbers, ObjectiveLine
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
 FAIL = "fail"
@@ -35,6 +35,7 @@ INCONCLUSIVE = "inconclusive"
 POWER = 0.8  # of the runs that find the smallest violation that is named
 OF_ORDER = ("", NEIGHBOURS, WAVES)  # what limits n_eff and is no group of requests
 MANY = 100_000  # chances for an episode, each small
+UNITS = {LATENCY: "ms", SHARE: "share", PER_S: "per_s"}  # of numbers for programs; a cost has its currency's
 TINY = 1e-12  # rounding of a share
 
 
@@ -153,6 +154,8 @@ def _result(criterion: Criterion, measured: Measured, outcome: str, why: str, fi
     metric = criterion.metric
     ends = (measured.value, measured.low, measured.high)
     value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
+    unit = UNITS.get(objective.figure.unit, objective.figure.unit)
+    numbers = Numbers(value=value, bound=objective.bound, low=low, high=high, unit=unit)
     return ObjectiveResult(
         name=criterion.name,
         label=objective.label,
@@ -160,7 +163,7 @@ def _result(criterion: Criterion, measured: Measured, outcome: str, why: str, fi
         outcome=outcome,
         gate=objective.gate,
         why=why,
-        line=replace(line_of(objective, outcome, ends, why), finds=finds),
+        line=replace(line_of(objective, outcome, ends, why), finds=finds, numbers=numbers),
         title=objective.figure.meaning if metric is None else metric.title,
         unit=objective.figure.unit,
         traffic=objective.traffic,

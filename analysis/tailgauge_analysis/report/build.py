@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 from tailgauge.plugins import plugin
@@ -40,7 +40,7 @@ from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain
 from tailgauge_analysis.text.json_values import Json, text
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Report, Section
+from tailgauge_analysis.text.section import Report, Section, most_important
 
 
 class SectionModule(Protocol):
@@ -111,6 +111,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         run=run_facts(run),
         result=answer,
         exit_code=cast("Any", int(exit_code)),
+        findings=most_important(sections, answer),
         remarks=result.remarks(run),
         crossover=None if is_gateway else blocks,
         gateway=blocks if is_gateway else None,
@@ -131,8 +132,14 @@ def build(run: Run, tool: str | None = None) -> Report:
         exit_code=exit_code,
         figure=figure,
         data=_contents(run, facts),
-        remarks=(*result.labelled_remarks(run), *lines),
+        remarks=_without((*result.labelled_remarks(run), *lines), facts.findings),
     )
+
+
+def _without(lines: Sequence[tuple[str, str]], findings: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the lines of the summary that are no finding below the result."""
+    stated = {text.removesuffix(".") for text in findings}
+    return tuple((label, text) for label, text in lines if text.removesuffix(".") not in stated)
 
 
 def _sections(run: Run) -> Iterator[Section]:

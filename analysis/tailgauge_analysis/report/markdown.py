@@ -28,6 +28,7 @@ def _result(report: Report) -> Iterator[str]:
         yield f"~~{answer}~~"
     else:
         yield answer
+    yield from (f"- **Note** {safe(text)}" for text in report.findings)
     yield from (f"- {safe(text)}" for text in result.details)
     yield from (f"- **{FAIL}** {safe(text)}" for text in result.problems)
     yield safe(result.advice)

@@ -49,6 +49,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     result = report.result
     measurement = report.measurement
     yield from _first(report, result.sentence, width)
+    yield from _findings(report, width)
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
     for text in result.problems:
@@ -60,7 +61,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         yield from _next(result.advice, width)
     yield from _run_lines(report, width)
     verdict = measurement.verdict
-    why = measurement.sentence
+    why = "see above" if measurement.sentence in report.findings else measurement.sentence
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
     first, *rest = _labelled("measured", text, width)
     yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
@@ -93,6 +94,13 @@ def _packed(texts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(text)
     return lines
+
+
+def _findings(report: Report, width: int) -> Iterator[str]:
+    """What changes the meaning of the figures."""
+    for text in report.findings:
+        for line in _wrapped(f"  ! {text}", width, "    "):
+            yield style(line, fg=COLOURS["warn"])
 
 
 def _next(advice: str, width: int) -> Iterator[str]:
@@ -146,6 +154,7 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
         yield from _wrapped(f"  {text}", width)
     if len(reasons) > most_reasons:
         yield f"  {_more(len(reasons) - most_reasons, 'reason')}"
+    yield from _findings(report, width)
     if reasons and reasons[0][1]:
         yield from _labelled("next", reasons[0][1], width)
     yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))

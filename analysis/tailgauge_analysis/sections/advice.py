@@ -537,7 +537,7 @@ def _gateway_time(evidence: Evidence) -> str:
 def _broken(evidence: Evidence) -> str:
     failure = evidence.found.common
     status = "" if failure.status in {None, 200} else f" ({failure.status})"
-    return f"the target fails by itself{evidence.when}{status}{evidence.quoted}: look at its log"
+    return f"the target fails{evidence.when}{status}{evidence.quoted}: look at its log"
 
 
 def _broken_off(evidence: Evidence) -> str:
@@ -571,14 +571,14 @@ def _waiting(evidence: Evidence) -> str:
         verb = "still got content" if has_content.mean() > 0.5 else "had no answer yet"
         return f"{number_of} {verb} at {limit}: raise it, or request shorter answers"
     if not len(typical):
-        return f"nothing came within {deadline}: raise it if answers take longer, else the target hangs: look at its log"
+        return f"nothing came within {deadline}: raise it if answers take longer, else the target does not answer: look at its log"
     if float(np.quantile(typical, 0.9)) > LONG * waited_s:
         return f"answers take about as long as the client waits for them ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
     what = (
         "stops in the middle of answers and stays silent" if has_content.mean() > 0.5 else "gives no answer"
     )
     usual = f"while others take {ms(1000 * float(np.median(typical)))} ms"
-    return f"the target hangs{evidence.when}: it {what} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
+    return f"the target {what}{evidence.when} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
 
 
 def _gone(evidence: Evidence) -> str:

@@ -106,7 +106,9 @@ class _Calls:
         self.is_first: Mask = (attempts["cause"] == schema.PRIMARY).to_numpy(np.bool_)
         self.is_copy: Mask = (attempts["cause"] == schema.HEDGE).to_numpy(np.bool_)
         self.is_answered: Mask = attempts["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
-        self.is_rejected: Mask = attempts["ended"].isin(_REJECTED).to_numpy(np.bool_)
+        # A rejection inside a response with status 200 has the class that its status would have.
+        is_rejected = attempts["ended"].isin(_REJECTED) | attempts["error_class"].isin(_REJECTED)
+        self.is_rejected: Mask = is_rejected.to_numpy(np.bool_)
 
     def best_rates(self, from_s: float, until_s: float) -> tuple[float, float]:
         """Return how many were answered per second, and how many may have been served, each in its best third."""

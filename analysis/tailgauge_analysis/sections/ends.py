@@ -20,7 +20,14 @@ from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import Json, tables
-from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.text.section import (
+    INCOMPLETE,
+    INEXACT,
+    Finding,
+    Section,
+    Table,
+    Value,
+)
 
 KEY = "ends"
 ENDED_BY_TARGET = schema.SERVED | {schema.ABORTED}
@@ -46,6 +53,7 @@ ABORT_VERBS = {  # where all aborted answers are so
 NATURAL = "natural"  # `ends` of a traffic table
 CUT_ADVICE = "raise output_tokens if the answers should be longer, or raise the target's own limit on tokens"
 CUT_NATURAL_ADVICE = "raise output_tokens, so that answers can end by themselves"
+NOTICEABLE = 0.01  # of the answers, from which a finding changes the figures
 ROWS = 20  # of a table
 NAMES = 10  # in a sentence
 # Values of usage_marks.
@@ -107,6 +115,8 @@ class Ends:
     """of malformed_usage: what contradicts what"""
     has_natural: bool
     """traffic whose answers should end by themselves is among it"""
+    other_models: dict[str, int]
+    """answers by the model that they name, where it is not the one of the request"""
 
 
 def compute(run: Run) -> Ends:
@@ -129,7 +139,25 @@ def compute(run: Run) -> Ends:
         unused_counts=_unused_counts(answers),
         contradictions=_contradictions(answers),
         has_natural=has_natural(run.record["scenario"]),
+        other_models=_other_models(answers),
     )
+
+
+def _other_models(answers: pd.DataFrame) -> dict[str, int]:
+    """Return how many answers name each model that is not the one of their request; a fallback is named elsewhere."""
+    named = answers[answers["model"].fillna("").ne("") & answers["fallback"].isna()]
+    counts: Counter[str] = Counter()
+    for (asked, model), rows in named.groupby(["asked_model", "model"], observed=True):
+        if not is_same_model(str(asked), str(model)):
+            counts[plain(str(model), 80)] += len(rows)
+    return dict(counts.most_common())
+
+
+def is_same_model(asked: str, model: str) -> bool:
+    """Whether a response names the model of its request: perhaps with a date, a folder or another case."""
+    names = [name.lower().rstrip("/").rpartition("/")[2] for name in (asked, model)]
+    shorter, longer = sorted(names, key=len)
+    return longer.startswith(shorter)
 
 
 def has_natural(scenario: Json) -> bool:
@@ -239,7 +267,28 @@ def section(found: Ends) -> Section | None:
         computed=("Calls of the whole run without preflight that the target ended itself.", *MEANINGS),
         brief=() if is_plain else (_with_rest(found),),
         is_folded=is_plain and found.calls == found.answers and not (found.errors or facts or notes),
+        findings=tuple(_findings(found)),
     )
+
+
+def _findings(found: Ends) -> Iterator[Finding]:
+    """Answers that are cut, of another model, or without usable token counts."""
+    if not found.answers:
+        return
+    cut = found.classes.get(schema.CUT, 0)
+    part = cut / (cut + found.classes.get(schema.OK, 0)) if cut else 0.0
+    if part > NOTICEABLE:
+        text = f"{percent(part)} of the complete answers were cut at a token limit: end to end is that of shorter answers."
+        yield Finding(text, INCOMPLETE + part, stated=" cut")
+    unused = max(found.unused_counts.values(), default=0) / found.answers
+    if unused > NOTICEABLE:
+        text = f"{percent(unused)} of the answers have token counts that cannot be right: no figure uses these counts."
+        yield Finding(text, INEXACT + unused)
+    other = sum(found.other_models.values()) / found.answers
+    if other > NOTICEABLE:
+        name = next(iter(found.other_models))
+        text = f"{percent(other)} of the answers name another model than the request: {name}."
+        yield Finding(text, INEXACT + other)
 
 
 def _with_rest(found: Ends) -> str:

@@ -17,7 +17,7 @@ from tailgauge_analysis.text.formatting import clock_range, count, ms, percentil
 from tailgauge_analysis.text.json_values import Json, one_of
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section, Table, Value
 from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError
@@ -147,7 +147,16 @@ def section(found: Quality) -> Section:
         figures=tuple(_client_state(evidence.frames.health)),
         computed=(COMPUTED, *(f"{result.verdict}: {result.passes_if}" for result in checks)),
         is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
+        findings=tuple(_findings(found.verdict)),
     )
+
+
+def _findings(verdict: Verdict) -> Iterator[Finding]:
+    """A cache that was not cold, and a client that moved a figure; an INVALID measurement comes first anyway."""
+    weights = {"cold_cache": OF_SOMETHING_ELSE, "client_error": INEXACT}
+    for reason in verdict.reasons:
+        if reason.verdict == DEGRADED and reason.check in weights:
+            yield Finding(reason.text, weights[reason.check])
 
 
 def _stamps(evidence: Evidence) -> Facts:

@@ -51,6 +51,7 @@ from tailgauge_analysis.text.section import (
     INTERRUPTED,
     NO_ANSWER,
     PASS,
+    Numbers,
     ObjectiveLine,
     Result,
 )
@@ -374,7 +375,9 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
         lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
     gone_s = run.evidence.stability.gone_since_s
     if gone_s is not None:
-        lines.append(ObjectiveLine(SILENT, FAIL, f"since {figures(gone_s)} s", "to the end"))
+        lines.append(
+            ObjectiveLine(SILENT, FAIL, f"since {figures(gone_s)} s", "to the end", numbers=_since(gone_s))
+        )
     broken = _broken_step(run, judged.slo)
     if broken:
         lines.append(ObjectiveLine(LOAD_STEP, FAIL, "", "", why=broken))
@@ -382,7 +385,9 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     if run.evidence.stability.of(stability.BACKLOG) and grows is not None:
         value = f"grows by {figures(grows)} requests/s"
         slots = at_slots(run.record["scenario"]).strip()
-        lines.append(ObjectiveLine(BACKLOG, FAIL, value, "> 0 requests/s", why=slots))
+        numbers = Numbers(value=grows, bound=0.0, low=None, high=None, unit="requests_per_s")
+        bound = "> 0 requests/s"
+        lines.append(ObjectiveLine(BACKLOG, FAIL, value, bound, why=slots, numbers=numbers))
     return tuple(lines)
 
 
@@ -393,6 +398,11 @@ def _broken_step(run: Run, judged: Sequence[ObjectiveResult]) -> str:
     if all(objective.line.outcome == PASS for objective in judged):
         return ""
     return load_steps.missed(run)
+
+
+def _since(gone_s: float) -> Numbers:
+    """Seconds of the run."""
+    return Numbers(value=gone_s, bound=None, low=None, high=None, unit="s")
 
 
 def remarks(run: Run) -> list[str]:

@@ -7,6 +7,7 @@ fell back to another model within an answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, name_or_none
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import count, plural
-from tailgauge_analysis.text.section import Cell, Section, Table
+from tailgauge_analysis.text.section import OF_SOMETHING_ELSE, Cell, Finding, Section, Table
 
 KEY = "served"
 FACTS = ("model", "service_tier", "speed", "inference_geo")
@@ -157,7 +158,15 @@ def section(found: Served | None) -> Section | None:
         notes=tuple(notes),
         computed=(COMPUTED,),
         brief=tuple(sentences),
+        findings=tuple(_findings(found)),
     )
+
+
+def _findings(found: Served) -> Iterator[Finding]:
+    """Answers of another model than the first one."""
+    for fallback in found.fallbacks:
+        text = f"{_fallback_sentence(fallback, found.calls)}."
+        yield Finding(text, OF_SOMETHING_ELSE + fallback.calls / found.calls)
 
 
 def _fallback_sentence(fallback: Fallback, calls: int) -> str:

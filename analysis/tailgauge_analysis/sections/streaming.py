@@ -17,12 +17,13 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.chunks import BLOCK, blocks
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.ends import percent
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask, rank
 from tailgauge_analysis.text.formatting import count, ms, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve, Scale
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Section
+from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section
 
 KEY = ""
 STALL_MS = 1000.0
@@ -93,7 +94,28 @@ def section(streaming: Streaming) -> Section | None:
     if (found.buffered_share or 0) > BUFFERED:
         answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
     drawn = tuple(_gaps(streaming.gaps_ns))
-    return Section("streaming", "Streaming", answer, tuple(facts), figures=drawn, notes=tuple(notes))
+    return Section(
+        "streaming",
+        "Streaming",
+        answer,
+        tuple(facts),
+        figures=drawn,
+        notes=tuple(notes),
+        findings=tuple(_findings(streaming)),
+    )
+
+
+def _findings(streaming: Streaming) -> Iterator[Finding]:
+    """Buffered answers, and tokens that were not streamed."""
+    buffered = streaming.streams.buffered_share or 0.0
+    if buffered > BUFFERED:
+        text = f"{percent(buffered)} of the answers are buffered by a proxy: TTFT is not that of the target."
+        yield Finding(text, OF_SOMETHING_ELSE + buffered)
+    answers = int(streaming.tpot_missing["of"])
+    hidden = streaming.hidden / answers if answers else 0.0
+    if hidden > BUFFERED:
+        text = f"{percent(hidden)} of the answers have tokens that were not streamed: TPOT leaves these answers out."
+        yield Finding(text, INEXACT + hidden)
 
 
 def _facts(found: Streams) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.slots import Slots, slots
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.throughput import Throughput
@@ -15,7 +16,7 @@ from tailgauge_analysis.sections import objectives, over_time
 from tailgauge_analysis.text.formatting import figures, plural, share, share_range
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Section
+from tailgauge_analysis.text.section import INCOMPLETE, Finding, Section
 
 KEY = ""
 
@@ -60,7 +61,17 @@ def section(found: Rates) -> Section:
         facts.append(("Goodput", _goodput(found.goodput)))
     answer = f"{known}." if known else ""
     drawn = tuple(_tokens_over_time(found.timeline))
-    return Section("throughput", "Throughput and stability", answer, tuple(facts), figures=drawn)
+    findings = tuple(_findings(found))
+    return Section(
+        "throughput", "Throughput and stability", answer, tuple(facts), figures=drawn, findings=findings
+    )
+
+
+def _findings(found: Rates) -> Iterator[Finding]:
+    """Requests without an answer, unless the result counts them."""
+    unanswered = found.stability.of(stability.UNANSWERED)
+    if unanswered is not None:
+        yield Finding(unanswered.text, INCOMPLETE, stated="not completed: ")
 
 
 def _goodput(goodput: Goodput) -> str:

@@ -107,12 +107,28 @@ class Table:
         return cls(title, tuple(name for name, _ in columns), cells, note, prose)
 
 
+# What a finding shows of the figures. The share of the answers that it is about is added: the largest of a kind goes first.
+OF_SOMETHING_ELSE = 3.0  # a proxy, a cache, another model
+INCOMPLETE = 2.0  # something is missing in them
+INEXACT = 1.0
+MOST_FINDINGS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What changes the meaning of the figures, in a sentence. `stated`: words of a result that states it already."""
+
+    text: str
+    weight: float
+    stated: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
 
     `figures` stand beside the tables; `card` is the answer of the pattern that it belongs to; `brief` is its lines in the
-    terminal, where it has no card.
+    terminal, where it has no card; `findings` compete for a place below the result.
     `listing` is a long text shown as it is, folded, under a title; a section that `is_folded` is shown by its title and answer,
     in a line, until it is opened: nothing happened, or few want to know.
     """
@@ -129,6 +145,7 @@ class Section:
     listing: tuple[str, str] = ("", "")
     is_folded: bool = False
     card: Card | None = None
+    findings: tuple[Finding, ...] = field(default=(), metadata=UNPUBLISHED)
 
     @property
     def has_more(self) -> bool:
@@ -137,11 +154,23 @@ class Section:
         return any(map(bool, parts))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """An objective in numbers, all in one unit: ms, s, share (0 to 1), per_s, or what it counts."""
+
+    value: float | None
+    bound: float | None
+    low: float | None
+    high: float | None
+    unit: str
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectiveLine:
     """One objective as it was decided: `ttft p95 (chat)`, `1,298 ms`, `> 800 ms`, `1,136-1,647`.
 
-    `finds`: the smallest violation that four of five such runs would find: `7.6% of requests beyond 800 ms`.
+    `finds`: the smallest violation that four of five such runs would find: `7.6% of requests beyond 800 ms`. `numbers`: value,
+    bound and interval as numbers; null where the line has none.
     """
 
     name: str
@@ -151,6 +180,7 @@ class ObjectiveLine:
     interval: str = ""
     why: str = ""
     finds: str = ""
+    numbers: Numbers | None = None
 
     @property
     def measured(self) -> str:
@@ -180,6 +210,18 @@ class Result:
     def states(self, one: ObjectiveLine) -> bool:
         """Whether the sentence or a detail states this objective."""
         return any(one.name in text for text in (self.sentence, *self.details))
+
+    def says(self, words: str) -> bool:
+        """Whether the sentence or a detail has these words."""
+        return any(words in text for text in (self.sentence, *self.details))
+
+
+def most_important(sections: Iterable[Section], result: Result) -> tuple[str, ...]:
+    """Return the findings with the greatest weight that the result does not state."""
+    findings = [finding for section in sections for finding in section.findings]
+    unstated = [finding for finding in findings if not (finding.stated and result.says(finding.stated))]
+    unstated.sort(key=lambda finding: -finding.weight)
+    return tuple(finding.text for finding in unstated[:MOST_FINDINGS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +260,11 @@ class Report:
     def cards(self) -> list[Card]:
         """Those of the sections, in their order."""
         return [section.card for section in self.sections if section.card is not None]
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What changes the meaning of the figures, the most important first."""
+        return most_important(self.sections, self.result)
 
     @property
     def figures(self) -> list[Picture]:

@@ -23,6 +23,7 @@ from tailgauge_analysis import (
     Card,
     Column,
     Measurement,
+    Numbers,
     ObjectiveLine,
     Picture,
     Report,
@@ -59,7 +60,11 @@ def load_line(name: str, outcome: str, needed: float, found: Sequence[Number], u
     """The objective that a load is `needed` at least; `found`: value, low and high end."""
     value, *ends = found
     text = NONE if value is None else f"{figures(value)} {unit}"
-    return ObjectiveLine(name, outcome, text, f"≥ {figures(needed)} {unit}", between(*ends))
+    low, high = ends
+    numbers = Numbers(value=value, bound=needed, low=low, high=high, unit=unit)
+    return ObjectiveLine(
+        name, outcome, text, f"≥ {figures(needed)} {unit}", between(low, high), numbers=numbers
+    )
 
 
 TONE_OF: dict[str, Tone] = {PASS: "good", INCONCLUSIVE: "warn", FAIL: "bad"}

@@ -51,7 +51,9 @@ def test_requests_that_hang_are_named(tmp_path, hanging):
 
     assert open_at_end
     missing = "only the beginning of an answer" if "at_chunk" in hanging else "no answer"
-    assert re.fullmatch(rf"[\d,]+ requests? got {missing}; (the oldest|it) waits [\d.]+ s\.", found.text)
+    assert re.fullmatch(
+        rf"[\d,]+ requests? of the whole run got {missing}; (the oldest|it) waits [\d.]+ s\.", found.text
+    )
     number = int(found.text.split()[0].replace(",", ""))
     assert 0.6 * open_at_end <= number <= open_at_end
     assert found.text in remarks(run)
@@ -85,7 +87,8 @@ def test_where_nothing_completes_all_requests_are_named(tmp_path):
     found = run_of(scenario(share=1.0, n=160, drain_s=60.0), tmp_path).evidence.stability
 
     assert re.fullmatch(
-        r"1\d\d requests got no answer; the oldest waits (89|90)(\.\d)? s\.", found.of("unanswered").text
+        r"1\d\d requests of the whole run got no answer; the oldest waits (89|90)(\.\d)? s\.",
+        found.of("unanswered").text,
     )
     assert found.of("backlog") is None
 

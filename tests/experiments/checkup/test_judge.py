@@ -205,3 +205,29 @@ def test_calls_that_end_after_one_silence_that_no_other_survives_were_cut(
 
     assert (check.low > 0.01) is found, check.evidence
     assert check.n == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "low", "gain", "outcome"),
+    [
+        ("stalled", 0.2, 0.1, 0.08, "PASS"),  # a gain of 4% at its low end
+        ("stalled", 0.2, 0.15, 0.08, "FAIL"),
+        ("broken", 0.03, 0.015, 0.03, "FAIL"),  # failed requests count from 0.5%
+        ("no_retry_after", 1.0, 0.9, 0.00016, "PASS"),
+        ("early_headers", 1.0, 0.9, 1.0, "PASS"),
+    ],
+)
+def test_a_problem_has_a_gain_that_is_large_at_the_low_end_of_its_interval(name, value, low, gain, outcome):
+    seen = Number(evidence="it was seen", gain=gain, n=50, value=value, low=low, high=1.0)
+    judged = report.judge(name, seen, 0.01)
+    found = report.answer({name: seen}, [], [], 0.1)
+
+    assert (judged.outcome, judged.noted) == (outcome, outcome == "PASS")
+    assert found.result.outcome == outcome
+    assert any(text.startswith("small: ") for text in found.result.details) == judged.noted
+
+
+def test_the_least_gain_of_a_ratio_is_that_of_its_low_end():
+    ratio = Number(evidence="", gain=0.5, n=50, value=2.0, low=1.25, high=3.0, is_ratio=True)
+
+    assert ratio.least_gain == pytest.approx(0.2)

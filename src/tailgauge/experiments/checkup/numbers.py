@@ -71,11 +71,21 @@ class Number:
     low: float | None = None
     high: float | None = None
     allowed: float | None = None
+    is_ratio: bool = False
 
     @property
     def exceeds(self) -> bool:
         """Return whether the whole interval is beyond what this number itself allows."""
         return self.low is not None and self.allowed is not None and self.low > self.allowed
+
+    @property
+    def least_gain(self) -> float:
+        """Return the low end of the interval of the gain, which is as wide as that of the number."""
+        if self.low is None or not self.value:
+            return 0.0
+        if self.is_ratio:
+            return max(0.0, 1 - 1 / self.low) if self.low > 0 else 0.0
+        return self.gain * self.low / self.value
 
 
 def of_share(found: Proportion, evidence: str, gain: float | None = None) -> Number:
@@ -114,7 +124,7 @@ def of_ratio(over: Quantile | None, under: Quantile | None, evidence: str) -> Nu
     most = ratio * math.exp(math.hypot(math.log(high / value), math.log(by / by_low)))
     text = evidence.format(f"{ratio:.2f}x ({least:.2f} to {most:.2f})")
     gain = max(0.0, 1 - 1 / ratio)
-    return Number(evidence=text, gain=gain, n=over.n, value=ratio, low=least, high=most)
+    return Number(evidence=text, gain=gain, n=over.n, value=ratio, low=least, high=most, is_ratio=True)
 
 
 def saved(part: Floats, whole: Floats) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer, tone_of
-from tailgauge.experiments.checkup.checks import CHECKS, GAINS, REQUESTS, Check
+from tailgauge.experiments.checkup.checks import CHECKS, GAINS, LEAST_GAINS, NOTHING, Check
 from tailgauge.experiments.checkup.numbers import LEVEL, Number
 from tailgauge_analysis import (
     FAIL,
@@ -32,22 +32,21 @@ from tailgauge_analysis import (
 )
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
-LEAST_GAIN = 0.05  # less is no problem
 MOST_GAINS = 3  # in a card
-LEAST_FAILED = 0.005  # of the requests, where the gain is that they are answered
 NOTE = (
     f"Problem: the whole interval at {LEVEL:.1%} is beyond what is allowed, so that all checks together are wrong in one of "
     "twenty checkups of an endpoint that is exactly at its bounds."
 )
 GAIN_NOTE = (
     "Gain: what the change gives back at most. Failed requests come first, then latency, then cost; the "
-    "largest gain of each comes first."
+    "largest gain of each comes first. A gain counts from 5% of the latency or cost and 0.5% of the requests, by the low "
+    "end of its interval."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check with its number; FAIL is a problem. `noted`: it would be one, but gives next to nothing back."""
+    """One check with its number; FAIL is a problem. `noted`: it would be one, but its gain is small."""
 
     name: str
     outcome: str
@@ -76,8 +75,7 @@ def judge(name: str, number: Number, allowed: float) -> CheckResult:
     """Judge one number by what is allowed."""
     allowed = allowed if number.allowed is None else number.allowed
     is_beyond = number.low is not None and number.low > allowed
-    least = LEAST_FAILED if CHECKS[name].gain_of == REQUESTS else LEAST_GAIN
-    gives = number.gain >= least
+    gives = number.least_gain >= LEAST_GAINS[CHECKS[name].gain_of]
     outcome = INCONCLUSIVE if number.low is None else PASS
     if is_beyond and gives:
         outcome = FAIL
@@ -111,7 +109,7 @@ def answer(
         checks=tuple(checks),
         probes_lost=tuple(lost),
     )
-    notes = [f"no problem in itself: {one.check.problem}; {one.check.change}" for one in noted]
+    notes = [_small(one) for one in noted]
     if lost:
         notes.append(f"no valid run of these probes: {', '.join(lost)}")
     outcome = FAIL if problems else INCONCLUSIVE if lost else PASS
@@ -178,6 +176,15 @@ def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lo
     return text
 
 
+def _small(one: CheckResult) -> str:
+    """Return what was found, and why it is no problem."""
+    least = share(LEAST_GAINS[one.check.gain_of])
+    gain = f"gain at most {share(one.number.gain)} of {one.check.gain_of}, not shown to reach {least}"
+    if one.check.gain_of == NOTHING:
+        gain = "it costs nothing by itself"
+    return f"small: {one.check.problem}; {gain}; {one.check.change}"
+
+
 def _problem(one: CheckResult, line_of: Callable[[str], str]) -> ObjectiveLine:
     gain = f"Gain at most {share(one.number.gain)} of {one.check.gain_of}"
     line = line_of(one.check.experiment) if one.check.experiment else ""
@@ -189,7 +196,7 @@ def _problem(one: CheckResult, line_of: Callable[[str], str]) -> ObjectiveLine:
 def _table(checks: Sequence[CheckResult]) -> Table:
     columns: tuple[Column[CheckResult], ...] = (
         ("check", lambda one: one.name),
-        ("outcome", lambda one: Value("noted" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)),
+        ("outcome", lambda one: Value("small" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)),
         ("evidence", lambda one: one.number.evidence),
         ("allowed", lambda one: one.check.allowed_text),
         ("n", lambda one: f"{one.number.n:,}"),
