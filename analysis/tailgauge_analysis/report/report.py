@@ -57,7 +57,7 @@ class FinishedReport:
         data = self.data
         return {
             **{key: data["run"][key] for key in ("run_id", "dry_run", "state")},
-            **{key: data[key] for key in ("exit_code", "result", "conservation")},
+            **{key: data[key] for key in ("exit_code", "result", "findings", "conservation")},
             "verdict": self.verdict,
             "measurement": plain_values(self.report.measurement),
             "latency": [_in_short(row) for row in data["latency"] if row["group"] == ALL],

@@ -116,7 +116,7 @@ MOST_FINDINGS = 2
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What changes the meaning of the figures, in a sentence. `stated`: words of a result that states it already."""
+    """What changes the meaning of the figures, in a sentence. `stated`: a phrase of a result that states it already."""
 
     text: str
     weight: float
@@ -211,15 +211,15 @@ class Result:
         """Whether the sentence or a detail states this objective."""
         return any(one.name in text for text in (self.sentence, *self.details))
 
-    def says(self, words: str) -> bool:
-        """Whether the sentence or a detail has these words."""
-        return any(words in text for text in (self.sentence, *self.details))
+    def contains(self, phrase: str) -> bool:
+        """Whether the sentence or a detail has this phrase."""
+        return any(phrase in text for text in (self.sentence, *self.details))
 
 
 def most_important(sections: Iterable[Section], result: Result) -> tuple[str, ...]:
     """Return the findings with the greatest weight that the result does not state."""
     findings = [finding for section in sections for finding in section.findings]
-    unstated = [finding for finding in findings if not (finding.stated and result.says(finding.stated))]
+    unstated = [finding for finding in findings if not (finding.stated and result.contains(finding.stated))]
     unstated.sort(key=lambda finding: -finding.weight)
     return tuple(finding.text for finding in unstated[:MOST_FINDINGS])
 
