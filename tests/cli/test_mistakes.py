@@ -366,6 +366,18 @@ def test_a_target_that_cannot_be_used_is_answered_with_what_to_change(url, kind,
     assert expected in failure(url, kind, text, status)
 
 
+def test_a_model_that_is_not_there_is_answered_with_the_list_and_the_nearest():
+    seen = {"ended": "x", "status": 404, "error_type": "x", "model": "Qwen-7", "models": ["Qwen-7B", "llama"]}
+    no_model = preflight_failure(ENGINE, "openai", {**seen, "message": "no such model"})
+    no_path = preflight_failure(
+        ENGINE, "openai", {**seen, "message": "Not Found", "url": f"{ENGINE}/x/messages"}
+    )
+
+    assert no_model.endswith("It lists Qwen-7B, llama. Did you mean Qwen-7B?")
+    assert "/x/messages was asked for" in no_path
+    assert no_path.endswith("Models that it lists (--model NAME): Qwen-7B, llama")
+
+
 def test_a_refused_key_is_named_by_its_variable():
     assert "The key in MY_KEY was refused" in failure(ENGINE, "x", "no", 401, api_key_env="MY_KEY")
     at_provider = failure("https://api.anthropic.com", "x", "no", 401)

@@ -69,9 +69,8 @@ def compare(
     metrics = metrics or METRICS
     for name in metrics:
         if name not in BY_NAME:
-            raise UsageError(
-                f"--metric {name}: no such metric{nearest(name, BY_NAME, 2)}; choose from {', '.join(BY_NAME)}"
-            )
+            near = nearest(name, BY_NAME, 2) or f"; choose from {', '.join(BY_NAME)}"
+            raise UsageError(f"--metric {name}: no such metric{near}")
         if BY_NAME[name].unit != UNIT:
             raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 

@@ -133,7 +133,7 @@ def _about_the_path(url: str, protocol: str) -> str:
     if not parts.netloc:
         return question
     base = f"{parts.scheme}://{parts.netloc}"
-    return f"{question} {parts.path} was asked for; the base URL is usually {base} or {base}/v1"
+    return f"{question} {parts.path} was asked for; the base URL is usually {base} or {base}/v1."
 
 
 def _about_the_key(target: TargetSettings | None) -> str:

@@ -18,6 +18,7 @@ from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.protocol import Adaptation, TargetSettings
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED, REDIRECT
 from tailgauge.sanitize import plain
+from tailgauge.suggestions import near_names
 from tailgauge.thresholds import VALID
 
 MAX_SHOWN = 200  # characters of a target's text in a message
@@ -120,7 +121,12 @@ def preflight_failure(
     is_about_a_field = status in {400, 422} and todo
     if models and seen["model"] not in models and not is_about_a_field:
         listed = _shortened(", ".join(models))
-        todo = f"It has no model {seen['model']!r}: choose another (--model NAME). It lists {listed}"
+        if status == 404 and "model" not in message.lower():
+            todo = f"{todo} Models that it lists (--model NAME): {listed}"
+        else:
+            near = near_names(seen["model"], models)
+            no_model = f"It has no model {seen['model']!r}: choose another (--model NAME)"
+            todo = f"{no_model}. It lists {listed}{f'. Did you mean {near[0]}?' if near else ''}"
     return f"target {url} {did}{': ' + text if text else ''}. {todo}".strip()
 
 
