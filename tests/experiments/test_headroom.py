@@ -192,6 +192,10 @@ def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     assert outcomes <= {"PASS", "FAIL", "INCONCLUSIVE"}
     assert {"requests", "input tokens"} <= {row[0] for row in limits.rows}
     assert cached.sections[0].figures[0].marks[0].low == cached.facts["low_per_s"]
+    card = cached.sections[0].card
+    assert card.detail == "can be sustained"
+    assert card.lines[0].endswith(f"{cached.facts['unit']}")
+    assert card.lines[-1].startswith("without the prompt cache ")
 
 
 def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):

@@ -68,7 +68,7 @@ def test_it_says_what_holds_today_what_it_costs_and_why_it_hurts(found):
         assert any(" of the calls hedged, 0 – " in text for text in one.result.details)
         assert one.result.details[-1].startswith("the target keeps generating for closed attempts")
         assert len(one.sections[0].tables[0].rows) == 4
-        assert [figure.name for figure in one.sections[0].figures] == ["hedging", "tails"]
+        assert [figure.name for figure in one.sections[0].figures] == ["tails", "hedging"]
         json.dumps(one.facts, allow_nan=False)
 
 

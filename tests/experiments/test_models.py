@@ -61,6 +61,20 @@ def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answe
         }  # fmt: skip
 
 
+def test_the_card_names_the_cheapest_and_the_figure_has_a_point_for_each(answers):
+    for one in answers:
+        section = one.sections[0]
+        (picture,) = section.figures
+        states = {label: curve.name for curve in picture.panels[0].curves for label in curve.labels}
+
+        assert section.card.value.text == "cheap"
+        assert section.card.lines[1:] == (
+            "quick costs 3x as much",
+            "slow costs 0.5x as much and misses an objective",
+        )
+        assert states == {"cheap": "cheapest that meets all", "quick": "meets all", "slow": "misses one"}
+
+
 def test_cost_is_that_of_the_tokens_at_the_price_of_each(answers):
     for one in answers:
         costs = {model["name"]: model["per_1000"] for model in one.facts["models"]}

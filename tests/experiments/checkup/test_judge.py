@@ -1,5 +1,6 @@
 """The numbers of the checkup: shares, ratios of medians, hedging, and the sentence."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tailgauge.scenario.experiment import Checkup
 from tailgauge_analysis import COMPARABLE, at_level, counted, quantiles
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.report.plot import plot
 
 
 def users():
@@ -135,6 +137,25 @@ def test_the_answer_says_what_to_change_first():
     assert second.why == (
         "Gain at most 30.0% of the cost. It was seen. Move what changes (dates, names, numbers) behind the last mark."
     )
+
+
+def test_the_card_counts_problems_and_the_figure_has_a_bar_for_each():
+    numbers = {"unstable": number(0.3, 0.3), "tail": number(0.2, 0.05), "burst": number(0.0)}
+    section = report.answer(numbers, (), (), 0.1).sections[0]
+    (picture,) = section.figures
+    bars = json.loads(plot(picture))["data"]
+
+    assert (section.card.value.text, section.card.detail) == ("2 problems", "found in 3 checks")
+    assert section.card.lines == ("tail: 5.0% of the latency", "unstable: 30.0% of the cost")
+    assert section.card.tone == "bad"
+    assert [(bar["y"], bar["x"], bar["orientation"]) for bar in bars] == [
+        (["tail"], [5.0], "h"),
+        (["unstable"], [30.0], "h"),
+    ]
+    well = report.answer({"tail": number(0.0)}, (), (), 0.1).sections[0]
+    assert (well.card.value.text, well.card.tone, well.figures) == ("0 problems", "good", ())
+    unknown = report.answer({"race": Number(evidence="too few")}, (), (), 0.1).sections[0].card
+    assert unknown.lines == ("1 check inconclusive",)
 
 
 def test_what_gives_nothing_back_is_noted_and_no_finding():
