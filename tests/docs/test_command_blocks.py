@@ -42,7 +42,7 @@ PAGES: dict[str, Mapping[str, str]] = {
         "run curve": "run curve --dry-run --set experiment.curve.loads=[2,6,18]",
     },
     "how-to/gateway": {
-        "http://10.0.0.9:8000": "@url", "http://10.0.0.7:4000": "@url", "tailgauge run gateway  ": "tailgauge run gateway --duration 40s",
+        "http://10.0.0.9:8000": "@url", "http://10.0.0.7:4000": "@url", "tailgauge run gateway  ": "tailgauge run gateway --duration 12s", "run gateway --target": "run gateway --duration 12s --target",
         **MODEL,
     },
     "how-to/keep-answers": {
@@ -184,10 +184,10 @@ def unknown_options(text: str) -> list[str]:
     found = []
     for line in re.findall(r"(?<![\w/])tailgauge ([a-z][^\n|;&)]*)", text):
         command = cli
-        words = shlex.split(line, comments=True)
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
+        arguments = shlex.split(line, comments=True)
+        while arguments and arguments[0] in getattr(command, "commands", {}):
+            command = command.commands[arguments.pop(0)]
         known = {option for parameter in command.params for option in parameter.opts}
-        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        options = [word.partition("=")[0] for word in arguments if word.startswith("--")]
         found += [option for option in options if option not in known]
     return found
