@@ -34,7 +34,7 @@ def settled(folder: Path, arrival: str, *sets: str, **given: object) -> Settings
 def dried(settings: Settings, *, as_json: bool = False) -> tuple[Exit, list[str], list[str]]:
     lines: list[str] = []
     errors: list[str] = []
-    code = dry_run(settings, lines.append, errors.append, as_json=as_json)
+    code = dry_run(settings, lines.append, errors.append, as_json=as_json, pages=[])
     return code, lines, errors
 
 

@@ -173,35 +173,33 @@ def launch(
 def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool, pages: list[str]) -> Exit:
     """Simulate the run and report it; returns the exit code. First comes what a real run prints before its start.
 
-    `pages` gets the report.
-
-    A plan that exceeds a limit of [guard] fails, before its dry run where it is known before.
+    `pages` gets the report. A plan that exceeds a limit of [guard] fails, before its dry run where it is known before.
     """
     from tailgauge.dry_run import command
     from tailgauge.live.terminal import plan_lines
     from tailgauge.locust_app.report_process import ReportProcess
-    from tailgauge.plan.guard import Use, excesses_of_plan
+    from tailgauge.plan.guard import Spending, excesses_of_plan
 
     for line in plan_lines(settings, 1):
         print_error(line)
     failures = [excess.text for excess in excesses_of_plan(settings)]
     if failures:
-        facts = {"dry_run": True, "estimate": settings.estimate.facts()}
+        facts = {"dry_run": True, "estimate": settings.estimate.facts(), "exit_code": int(Exit.FAILED)}
         _print_plan_failures(failures, facts, echo, print_error, as_json=as_json)
         return Exit.FAILED
     given = (settings.scenario_file, settings.overrides, settings.out)
-    use = Use.of(settings)
-    folder = command.dry_run(settings.scenario, settings.schedule, *given, use=use)
+    spending = Spending.of(settings)
+    folder = command.dry_run(settings.scenario, settings.schedule, *given, spending=spending)
     report = ReportProcess(folder, settings.out, screen.as_environment()).output()
     if report.data:
         pages.append(report.data["report"]["html"])
-    failures = [excess.text for excess in use.excesses(settings)]
+    failures = [excess.text for excess in spending.excesses(settings)]
     code = Exit.worst([report.exit_code, *(Exit.FAILED for _ in failures)])
-    facts = {"run_id": folder.path.name, "run_dir": str(folder.path)}
+    facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(code)}
     if failures:
         _print_plan_failures(failures, {**report.data, **facts}, echo, print_error, as_json=as_json)
     elif as_json:
-        echo(json.dumps({**report.data, **facts, "exit_code": int(code)}))
+        echo(json.dumps({**report.data, **facts}))
     if not as_json:
         echo(report.summary)
     return code
@@ -217,4 +215,4 @@ def _print_plan_failures(
         return
     print_error(f"tailgauge: {sentence}")
     result = {**facts.get("result", {}), "outcome": FAIL, "sentence": sentence}
-    echo(json.dumps({**facts, "result": result, "exit_code": int(Exit.FAILED)}))
+    echo(json.dumps({**facts, "result": result}))

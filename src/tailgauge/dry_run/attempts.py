@@ -22,7 +22,7 @@ from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
 from tailgauge.dry_run.received import Received, response_of
 from tailgauge.ends import End, class_of_end
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
-from tailgauge.plan.guard import Use
+from tailgauge.plan.guard import Spending
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.protocol import WireProtocol
@@ -440,10 +440,10 @@ _OF_WORKER = ("requests", "attempts", "chunks", "health")
 
 
 class Store:
-    """Parts of one run folder; `written` are the rows of each table. `use` counts what the calls use."""
+    """Parts of one run folder; `written` are the rows of each table. `spending` counts what the calls use."""
 
-    def __init__(self, folder: RunFolder, use: Use | None = None) -> None:
-        self._use = use
+    def __init__(self, folder: RunFolder, spending: Spending | None = None) -> None:
+        self._spending = spending
         self._folder = folder
         self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "target": []}
         self._segments = Segments()
@@ -457,8 +457,8 @@ class Store:
 
     def attempt(self, row: AttemptRow) -> None:
         """Append an attempt row."""
-        if self._use is not None:
-            self._use.add(row)
+        if self._spending is not None:
+            self._spending.add(row)
         self._append("attempts", row)
 
     def server_log(self, row: ServerLogRow) -> None:

@@ -31,7 +31,7 @@ from tailgauge.master.looks import EVERY_S, KNOWN, InterimLooks
 from tailgauge.master.workers import Share, conserve
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
-from tailgauge.plan.guard import Use
+from tailgauge.plan.guard import Spending
 from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
@@ -61,9 +61,9 @@ def dry_run(
     overrides: tuple[str, ...],
     out: Path,
     *,
-    use: Use | None = None,
+    spending: Spending | None = None,
 ) -> RunFolder:
-    """Run the scenario on a simulated clock; returns the run folder, ready for its report. `use`: counts its calls."""
+    """Run the scenario on a simulated clock; returns the run folder, ready for its report. `spending`: counts its calls."""
     _possible(scenario, schedule)
     run_id = new_run_id(scenario.name)
     folder = RunFolder((out / "runs" / run_id).resolve())
@@ -76,7 +76,7 @@ def dry_run(
     facts = about | run_json.scenario_facts(scenario, scenario_file, overrides, urls)
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
-    store = Store(folder, use)
+    store = Store(folder, spending)
     known = InterimLooks(looks(scenario, schedule), folder)
     run = DryRun(scenario, schedule, store)
     try:

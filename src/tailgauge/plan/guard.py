@@ -78,7 +78,7 @@ def expected_use(estimate: Estimate) -> Expected:
 
 
 @dataclass(slots=True)
-class Use:
+class Spending:
     """What the calls of a dry run use. `prices`: by model, where cost is limited."""
 
     prices: Mapping[str, Price] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Use:
     cost: Fraction = Fraction(0)
 
     @classmethod
-    def of(cls, settings: Settings) -> Use:
+    def of(cls, settings: Settings) -> Spending:
         """Return an empty one with today's prices."""
         prices = {}
         if settings.scenario.guard.max_cost is not None:
