@@ -64,7 +64,7 @@ class CommandWithToolFlags(click.Command):
         """Write the options, section by section, in aligned columns."""
         records = {}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 records[param.opts[-1]] = record
         width = max(len(usage) for usage, _ in records.values())
@@ -89,9 +89,8 @@ class Translation:
 
     def __init__(self, command: click.Command, args: Sequence[str]) -> None:
         self._command = command
-        self._flags: dict[
-            str, bool
-        ] = {}  # by the name of an option of the command: whether it takes no value
+        # By the name of an option of the command: whether it takes no value.
+        self._flags: dict[str, bool] = {}
         for param in command.params:
             if isinstance(param, click.Option):
                 self._flags.update(dict.fromkeys(param.opts, param.is_flag))
