@@ -112,7 +112,7 @@ def test_its_calls_are_estimated(with_echo):
 
 
 def test_its_keys_are_refused_with_another_pattern(with_echo):
-    ran = with_echo.run("-m", "tailgauge", "run", "streaming", "--set", "traffic.main.echo.times=3")
+    ran = with_echo.run("-m", "tailgauge", "run", "streaming", "--set", "traffic.chat.echo.times=3")
 
     assert ran.returncode == 2
     assert "does not apply with pattern = 'streaming'" in ran.stderr

@@ -107,7 +107,7 @@ HEADS = {
     "half_a_head": case(hung_up(HEAD + b"x-a: "), CLOSED),
     "half_a_head_and_silence": case(stalled(lambda _: HEAD + b"x-a"), LATE),
     "another_protocol": case(once(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), NOT_HTTP),
-    "http2_frames": case(hung_up(b"\x00\x00\x12\x04" + b"\x00" * 23), CLOSED),
+    "http2_frames": case(hung_up(b"\x00\x00\x12\x04" + b"\x00" * 23), NOT_HTTP),
     "http2_status_line": case(once(b"HTTP/2 200 OK\r\n\r\n"), NOT_HTTP),
     "http_0_9": case(hung_up(b"<html>hello</html>"), CLOSED),
     "http_1_0": case(plain(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"), OK),

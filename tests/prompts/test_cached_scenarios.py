@@ -109,7 +109,7 @@ SHOWS: dict[tuple[str, ...], Any] = {
     ("cached", "prewarmed"): lambda s: all(read(s)) and not any(written(s)),
     ("cached", "cold"): lambda s: not any(read(s)) and all(written(s)),
     ("cached", "automatic"): lambda s: any(read(s)) and not any(written(s)),
-    ("fan_out", "cache_race"): lambda s: not any(read(s)) and all(written(s)),
+    ("fan_out", "cache_race"): lambda s: sum(read(s)) < 0.02 * len(s),
     ("cached", "volatile_front"): lambda s: not any(read(s)) and all(written(s)),
     ("cached", "volatile_marked"): lambda s: any(read(s)) and all(written(s)),
     ("cached", "sparse"): lambda s: any(written(s)),
@@ -151,7 +151,7 @@ def test_a_worker_that_is_alone_knows_of_every_call_whether_it_reads(names: tupl
 
 
 def test_a_race_needs_legs_at_once() -> None:
-    seen = replayed("fan_out", "cache_race")
+    seen = replayed("fan_out", "cache_race", duration_s=10.0)
     requests = len(seen) // 5
 
     assert requests > 50

@@ -20,7 +20,7 @@ ENDS = {
     "error": ["None"],
 }
 # Wires whose exchange ends before their last byte: what comes in a later read belongs to no answer.
-SHORT = ("bad_chunk", "compressed", "excess")
+SHORT = ("bad_chunk", "banner", "compressed", "excess")
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def make(
     `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
     """
     run = Run(run_dirs)
-    rows = _from_here(Path(run_dirs[0]))
+    rows = _shown_folder(Path(run_dirs[0]), Path(out))
     done = write_report(build(run, tool), out, width, colours=colours, rows=rows)
     reasons = done.data["verdict"]["reasons"]
     verdict = {
@@ -97,10 +97,10 @@ def make(
     return replace(done, summary="\n".join([done.summary, *unwritten]))
 
 
-def _from_here(path: Path) -> Path:
-    """The path from the current folder, where it is below that one."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+def _shown_folder(run_dir: Path, out: Path) -> Path:
+    """The run folder as the user knows it: below `out`, where it is there."""
+    below_out = out / "runs" / run_dir.name
+    return below_out if below_out.is_dir() and below_out.samefile(run_dir) else run_dir
 
 
 def write_report(

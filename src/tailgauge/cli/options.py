@@ -124,7 +124,7 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
     `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
     """
     text = str(given)
-    if given.parent != Path() or given.exists():
+    if given.parent != Path() or _exists(given):
         return given
     for below in ("runs", "reports"):
         places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
@@ -141,6 +141,13 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
             listed = f"{', '.join(names[:MOST_NAMED])}{more}"
             raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
     return given
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def allow() -> Callable[[_Command], _Command]:

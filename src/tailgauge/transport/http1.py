@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tailgauge.redaction import shown
-from tailgauge.transport.peer import peer_name
+from tailgauge.transport.peer import HTTP, peer_name
 
 try:
     from tailgauge.transport._reader import whole_chunks
@@ -49,8 +49,16 @@ class HeadSizeError(WireError):
 
 def _no_response(first: bytes) -> WireError:
     """The error of a peer that answers in another protocol; `first`: its first bytes."""
+    text = "not an HTTP/1.1 response"
+    if name := _other_protocol(first):
+        text += f", {name}"
+    return WireError(text, first)
+
+
+def _other_protocol(first: bytes) -> str:
+    """What a peer speaks instead of HTTP; empty where its first bytes tell nothing else."""
     name = peer_name(first)
-    return WireError(f"not an HTTP/1.1 response{f', {name}' if name else ''}", first)
+    return "" if name == HTTP else name
 
 
 def request_bytes(method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -332,7 +340,7 @@ class Head:
             if len(head) > MAX_HEAD:
                 raise HeadSizeError(f"over {MAX_HEAD} bytes")
             if not blank:
-                if not head.startswith(_BEGIN[: len(head)]) and peer_name(head):
+                if not head.startswith(_BEGIN[: len(head)]) and _other_protocol(head):
                     raise _no_response(head)  # another protocol, whose answer has no blank line
                 return None
             found = _read_head(head)

@@ -82,7 +82,7 @@ def captured(
     gevent.spawn_later(3, exchange.abort, "timeout")
     call(watch, server.url, exchange=exchange)
     watch.close()
-    held = capture._open.held
+    held = capture.open_bytes.held
     capture.release()
     times = [at_ns for at_ns, _ in capture.reads]
     return {
@@ -93,7 +93,7 @@ def captured(
         "peer_end": capture.peer_end,
         "left_out": capture.left_out_bytes,
         "method": capture.method,
-        "held": [held > 0, capture._open.held],
+        "held": [held > 0, capture.open_bytes.held],
         "exchange_reads": exchange.reads,
         "body_bytes": exchange.body_bytes,
         "aborted": exchange.aborted,
