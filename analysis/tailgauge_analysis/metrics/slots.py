@@ -73,7 +73,7 @@ def slots(frames: Frames) -> Slots | None:
     span_ns = float(ended_ns.max() - begun_ns.min())
     return Slots(
         limit=int(limit),
-        most=most_at_once(begun_ns, ended_ns),
+        most=int(at_once(begun_ns, ended_ns)[1].max()),
         mean=float((ended_ns - begun_ns).sum()) / span_ns if span_ns > 0 else float(len(begun_ns)),
         sent=len(begun_ns),
         planned=None if planned is None else int(planned),
@@ -82,8 +82,12 @@ def slots(frames: Frames) -> Slots | None:
     )
 
 
-def most_at_once(begun_ns: Floats, ended_ns: Floats) -> int:
-    """Return the most intervals that overlap; one that begins when another ends does not."""
-    times = np.concatenate([begun_ns, ended_ns])
-    changes = np.repeat([1, -1], len(begun_ns))
-    return int(np.cumsum(changes[np.lexsort([changes, times])]).max())
+def at_once(begun: Floats, ended: Floats) -> tuple[Floats, Floats]:
+    """Return the times at which the number of open intervals changes, and the number from then on.
+
+    At the same time one ends before the next begins.
+    """
+    times = np.concatenate([begun, ended])
+    changes = np.repeat([1.0, -1.0], len(begun))
+    order = np.lexsort([changes, times])
+    return times[order], np.cumsum(changes[order])

@@ -22,6 +22,7 @@ import pandas as pd
 
 from tailgauge.call import MAIN
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.slots import at_once
 from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
@@ -166,11 +167,6 @@ class _Calls:
 
     def _streams(self, until_s: float) -> tuple[Floats, Floats]:
         """Return the times at which the number of streams changes, and the number from then on."""
-        begun_s = self.content_s[self._has_content]
-        ended_s = self.ended_s[self._has_content]
-        times_s = np.concatenate([begun_s, ended_s])
-        changes = np.repeat([1.0, -1.0], len(begun_s))
-        # At the same time one ends before the next begins.
-        order = np.lexsort([changes, times_s])
-        is_inside = times_s[order] < until_s
-        return times_s[order][is_inside], np.cumsum(changes[order])[is_inside]
+        times_s, streams = at_once(self.content_s[self._has_content], self.ended_s[self._has_content])
+        is_inside = times_s < until_s
+        return times_s[is_inside], streams[is_inside]
