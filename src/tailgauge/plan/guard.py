@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tailgauge.clock import utc_today
 from tailgauge.plan.estimate import Estimate
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import COST, REQUESTS, TOKENS, used
@@ -89,13 +88,7 @@ class Spending:
     @classmethod
     def of(cls, settings: Settings) -> Spending:
         """Return an empty one with today's prices."""
-        prices = {}
-        if settings.scenario.guard.max_cost is not None:
-            for _, model in settings.scenario.models():
-                price = settings.prices.price(model, utc_today())
-                if price is not None:
-                    prices[model] = price
-        return cls(prices)
+        return cls(settings.limited_prices())
 
     def add(self, row: AttemptRow) -> None:
         """Add a call that has ended."""

@@ -31,7 +31,7 @@ from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import find
-from tailgauge.scenario.prices import Prices
+from tailgauge.scenario.prices import Price, Prices
 from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
 from tailgauge.thresholds import ENDLESS_S
@@ -69,12 +69,16 @@ class Settings:
         """What each objective needs, and what this plan has of it, in lines of text."""
         return objectives.lines(self.scenario, self.schedule)
 
-    def priced(self) -> dict[str, list[Any]]:
-        """Today's prices of the models in use, for a message to the workers; nothing where cost is not limited."""
+    def limited_prices(self) -> dict[str, Price]:
+        """Today's prices of the models in use; nothing where cost is not limited."""
         if self.scenario.guard.max_cost is None:
             return {}
         found = ((model, self.prices.price(model, utc_today())) for _, model in self.scenario.models())
-        return {model: price.plain() for model, price in found if price is not None}
+        return {model: price for model, price in found if price is not None}
+
+    def priced(self) -> dict[str, list[Any]]:
+        """Those prices for a message to the workers."""
+        return {model: price.plain() for model, price in self.limited_prices().items()}
 
 
 def resolve(
