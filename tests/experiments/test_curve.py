@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import RUN_S, Base, StepResult
+from tailgauge.experiments.course import Base, StepResult
 from tailgauge.experiments.curve import CurvePlanner, CurveRun
 from tailgauge.experiments.loads.run import Charges, Exceedance, Interval, LoadRun
 from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge_analysis.comparing.curve import UNKNOWN, CurvePoint, Ends
 from tailgauge_analysis.stats.proportions import counted
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS

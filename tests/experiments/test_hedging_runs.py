@@ -12,7 +12,7 @@ from experiments.crossing import OFF as NO_HEDGE
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import RUN_S, Base, RunReading, SpentError, StepResult
+from tailgauge.experiments.course import Base, RunReading, SpentError, StepResult
 from tailgauge.experiments.hedging import (
     OFF,
     Attempt,
@@ -24,6 +24,7 @@ from tailgauge.experiments.hedging import (
 )
 from tailgauge.experiments.hedging import ON as HEDGING
 from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge_analysis import COMPARABLE, MeanEstimate
 
 PILES_UP = saturated.ON

@@ -13,8 +13,6 @@ CURVE = "curve"  # the experiment
 CONCURRENCY = "concurrency"
 RATE = "rate"
 DURATION_S = 30.0  # of a load, where neither the scenario nor an option says
-RUN_S = 9.0  # of a run beside its load, as in tailgauge.experiments.course, which loads pandas
-REST_S = 60.0  # before a load once a limit was met; none at the simulated endpoint
 SPARE = 1.2  # times the time that the loads take: runs may be repeated
 SEARCH_MINUTES = 12.0  # where the curve chooses its loads
 SEARCH_LOADS = 12
@@ -98,6 +96,8 @@ def _kind(scenario: Mapping[str, Any]) -> str | None:
 
 def _minutes(sweep: Sweep, duration_s: float | None, requests: int | None, *, rests: bool) -> float:
     """Time for all loads, with spare for runs that are repeated."""
+    from tailgauge.scenario.experiment import REST_S, RUN_S
+
     beside_s = RUN_S + (REST_S if rests else 0.0)
     if not sweep.loads:
         needed_s = SEARCH_LOADS * ((duration_s or 0.0) + beside_s)

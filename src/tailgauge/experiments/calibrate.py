@@ -13,12 +13,13 @@ from itertools import groupby
 from typing import Any
 
 from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured, tone_of
-from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
+from tailgauge.experiments.course import Base, Planner, RunReading, Step, Steps
 from tailgauge.experiments.loads.planner import DRAIN_S, MOST_IN_FLIGHT, of_queue
 from tailgauge.experiments.loads.search import NextLoad, Search, TriedLoad, bracket
 from tailgauge.master.run_json import machine
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.model import Scenario
 from tailgauge.thresholds import INVALID, VALID, WORST_FIRST
 from tailgauge_analysis import (

@@ -15,7 +15,6 @@ from typing import Any
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import (
-    RUN_S,
     Base,
     Planner,
     Prepared,
@@ -25,6 +24,7 @@ from tailgauge.experiments.course import (
     StepResult,
 )
 from tailgauge.experiments.runners import Progress, RunCounter, Runner
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.model import Guard
 
 INTERRUPTED = "interrupted"

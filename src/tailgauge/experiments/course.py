@@ -21,6 +21,7 @@ from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.plugins import plugin
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import packaged
@@ -28,7 +29,6 @@ from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis import COMPARABLE, Check, Measurement, Run, Steady, reasons, worst_verdict
 
-RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
 _TARGETS = ("target", "second_target")
 _TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")

@@ -26,7 +26,7 @@ from tailgauge.experiments.answer import (
     load_line,
     tone_of,
 )
-from tailgauge.experiments.course import RUN_S, Base, RunReading, Step, Steps
+from tailgauge.experiments.course import Base, RunReading, Step, Steps
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, is_limited
 from tailgauge.experiments.loads.planner import (
     SHORTEST_S,
@@ -37,6 +37,7 @@ from tailgauge.experiments.loads.planner import (
 )
 from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge_analysis import (
     FAIL,

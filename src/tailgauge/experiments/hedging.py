@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from tailgauge.experiments.answer import NONE, Answer, answered, tone_of
-from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
+from tailgauge.experiments.course import Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.experiments.loads.planner import MOST_IN_FLIGHT, planned_traffic, rate_unit
 from tailgauge.experiments.loads.search import Search, TriedLoad
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows import schema
-from tailgauge.scenario.experiment import ADAPTIVE, Delay
+from tailgauge.scenario.experiment import ADAPTIVE, RUN_S, Delay
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import (
     BLOCK_E2E,

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate
-from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, RunReading, Step, Steps, warm_up
+from tailgauge.experiments.course import SEED_STEP, Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
+from tailgauge.scenario.experiment import RUN_S
 from tailgauge.schedule.settings import TRACE
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis import (

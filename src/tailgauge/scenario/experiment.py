@@ -44,6 +44,10 @@ Delay = Annotated[
 ]
 
 
+RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
+REST_S = 60.0  # before a load once a limit was met, if the target keeps state
+
+
 class Headroom(Table):
     """Sustained rate, binding limit and growth factor; with `kind = "headroom"`."""
 
@@ -61,7 +65,7 @@ class Headroom(Table):
     """runs that confirm a rate at the end: just below a known limit, else at both ends"""
     step_s: Positive | None = None
     """seconds per level; default: as long as fits into `minutes`"""
-    rest_s: NonNegative = 60.0
+    rest_s: NonNegative = REST_S
     """pause between two steps, for limits to refill; not without limits, nor at the simulated endpoint, which resets"""
     no_429: bool = False
     """one run at today's rate, from headers and usage, without 429s; wider interval"""
@@ -144,7 +148,7 @@ class Curve(Table):
     """highest tested load, relative to today's"""
     step_s: Positive | None = None
     """seconds per load; default: as long as fits into `minutes`"""
-    rest_s: NonNegative = 60.0
+    rest_s: NonNegative = REST_S
     """pause before a load once a limit was met; none at the simulated endpoint, which resets"""
     gpus: Positive | None = None
     """GPUs of the target, for a figure of throughput per GPU"""

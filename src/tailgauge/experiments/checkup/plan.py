@@ -33,11 +33,12 @@ from tailgauge.experiments.checkup.tested import (
     UserTraffic,
     tested,
 )
-from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
+from tailgauge.experiments.course import Base, Planner, RunReading, Step, StepResult, Steps, warm_up
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.estimate import short_prefixes
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
+from tailgauge.scenario.experiment import REST_S, RUN_S
 from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis import Quantile, at_level
 
@@ -49,7 +50,6 @@ LEAST_S = 5.0  # of a probe
 LOW = 0.25  # times today's rate, before the burst
 WARMUP = 0.1  # of a probe
 MOST_WARMUP_S = 5.0
-REST_S = 60.0  # before the burst, if the target keeps state
 # Cancelled answers: their tokens, the chunks before a user leaves, the share of users who leave.
 OUTPUT = 60
 LEAVE_AFTER = 10

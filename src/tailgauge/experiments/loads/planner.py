@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps, warm_up
+from tailgauge.experiments.course import Base, Planner, Step, Steps, warm_up
 from tailgauge.experiments.loads import limits
 from tailgauge.experiments.loads.judge import JudgedLoad, is_limited, judge
 from tailgauge.experiments.loads.limits import Bound, Planned
@@ -25,7 +25,7 @@ from tailgauge.experiments.loads.search import NextLoad, bracket
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.patterns.table import pattern_of
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.experiment import Curve, Headroom
+from tailgauge.scenario.experiment import RUN_S, Curve, Headroom
 from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Limits
 from tailgauge.schedule.schedule import Schedule, plan
