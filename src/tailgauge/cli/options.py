@@ -15,6 +15,7 @@ import click
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.rows.object_store import is_remote, local, staged
+from tailgauge.rows.text_file import MISSING, refusal
 from tailgauge.suggestions import SECONDS, number_and_unit
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -124,7 +125,7 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
     `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
     """
     text = str(given)
-    if given.parent != Path() or _exists(given):
+    if given.parent != Path() or refusal(given) != MISSING:
         return given
     for below in ("runs", "reports"):
         places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
@@ -141,13 +142,6 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
             listed = f"{', '.join(names[:MOST_NAMED])}{more}"
             raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
     return given
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that no file can have
-        return False
 
 
 def allow() -> Callable[[_Command], _Command]:
