@@ -1,7 +1,5 @@
 """How answers ended: planted ends, and what the report, its first line and the exit code make of them."""
 
-import json
-
 import pytest
 
 from tailgauge.errors import Exit
@@ -26,21 +24,9 @@ LIMITED = {"ended": "rate_limited", "status": 429}
 
 
 @pytest.fixture
-def report(mixed, tmp_path):
+def report(folder_of, tmp_path):
     """The report of requests with these attempts, one every 100 ms; keywords change the scenario."""
-
-    def of(*attempts, **scenario):
-        run = mixed(duration_s=100.0)
-        for number, attempt in enumerate(attempts):
-            ended = attempt.get("ended", "ok")
-            run.request(100 * number, [attempt], ended=ended, asked_output_tokens=200)
-        folder = run.write(tmp_path / "run")
-        tree = json.loads((folder / "run.json").read_text())
-        tree["scenario"] |= scenario
-        (folder / "run.json").write_text(json.dumps(tree))
-        return make([folder], tmp_path)
-
-    return of
+    return lambda *attempts, **scenario: make([folder_of(*attempts, **scenario)], tmp_path)
 
 
 def section_of(report, name):

@@ -19,24 +19,6 @@ OTHER = {**OK, "asked_model": "m-large", "model": "n-small"}
 FAST = {"slo": {"fast": {"metric": "ttft", "quantile": 0.5, "max_ms": 5000.0}}}
 
 
-@pytest.fixture
-def folder_of(mixed, tmp_path):
-    """A run folder of requests with these attempts, one every 100 ms; keywords change the scenario."""
-
-    def of(*attempts, **scenario):
-        run = mixed(duration_s=100.0)
-        for number, attempt in enumerate(attempts):
-            ended = attempt.get("ended", "ok")
-            run.request(100 * number, [attempt], ended=ended, asked_output_tokens=200)
-        folder = run.write(tmp_path / "run")
-        tree = json.loads((folder / "run.json").read_text())
-        tree["scenario"] |= scenario
-        (folder / "run.json").write_text(json.dumps(tree))
-        return folder
-
-    return of
-
-
 @pytest.mark.parametrize(
     ("attempts", "findings"),
     [
