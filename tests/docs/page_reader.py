@@ -1,7 +1,7 @@
 """Somebody who follows a page in a shell: its blocks in order, in a folder of its own.
 
 A ```toml block is saved under the last `name.toml` before it, a ```python block under a `name.py` if that is in the line before
-it, and a ```diff block changes that file. Each command of a ```sh block is run by a shell, a ```bash block as a whole; they end with code 0 or the one in their comment.
+it, and a ```diff block changes that file, or has the whole of it. Each command of a ```sh block is run by a shell, a ```bash block as a whole; they end with code 0 or the one in their comment.
 A comment before a block says why it is not run, or with which engine. The lines of a ```text block are among those that the
 command before it has printed, but for their numbers.
 """
@@ -68,11 +68,17 @@ def _file_name(text: str, language: str) -> str:
     return names[-1] if names else ""
 
 
-def patched(text: str, diff: str) -> str:
-    """A file with a diff of one piece."""
+def sides(diff: str) -> tuple[str, str]:
+    """The text before and after a diff of one piece."""
     lines = diff.splitlines(keepends=True)
     old = "".join(line[1:] for line in lines if line[0] != "+")
     new = "".join(line[1:] for line in lines if line[0] != "-")
+    return old, new
+
+
+def patched(text: str, diff: str) -> str:
+    """A file with a diff of one piece."""
+    old, new = sides(diff)
     assert text.count(old) == 1
     return text.replace(old, new)
 
@@ -107,7 +113,8 @@ class Reader:
             text = text.replace(old, new)
         if step.is_diff:
             path = self.folder / step.file
-            path.write_text(patched(path.read_text(encoding="utf-8"), text), encoding="utf-8")
+            before = path.read_text(encoding="utf-8") if path.exists() else sides(text)[0]
+            path.write_text(patched(before, text), encoding="utf-8")
         elif step.file:
             path = self.folder / step.file
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from docs.page_reader import ROOT, Reader, Step, free_port, steps
+from docs.page_reader import ROOT, Reader, Step, free_port, patched, sides, steps
 from starting.endpoint import endpoint
 
 from tailgauge.cli.main import cli
@@ -25,8 +25,7 @@ MODEL = {"my-model": "tiny"}
 PAGES: dict[str, Mapping[str, str]] = {
     "README": {
         "http://127.0.0.1:8000": "@url", "NAME": "tiny", "--concurrency 1,2,4,8,16": "--concurrency 1,2,4 --dry-run", "-t 60s": "-t 8s", "--target URL": "--target @url",
-        "headroom --dry-run": "headroom --dry-run --set experiment.minutes=5", "--rate 4": "--rate 4 --dry-run --set experiment.minutes=5",
-        "checkup --target": "checkup --dry-run --target", **SHORT,
+        "experiment.kind=headroom": "experiment.kind=headroom --dry-run --set experiment.minutes=5", **SHORT,
     },
     "how-to/from-vllm-and-guidellm": {
         "http://127.0.0.1:8000": "@url", "RUN_ID": "$(ls runs | tail -n 1)", "--concurrency 1,2,4,8": "--concurrency 1,2,4 --dry-run",
@@ -81,7 +80,6 @@ NOT_RUN = {
     "it needs a key, costs money and takes 45 minutes": 1,
     "it needs a second machine": 2,
     "make runs this": 1,
-    "the file of a user, without Tailgauge": 1,
     "until Ctrl-C": 2,
 }
 GATED = {"how-to/ci": "load/chat.toml", "how-to/keep-answers": "chat.toml"}  # the scenario of a tutorial
@@ -135,6 +133,25 @@ def test_the_commands_of_a_page_work(page: str, reader: Reader, target: str):
     for process in reader.background:
         if " endpoint " not in process.args[2]:
             assert process.wait(60) in ENDED, process.args
+
+
+@pytest.mark.parametrize("page", ["README", "how-to/from-locust", "tutorials/locustfile"])
+def test_an_http_user_needs_a_change_of_three_lines(page: str):
+    followed = page_steps(page)
+    (diff,) = [step for step in followed if step.is_diff]
+    files = [step.text for step in followed if step.file == diff.file]
+    before = files[0] if files[0] != diff.text else sides(diff.text)[0]
+    after = patched(before, diff.text)
+
+    assert "class Chat(HttpUser):" in before
+    assert "class Chat(StreamingUser):" in after
+    assert set(before.splitlines()) - set(after.splitlines()) <= {
+        "from locust import HttpUser, between, task",
+        "class Chat(HttpUser):",
+    }
+    assert len([line for line in diff.text.splitlines() if line[0] == "+"]) <= 3
+    compile(before, "before", "exec")
+    compile(after, "after", "exec")
 
 
 def test_every_block_is_run_or_has_a_reason():
