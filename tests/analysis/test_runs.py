@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,35 @@ def test_gaps_by_hand_are_those_of_the_report(run):
     by_hand = np.sort(chunks.groupby(CALL).arrived_at_ns.diff().dropna().to_numpy(np.float64) / 1e6)
 
     assert run.percentile("chunk_gap", 0.99) == pytest.approx(by_hand[int(np.ceil(0.99 * len(by_hand))) - 1])
+
+
+def test_the_script_of_the_readme_counts_the_steady_stage_only(run, folder, tmp_path, monkeypatch, capsys):
+    """Each kind of traffic by itself: requests that ended, and the gaps of their chunks."""
+    (script,) = re.findall(r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(folder.parents[1])
+    (tmp_path / "rows.py").write_text(script, encoding="utf-8")
+    names = runpy.run_path(str(tmp_path / "rows.py"))
+    printed = capsys.readouterr().out
+
+    steady = run.requests[run.requests.stage == "steady"]
+    assert 0 < len(steady) < len(run.requests)
+    assert names["steady"].equals(steady)
+    assert set(names["chunks"].request_id) <= set(steady.request_id)
+    for traffic, requests in steady.groupby("traffic"):
+        sent = run.chunks[run.chunks.request_id.isin(requests.request_id)]
+        calls = len(sent.drop_duplicates(CALL))
+        gaps = names["gaps_ms"][names["chunks"].traffic == traffic].dropna()
+        assert len(gaps) == len(sent) - calls > 0
+        assert re.search(rf"^{traffic} +ok +{(requests.ended == 'ok').sum()}$", printed, re.MULTILINE)
+
+
+def test_times_of_a_dry_run_have_no_date(run):
+    """As README and data format say: pandas makes NaT of them."""
+    dates = pd.to_datetime(run.requests.scheduled_at_ns + run.requests.wall_offset_ns, utc=True)
+
+    assert dates.isna().all()
+    for page in ("README.md", "docs/reference/data-format.md"):
+        assert "NaT" in (DOCS.parent / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

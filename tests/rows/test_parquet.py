@@ -204,4 +204,4 @@ def test_rows_of_two_machines_are_joined_as_the_page_says(tmp_path):
     rows = seen["rows"]
     assert rows.worker.tolist() == [0, 1]
     assert rows.arrived.tolist() == [pd.Timestamp(unix_ns, tz="UTC")] * 2
-    assert rows.name.tolist() == ["hello", "hello"]
+    assert rows.traffic.tolist() == ["chat", "chat"]
