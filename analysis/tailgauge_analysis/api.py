@@ -132,7 +132,7 @@ from tailgauge_analysis.text.section import (
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
-from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE
+from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE, COUNTED
 from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 from tailgauge_analysis.verdict.verdict import Check, reasons
 from tailgauge_analysis.verdict.verdict import worst as worst_verdict
@@ -150,6 +150,7 @@ __all__ = [
     "CALL",
     "CHECKS",
     "COMPARABLE",
+    "COUNTED",
     "DECISIONS",
     "EXITS",
     "FAIL",

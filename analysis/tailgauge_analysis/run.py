@@ -30,7 +30,7 @@ from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import client_error, clocks
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict.client_error import ClientError, Uses
 from tailgauge_analysis.verdict.clocks import Clocks
 from tailgauge_analysis.verdict.conservation import conservation
 from tailgauge_analysis.verdict.stalls import bad_seconds
@@ -189,21 +189,29 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
     rows = latency.table(of_target)
     criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
-    used = client_error.of_first_table(
+    shown = client_error.of_first_table(
         rows, closed=run.run["arrival"] == "closed", is_coalesced=pace.is_coalesced(of_target.requests)
     )
-    used |= {_figure(criterion) for criterion in criteria}
-    listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
     of_all = [criterion for criterion in criteria if criterion.is_of_all]
+    uses = Uses(shown, _bounds_ms(of_all)) if criteria else client_error.without_objective(shown)
+    listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
     more = [criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed]
-    errors = client_error.client_errors(of_target, [*rows, *more], used)
+    errors = client_error.client_errors(of_target, [*rows, *more], uses)
     marked = client_error.marked(rows, errors)
     for criterion in criteria:
         if not criterion.is_of_all:
             part = criterion.part(of_target)
-            for error in client_error.client_errors(part, [criterion.row(part)], used):
+            of_part = Uses(set(), _bounds_ms([criterion]))
+            for error in client_error.client_errors(part, [criterion.row(part)], of_part):
                 errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))
     return marked, errors
+
+
+def _bounds_ms(criteria: Sequence[Criterion]) -> dict[tuple[str, float], list[float]]:
+    bounds_ms: dict[tuple[str, float], list[float]] = {}
+    for criterion in criteria:
+        bounds_ms.setdefault(_figure(criterion), []).append(criterion.objective.bound)
+    return bounds_ms
 
 
 def _figure(criterion: Criterion) -> tuple[str, float]:

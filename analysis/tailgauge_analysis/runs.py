@@ -118,7 +118,7 @@ class Run(run.Run):
             raise UsageError(f"{metric}: known of completed requests only")
         with self._level():
             row = latency.row(named, of, view, (p,))
-        (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
+        (marked,) = client_error.marked([row], client_error.client_errors(of, [row], client_error.NONE))
         found = _percentile(marked.quantiles[0])
         return found if interval else found.value
 

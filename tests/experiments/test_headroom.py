@@ -218,3 +218,14 @@ def test_an_objective_may_be_what_is_met_first(tmp_path):
     assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
     assert answer.result.details[0].endswith("an objective of [slo] binds first")
     assert "beyond [slo]" in answer.sections[0].tables[0].header
+
+
+@pytest.mark.parametrize(
+    ("slo", "is_timed"),
+    [({}, False), ({"metric": "error_rate", "max": 0.01}, False), ({"metric": "ttft", "max_ms": 800}, True)],
+)
+def test_a_client_that_read_late_spoils_a_run_only_where_its_latency_is_judged(tmp_path, slo, is_timed):
+    tree_of_slo = tree("requests", 1) | {"slo": {"first": slo} if slo else {}}
+    base = Base(tmp_path / "planted.toml", scenarios.parse(tree_of_slo, "planted"), (), tmp_path)
+
+    assert ("client_error" in {check.name for check in HeadroomPlanner(base).checks}) == is_timed

@@ -17,6 +17,8 @@ import pytest
 from real_engine.relay import reading_to_the_end
 from starting.command import run_scenarios, variant
 
+from tailgauge.transport.exchange import STALE
+
 ENDED_ON_PURPOSE = {0, 1, 3, 4, 5}  # the run took place; its verdict and SLOs depend on the machine
 
 
@@ -86,9 +88,11 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
     books, requests, attempts = run.summary["conservation"], run.rows("requests"), run.rows("attempts")
 
     assert books["scheduled"] == books["dispatched"] == books["ended"]["ok"] == len(measured(requests)) > 0
-    assert {row["ended"] for row in requests + attempts} == {"ok"}
+    assert {row["ended"] for row in requests} == {"ok"}
+    # The engine may close an idle connection just when the preflight sends on it: that is sent again.
+    assert {row["error_type"] for row in attempts if row["ended"] != "ok"} <= {STALE}
     assert {row["request_id"] for row in requests} == {row["request_id"] for row in attempts}
-    assert sum(row["output_tokens"] for row in attempts) == engine.counters()["tokens_predicted_total"]
+    assert sum(row["output_tokens"] or 0 for row in attempts) == engine.counters()["tokens_predicted_total"]
     assert (
         json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"].items()
         <= books.items()

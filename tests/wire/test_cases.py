@@ -46,6 +46,13 @@ class Result:
         (folder,) = (self.folder / "reports").iterdir()
         return (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return report.json."""
+        (folder,) = (self.folder / "reports").iterdir()
+        facts: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        return facts
+
     def of(self, case: str) -> pd.DataFrame:
         """Return the attempts of a case; at least two were made."""
         rows = self.run.attempts[self.run.attempts.traffic == case]
@@ -132,14 +139,14 @@ def test_21_refusals_are_no_success(tmp_path):
     result = ran(tmp_path, "anthropic", {"refusals": REFUSALS}, rate=10, seconds=2)
     rows = result.of("refusals")
     lines = result.report.splitlines()
-    first_lines = "\n".join(lines[:10])
+    first_lines = "\n".join(lines[:12])
 
     assert Counter(rows.ended) == {"ok": len(rows) / 2, "refused": len(rows) / 2}
     assert distinct(rows[rows.ended == "refused"].stop_reason) == {"refusal"}
     assert rows[rows.ended == "refused"].stop_details.str.contains("cyber").all()
     assert re.search(r"50% of \d+ requests were refused", first_lines)
-    is_invalid = first_lines.startswith("INVALID")  # on a busy machine
-    assert result.code == (3 if is_invalid else 1)
+    verdict = result.facts["verdict"]["status"]  # INVALID on a busy machine
+    assert result.code == (3 if verdict == "INVALID" else 1)
 
 
 def test_25_an_error_in_a_chunk_with_choices_breaks_the_stream(chat):

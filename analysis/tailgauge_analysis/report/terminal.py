@@ -19,6 +19,7 @@ from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import FAIL, INTERRUPTED, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
 
 LABEL = 10  # columns
+SOME = "some figures are the client's, not the target's"
 COMMAND = "tailgauge run "  # begins a command
 MOST_OBJECTIVES = 10
 MOST_REASONS = 3
@@ -146,10 +147,11 @@ def _evidence(report: Report, width: int) -> Iterator[str]:
 
 
 def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
-    """Why the numbers must not be used; the result in brackets."""
-    reasons = report.measurement.reasons
+    """Which numbers must not be used, and why; the result in brackets, and the numbers that can be used."""
+    measurement = report.measurement
+    reasons = measurement.reasons
     result = report.result
-    yield from _first(report, "do not use these numbers", width)
+    yield from _first(report, SOME if measurement.unusable else "do not use these numbers", width)
     for text, _ in reasons[:most_reasons]:
         yield from _wrapped(f"  {text}", width)
     if len(reasons) > most_reasons:
@@ -158,7 +160,11 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     if reasons and reasons[0][1]:
         yield from _labelled("next", reasons[0][1], width)
     yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
-    if not report.summary and not report.remarks:
+    if measurement.unusable and result.advice:
+        yield from _next(result.advice, width)
+    if measurement.unusable:
+        yield from _run_lines(report, width)
+    elif not report.summary and not report.remarks:
         yield from _evidence(report, width)
 
 

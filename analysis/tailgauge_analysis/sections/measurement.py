@@ -19,7 +19,7 @@ from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section, Table, Value
 from tailgauge_analysis.verdict import losses
-from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis.verdict.checks import CHECKS, CLIENT_ERROR
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.clocks import clocks_json
 from tailgauge_analysis.verdict.explanations import explanations as of_client
@@ -153,7 +153,7 @@ def section(found: Quality) -> Section:
 
 def _findings(verdict: Verdict) -> Iterator[Finding]:
     """A cache that was not cold, and a client that moved a figure; an INVALID measurement comes first anyway."""
-    weights = {"cold_cache": OF_SOMETHING_ELSE, "client_error": INEXACT}
+    weights = {"cold_cache": OF_SOMETHING_ELSE, CLIENT_ERROR: INEXACT}
     for reason in verdict.reasons:
         if reason.verdict == DEGRADED and reason.check in weights:
             yield Finding(reason.text, weights[reason.check])

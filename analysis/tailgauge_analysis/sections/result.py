@@ -39,10 +39,10 @@ from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut
 from tailgauge_analysis.sections.failures import LIMIT, OVERLOAD, STILL_OPEN, list_of_ends
 from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
-from tailgauge_analysis.stats.quantiles import HIDDEN_TOKENS, TOO_FEW
+from tailgauge_analysis.stats.quantiles import CLIENT, HIDDEN_TOKENS, TOO_FEW
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
-from tailgauge_analysis.text.json_values import number, table
+from tailgauge_analysis.text.json_values import Json, number, table
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import (
     COMPLETED,
@@ -55,7 +55,9 @@ from tailgauge_analysis.text.section import (
     ObjectiveLine,
     Result,
 )
+from tailgauge_analysis.verdict.checks import CLIENT_ERROR
 from tailgauge_analysis.verdict.completeness import task_errors
+from tailgauge_analysis.verdict.distortion import figure_names, unusable_figures
 
 ANSWERED = "answered"
 BACKLOG = "backlog"
@@ -438,7 +440,16 @@ def measurement(run: Run) -> section.Measurement:
     if run.reasons:
         sentence = run.reasons[0].text
     reasons = tuple((one.text, one.advice) for one in run.reasons)
-    return section.Measurement(run.verdict, sentence, reasons, (*remarks(run), *run.result(explanations)))
+    notes = (*remarks(run), *run.result(explanations))
+    return section.Measurement(run.verdict, sentence, reasons, notes, _moved(run))
+
+
+def _moved(run: Run) -> str:
+    """Return the figures that alone make the run INVALID; empty where anything else does."""
+    checks = {reason.check for reason in run.reasons if reason.verdict == INVALID}
+    if checks != {CLIENT_ERROR}:
+        return ""
+    return figure_names([error for error in unusable_figures(run.evidence.errors) if error.decides])
 
 
 def exit_code(run: Run, answer: Result) -> Exit:
@@ -534,9 +545,13 @@ def _latencies(run: Run) -> Iterator[str]:
         if not known:
             continue
         unit = " ms" if known[-1]["value_is"] == VALUE else ""
-        values = "  ".join(f"{one['label']} {value_text(one)}" for one in known)
+        values = "  ".join(f"{one['label']} {value_text(one)}{_doubt(one)}" for one in known)
         doubt = f" ({HIDDEN_TOKENS})" if known[0]["mark"] == HIDDEN_TOKENS else ""
         yield f"{name.split('_')[0]} {values}{unit}{doubt}"
+
+
+def _doubt(one: Json) -> str:
+    return f" ({CLIENT})" if one["mark"] == CLIENT else ""
 
 
 def _is_answered(run: Run) -> bool:

@@ -232,6 +232,8 @@ class Measurement:
     sentence: str
     reasons: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    unusable: str = ""
+    """the figures that make it INVALID, where every other number can be used"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 For every reported percentile two values are known: from the lower ends of all ranges of timestamps, and from the upper ends,
 which the tables show. Their difference, and for times since scheduled what late sending adds to the lower one, is its error.
 A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
-above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case. The run takes the worst of the figures that
-an objective bounds or the first latency table shows.
+above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case.
+
+The run is VALID if every figure is that an objective bounds or the first latency table shows. It is INVALID only if an
+INVALID figure may have changed its answer: the outcome of an objective, or where none bounds a latency, a TTFT or an e2e.
 
 Chunks that a proxy or an engine sent together arrived together: their ranges are no error of the client.
 
@@ -53,8 +55,29 @@ RANGES = (
     "last_content",
 )  # events whose time has a lower end
 
+ANSWERS = (
+    "ttft_sched",
+    "ttft_sent",
+    "e2e_sched",
+    "e2e_sent",
+    *HEADLINE,
+)  # what a run without objectives is asked for
+
 Columns = dict[str, "pd.Series[float]"]
-Used = set[tuple[str, float]]  # metric, quantile
+Figures = set[tuple[str, float]]  # metric, quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Percentiles that the first latency table shows, and those on which the answer of the run rests: with the bounds of its
+    objectives in ms, or without where the answer is the figure itself.
+    """
+
+    shown: Figures
+    asked: dict[tuple[str, float], list[float]]
+
+
+NONE = Uses(set(), {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +95,7 @@ class ClientError:
     limit_ms: float
     verdict: str
     is_used: bool
+    decides: bool
     polls_ms: float = 0.0
     """of the error, what polls leave open"""
 
@@ -86,7 +110,7 @@ class ClientError:
         return self.error_ms / self.limit_ms
 
 
-def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[ClientError]:
+def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[ClientError]:
     """The error of every percentile that has a value."""
     variants = _Variants(stage)
     of_successes = {(row.metric.name, q.p) for row in rows if row.view == SUCCESSES for q in row.quantiles}
@@ -102,18 +126,23 @@ def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[Client
             if has_value and not (has_same_numbers and (name, q.p) in of_successes):
                 known.append(q)
         if known:
-            errors += _errors(row, known, variants, used)
+            errors += _errors(row, known, variants, uses)
     return errors
 
 
-def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> Used:
+def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> Figures:
     """Return the percentiles that the first latency table shows; a user of a closed loop waits since sending."""
-    used: Used = set()
+    used: Figures = set()
     for row in first_table(rows, is_coalesced=is_coalesced):
         if closed and row.metric.since == SCHEDULED and row.metric.name not in HEADLINE:
             continue
         used |= {(row.metric.name, q.p) for q in row.quantiles if q.mark != TOO_FEW}
     return used
+
+
+def without_objective(shown: Figures) -> Uses:
+    """Return what a run uses whose objectives bound no latency."""
+    return Uses(shown, {(name, p): [] for name, p in shown if name in ANSWERS})
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
@@ -212,7 +241,7 @@ def _late_ns(stage: Steady) -> pd.Series[float]:
     return both
 
 
-def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, used: Used) -> list[ClientError]:
+def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, uses: Uses) -> list[ClientError]:
     metric = row.metric
     is_scheduled = metric.since == SCHEDULED
     low = variants.early
@@ -245,11 +274,23 @@ def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, used: Used
             error_ms=error_ms + polls_ms,
             limit_ms=limit_ms + polls_ms,
             verdict=_verdict(error_ms, limit_ms, most_ms),
-            is_used=(metric.name, q.p) in used,
+            is_used=(metric.name, q.p) in uses.shown | uses.asked.keys(),
+            decides=_decides(uses.asked.get((metric.name, q.p)), q, high_ms, error_ms),
             polls_ms=polls_ms,
         )
         errors.append(error)
     return errors
+
+
+def _decides(bounds_ms: list[float] | None, q: Quantile, high_ms: float, error_ms: float) -> bool:
+    """Whether an error may have changed the answer: a bound lies within the interval and what the client may have moved it by."""
+    if bounds_ms is None or q.value is None:
+        return False
+    low = q.value if q.low is None else q.low
+    high = q.value if q.high is None else q.high
+    least_ms = low - error_ms
+    most_ms = high + max(0.0, high_ms - q.value)
+    return not bounds_ms or any(least_ms <= bound_ms <= most_ms for bound_ms in bounds_ms)
 
 
 def _verdict(error_ms: float, limit_ms: float, most_ms: float) -> str:

@@ -8,10 +8,10 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence, share
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import losses, unsent
 from tailgauge_analysis.verdict.conservation import Conservation
-from tailgauge_analysis.verdict.late_client import more_workers
+from tailgauge_analysis.verdict.late_client import advice_on_cores, is_of_tasks
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 GUARDED = "guarded"
@@ -24,8 +24,6 @@ CUT = {
 BROKEN_LISTED = 3
 PARTS_LISTED = 2
 CAUSES_LISTED = 3
-
-TASKS = "tasks"  # of a locustfile make the requests
 
 
 def finished(evidence: Evidence) -> Fault | None:
@@ -159,7 +157,7 @@ def none_dropped(evidence: Evidence) -> Fault | None:
         return None
     part = drops / (counted.scheduled or drops)
     dropped = f"{plural(drops, 'request')} ({share(part)} of scheduled) {_was(drops)} dropped"
-    more = more_workers(evidence.frames, evidence.steady)
+    more = advice_on_cores(evidence.frames, evidence.steady)
     advice = sentence(f"{more}, raise limits.in_flight_per_worker, or lower the rate.") if more else ""
     return Fault(_graded(part), f"{dropped} at the in-flight cap and never sent.", advice)
 
@@ -181,7 +179,7 @@ def all_sent(evidence: Evidence) -> Fault | None:
     text = " ".join([f"{never}: the load was lower than planned.", *texts])
     advice = causes[0].advice
     if not advice:
-        more = more_workers(evidence.frames, evidence.steady)
+        more = advice_on_cores(evidence.frames, evidence.steady)
         advice = sentence(f"{more}, or lower the rate.") if more else "Lower the rate."
         text += _highest_rate(evidence)
     return Fault(_graded(part), text, advice)
@@ -210,8 +208,7 @@ def measured(evidence: Evidence) -> Fault | None:
     run = evidence.frames.run
     if task_errors(run):
         return Fault(INVALID, text, "Fix the tasks that raised exceptions.")
-    is_of_tasks = table(run["scenario"], "arrival").get("process") == TASKS
-    if is_of_tasks and (evidence.frames.requests["stage"] == schema.PREFLIGHT).all():
+    if is_of_tasks(run["scenario"]) and (evidence.frames.requests["stage"] == schema.PREFLIGHT).all():
         return Fault(INVALID, text, "Send a request in a task: self.client.post(...) or self.stream(...).")
     if run["state"] == GUARDED and run["arrival"] == "closed":
         return Fault(INVALID, text, "Without a warm-up, --requests N sends exactly N and measures them all.")

@@ -5,24 +5,25 @@ its clocks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
-from tailgauge.thresholds import CLOCK_MS, DEGRADED, INVALID, VALID, WORST_FIRST
+from tailgauge.thresholds import CLOCK_MS, DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.text.formatting import between, count, listed, ms, plural, sentence, share
+from tailgauge_analysis.text.formatting import count, listed, ms, percentile, plural, sentence, share
+from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import explanations
-from tailgauge_analysis.verdict.late_client import more_workers
-from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.late_client import advice_on_cores
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 DISORDERED = 0.01  # of the attempts
-STALLS_LISTED = 3
-FIGURES_LISTED = 3
+FIGURES_LISTED = 4
+UNMOVED_LISTED = 6
 STATIONS = (
     "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns",
 )  # fmt: skip
@@ -91,38 +92,55 @@ def settled(evidence: Evidence) -> Fault | None:
 
 def undistorted(evidence: Evidence) -> Fault | None:
     """Whether the client moved no figure of an objective or of the first latency table by more than its limit."""
-    beyond = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
+    used = [error for error in evidence.errors if error.is_used]
+    beyond = [error for error in used if error.verdict != VALID]
     if not beyond:
         return None
-    beyond.sort(key=lambda error: (WORST_FIRST.index(error.verdict), -error.excess))
-    worst = beyond[0]
-    late = f", {ms(worst.late_shift)} ms of it by requests sent late" if worst.late_shift else ""
-    size = f"by {ms(worst.error_ms)} ms (limit {ms(worst.limit_ms)} ms){late}"
-    text = f"The client may have moved {worst.label} ({ms(worst.highs_value)} ms) {size}."
-    others = [label for label in dict.fromkeys(error.label for error in beyond) if label != worst.label]
-    if others:
-        text += f" Also above its limit: {listed(others[:FIGURES_LISTED])}."
-    workers = more_workers(evidence.frames, evidence.steady)
-    advice = ""
-    if workers:
-        advice = f"{sentence(workers)} or a lower rate."
-    elif causes := explanations(evidence.frames, evidence.steady):
-        advice = f"Look at the cause: {causes[0]}."
-    return Fault(worst.verdict, text + _stalls(evidence, worst.limit_ms), advice)
-
-
-def _stalls(evidence: Evidence, over_ms: float) -> str:
-    """Workers and seconds with the largest lags above the limit, the largest first."""
-    spells = bad_seconds(evidence.frames, evidence.steady, over_ms * 1e6).spells
-    if not spells:
-        return ""
+    unusable = unusable_figures(used)
+    worse = {error.label for error in unusable}  # of completed requests, or of all
+    doubtful = [error for error in beyond if error.label not in worse]
     texts = []
-    for spell in spells[:STALLS_LISTED]:
-        when = f"worker {spell.worker} {between(spell.from_s, spell.to_s)}"
-        texts.append(f"{when}, {spell.cause} by up to {ms(spell.worst_ms)} ms")
-    if len(spells) > STALLS_LISTED:
-        texts.append(f"and {plural(len(spells) - STALLS_LISTED, 'more stall')}")
-    return f" Largest: {'; '.join(texts)}."
+    if unusable:
+        texts.append(f"Do not use {figure_names(unusable)}: {_moved(unusable)}.")
+    if doubtful:
+        texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
+    titles = {error.title for error in beyond}
+    others = dict.fromkeys(error.title for error in used if error.title not in titles)
+    texts.append(f"Not affected: {listed(['counts', 'rates', *others], UNMOVED_LISTED)}.")
+    is_invalid = any(error.decides for error in unusable)
+    return Fault(INVALID if is_invalid else DEGRADED, " ".join(texts), _advice(evidence))
+
+
+def unusable_figures(errors: Sequence[ClientError]) -> list[ClientError]:
+    """Return the shown figures that the client moved too far, those on which the answer rests first."""
+    unusable = [error for error in errors if error.is_used and error.verdict == INVALID]
+    return sorted(unusable, key=lambda error: not error.decides)
+
+
+def figure_names(errors: Sequence[ClientError]) -> str:
+    """Return their names, as `TTFT since sent p50, p99 and chunk gap p99`."""
+    percentiles: dict[str, list[str]] = {}
+    for error in errors:
+        percentiles.setdefault(error.title, []).append(percentile(error.quantile))
+    names = [f"{title} {', '.join(dict.fromkeys(labels))}" for title, labels in percentiles.items()]
+    return listed(names, FIGURES_LISTED)
+
+
+def _moved(errors: Sequence[ClientError]) -> str:
+    """By how much, and whether it sent or read late."""
+    worst = max(errors, key=lambda error: error.error_ms)
+    cause = "by sending late" if 2 * worst.late_shift > worst.error_ms else "by reading late"
+    pronoun = "it" if len(errors) == 1 else "them"
+    return f"the client may have moved {pronoun} by up to {ms(worst.error_ms)} ms {cause}"
+
+
+def _advice(evidence: Evidence) -> str:
+    """What keeps the client from it, by what the worker's health shows; empty where it shows nothing."""
+    if more := advice_on_cores(evidence.frames, evidence.steady):
+        return sentence(f"{more}.")
+    if causes := explanations(evidence.frames, evidence.steady):
+        return f"Look at the cause: {causes[0]}."
+    return ""
 
 
 def synchronized(evidence: Evidence) -> Fault | None:

@@ -17,7 +17,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
-from tailgauge_analysis.verdict.late_client import SHORT_OF_CORES, connections, more_workers
+from tailgauge_analysis.verdict.late_client import SHORT_OF_CORES, advice_on_cores, connections
 from tailgauge_analysis.verdict.workers import growth, steady_health
 
 LOSSES = 0.001  # of the reads
@@ -32,7 +32,7 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
     """All of them, the one with the largest delay first, whichever its worker."""
     delays: list[Delay] = []
     # Advice is of the whole run, and takes long: it is made once, where a worker needs it.
-    more = cache(lambda: more_workers(frames, stage))
+    more = cache(lambda: advice_on_cores(frames, stage))
     open_fewer = cache(lambda: connections(frames))
     for worker, rows in steady_health(frames, stage).groupby("worker"):
         whole_run = frames.health[frames.health["worker"] == worker]
@@ -80,7 +80,7 @@ def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
         return "; it sent no messages in that time: the process or its machine was suspended"
     if worst["core_wait_ns"] > WAITED * lag_ns:
         waited = f"it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core"
-        return f"; {waited} that other processes used: give each worker its own core"
+        return f"; {waited} that other processes used"
     if worst["gc_pause_ns"] > WAITED * lag_ns:
         return " (Python's garbage collector)"
     if lag_ns <= STALL_NS or worst["cpu_share"] >= PLANNED_CPU:

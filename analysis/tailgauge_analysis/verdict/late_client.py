@@ -1,33 +1,40 @@
-"""What would help a client that is late: so many workers, connections that are there when they are needed."""
+"""What would help a client that is late: more workers, free cores, connections that are there when they are needed."""
 
 from __future__ import annotations
 
 import math
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 
+from tailgauge.address import is_loopback
 from tailgauge.rows import schema
 from tailgauge.thresholds import PLANNED_CPU
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plural
-from tailgauge_analysis.text.json_values import table, whole
+from tailgauge_analysis.text.json_values import Json, table, whole
 from tailgauge_analysis.verdict.workers import steady_health
 
+TASKS = "tasks"  # of a locustfile make the requests
 SHORT_OF_CORES = 0.1  # of the time
 REST_NS = 5_000_000  # of a connection after a call, before another one may use it
 
 
-def more_workers(frames: Frames, stage: Steady) -> str:
-    """How many workers would have their cores at 70%, dropped requests and waiting for a core included; empty where no core was
-    full: then more of them help nothing.
+def advice_on_cores(frames: Frames, stage: Steady) -> str:
+    """What would give the workers cores enough: so many workers that each core is at 70%, dropped requests included, or none of
+    the other processes that took the cores; empty where no core was full: then neither helps.
     """
     rows = steady_health(frames, stage)
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     wanted = rows["cpu_share"] + waits
-    if not len(rows) or wanted.max() < PLANNED_CPU:
+    is_short = wanted >= PLANNED_CPU
+    if not is_short.any():
         return ""
+    waited = waits.mean()
+    if waits[is_short].sum() > rows["cpu_share"][is_short].sum():
+        return _free_cores(frames, waits[is_short].mean())
     used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
     dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
     workers = frames.run["workers"]
@@ -36,10 +43,24 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     cores = whole(master.get("cpu_count"))
     if cores and need > cores and {worker["host"] for worker in workers} == {master.get("host")}:
         return f"use {need} workers, on more machines (this one has {plural(cores, 'core')})"
-    if waits.mean() > SHORT_OF_CORES:
-        waited = f"they waited {waits.mean():.0%} of the time for one"
-        return f"use {need} workers, each on a separate core ({waited})"
-    return f"use {need} workers"
+    if waited > SHORT_OF_CORES:
+        return f"use {need} workers, each on a separate core (they waited {waited:.0%} of the time for one)"
+    option = "--processes" if is_of_tasks(frames.run["scenario"]) else "--workers"
+    return f"use {need} workers ({option} {need})"
+
+
+def is_of_tasks(scenario: Json) -> bool:
+    """Whether the tasks of a locustfile make the requests."""
+    return table(scenario, "arrival").get("process") == TASKS
+
+
+def _free_cores(frames: Frames, waited: float) -> str:
+    """What to do where a worker needs no more than its core, and does not get it."""
+    why = f"it took the cores for which the workers waited {waited:.0%} of the time"
+    url = str(table(frames.run["scenario"], "target").get("url") or "")
+    if is_loopback(urlsplit(url).hostname or ""):
+        return f"run the target on another machine, or on cores of its own (taskset), if {why}"
+    return f"stop what else runs on this machine: {why}"
 
 
 def connections(frames: Frames) -> str:

@@ -28,7 +28,9 @@ from tailgauge.experiments.loads.limits import CAPACITY, OBJECTIVES, Bound
 from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, holds
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
+from tailgauge.scenario.figures import LATENCY
 from tailgauge_analysis import (
+    COUNTED,
     FAIL,
     GREEN,
     GREY,
@@ -118,6 +120,8 @@ class HeadroomPlanner(SeriesPlanner):
     def __init__(self, base: Base) -> None:
         self._settings = base.table.headroom
         super().__init__(base, self._settings, self._settings.precision)
+        if not any(row.figure.unit == LATENCY for row in base.scenario.slo.values()):
+            self.checks = COUNTED  # of refusals and backlogs
         self._today = base.today()
         self.plan_arrivals()
 

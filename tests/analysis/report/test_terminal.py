@@ -95,6 +95,22 @@ def test_an_invalid_run_says_why_and_has_its_result_in_brackets():
     assert text(report(NO_ANSWER, "INVALID", reasons)).startswith("NO ANSWER  ")
 
 
+def test_a_run_of_which_some_figures_can_be_used_shows_them():
+    reason = ("Do not use TTFT since sent p99: the client may have moved it.", "Use 2 workers (--workers 2).")
+    whole = report(verdict="INVALID", reasons=(reason,))
+    measurement = replace(whole.measurement, unusable="TTFT since sent p99")
+    shown = text(replace(whole, measurement=measurement)).splitlines()
+
+    assert shown[:4] == [
+        "INVALID  some figures are the client's, not the target's",
+        f"  {reason[0]}",
+        f"next      {reason[1]}",
+        "result    (FAIL)  ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)",
+    ]
+    assert "next      lower the rate" in shown
+    assert "target    52.2 requests/s completed at 52.3/s offered, 2,601 tokens/s" in shown
+
+
 def test_a_degraded_measurement_says_why_in_its_line():
     shown = text(
         report(verdict="DEGRADED", reasons=(("The clock stepped.", ""), ("Requests were dropped.", "")))

@@ -17,7 +17,7 @@ from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import CLIENT, rank
-from tailgauge_analysis.verdict.client_error import client_errors, marked, of_first_table
+from tailgauge_analysis.verdict.client_error import NONE, Uses, client_errors, marked, of_first_table
 
 N, MS = 600, 1_000_000
 SEEDS = (1, 2, 3)
@@ -69,7 +69,7 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20, collect_
 
 def errors_of(stage):
     rows = [latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)]
-    return {(e.metric, e.quantile): e for e in client_errors(stage, rows, set())}, rows
+    return {(e.metric, e.quantile): e for e in client_errors(stage, rows, NONE)}, rows
 
 
 def ground_truths(arrivals, stage):
@@ -123,7 +123,7 @@ def test_a_run_takes_the_worst_figure_of_its_first_table(base, seed, gap_ms):
         stage = read(base, seed, freeze=freeze, gap_ms=gap_ms, poll_ms=0.2)[1]
         rows = [latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)]
         used = of_first_table(rows, closed=False, is_coalesced=False)
-        errors = client_errors(stage, rows, used)
+        errors = client_errors(stage, rows, Uses(used, {}))
         beyond = {
             (error.metric, error.quantile) for error in errors if error.is_used and error.verdict != VALID
         }
@@ -209,7 +209,7 @@ def test_fewer_than_three_late_requests_shift_nothing(base, late, shift_ms):
     )
     stage = replace(stage, requests=stage.requests.assign(first_at_ns=early, first_low_at_ns=early))
     (row,) = [latency.row(metric, stage, latency.SUCCESSES, (0.994,)) for metric in (METRICS[0],)]
-    (error,) = client_errors(stage, [row], set())
+    (error,) = client_errors(stage, [row], NONE)
 
     assert error.late_shift == pytest.approx(shift_ms)
     assert error.verdict == (INVALID if shift_ms else VALID)
