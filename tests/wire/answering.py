@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import select
 import socket
 import threading
 import time
@@ -36,7 +37,7 @@ class Received:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Pieces of a response, the pause before each, and whether the connection is closed behind it."""
+    """Pieces of a response, the pause before each, and after which idle time the connection is closed behind it."""
 
     pieces: Sequence[bytes]
     gap_s: float = GAP_S
@@ -104,8 +105,8 @@ class Target:
                 for number, piece in enumerate(answer.pieces):
                     time.sleep(answer.gap_s if number else answer.first_s)
                     client.sendall(piece)
-                if answer.closes_after_s is not None:
-                    time.sleep(answer.closes_after_s)
+                waits_s = answer.closes_after_s
+                if waits_s is not None and not select.select([client], [], [], waits_s)[0]:
                     return
 
     def _answer(self, head: str, body: bytes) -> Answer:
