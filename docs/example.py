@@ -2,7 +2,8 @@
 
     .venv/bin/python docs/example.py [FOLDER]
 
-The command in the report is the one that was run; names of the machine are replaced.
+The command in the report is the one that was run; names of the machine are replaced. Without FOLDER the picture in README is
+taken again too, where Chromium is installed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ SETTINGS = (
 COMMAND = (
     "run", "mix", "--dry-run", "--seed=1", "--duration=300", *(f"--set={text}" for text in SETTINGS)
 )  # fmt: skip
+PICTURE = ROOT / "docs" / "images" / "report.png"
+BROWSER = "chromium"
+SIZE = "1440,900"
 MACHINE = {"host": "example", "pid": 1, "kernel": "example", "boot_id": "example"}
 
 
@@ -53,5 +57,20 @@ def _blank(path: Path) -> None:
     path.write_text(json.dumps(run), encoding="utf-8")
 
 
+def take_picture(browser: str) -> None:
+    """Run `quickstart` dry and write the first screen of its page to docs/images/report.png."""
+    tailgauge = str(Path(sys.executable).with_name("tailgauge"))
+    with tempfile.TemporaryDirectory() as name:
+        run = [tailgauge, "run", "quickstart", "--dry-run", "--out", name]
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
+        (page,) = Path(name).glob("reports/*/report.html")
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=8000"]
+        picture = [f"--window-size={SIZE}", f"--screenshot={PICTURE}", page.as_uri()]
+        subprocess.run([browser, *options, *picture], check=True, stderr=subprocess.DEVNULL)
+
+
 if __name__ == "__main__":
     make(Path(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLE)
+    browser = shutil.which(BROWSER)
+    if browser and len(sys.argv) == 1:
+        take_picture(browser)

@@ -1,6 +1,7 @@
-"""The example of docs/how-to/ci.md is YAML, and what it calls of tailgauge exists."""
+"""The examples of docs/how-to/ci.md: YAML that calls what tailgauge has, and a script that keeps its exit code."""
 
 import re
+import subprocess
 
 import pytest
 import yaml
@@ -82,6 +83,34 @@ def test_it_lists_every_exit_code(page):
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
 
     assert codes == set(Exit)
+
+
+TAILGAUGE = """#!/bin/sh
+test "$CODE" = 2 && exit 2
+mkdir -p results/reports/new && echo "report of the new run" > results/reports/new/report.md
+exit "$CODE"
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 5])
+def test_the_script_for_other_build_servers_keeps_the_exit_code(page, code, tmp_path):
+    """It shows the report of this run, not that of an earlier build; a wrong usage has none."""
+    (script,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    earlier = tmp_path / "results" / "reports" / "old"
+    earlier.mkdir(parents=True)
+    (earlier / "report.md").write_text("report of an old run\n")
+    program = tmp_path / "bin" / "tailgauge"
+    program.parent.mkdir()
+    program.write_text(TAILGAUGE)
+    program.chmod(0o755)
+    variables = {"PATH": f"{program.parent}:/usr/bin:/bin", "CODE": str(code), "TARGET": "http://127.0.0.1:1"}
+
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == code
+    assert done.stdout == ("" if code == 2 else "report of the new run\n")
 
 
 def test_the_page_on_baselines_uses_the_action_and_commands_that_exist(checkout, inputs):

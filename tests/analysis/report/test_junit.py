@@ -32,11 +32,12 @@ def test_pass_failure_and_skipped_with_the_reason(made):
 
 
 def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(made):
-    invalid = suite(made(n=200, lost=1, run_id="bad"))
+    invalid = suite(made(n=200, lost=1, run_id="bad", slo={"slow": SLO["slow"]}))
     degraded = suite(made(n=400, cpu_share=0.95, error_ns=2_000_000, run_id="soso"))
 
     assert invalid.find("testcase/error").get("type") == "INVALID"
     assert "Missing" in invalid.find("testcase/error").text
+    assert "e2e_sched p50 390 ms > 10 ms" in invalid.find("testcase/failure").get("message")
     assert (invalid.get("errors"), degraded.get("errors")) == ("1", "0")
     assert "Clock offsets are known only" in degraded.find("testcase/system-out").text
 
