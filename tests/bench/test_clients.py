@@ -78,10 +78,10 @@ def test_a_p99_is_invalid_by_its_own_error_or_with_its_run(tmp_path, run_is, gap
 
     report = {
         "verdict": {"status": run_is},
-        "latency": [row("ttft", "sent", "too few"), row("chunk_gap", None, "client error")],
+        "latency": [row("ttft", "sent", "too few"), row("chunk_gap", None, "measurement error")],
         "client_error": [error("ttft_sent", 0.99, "VALID"), error("chunk_gap", 0.5, "INVALID"),
                          error("chunk_gap", 0.99, gap_is)],
     }  # fmt: skip
     (tmp_path / "report.json").write_text(json.dumps(report))
 
-    assert clients._verdict(tmp_path / "report.json") == (run_is, "client error", invalid)
+    assert clients._verdict(tmp_path / "report.json") == (run_is, "measurement error", invalid)

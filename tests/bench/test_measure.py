@@ -170,7 +170,7 @@ def parts(measure):
     """Everything measured, with a client that is 3 ms late, and cost twice that of the native one."""
     good = measure(0)
     bad = dataclasses.replace(
-        measure(3 * MS), reader="compiled", verdict="VALID", mark="few slow episodes", exact=1.0, us_per_chunk=2 * good.us_per_chunk,
+        measure(3 * MS), reader="compiled", verdict="VALID", mark="few slow periods", exact=1.0, us_per_chunk=2 * good.us_per_chunk,
         us_per_chunk_whole=2 * good.us_per_chunk_whole, us_per_request=2 * good.us_per_request, first_request_s=1.5, page_s=1.0,
     )  # fmt: skip
     invalid = dataclasses.replace(
@@ -215,7 +215,7 @@ def test_the_page_tells_what_was_missed(parts):
     assert "CPU per request at 800/s" not in text
     assert "| at most | first request of 8 workers, ratio to one | 1.5 | 2.00 | missed by 33% |" in text
     assert "| 2000 | Tailgauge | +0.00 | +3.00 |" not in text
-    assert "| VALID 1, INVALID 2 | few slow episodes 3 |" in text
+    assert "| VALID 1, INVALID 2 | few slow periods 3 |" in text
     assert text.startswith("Measured on a machine, in 12 minutes; medians of the repetitions.\n")
     assert "Readers of Tailgauge: compiled." in text
     assert "Left out: aiperf is not installed." in text

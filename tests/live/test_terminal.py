@@ -12,9 +12,11 @@ from live.counters import objective, progress
 from starting.programs import scripts_path
 from starting.terminal import Screen, run_in_terminal
 
-from tailgauge.live.terminal import NARROW, Display, lines, span
-from tailgauge.master.objectives import MET, MISSED, TOO_FEW, LiveObjective
+from tailgauge.live.terminal import NARROW, Display, lines, plan_lines, span
+from tailgauge.master.objectives import IN_REPORT, MET, MISSED, TOO_FEW, LiveObjective
 from tailgauge.master.progress import Progress
+from tailgauge.plan.resolve import resolve
+from tailgauge.scenario.model import override
 
 EARLY = progress(0.0, 30)
 HEALTHY = progress(
@@ -89,7 +91,13 @@ def test_at_eighty_columns_there_is_a_bar_and_everything_else() -> None:
         ([], []),
         ([objective(TOO_FEW)], []),
         ([objective(MET)], ["   objective met so far"]),
-        ([objective(MET), objective(TOO_FEW)], ["   1 of 2 objectives met so far"]),
+        (
+            [objective(MET), objective(TOO_FEW, "error_rate"), objective(IN_REPORT, "goodput")],
+            [
+                "   1 of 3 objectives met so far",
+                "     not judged yet: error_rate (too few requests), goodput (in the report)",
+            ],
+        ),
         (
             [objective(MET), objective(MISSED, "error_rate", "2.1%")],
             ["   1 of 2 objectives met so far", "     missed so far: error_rate 2.1% (objective < 800 ms)"],
@@ -181,6 +189,35 @@ def test_without_a_terminal_there_is_a_plain_line_every_five_seconds() -> None:
         "note: something",
         " 30s of 30s  drained  9 sent  0 open  0 err  0 429",
     ]
+
+
+def test_without_a_terminal_missed_objectives_are_named_without_their_values() -> None:
+    stream = io.StringIO()
+    objectives = (objective(MISSED, "ttft p95"), objective(MET), objective(TOO_FEW, "error_rate"))
+    Display(stream).show(progress(9, 30, objectives=objectives))
+
+    assert (
+        stream.getvalue()
+        .strip()
+        .endswith(
+            "1 of 3 objectives met so far   missed so far: ttft p95   not judged yet: error_rate (too few requests)"
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "scenario", ["retry_storm", "fallback", "resume", "job", "closed", "steps", "cached"]
+)
+def test_the_plan_fits_a_terminal_and_names_its_seed(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    plan = plan_lines(resolve(scenario, [override("seed=7")], tmp_path), 1)
+    text = " ".join(plan)
+
+    assert max(map(len, plan)) <= 80
+    assert "seed 7 gives every run these arrivals and sizes; --seed N draws others" in text
+    assert "hedges, retries" not in text
 
 
 def test_tokens_per_second_are_of_the_last_ten_seconds() -> None:

@@ -228,6 +228,7 @@ def test_the_request_of_a_task_is_recorded_as_its_task_judges_the_answer(seen):
     facts = seen["judged"]
 
     assert facts["before"] == 0
+    assert facts["counted"] == [0, 3], "behind its calls, so that no error is shown before its 429"
     assert facts["ended"] == {
         "0": "check_failed", "1": "ok", "2": "rate_limited", "3": "ok", "4": "censored",
     }  # fmt: skip

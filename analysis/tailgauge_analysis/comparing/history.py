@@ -286,7 +286,7 @@ def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
         lines.append(("spread", f"{_between_text(rows[0])}, of {rows[0].name}"))
     if rows and rows[0].smallest is not None:
         size = rows[0].change_text(rows[0].smallest)
-        lines.append(("finds", f"{size} or more in 9 of 10 runs, of {rows[0].name}"))
+        lines.append(("detects", f"{size} or more of {rows[0].name}, in 9 of 10 runs"))
     return tuple(lines)
 
 

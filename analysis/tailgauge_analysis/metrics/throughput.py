@@ -22,6 +22,7 @@ from tailgauge_analysis.stats.binomial import student
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.dependence import effective_count
 from tailgauge_analysis.stats.quantiles import LEAST, Floats, Ints
+from tailgauge_analysis.text.formatting import figures
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 WINDOWS = 200
@@ -126,6 +127,15 @@ class Throughput:
     output_tokens_per_s: float | None = None
     requests: Work | None = field(default=None, metadata=UNPUBLISHED)
     tokens: Work | None = field(default=None, metadata=UNPUBLISHED)
+
+    @property
+    def text(self) -> str:
+        """`9.78 requests/s offered, 9.81 completed (some sent in the warm-up)`; empty without both."""
+        if self.offered_per_s is None or self.completed_per_s is None:
+            return ""
+        text = f"{figures(self.offered_per_s)} requests/s offered, {figures(self.completed_per_s)} completed"
+        is_more = self.completed_per_s > self.offered_per_s
+        return f"{text} (some sent in the warm-up)" if is_more else text
 
 
 def throughput(frames: Frames, stage: Steady) -> Throughput:

@@ -92,6 +92,7 @@ def line(target: Health) -> ObjectiveLine | None:
         numbers=Numbers(
             value=judged.value, bound=target.bound, low=judged.low, high=judged.high, unit="share"
         ),
+        required=f">= {100 * target.bound:g}%",
     )
 
 
@@ -102,8 +103,8 @@ def _why(target: Health) -> str:
         return ""
     if not target.judged.episodes:
         return "failures are correlated: the run does not show how often they occur"
-    episodes = plural(target.judged.episodes, "episode")
-    return f"failures came in {episodes}: the run does not show how often they occur"
+    bursts = plural(target.judged.episodes, "burst")
+    return f"failures came in {bursts}: the run does not show how often they occur"
 
 
 def completed_text(target: Health) -> str:
@@ -112,13 +113,13 @@ def completed_text(target: Health) -> str:
 
 
 def not_shown(target: Health) -> str:
-    """`99% not shown (368 needed)`: how many requests would show it if as many failed."""
+    """`too few to show 99% (368 needed)`: how many requests would show it if as many failed."""
     judged = target.judged
-    text = f"{100 * target.bound:g}% not shown"
+    text = f"too few to show {100 * target.bound:g}%"
     failed = math.ceil((1 - (judged.value or 0.0)) * judged.n_eff - 1e-9)
     if failed > (1 - target.bound) * judged.n_eff:
         return text
     enough = count(needed(failed, target.bound, 0.975))
     if judged.n_eff < judged.n:
-        return f"{text} ({enough} effective samples needed, {count(judged.n_eff)} measured)"
+        return f"{text} ({enough} independent requests needed, these count as {count(judged.n_eff)})"
     return f"{text} ({enough} needed)"

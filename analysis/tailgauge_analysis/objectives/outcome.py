@@ -24,7 +24,7 @@ from tailgauge_analysis.stats.binomial import clopper_pearson, detectable, neede
 from tailgauge_analysis.stats.dependence import NEIGHBOURS, WAVES
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, confidence, normal
-from tailgauge_analysis.text.formatting import count, plain, share, share_range
+from tailgauge_analysis.text.formatting import count, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import one_of, text
 from tailgauge_analysis.text.quantile import VALUE, quantile
 from tailgauge_analysis.text.section import Numbers, ObjectiveLine
@@ -233,7 +233,7 @@ def doubt(seen: Proportion, bad: float, allowed: float) -> str:
         # As many episodes as such a run may have where it had these few.
         most = clopper_pearson(seen.episodes, MANY, confidence())[1] * MANY
         is_rare = bad * most / seen.episodes <= allowed
-        return "" if is_rare else f"they came in few episodes ({seen.episodes})"
+        return "" if is_rare else f"they came in only {plural(seen.episodes, 'burst')}"
     if seen.mark and seen.limited_by not in OF_ORDER:
         return f"values of the same {seen.limited_by} are correlated, and the run has too few such groups"
     return ""
@@ -296,13 +296,13 @@ def finds_figure(objective: Objective, measured: Measured) -> str:
 
 
 def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
-    """How many effective samples pass although as many are bad; empty where more would not help."""
+    """How many independent values pass although as many are bad; empty where more would not help."""
     if bad >= allowed or allowed <= 0:
         return ""
     enough = needed(math.ceil(bad * n_eff - 1e-9), 1 - allowed, level)
     if enough <= n_eff:  # what is left is how well few episodes tell n_eff
         return ""
-    return f" ({enough:,} effective samples needed, {n_eff:,} measured)"
+    return f" ({enough:,} independent values needed, these count as {n_eff:,})"
 
 
 def _seconds(objective: Objective, measured: Measured, seconds: float) -> str:

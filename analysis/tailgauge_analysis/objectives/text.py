@@ -28,6 +28,7 @@ def line_of(objective: Objective, outcome: str, ends: Ends, why: str) -> Objecti
         bound=f"{sign} {figure.text(objective.bound)}",
         interval=interval_text(figure, low, high),
         why=why,
+        required=objective.bound_text,
     )
 
 

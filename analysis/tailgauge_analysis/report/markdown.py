@@ -37,8 +37,8 @@ def _result(report: Report) -> Iterator[str]:
         yield verdict
     yield from (f"- {safe(f'{text} {advice}'.rstrip())}" for text, advice in measurement.reasons)
     yield from map(safe, measurement.notes)
-    lines = [(o.outcome, o.name, o.value, o.bound, o.interval, o.why) for o in result.objectives]
-    yield _rows(("outcome", "objective", "value", "bound", "95% interval", "why"), lines, prose=(1, 5))
+    lines = [(o.outcome, o.name, o.value, o.requirement, o.interval, o.why) for o in result.objectives]
+    yield _rows(("outcome", "objective", "value", "required", "95% interval", "why"), lines, prose=(1, 5))
     cards = [(card.label, card.sentence, "; ".join(card.lines)) for card in report.cards]
     yield _rows(("pattern", "answer", ""), cards, prose=(1, 2))
     yield _rows(("", ""), (*report.summary, *report.remarks), prose=(1,))

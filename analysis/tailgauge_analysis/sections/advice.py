@@ -316,7 +316,13 @@ class Evidence:
             added.append(f"retries make {self.amplification.text}")
         if self.load is None or not added or self.fits is not False:
             return ""
-        return f" by first attempts alone ({_rates(self.load)}), and {' and '.join(added)}"
+        rates = f" ({self.rates})" if self.rates else ""
+        return f" by first attempts alone{rates}, and {' and '.join(added)}"
+
+    @property
+    def rates(self) -> str:
+        """Return what was offered and what completed in the steady stage, as the line `target` does; may be empty."""
+        return self.run.evidence.throughput.text
 
     @property
     def deadline_s(self) -> float:
@@ -419,7 +425,8 @@ def _retries(evidence: Evidence) -> str:
         how = "without retries"
     effect = "which overload the target"
     if evidence.load is not None and evidence.fits is None:
-        effect = f"which may overload the target, or the first attempts do ({_rates(evidence.load)})"
+        effect = "which may overload the target, or the first attempts do"
+        effect += f" ({evidence.rates})" if evidence.rates else ""
     again = _run_again(evidence, how, [f"traffic.{worst.traffic}.retry.policy={other}"])
     return f"retries make {worst.text}, {effect}: {again}"
 
@@ -427,11 +434,11 @@ def _retries(evidence: Evidence) -> str:
 def _hedges(evidence: Evidence) -> str:
     load = evidence.load
     assert load is not None
-    offered = f"without hedges {figures(load.offered_per_s)} calls/s were offered"
-    offered += f", with them {figures(load.offered_per_s + load.copies_per_s)}"
+    offered = f"{figures(load.offered_per_s)} calls/s without hedges"
+    offered += f", {figures(load.offered_per_s + load.copies_per_s)} with them"
     sets = [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
     if evidence.fits is None:
-        rates = f"{offered}, and {figures(load.answered_per_s)}/s completed"
+        rates = "; ".join(filter(None, [offered, evidence.rates]))
         again = _run_again(evidence, "without hedges to find out", sets)
         return f"hedge copies add load, or the calls alone are too many ({rates}): {again}"
     served = f"the target can serve {figures(load.low_per_s)}/s"
@@ -444,10 +451,6 @@ def _run_again(evidence: Evidence, how: str, sets: Sequence[str]) -> str:
     """Return `run again without hedges: tailgauge run ...`; without the command where there is none."""
     line = commands.again(evidence.run.record, sets)
     return f"run again {how}: {line}" if line else f"run again {how}"
-
-
-def _rates(load: Load) -> str:
-    return f"{figures(load.offered_per_s)} calls/s were offered, {figures(load.answered_per_s)}/s completed"
 
 
 def _unnamed(evidence: Evidence) -> str:

@@ -43,7 +43,6 @@ class Load:
 
     offered_per_s: float
     copies_per_s: float
-    answered_per_s: float
     low_per_s: float
     high_per_s: float
 
@@ -81,7 +80,6 @@ def load(frames: Frames) -> Load | None:
     return Load(
         offered_per_s=len(first_s) / load_s,
         copies_per_s=float(calls.is_copy.sum()) / load_s,
-        answered_per_s=float((calls.ended_s[calls.is_answered] <= until_s).sum()) / load_s,
         low_per_s=min(low_per_s, high_per_s),
         high_per_s=high_per_s,
     )

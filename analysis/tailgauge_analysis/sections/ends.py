@@ -403,7 +403,7 @@ def _stop_table(found: Ends) -> Table:
 def _tokens(row: StopReason) -> str:
     if row.asked_output_tokens is None:
         return "–"
-    return f"asked {count(row.asked_output_tokens)}, got {count(row.output_tokens)}"
+    return f"requested {count(row.asked_output_tokens)}, got {count(row.output_tokens)}"
 
 
 def _error_table(errors: Sequence[ErrorInside]) -> Table:

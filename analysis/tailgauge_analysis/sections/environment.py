@@ -125,7 +125,12 @@ def section(of: Environment) -> Section:
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
         ("Master", _pairs({key: value for key, value in of.master.items() if key != "boot_id"})),
         ("Versions", _pairs(of.versions)),
-        ("Seed", "unknown" if of.seed is None else str(of.seed)),
+        (
+            "Seed",
+            "unknown"
+            if of.seed is None
+            else f"{of.seed}: a run with the same seed has the same arrivals and sizes",
+        ),
         ("Reproduce", of.reproduce or "The run does not name its scenario file."),
     )
     file = f" ({of.scenario_file})" if of.scenario_file else ""
@@ -152,7 +157,7 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
         ("state", lambda worker: "; ".join([worker.state, *worker.kept])),
         ("clock offset (ms)", _offset),
         ("drift (ppm)", _drift),
-        ("stamps, reader", lambda worker: ", ".join(filter(None, (worker.stamps, worker.reader))) or "–"),
+        ("timestamps", _timestamps),
         ("requests", _requests),
         ("chunks", lambda worker: count(worker.chunks)),
         ("missing", lambda worker: Value(count(worker.missing_requests), _spans(worker.missing))),
@@ -163,6 +168,12 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
 
 def _requests(worker: WorkerEntry) -> Value:
     return Value(count(worker.requests), f"{count(worker.found)} found" if worker.found else "")
+
+
+def _timestamps(worker: WorkerEntry) -> str:
+    """Return `kernel, compiled reader`."""
+    reader = f"{worker.reader} reader" if worker.reader else ""
+    return ", ".join(filter(None, (worker.stamps, reader))) or "–"
 
 
 def _drift(worker: WorkerEntry) -> str:

@@ -6,13 +6,14 @@ without control characters; the page escapes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
 
 KEY = ""
@@ -42,6 +43,8 @@ class Errors:
     """kinds of failed attempts of the whole run, most frequent first"""
     other_failures: int
     """failed attempts of rarer kinds"""
+    still_open: int = field(metadata=UNPUBLISHED)
+    """attempts that the end of the run closed"""
 
 
 def compute(run: Run) -> Errors:
@@ -52,7 +55,11 @@ def compute(run: Run) -> Errors:
     bad = bad.assign(error_type=bad["error_type"].fillna(bad["stop_reason"]))
     by_kind = bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)
     kinds = sorted((_kind(rows) for _, rows in by_kind), key=lambda kind: -kind.attempts)
-    return Errors(errors=kinds[:MOST], other_failures=sum(kind.attempts for kind in kinds[MOST:]))
+    return Errors(
+        errors=kinds[:MOST],
+        other_failures=sum(kind.attempts for kind in kinds[MOST:]),
+        still_open=int((attempts["ended"] == schema.CENSORED).sum()),
+    )
 
 
 def _kind(rows: pd.DataFrame) -> Failure:
@@ -71,8 +78,10 @@ def _kind(rows: pd.DataFrame) -> Failure:
 
 def section(found: Errors) -> Section:
     """Return the kinds of failures with their first bodies."""
+    still_open = f"{plural(found.still_open, 'attempt')} still open at the end" if found.still_open else ""
     if not found.errors:
-        return Section("errors", "Errors", "No attempt failed.", is_folded=True)
+        answer = f"No attempt failed; {still_open}." if still_open else "No attempt failed."
+        return Section("errors", "Errors", answer, is_folded=True)
     total = sum(kind.attempts for kind in found.errors) + found.other_failures
     rows = []
     for kind in found.errors:
@@ -85,4 +94,5 @@ def section(found: Errors) -> Section:
         note += f" {plural(found.other_failures, 'attempt')} of rarer kinds not shown."
     header = ("class", "status", "type", "attempts", "in the steady stage", "first body")
     table = Table("Failed attempts", header, tuple(rows), note, (2, 5))
-    return Section("errors", "Errors", f"{plural(total, 'attempt')} failed.", (), (table,))
+    answer = "; ".join(filter(None, [f"{plural(total, 'attempt')} failed", still_open]))
+    return Section("errors", "Errors", f"{answer}.", (), (table,))

@@ -45,10 +45,10 @@ Count = Annotated[int, Field(ge=0)]
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
 AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
 COMPUTED = (
-    "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on n_eff.",
+    "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "Since scheduled: from the planned arrival, what a user waits. Since sent: from the first request byte, what network and target take.",
-    "n: samples. n_eff: independent samples with the same information, because slow requests cluster and those of one session are alike.",
-    "† marks a percentile with n_eff below 50, with fewer than 30 sessions or users, or with fewer than 5 slow episodes beyond it. n/a: too few samples for any 95% bound. ?: no bound exists.",
+    "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
+    "† marks a percentile with an effective n below 50, with fewer than 30 sessions or users, or whose slower values came in fewer than 5 slow periods: run longer. n/a: too few samples for any 95% bound. ?: no bound exists.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
 )
 
@@ -201,7 +201,7 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
         known = [q for q in row.quantiles[:last] if q.mark != TOO_FEW]
         fewest = min(known, key=lambda q: q.n_eff, default=None)
         if fewest is not None and fewest.n_eff < row.n:
-            n = replace(n, interval=f"n_eff {count(fewest.n_eff)} ({percentile(fewest.p)})")
+            n = replace(n, interval=f"effective n {count(fewest.n_eff)} ({percentile(fewest.p)})")
             note = note or _n_eff_note(row, fewest)
         cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
     shown = rows[0].quantiles[:last]
@@ -212,7 +212,7 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
     """Return what n_eff is, with what limits that of a quantile."""
-    note = "n_eff is the smallest of the percentiles in a row."
+    note = "Effective n is the smallest of the percentiles in a row."
     limit = limit_text(quantile)
     return f"{note} {row.metric.title}: {limit}." if limit else note
 

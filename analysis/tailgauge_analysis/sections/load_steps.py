@@ -281,7 +281,7 @@ def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
 
 
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
-    """`objectives met to 8/s, missed from 12/s (00:40 to 01:00)`."""
+    """`objectives: met up to 8/s, missed from 12/s (00:40 to 01:00)`."""
     what = "objectives" if has_objectives else "complete answers"
     missed = [step for step in steps if step.state == MISSED]
     held = [step for step in steps if step.state == MET]
@@ -291,7 +291,7 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
         held = [step for step in held if step.requests_per_s < first.requests_per_s]
     parts = []
     if held:
-        parts.append(f"met to {_highest(held).rate}")
+        parts.append(f"met up to {_highest(held).rate}")
     above = [step for step in inconclusive if not _is_at_held_rate(step, held)]
     if above:
         parts.append(f"inconclusive at {min(above, key=lambda step: step.requests_per_s).rate}")
@@ -307,7 +307,7 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     below = len(inconclusive) - len(above)
     if below:
         parts.append(f"{below} of {len(steps)} steps inconclusive")
-    return f"{what} {', '.join(parts)}"
+    return f"{what}: {', '.join(parts)}"
 
 
 def _highest(steps: Sequence[Step]) -> Step:
@@ -335,7 +335,7 @@ def broken(run: Run) -> str:
 
 
 def missed(run: Run) -> str:
-    """`load step at 24/s (01:00 to 01:30) misses ttft p95, met to 12/s`; empty unless a step at one rate misses an objective."""
+    """`load step at 24/s (01:00 to 01:30) misses ttft p95, met up to 12/s`; empty unless a step at one rate misses an objective."""
     found = run.result(compute)
     steps = [] if found is None else found.steps
     for step in steps:
@@ -347,7 +347,7 @@ def missed(run: Run) -> str:
             other for other in steps if other.state == MET and other.requests_per_s < step.requests_per_s
         ]
         if slower:
-            text += f", met to {_highest(slower).rate}"
+            text += f", met up to {_highest(slower).rate}"
         return text
     return ""
 

@@ -171,11 +171,10 @@ def _stamps(evidence: Evidence) -> Facts:
     facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
     if stamps.connected:
         part = share(stamps.new_connections / stamps.connected)
-        opened = (
-            f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part}) opened one"
-        )
+        attempts = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
+        opened = f"{attempts} opened a connection, which their times since scheduled include"
         advice = f"; {connections(evidence.frames)}" if stamps.new_connections else ""
-        facts.append(("Connections", f"{opened}; their times since scheduled include it{advice}"))
+        facts.append(("Connections", f"{opened}{advice}"))
     return facts
 
 
@@ -191,14 +190,14 @@ def _figures(errors: Sequence[ClientError]) -> Table:
         ("figure, ms", lambda error: error.title),
         ("view", lambda error: error.view),
         ("percentile", lambda error: percentile(error.quantile)),
-        ("from lows", lambda error: ms(error.lows_value)),
-        ("from highs", lambda error: ms(error.highs_value)),
-        ("late sending", lambda error: ms(error.late_shift)),
+        ("earliest", lambda error: ms(error.lows_value)),
+        ("latest", lambda error: ms(error.highs_value)),
+        ("sent late", lambda error: ms(error.late_shift)),
         ("error", lambda error: ms(error.error_ms)),
         ("limit", lambda error: ms(error.limit_ms)),
         ("verdict", lambda error: Value(error.verdict, outcome=error.verdict)),
     )
-    return Table.of("Client error above the limit", rows, columns, prose=(1,))
+    return Table.of("Measurement error above the limit", rows, columns, prose=(1,))
 
 
 def _stalls(bad: BadSeconds) -> Table:

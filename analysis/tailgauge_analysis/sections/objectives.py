@@ -219,10 +219,10 @@ def _ended(figure: Figure, part: Steady) -> Proportion:
 
 DECIDED = (
     "An objective is decided on a 95% interval, a latency on that of the share beyond its bound: PASS where the whole interval is "
-    "within what is allowed, FAIL where none of it is, else INCONCLUSIVE. `finds`: the smallest violation that 4 of 5 such runs "
-    "would find."
+    "within what is allowed, FAIL where none of it is, else INCONCLUSIVE. The last column: how bad the target has to be for 4 of 5 "
+    "runs like this to fail."
 )
-GOOD = "A good request is complete and meets every objective on a latency that is about it."
+GOOD = "Goodput counts complete requests that meet every latency objective that applies to them."
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."
 
 
@@ -233,10 +233,12 @@ def section(judged: Judged) -> Section | None:
     if not results:
         return None
     rows = tuple(map(_sample, results))
-    tables = [Table("", ("objective", "figure", "n", "n_eff", "finds"), rows, prose=(1, 4))]
+    tables = [
+        Table("", ("objective", "figure", "n", "effective n", "4 of 5 runs fail at"), rows, prose=(1, 4))
+    ]
     reported = [result.line for result in results if not result.gate]
     if reported:
-        header = ("objective", "measured", "bound", "outcome", "why")
+        header = ("objective", "measured", "required", "outcome", "why")
         cells = tuple(map(_cells, reported))
         tables.append(Table("Reported objectives", header, cells, REPORTED, prose=(4,)))
     if good and good.by_traffic:
@@ -257,7 +259,7 @@ def _sample(result: ObjectiveResult) -> tuple[str, ...]:
 
 def _cells(line: ObjectiveLine) -> tuple[Cell, ...]:
     outcome = Value(line.outcome, outcome=line.outcome)
-    return line.name, Value(line.value, line.interval), line.bound, outcome, line.why
+    return line.name, Value(line.value, line.interval), line.requirement, outcome, line.why
 
 
 def _by_traffic(goodput: Goodput) -> Table:

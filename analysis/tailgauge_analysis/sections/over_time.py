@@ -175,6 +175,6 @@ def in_sight(
 
 def bound_line(objective: ObjectiveResult, x: Values, y: Values) -> PlotCurve:
     """Return the line of an objective, with its name."""
-    name = f"{plain(objective.label, 60)}: {objective.line.bound}"
+    name = f"{plain(objective.label, 60)}: {objective.line.requirement}"
     colour = OUTCOME_COLOURS.get(objective.outcome, GREY)
     return PlotCurve(x, y, name, colour=colour, dash="dash", hover="skip")

@@ -174,9 +174,9 @@ def _cancel(of: _Of) -> Sentence | None:
         pace = BY_NAME["tpot"].ns(of.stage)
         each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
         stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
-        made = f"later, {count(after.sum())} tokens made"
-        how = f"the server stopped {_times(stopped.dropna())} {made}"
-        short = f"the server stopped {values_text(_quantiles(stopped.dropna()))} {made}"
+        tokens = f"and made {plural(round(after.sum()), 'more token')}"
+        how = f"the server went on for {_times(stopped.dropna())} {tokens}"
+        short = f"the server went on for {values_text(_quantiles(stopped.dropna()))} {tokens}"
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
     text = f"{of.share_text(calls)} were left by their users; {how}. Their answers: {lost}"
     detail = f"of {of.number} were left by their users"

@@ -14,6 +14,7 @@ from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.run_record import Problem
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import over_time
+from tailgauge_analysis.sections.failures import STILL_OPEN
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share
@@ -109,7 +110,8 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
     rows = []
     for outcome in outcomes:
         part = replace(share_cell(outcome.requests), share=outcome.requests.value)
-        rows.append((outcome.ended, count(outcome.requests.k), part))
+        name = STILL_OPEN if outcome.ended == schema.CENSORED else outcome.ended
+        rows.append((name, count(outcome.requests.k), part))
     return Table("Outcomes", ("steady stage", "requests", "share of requests"), tuple(rows))
 
 
@@ -123,7 +125,7 @@ def _accounts(counted: Conservation) -> Table:
         ("+ lost", count(counted.lost)),
         ("Dispatched", count(counted.dispatched)),
         *(("=+"[i > 0] + f" {name}", count(n)) for i, (name, n) in enumerate(counted.ended.items())),
-        ("+ still open at the end (censored)", count(counted.censored)),
+        ("+ still open at the end", count(counted.censored)),
     ]
     missing = [
         f"{plural(one.requests, 'request')} of worker {one.worker}{due([one])}" for one in counted.missing

@@ -80,6 +80,7 @@ ARRIVAL = {
 }
 Lines = tuple[ObjectiveLine, ...]
 SHOWN_FINDS = 3  # objectives
+BEYOND = " beyond "  # in `7.6% of requests beyond 800 ms`
 MOST_TASK_ERRORS = 3  # beside the most frequent
 DRY_RUN = "dry run: nothing was sent, no client was measured"
 
@@ -431,7 +432,7 @@ def measurement(run: Run) -> section.Measurement:
     """Whether the numbers of a run can be used."""
     used = [error for error in run.evidence.errors if error.is_used]
     worst = max((error.error_ms - error.polls_ms for error in used), default=None)
-    sentence = "" if worst is None else f"client error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
+    sentence = "" if worst is None else f"measurement error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
     polls_ms = max((error.polls_ms for error in used), default=0.0)
     if polls_ms:
         sentence += f", turnaround known within {ms(polls_ms)} ms (between two polls)"
@@ -475,9 +476,9 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
 
 def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     """What limits the summary: the smallest violation found, precision, a rising latency, arrivals that waited."""
-    found = "; ".join(_violations(run))
-    if found and run.record["state"] != INTERRUPTED_STATE:
-        yield "finds", f"smallest violation that fails 4 of 5 such runs: {found}"
+    violations = list(_violations(run))
+    if violations and run.record["state"] != INTERRUPTED_STATE:
+        yield "detects", f"4 of 5 runs like this fail if {' or '.join(violations)}"
     known = [f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision]
     yield from (("precision", text) for text in (*known, looked(run.record)) if text)
     # A backlog is the result.
@@ -491,9 +492,14 @@ def _violations(run: Run) -> Iterator[str]:
     """The smallest violation of each objective that the run would have found."""
     lines = [line for line in run.result(objective_lines) if line.finds and line.outcome != FAIL]
     for line in lines[:SHOWN_FINDS]:
-        yield f"{line.name} at {line.finds}"
+        if line.name == COMPLETE:
+            yield f"only {line.finds} of requests complete"
+        elif BEYOND in line.finds:
+            yield f"{line.finds.replace(BEYOND, ' take over ')} ({line.name})"
+        else:
+            yield f"{line.name} is {line.finds}"
     if len(lines) > SHOWN_FINDS:
-        yield f"and {len(lines) - SHOWN_FINDS} more"
+        yield f"{plural(len(lines) - SHOWN_FINDS, 'more objective')} is missed: see the report"
 
 
 def _rates(run: Run) -> Iterator[str]:
@@ -507,11 +513,8 @@ def _rates(run: Run) -> Iterator[str]:
     if is_counted(run.frames) or backlog.answers_after_load(run.of_target):
         yield from _rates_of_whole_run(run)
         return
-    if rates.completed_per_s and rates.offered_per_s is not None:
-        offered = f"{figures(rates.offered_per_s)}/s offered"
-        if rates.completed_per_s > rates.offered_per_s:
-            offered += " (some of them in the warm-up)"
-        yield f"{figures(rates.completed_per_s)} requests/s completed at {offered}"
+    if rates.completed_per_s and rates.text:
+        yield rates.text
     if rates.output_tokens_per_s:
         yield f"{figures(rates.output_tokens_per_s)} tokens/s"
 

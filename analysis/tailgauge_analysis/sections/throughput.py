@@ -47,13 +47,9 @@ def compute(run: Run) -> Rates:
 
 def section(found: Rates) -> Section:
     """Return the rates of the steady stage."""
-    rates = (
-        (found.throughput.offered_per_s, "requests/s offered"),
-        (found.throughput.accepted_per_s, "accepted"),
-        (found.throughput.completed_per_s, "completed"),
-        (found.throughput.output_tokens_per_s, "output tokens/s"),
-    )
-    known = ", ".join(f"{figures(rate)} {name}" for rate, name in rates if rate is not None)
+    tokens_per_s = found.throughput.output_tokens_per_s
+    tokens = "" if tokens_per_s is None else f"{figures(tokens_per_s)} output tokens/s"
+    known = ", ".join(filter(None, [found.throughput.text, tokens]))
     facts = [("Stability", found.stability.sentence)]
     if found.slots is not None:
         facts.append(("Slots", f"{found.slots.sentence}."))

@@ -68,8 +68,8 @@ LEAST = 4.0  # degrees of freedom, as of two episodes: one alone has no size to 
 FEWEST = 50  # effective samples wanted of any quantile
 TOO_FEW = "n/a"
 UNRELIABLE = "unreliable"
-FEW_EPISODES = "few slow episodes"
-CLIENT = "client error"
+FEW_EPISODES = "few slow periods"
+CLIENT = "measurement error"
 REQUEST = "request"  # limits n_eff: the values of one request are alike
 HIDDEN_TOKENS = "hidden tokens possible"
 

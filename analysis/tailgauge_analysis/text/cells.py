@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile
-from tailgauge_analysis.text.formatting import count, percentile, sentence, share, share_range
+from tailgauge_analysis.text.formatting import count, percentile, plural, sentence, share, share_range
 from tailgauge_analysis.text.quantile import VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
 
@@ -16,18 +16,24 @@ def quantile_cell(q: Quantile) -> Value:
     """`212`, with `207 – 218`; or among which requests the quantile falls."""
     one = quantile(q)
     ends = f"{bound(one, 'low')} – {bound(one, 'high')}" if VALUE in {one["value_is"], one["low_is"]} else ""
-    mark = f"{q.mark} ({q.episodes:,})" if q.mark == FEW_EPISODES else "" if q.mark == TOO_FEW else q.mark
-    return Value(value_text(one), "" if ends == "? – ?" else ends, mark)
+    return Value(value_text(one), "" if ends == "? – ?" else ends, _mark(q))
+
+
+def _mark(q: Quantile) -> str:
+    """Why a percentile is not reliable; its value says so where there are too few values."""
+    if q.mark == FEW_EPISODES:
+        return f"only {plural(q.episodes, 'slow period')}"
+    return "" if q.mark == TOO_FEW else q.mark
 
 
 def share_cell(of: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
-    mark = f"few bursts ({of.episodes:,})" if of.mark == FEW_EPISODES else of.mark
+    mark = f"only {plural(of.episodes, 'burst')}" if of.mark == FEW_EPISODES else of.mark
     return Value(share(of.value), share_range(of.low, of.high) if of.low is not None else "", mark)
 
 
 def with_interval(cell: Value, unit: str = "") -> str:
-    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI 539 – ?, few slow episodes (2))`."""
+    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI 539 – ?, only 2 slow periods)`."""
     about = ", ".join(text for text in (cell.interval and f"95% CI {cell.interval}", cell.mark) if text)
     value = cell.text + unit if cell.text[:1].isdigit() else cell.text  # or: failed
     return f"{value}{f' ({about})' if about else ''}"

@@ -43,12 +43,12 @@ class Percentile(TypedDict):
     high: float | None
     reliable: bool
     """it has no mark"""
-    mark: Literal["", "few slow episodes", "unreliable", "n/a", "client error", "hidden tokens possible"]
-    """why not: fewer than 5 slow episodes; n_eff below 50 or fewer than 30 groups (unreliable); too few samples; moved too far
+    mark: Literal["", "few slow periods", "unreliable", "n/a", "measurement error", "hidden tokens possible"]
+    """why not: fewer than 5 slow periods; n_eff below 50 or fewer than 30 groups (unreliable); too few samples; moved too far
     by the client; or tokens per chunk that may be tokens which were never streamed
     """
     episodes: Annotated[int, Field(ge=0)]
-    """slow episodes: in how many the values beyond it came"""
+    """slow periods: in how many the values beyond it came"""
     beyond: bool
     """it lies among requests without an answer: slower than any success"""
     n_eff: Annotated[int, Field(ge=0)]
@@ -84,11 +84,11 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
 
 
 def limit_text(q: Quantile | Proportion) -> str:
-    """`n_eff 310 of 2,400: requests of one session are alike`; empty where n_eff is about n."""
+    """`effective n 310 of 2,400: requests of one session are alike`; empty where it is about n."""
     if not q.limited_by:
         return ""
     reason = LIMITS.get(q.limited_by, f"requests of one {q.limited_by} are alike")
-    return f"n_eff {q.n_eff:,} of {q.n:,}: {reason}"
+    return f"effective n {q.n_eff:,} of {q.n:,}: {reason}"
 
 
 def value_text(q: Json) -> str:

@@ -170,7 +170,8 @@ class ObjectiveLine:
     """One objective as it was decided: `ttft p95 (chat)`, `1,298 ms`, `> 800 ms`, `1,136-1,647`.
 
     `finds`: the smallest violation that four of five such runs would find: `7.6% of requests beyond 800 ms`. `numbers`: value,
-    bound and interval as numbers; null where the line has none.
+    bound and interval as numbers; null where the line has none. `required`: the bound as the scenario states it, `< 800 ms`,
+    where `bound` compares it with the value.
     """
 
     name: str
@@ -181,6 +182,12 @@ class ObjectiveLine:
     why: str = ""
     finds: str = ""
     numbers: Numbers | None = None
+    required: str = ""
+
+    @property
+    def requirement(self) -> str:
+        """The bound to show beside a value in a table: as the scenario states it, where it does."""
+        return self.required or self.bound
 
     @property
     def measured(self) -> str:

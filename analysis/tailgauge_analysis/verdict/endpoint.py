@@ -40,7 +40,7 @@ def punctual(evidence: Evidence) -> Fault | None:
                 worst_excess = moved_ms / limit_ms
                 late = f"chunks up to {ms(late_ms.max())} ms after they were due"
                 figure = f"{title} {percentile(measured.p)} ({ms(measured.value)} ms)"
-                moved = f"{figure} by {ms(moved_ms)} ms (limit {ms(limit_ms)} ms)"
+                moved = f"{figure} by {ms(moved_ms)} ms ({ms(limit_ms)} ms is allowed)"
                 text = f"Endpoint saturated: the simulated endpoint sent {late}, which moved {moved}."
                 fault = Fault(DEGRADED, text)
     return fault

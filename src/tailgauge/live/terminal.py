@@ -16,6 +16,7 @@ from typing import TextIO
 
 from click import style
 
+from tailgauge.live.screen import columns
 from tailgauge.master.objectives import MET, MISSED, LiveObjective
 from tailgauge.master.progress import Progress
 from tailgauge.plan.estimate import short_prefixes
@@ -24,6 +25,7 @@ from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.quantile_sketch import quantile
 from tailgauge.sanitize import harmless, plain
+from tailgauge.schedule.settings import TASKS
 from tailgauge.thresholds import VALID, fewest_for
 
 PLAIN_EVERY_S = 5.0
@@ -56,7 +58,12 @@ def plan_lines(settings: Settings, workers: int) -> list[str]:
     title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
     expected = settings.estimate.lines()
     expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
-    return [title, *expected, *settings.objectives, *short_prefixes(scenario)]
+    lines = [title, *expected, *settings.objectives, *short_prefixes(scenario)]
+    if scenario.arrival.process != TASKS:
+        again = f"seed {scenario.seed} gives every run these arrivals and sizes; --seed N draws others"
+        lines.insert(1 + len(expected), again)
+    width = columns()
+    return [part for line in lines for part in fold(line, width)]
 
 
 def span(seconds: float) -> str:
@@ -73,9 +80,12 @@ def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> li
     found = [_counts(progress, phase, width)]
     if width >= NARROW:
         found += [line for line in [_figures(progress, tokens_per_s, width)] if line]
-        missed = [f"missed so far: {one}" for one in progress.objectives if one.state == MISSED]
-        missed = missed if width < PLAIN_WIDTH else []  # too long for a line
-        found += [[(text, "red")] for line in missed[:MOST_MISSED] for text in _folded(line, width)]
+        missed = [objective for objective in progress.objectives if objective.state == MISSED]
+        texts = [f"missed so far: {objective}" for objective in missed[:MOST_MISSED]]
+        if missed and width >= PLAIN_WIDTH:  # their values are too long for a line
+            texts = [f"missed so far: {', '.join(objective.label for objective in missed[:MOST_MISSED])}"]
+        found += [[(text, "red")] for line in texts for text in _folded(line, width)]
+        found += [[(text, "")] for text in _folded(_not_judged(progress.objectives), width)]
         found += [[(text, "yellow")] for text in _folded(_verdict(progress), width)]
     return found
 
@@ -130,6 +140,14 @@ def _met(objectives: Sequence[LiveObjective]) -> str:
     if len(objectives) == 1:
         return "objective met so far" * met
     return f"{met} of {len(objectives)} objectives met so far" if known else ""
+
+
+def _not_judged(objectives: Sequence[LiveObjective]) -> str:
+    """`not judged yet: error_rate (too few requests)`, of what is left where others are judged."""
+    left = [f"{one.label} ({one.state})" for one in objectives if one.state not in {MET, MISSED}]
+    if not left or len(left) == len(objectives):
+        return ""
+    return f"not judged yet: {', '.join(left)}"
 
 
 def _verdict(progress: Progress) -> str:

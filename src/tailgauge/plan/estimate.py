@@ -37,10 +37,12 @@ class Estimate:
     currency: str
     without_price: tuple[str, ...]  # models
     prices: str  # file
+    additions: tuple[str, ...] = ()  # what makes calls beyond `calls`: hedges, retries, ...
 
     def facts(self) -> dict[str, Any]:
         """Plain values for run.json."""
-        return {**asdict(self), "without_price": list(self.without_price), "prices": Path(self.prices).name}
+        lists = {"without_price": list(self.without_price), "additions": list(self.additions)}
+        return {**asdict(self), **lists, "prices": Path(self.prices).name}
 
     def lines(self) -> list[str]:
         """The estimate as one or two lines of text."""
@@ -53,7 +55,7 @@ class Estimate:
         text += f" in {self.calls:,} calls" if self.calls != self.requests else ""
         if self.calls_at_most is None or self.calls_at_most > self.calls:
             most = "more" if self.calls_at_most is None else f"up to {self.calls_at_most:,} calls"
-            text += f" ({most} with hedges, retries and polls)"
+            text += f" ({most} with {' and '.join(self.additions)})"
         text += f", {self.input_tokens:,} input and up to {self.output_tokens:,} output tokens"
         if self.cost is None:
             return [text, f"no price known for model {', '.join(self.without_price)}"]
@@ -103,6 +105,7 @@ def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, 
         len(schedule), sum(s.requests for s in sums), sum(s.calls for s in sums),
         math.ceil(at_most) if math.isfinite(at_most) else None, sum(s.usage.prompt for s in sums),
         sum(s.usage.output for s in sums), None if without else float(cost), prices.currency, without, prices.source,
+        tuple(dict.fromkeys(kind for traffic in scenario.traffic.values() for kind in _additions(traffic))),
     )  # fmt: skip
 
 
@@ -143,6 +146,22 @@ def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> fl
         more += min(ceiling, budget) if retry.policy == "polite" and retry.budget_share < 1 else ceiling
     more += requests * (traffic.fallback.after_s is not None)
     return more + requests * bool(traffic.cancel.resubmit and traffic.cancel.share)
+
+
+def _additions(traffic: Traffic) -> Iterator[str]:
+    """Yield what adds calls whose number is not known beforehand."""
+    if traffic.hedge.policy != "off":
+        yield "hedges"
+    if traffic.retry.policy != "none":
+        yield "retries"
+    if traffic.fallback.after_s is not None:
+        yield "fallbacks"
+    if traffic.cancel.resubmit and traffic.cancel.share:
+        yield "resubmissions"
+    if traffic.pattern == "resume":
+        yield "more resumptions"
+    if traffic.pattern in {"batch", "job"}:
+        yield "polls"
 
 
 def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -> Fraction:

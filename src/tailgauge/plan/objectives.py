@@ -47,11 +47,12 @@ class _Plan:
         if has >= needs:
             return [f"{text}, has {has:,}", *self.precision(objective, has)]
         options = [self.more(needs / has), weaker(objective, has)] if has else []
-        advice = ", or ".join(filter(None, options)) or "no request is of it"
+        advice = ", or ".join(filter(None, options)) or "no request belongs to it"
         fewest = objective.fewest()
         if fewest is not None and has >= fewest:
-            advice += f"; {fewest:,} are enough if none misses the bound"
-        return [f"{text}, this plan has {has:,}", f"  {advice}", *self.precision(objective, has)]
+            advice += f"; {fewest:,} suffice if all meet it"
+        advice = f"  may end INCONCLUSIVE: {advice}"
+        return [f"{text}, this plan has {has:,}", advice, *self.precision(objective, has)]
 
     def precision(self, objective: Objective, has: int) -> list[str]:
         """When it may be known to the precision that it asks for."""

@@ -149,7 +149,9 @@ class Arrival(Table):
         if self.process == CLOSED:
             users = f"{self.closed.users:,} users"
             return users if self.closed.requests is None else f"{self.closed.requests:,} requests of {users}"
-        load = self.process if self.rate is None else f"{self.rate:,.4g} requests/s"
+        load: str = self.process
+        if self.rate is not None:
+            load = f"{self.rate:,.4g} request{'' if self.rate == 1 else 's'}/s"
         return load if self.max_concurrency is None else f"{load}, {self.max_concurrency:,} at once"
 
     @property

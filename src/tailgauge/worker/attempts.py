@@ -265,10 +265,7 @@ class Attempts:
             self._cache.ended(key, ended_at_ns)
         if self.diagnostics is not None and result.ended in SERVED:
             self.diagnostics.ended(one.send.call, one.origin.traffic, one.decoder.message_id)
-        if self.guard is None or self.guard.is_of_calls_only:
-            self.later.add(partial(self._record, one, result))
-        else:
-            self._record(one, result)  # the next call may depend on what this one has used
+        self.in_order(partial(self._record, one, result))
         if exchange.failure is not None and exchange.failure[0] == NO_DESCRIPTOR:
             self.on_exhausted(exchange.failure[1])
         leg = one.send.leg
@@ -286,6 +283,13 @@ class Attempts:
                 longest_wait_s=one.endpoint.longest_wait_s,
             )
         )  # fmt: skip
+
+    def in_order(self, job: Callable[[], object]) -> None:
+        """Run a job behind the records of the calls that have ended: soon, or now where a limit needs what each has used."""
+        if self.guard is None or self.guard.is_of_calls_only:
+            self.later.add(job)
+        else:
+            job()
 
     def _record(self, one: _Open, result: Outcome) -> None:
         """The row, chunks and counters of an ended call."""

@@ -267,7 +267,8 @@ class Dispatcher(Requests):
         if ended != CENSORED:
             e2e_ms = (now_ns - self.start_at_ns - turn.at_ns) / 1e6
             counters = self.counters.traffic[turn.asked.traffic, drive.target]
-            counters.end_request(ended, e2e_ms if ended == OK else None)
+            # Counted behind its calls: an error is never shown before the 429 that it is.
+            self._calls.in_order(partial(counters.end_request, ended, e2e_ms if ended == OK else None))
 
     def _conclude_judged(
         self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int, failure: str | None

@@ -219,7 +219,7 @@ def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     found = made(n=420, warmup_s=0, ttft_ms=ttft, slo=slo).data["slo"][0]
 
     assert found["outcome"] == "inconclusive"
-    assert "(555 effective samples needed, 420 measured)" in found["why"]
+    assert "(555 independent values needed, these count as 420)" in found["why"]
 
 
 def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
@@ -293,7 +293,7 @@ def test_bursts_of_failures_count_as_few(made, n, outages, share):
     assert report.data["health"]["complete"]["n_eff"] < n / 4
     assert report.data["health"]["outcome"] == INCONCLUSIVE
     assert report.summary.startswith(f"INCONCLUSIVE  {share} of {n:,} requests completed")
-    assert f"failures came in {len(outages)} episode" in report.summary
+    assert f"failures came in {len(outages)} burst" in report.summary
     assert report.exit_code == Exit.INCONCLUSIVE
 
 
@@ -336,7 +336,7 @@ def test_what_every_request_misses_fails_however_few_the_episodes(made, n, ttft_
     )
 
     assert report.data["slo"][0]["outcome"] == FAIL
-    assert "few episodes" not in report.summary
+    assert "only 1 burst" not in report.summary
 
 
 @pytest.mark.parametrize(("n", "burst", "bound_ms"), [(2000, 8, 250.0), (1000, 5, 300.0), (4000, 15, 220.0)])
@@ -401,15 +401,15 @@ def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
     assert 0 < float(rate.removesuffix("/s")) < 20
     finds = " ".join(report.summary.split())
     assert (
-        f"finds smallest violation that fails 4 of 5 such runs: ttft_sched p95 at {tail}; error_rate at {errors}; requests_per_s at {rate}"
-        in finds
+        f"detects 4 of 5 runs like this fail if {tail.replace('beyond', 'take over')} (ttft_sched p95) "
+        f"or error_rate is {errors} or requests_per_s is {rate}" in finds
     )
 
 
 @pytest.mark.parametrize(
     ("n", "slo", "first"),
     [
-        (6, {}, "COMPLETED  6 of 6 requests completed; 99% not shown (368 needed), latency not"),
+        (6, {}, "COMPLETED  6 of 6 requests completed; too few to show 99% (368 needed)"),
         (400, {}, "PASS  100% of 400 requests completed, latency not judged"),
         (400, {"e": {"metric": "error_rate", "max": 0.2}}, "PASS  error_rate 0% < 20%, latency not judged"),
         (

@@ -28,7 +28,7 @@ def report_of(*sections, outcome=FAIL, verdict="VALID", text="13% of 28 requests
     )
     result = Result(outcome, text, objectives, ("24 requests were open",), "tailgauge run curve")
     reasons = (("Worker 1 was stalled", "Give it a core."),)
-    measurement = Measurement(verdict, "client error < 0.1 ms", reasons, ("Closed loop.",))
+    measurement = Measurement(verdict, "measurement error < 0.1 ms", reasons, ("Closed loop.",))
     return Report(
         "run-1", "overload", ("http://10.0.0.9", "30 s"), "2026-11-22", False, result, measurement,
         (("cache", "87% of tokens read"),), sections, 1,
@@ -48,7 +48,7 @@ def test_everything_of_a_report_is_shown(render):
 
     for text in (
         "overload", "FAIL", "13% of 28 requests completed", "24 requests were open", "tailgauge run curve", "http://10.0.0.9",
-        "VALID", "client error < 0.1 ms", "Worker 1 was stalled", "Give it a core.", "Closed loop.", "ttft p95 (chat)",
+        "VALID", "measurement error < 0.1 ms", "Worker 1 was stalled", "Give it a core.", "Closed loop.", "ttft p95 (chat)",
         "1,298 ms", "< 800 ms", "1,136 – 1,647", "too slow", "87% of tokens read", "Prompt cache", "87% of tokens were read.",
         "12 read", "Misses", "cause", "expired", "12", "8 – 15", "few episodes", "raise the TTL", "Note.", "By call.", "read / total",
     ):  # fmt: skip

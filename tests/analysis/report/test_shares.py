@@ -27,7 +27,7 @@ def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
     assert outcome["n_eff"] < 60
     assert outcome["low"] < 0.04
     assert outcome["high"] > 0.15
-    assert (outcome["mark"], outcome["episodes"]) == ("few slow episodes", 2)
+    assert (outcome["mark"], outcome["episodes"]) == ("few slow periods", 2)
 
 
 def test_every_place_says_the_same_interval(bursty):
@@ -38,7 +38,7 @@ def test_every_place_says_the_same_interval(bursty):
     assert [ok[key] for key in ("low", "high", "n_eff")] == [
         group["ok"][key] for key in ("low", "high", "n_eff")
     ]
-    assert "few bursts (2)" in markdown(bursty)
+    assert "only 2 bursts" in markdown(bursty)
 
 
 def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic, tmp_path):

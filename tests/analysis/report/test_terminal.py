@@ -29,7 +29,7 @@ LINES = (
     ObjectiveLine("tpot p99", INCONCLUSIVE, "", "< 20 ms", why="not enough requests: 108 of the 299 needed"),
 )
 SUMMARY = (
-    ("target", "52.2 requests/s completed at 52.3/s offered, 2,601 tokens/s"),
+    ("target", "52.3 requests/s offered, 52.2 completed, 2,601 tokens/s"),
     (
         "rate-limits",
         "1.4% of attempts got 429; requests/min binds; the first 429 came 31 s after the start of it",
@@ -44,7 +44,7 @@ def report(outcome=FAIL, verdict="VALID", reasons=(), objectives=LINES, **change
         outcome, changes.get("sentence", "ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)"), objectives,
         ("not completed: 24 still open at the end (the first for 15 s)",), "lower the rate",
     )  # fmt: skip
-    reason = reasons[0][0] if reasons else "client error at most 0.08 ms"
+    reason = reasons[0][0] if reasons else "measurement error at most 0.08 ms"
     return Report(
         "id", "title", (), "", False, result, Measurement(verdict, reason, reasons), SUMMARY, (), Exit.FAILED
     )
@@ -61,12 +61,12 @@ def test_the_result_comes_first_and_the_measurement_last():
         "  ✓ error_rate (a very long name of a traffic table)  0.2%  < 1%  (CI 0.0-0.7%)",
         "  ? tpot p99  not enough requests: 108 of the 299 needed",
         "next      lower the rate",
-        "target    52.2 requests/s completed at 52.3/s offered, 2,601 tokens/s",
+        "target    52.3 requests/s offered, 52.2 completed, 2,601 tokens/s",
         "limits    1.4% of attempts got 429; requests/min binds; the first 429 came 31 s",
         "          after the start of it",
         "hedging   5.1% of calls hedged",
         "          p99 -31% (CI -40 to -21)",
-        "measured  VALID (client error at most 0.08 ms)",
+        "measured  VALID (measurement error at most 0.08 ms)",
         "report    reports/x/report.html",
     ]
 

@@ -64,7 +64,7 @@ def test_calls_that_are_too_many_without_copies_are_the_cause(tmp_path, settings
 
     advice = result(run).advice
     assert TOO_MANY in advice, advice
-    assert "calls/s were offered" in advice
+    assert "requests/s offered" in advice
     assert "hedge copies add" in advice
     assert "experiment.kind=curve" in advice
     assert capacity.load(run.frames).fits is False

@@ -112,7 +112,7 @@ def test_a_cut_answer_is_complete_and_the_first_line_says_how_many_were_cut(repo
     found = report(*[OK] * 13, *[CUT] * 7)
 
     assert first_line(found).startswith(
-        "COMPLETED  20 of 20 requests completed, 35% of them cut; 99% not shown"
+        "COMPLETED  20 of 20 requests completed, 35% of them cut; too few to show 99%"
     )
     assert (found.report.result.outcome, found.exit_code) == (COMPLETED, Exit.OK)
 
@@ -239,7 +239,7 @@ def test_a_healthy_run_has_one_sentence_and_no_line_in_the_terminal(report):
 
     assert section.answer == "All 20 answers ended ok."
     assert (section.facts, section.notes, section.brief) == ((), (), ())
-    assert cells(section.tables[0]) == [("end_turn", "ok", "20", "100%", "asked 200, got 20")]
+    assert cells(section.tables[0]) == [("end_turn", "ok", "20", "100%", "requested 200, got 20")]
 
 
 def test_stop_reasons_have_class_share_and_tokens(report):
@@ -251,9 +251,9 @@ def test_stop_reasons_have_class_share_and_tokens(report):
         "1 other call got no answer."
     )
     assert cells(section.tables[0]) == [
-        ("end_turn", "ok", "8", "42.1%", "asked 200, got 20"),
-        ("max_tokens", "cut", "6", "31.6%", "asked 200, got 2"),
-        ("refusal", "refused", "4", "21.1%", "asked 200, got 3"),
+        ("end_turn", "ok", "8", "42.1%", "requested 200, got 20"),
+        ("max_tokens", "cut", "6", "31.6%", "requested 200, got 2"),
+        ("refusal", "refused", "4", "21.1%", "requested 200, got 3"),
         ("none named", "aborted", "1", "5.3%", "–"),
     ]
     assert section.facts == (("Stop details", "cyber (4)"),)

@@ -79,15 +79,15 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
 
     if served_per_s == 30.0:
         assert [step.state for step in found.steps].count("missed") == 0
-        assert found.sentence.startswith(f"objectives met to {found.steps[2].rate}")
+        assert found.sentence.startswith(f"objectives: met up to {found.steps[2].rate}")
     else:
         assert [step.state for step in found.steps] == ["met", "met", "missed"]
         expected = (
-            f"objectives met to {found.steps[1].rate}, missed from {found.steps[2].rate} (02:40 to 03:20)"
+            f"objectives: met up to {found.steps[1].rate}, missed from {found.steps[2].rate} (02:40 to 03:20)"
         )
         assert found.sentence == expected
         broken, slower = found.steps[2].rate, found.steps[1].rate
-        text = f"load step at {broken} (02:40 to 03:20) misses ttft p90, met to {slower}"
+        text = f"load step at {broken} (02:40 to 03:20) misses ttft p90, met up to {slower}"
         assert (result.result(run).outcome, result.result(run).sentence) == (FAIL, text)
     assert lines["latency"].endswith("(pooled over the steps of the load)")
     section = load_steps.section(found)
@@ -129,7 +129,7 @@ def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path
     found = run_of(tmp_path, {"kind": "step", "at": 0.5, "factor": 4}, **limits).result(load_steps.compute)
 
     assert [step.state for step in found.steps] == ["met", "missed"]
-    assert found.sentence.startswith(f"complete answers met to {found.steps[0].rate}, missed from")
+    assert found.sentence.startswith(f"complete answers: met up to {found.steps[0].rate}, missed from")
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_s
     text, rows = texts(ran.report)["leaves", "cancel"], ran.steady("leaves")
     left = rows[rows["cancelled_at_ns"].notna()]
     after = int(left["tokens_after_cancel"].sum())
-    stopped = value(text, "the server stopped p50")[0]
+    stopped = value(text, "the server went on for p50")[0]
     pace = ran.latency("all", "tpot", None)["percentiles"]["p50"]["value"]
 
     assert len(left) > 30

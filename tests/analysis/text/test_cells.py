@@ -23,7 +23,7 @@ def test_a_percentile_has_its_interval_and_its_caution():
 
     assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
     assert quantile_cell(extreme).text == "n/a"
-    assert with_interval(quantile_cell(quantiles(rising, (0.5,))[0])) == "50.0 (few slow episodes (1))"
+    assert with_interval(quantile_cell(quantiles(rising, (0.5,))[0])) == "50.0 (only 1 slow period)"
     assert with_interval(quantile_cell(failed)) == "failed"
 
 
@@ -31,7 +31,7 @@ def test_a_share_of_few_bursts_says_so():
     seen = np.zeros(1000, np.bool_)
     seen[100:150] = True
 
-    assert share_cell(proportion(seen)).mark == "few bursts (1)"
+    assert share_cell(proportion(seen)).mark == "only 1 burst"
     assert with_interval(share_cell(proportion(np.ones(20, np.bool_)))) == "100% (95% CI 83.2% – 100.0%)"
     assert share_cell(proportion(np.zeros(0, np.bool_))).interval == ""
 

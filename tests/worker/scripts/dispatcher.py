@@ -51,10 +51,18 @@ def judged() -> Any:
     bench.dispatcher.judge(TURNS, None)
     bench.dispatcher.judge(2 * TURNS, None)
     bench.dispatcher.judge(TURNS, "again")
+    counted = [ended_requests(bench)]
+    bench.attempts.later.finish()
+    counted.append(ended_requests(bench))
     facts = bench.close(0.0)
     tags = {row.request_id // TURNS: json.loads(row.tags) for row in bench.recorder.rows}
-    return {"before": before, "ended": dict(zip(facts["ids"], facts["ended"], strict=True)), "tags": tags, **{
+    return {"before": before, "counted": counted, "ended": dict(zip(facts["ids"], facts["ended"], strict=True)), "tags": tags, **{
         key: facts[key] for key in ("counts", "in_flight", "bugs")}}  # fmt: skip
+
+
+def ended_requests(bench: Bench) -> int:
+    """Requests that the live view counts as ended."""
+    return sum(sum(traffic.requests.values()) for traffic in bench.counters.traffic.values())
 
 
 def cap() -> Any:

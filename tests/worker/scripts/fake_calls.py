@@ -60,6 +60,7 @@ class FakeAttempts:
         self.started: list[tuple[int, Any, int]] = []
         self.open: dict[int, Any] = {}  # rows are instant here: nothing is ever half recorded
         self.later = Later()
+        self.in_order = self.later.add
         self.on_start = lambda _: None
 
     def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:

@@ -105,7 +105,7 @@ def _card(found: Turns) -> Card:
     return Card(
         label="turns",
         value=Value(f"{ratio.value or 0.0:.3g}x", interval),
-        detail="median TTFT of later turns over the first",
+        detail="the first turn's median TTFT in later turns",
         lines=(f"first turn {values_text(found.first)}", f"later turns {values_text(found.later)}"),
     )
 

@@ -45,7 +45,7 @@ COMPUTED = (
     "Partly: an earlier part was read.",
 )
 
-AMPLIFICATION = "Write amplification (times)"
+AMPLIFICATION = "Writes of each text (times)"
 RATES = (
     ("Token hit rate", "read / (read + written + uncached)"),
     ("Cacheable hit rate", "read / (read + written)"),

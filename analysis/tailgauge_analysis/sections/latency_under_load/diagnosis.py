@@ -122,4 +122,4 @@ def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
     what = "long answers" if lengths >= paces else "slow decoding"
-    return f", {what} (answers {lengths:.1f}x as long, {paces:.1f}x as slow per token, in the median)"
+    return f", {what} (in the median {lengths:.1f}x as many tokens, each {paces:.1f}x as slow)"

@@ -237,7 +237,7 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
             f"95% CI {cell.interval}",
             cell.mark,
             f"n {shares.refused.n:,}",
-            f"n_eff {shares.refused.n_eff:,}",
+            f"effective n {shares.refused.n_eff:,}",
         ]
         yield "429 rate", f"{cell.text} of attempts ({', '.join(filter(None, about))})"
     if limits.run_refused:
