@@ -434,8 +434,8 @@ def _retries(evidence: Evidence) -> str:
 def _hedges(evidence: Evidence) -> str:
     load = evidence.load
     assert load is not None
-    offered = f"{figures(load.offered_per_s)} calls/s without hedges"
-    offered += f", {figures(load.offered_per_s + load.copies_per_s)} with them"
+    offered = f"without hedges {figures(load.offered_per_s)} calls/s"
+    offered += f", with them {figures(load.offered_per_s + load.copies_per_s)}"
     sets = [f"traffic.{name}.hedge.policy=off" for name in evidence.hedged]
     if evidence.fits is None:
         rates = "; ".join(filter(None, [offered, evidence.rates]))

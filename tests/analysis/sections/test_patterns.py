@@ -162,7 +162,7 @@ def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_s
 
     assert len(left) > 30
     assert float(text.split("%")[0]) == shown(100 * len(left) / len(rows))
-    assert f"{after:,} tokens made" in text
+    assert f"made {after:,} more tokens" in text
     assert stopped == pytest.approx(pace * left["tokens_after_cancel"].median(), rel=0.02, abs=0.01)
     assert (after == 0) == (mode == "immediate")
     if mode == "never":  # 15 of 20 were left of each
