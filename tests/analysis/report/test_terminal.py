@@ -108,7 +108,7 @@ def test_a_run_of_which_some_figures_can_be_used_shows_them():
         "result    (FAIL)  ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)",
     ]
     assert "next      lower the rate" in shown
-    assert "target    52.2 requests/s completed at 52.3/s offered, 2,601 tokens/s" in shown
+    assert "target    52.3 requests/s offered, 52.2 completed, 2,601 tokens/s" in shown
 
 
 def test_a_degraded_measurement_says_why_in_its_line():
