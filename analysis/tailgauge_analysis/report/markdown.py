@@ -1,66 +1,149 @@
-"""report.md: the whole report for reviews and pull requests."""
+"""report.md: for reviews and pull requests. Up to its first section it is a summary that fits a comment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.text.formatting import markdown_blocks
-from tailgauge_analysis.text.formatting import markdown_safe as safe
-from tailgauge_analysis.text.section import FAIL, Cell, Report, Section, Table
+from tailgauge_analysis.text.markdown import (
+    markdown_blocks,
+    markdown_cell,
+    markdown_code,
+    markdown_inline,
+    markdown_line,
+)
+from tailgauge_analysis.text.section import FAIL, Cell, ObjectiveLine, Report, Section, Table
+
+COMMAND = "tailgauge run "  # begins a command
+OBJECTIVES: dict[str, Callable[[ObjectiveLine], str]] = {
+    "outcome": lambda line: line.outcome,
+    "objective": lambda line: line.name,
+    "value": lambda line: line.value,
+    "required": lambda line: line.requirement,
+    "95% interval": lambda line: line.interval,
+    "why": lambda line: line.why,
+}
+LEFT_ALIGNED = frozenset({"objective", "why"})
 
 
 def markdown(report: Report) -> str:
     """The whole report."""
-    blocks = [f"# {safe(report.title)}", *_result(report)]
+    blocks = [f"# {markdown_inline(report.title)}", *_summary(report)]
     for section in report.sections:
         blocks += _section(section)
     return markdown_blocks(blocks)
 
 
-def _result(report: Report) -> Iterator[str]:
+# --- summary ------------------------------------------------------------------------------------------------------
+
+
+def _summary(report: Report) -> Iterator[str]:
+    """The result, what failed, the objectives and the figures of the run."""
     result = report.result
-    measurement = report.measurement
-    answer = f"**{result.outcome}** {safe(result.sentence)}"
-    verdict = f"Measurement: **{measurement.verdict}** {safe(measurement.sentence)}"
+    answer = f"**{result.outcome}** {markdown_inline(result.sentence)}"
     if report.state == INVALID:
-        yield verdict
+        yield _verdict(report)
         yield f"~~{answer}~~"
     else:
         yield answer
-    yield from (f"- **Note** {safe(text)}" for text in report.findings)
-    yield from (f"- {safe(text)}" for text in result.details)
-    yield from (f"- **{FAIL}** {safe(text)}" for text in result.problems)
-    yield safe(result.advice)
-    yield safe(" · ".join([*(["dry run"] if report.dry_run else []), *report.about]))
+    yield from (f"- **Note** {markdown_inline(text)}" for text in report.findings)
+    yield from (f"- {markdown_line(text)}" for text in result.details)
+    yield from (f"- **{FAIL}** {markdown_inline(text)}" for text in result.problems)
+    yield _advice(result.advice)
+    dry_run = "dry run" if report.dry_run else ""
+    yield markdown_line(" · ".join(filter(None, (dry_run, *report.about))))
+    yield _objectives(result.objectives)
+    yield from _figures(report)
     if report.state != INVALID:
-        yield verdict
-    yield from (f"- {safe(f'{text} {advice}'.rstrip())}" for text, advice in measurement.reasons)
-    yield from map(safe, measurement.notes)
-    lines = [(o.outcome, o.name, o.value, o.requirement, o.interval, o.why) for o in result.objectives]
-    yield _rows(("outcome", "objective", "value", "required", "95% interval", "why"), lines, prose=(1, 5))
-    cards = [(card.label, card.sentence, "; ".join(card.lines)) for card in report.cards]
-    yield _rows(("pattern", "answer", ""), cards, prose=(1, 2))
-    yield _rows(("", ""), (*report.summary, *report.remarks), prose=(1,))
+        yield _verdict(report)
+    yield from _other_reasons(report)
+
+
+def _advice(advice: str) -> str:
+    """The advice; a command at its end as code, to copy."""
+    if not advice:
+        return ""
+    text, begin, rest = advice.partition(COMMAND)
+    command = markdown_code(begin + rest) if begin else ""
+    return " ".join(filter(None, ("**Next**", markdown_inline(text), command)))
+
+
+def _verdict(report: Report) -> str:
+    """Whether the figures can be used, and what to do about it."""
+    measurement = report.measurement
+    sentence = measurement.sentence
+    advice = [advice for text, advice in measurement.reasons if text == sentence]
+    if sentence in report.findings:
+        sentence = "see the note above."
+    text = " ".join(filter(None, [sentence, *advice]))
+    return f"Measurement: **{measurement.verdict}** {markdown_inline(text)}".rstrip()
+
+
+def _other_reasons(report: Report) -> Iterator[str]:
+    """The reasons that the verdict does not state, and the notes that nothing else states."""
+    measurement = report.measurement
+    for text, advice in measurement.reasons:
+        if text != measurement.sentence:
+            yield f"- {markdown_line(f'{text} {advice}'.rstrip())}"
+    stated = [text for reason in measurement.reasons for text in reason]
+    stated += [text for _, text in report.remarks]
+    for note in measurement.notes:
+        if not any(note.rstrip(".") in text for text in stated):
+            yield markdown_line(note)
+
+
+def _objectives(objectives: Sequence[ObjectiveLine]) -> str:
+    """A row for each, without the columns that none of them has."""
+    columns: dict[str, list[str]] = {}
+    for title, cell in OBJECTIVES.items():
+        cells = [cell(line) for line in objectives]
+        if any(cells):
+            columns[title] = cells
+    prose = [i for i, title in enumerate(columns) if title in LEFT_ALIGNED]
+    return _rows(list(columns), list(zip(*columns.values(), strict=True)), prose)
+
+
+def _figures(report: Report) -> Iterator[str]:
+    """An item for each label: the run's own figures, the answers of its patterns, and remarks."""
+    cards = [card for card in report.cards if card.sentence != report.result.sentence]
+    answers = [(card.label, "; ".join((card.sentence, *card.lines))) for card in cards]
+    by_label: dict[str, list[str]] = {}
+    label = ""
+    for name, text in (*report.summary, *answers, *report.remarks):
+        label = name or label
+        by_label.setdefault(label, []).append(text)
+    for label, texts in by_label.items():
+        yield f"- **{markdown_inline(label)}** {markdown_inline(_joined(texts))}"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Sentences behind each other, other texts with a semicolon between."""
+    joined = texts[0]
+    for text in texts[1:]:
+        joined += f" {text}" if joined.endswith(".") else f"; {text}"
+    return joined
+
+
+# --- sections -----------------------------------------------------------------------------------------------------
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f"## {safe(section.title)}"
-    yield safe(section.answer)
+    yield f"## {markdown_inline(section.title)}"
+    yield markdown_line(section.answer)
     yield _rows((section.title, ""), section.facts, prose=(1,))
     for table in section.tables:
         yield from _table(table)
-    yield from map(safe, section.notes)
-    yield from map(safe, section.computed)
+    yield from map(markdown_line, section.notes)
+    yield from map(markdown_line, section.computed)
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f"### {safe(table.title)}" if table.title else ""
-    yield _rows(table.header, [tuple(map(_cell, row)) for row in table.rows], prose=table.prose)
-    yield safe(table.note)
+    yield f"### {markdown_inline(table.title)}" if table.title else ""
+    yield _rows(table.header, [tuple(map(_text, row)) for row in table.rows], prose=table.prose)
+    yield markdown_line(table.note)
 
 
-def _cell(cell: Cell) -> str:
+def _text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell.in_line
 
 
@@ -69,5 +152,10 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[
     if not rows:
         return ""
     rule = "|".join("---" if i == 0 or i in prose else "---:" for i in range(len(header)))
-    lines = [f"| {' | '.join(map(safe, row))} |" for row in (header, *rows)]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (header, *rows)]
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+def _cell(text: str) -> str:
+    """A cell; a command is code, to copy."""
+    return markdown_code(text) if text.startswith(COMMAND) else markdown_cell(text)

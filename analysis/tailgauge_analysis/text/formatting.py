@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, zip_longest
 
 from tailgauge import sanitize
-
-_ACTIVE = re.compile(r"([\\`*_{}\[\]|#!~])")
 
 plain = sanitize.plain  # text of others, made harmless
 
@@ -130,20 +127,9 @@ def percentile(p: float) -> str:
     return f"p{p * 100:.10g}"
 
 
-def markdown_safe(text: object) -> str:
-    """Untrusted text as Markdown without effect."""
-    escaped = _ACTIVE.sub(r"\\\1", plain(str(text)))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 # --- tables -------------------------------------------------------------------------------------------------------
 
 BETWEEN = "  "
-
-
-def markdown_blocks(blocks: Iterable[str]) -> str:
-    """A Markdown document of the blocks that are not empty; list items stand together."""
-    return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
 
 
 def text_table(

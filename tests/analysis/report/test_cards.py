@@ -68,9 +68,10 @@ def test_the_page_has_one_for_each_section_with_an_answer():
     assert '<div class="cards"' not in html(report())
 
 
-def test_markdown_has_a_row_for_each():
+def test_markdown_has_an_item_for_each_and_none_that_the_result_states():
     text = markdown(report(CACHE, HOSTILE))
+    stated = replace(report(CACHE), result=Result(PASS, CACHE.sentence))
 
-    assert "| cache | 87% of input tokens read (CI 85% – 89%) | input cost -74%; 15 misses" in text
+    assert "- **cache** 87% of input tokens read (CI 85% – 89%); input cost -74%; 15 misses" in text
     assert "<i>" not in text
-    assert "| pattern |" not in markdown(report())
+    assert "**cache**" not in markdown(stated)

@@ -1,6 +1,7 @@
 """A report of plain values on the page and in Markdown: everything of it is shown, once, and as text."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from tailgauge_analysis.report.page import html, is_wide
 from tailgauge_analysis.text.section import (
     FAIL,
     PASS,
+    Finding,
     Measurement,
     ObjectiveLine,
     Report,
@@ -75,6 +77,60 @@ def test_the_result_of_an_invalid_run_is_struck_out_and_not_the_headline():
     assert "<s><b>PASS</b> 13% of 28 requests completed</s>" in page
     assert "~~**PASS** 13% of 28 requests completed~~" in text
     assert text.index("INVALID") < text.index("PASS")
+
+
+def test_markdown_begins_with_a_summary_that_fits_a_comment():
+    text, heading, _ = markdown(report_of(SECTION)).partition("\n## ")
+
+    assert heading
+    assert text.splitlines() == [
+        "# overload",
+        "",
+        "**FAIL** 13% of 28 requests completed",
+        "",
+        "- 24 requests were open",
+        "",
+        "**Next** `tailgauge run curve`",
+        "",
+        "http://10.0.0.9 · 30 s",
+        "",
+        "| outcome | objective | value | required | 95% interval | why |",
+        "|---|---|---:|---:|---:|---|",
+        "| FAIL | ttft p95 (chat) | 1,298 ms | < 800 ms | 1,136 – 1,647 | too slow |",
+        "| PASS | error_rate | 0.2% | < 1% |  |  |",
+        "",
+        "- **cache** 87% of tokens read",
+        "",
+        "Measurement: **VALID** measurement error < 0.1 ms",
+        "",
+        "- Worker 1 was stalled Give it a core.",
+        "",
+        "Closed loop.",
+    ]
+
+
+@pytest.mark.parametrize("verdict", ["INVALID", "DEGRADED", "VALID"])
+def test_markdown_states_each_reason_and_note_once(verdict):
+    reason = "The client may have moved p95."
+    cause = "worker 0 had an event loop 21 ms late"
+    measurement = Measurement(
+        verdict, reason, ((reason, f"Look at the cause: {cause}."), ("B.", "")), (cause, "Slow.")
+    )
+    remarks = (("steady", "Latency rises."), ("", "It rises."), ("steady", "Slow."))
+    text = markdown(replace(report_of(), measurement=measurement, about=("here", ""), remarks=remarks))
+
+    assert [text.count(part) for part in (reason, cause, "B.", "Slow.")] == [1, 1, 1, 1]
+    assert "- **steady** Latency rises. It rises. Slow.\n" in text
+    assert "\nhere\n" in text
+
+
+def test_a_finding_that_is_the_verdict_is_stated_once():
+    finding = Finding("A cache answered.", 3.0)
+    measurement = Measurement("DEGRADED", finding.text, ((finding.text, "Clear it."),))
+    text = markdown(replace(report_of(replace(SECTION, findings=(finding,))), measurement=measurement))
+
+    assert text.count(finding.text) == 1
+    assert "Measurement: **DEGRADED** see the note above. Clear it." in text
 
 
 def test_untrusted_text_stays_text():
