@@ -9,6 +9,7 @@ Run it with `make docs`; `make test` runs the check.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -27,6 +28,7 @@ from tailgauge.table import Table
 # Before the tables are made: what stands below a key is its meaning.
 Table.model_config["use_attribute_docstrings"] = True
 
+import tailgauge
 from tailgauge import vendors
 from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
@@ -40,6 +42,7 @@ from tailgauge.scenario.figures import FIGURES, LATENCY
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
+from tailgauge_analysis import runs
 from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
 from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.metrics.definitions import TOOLS
@@ -398,6 +401,62 @@ def _profile(name: str, engine: EngineConfig) -> tuple[str, ...]:
     )
 
 
+# Python
+
+SIGNATURE_WIDTH = 90
+ALIASES = {"Folder": runs.Folder, "Since": runs.Since, "Population": runs.Population}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "tailgauge.run": tailgauge.run,
+    "tg.load": runs.load,
+    "tg.list_runs": runs.list_runs,
+    "tg.compare": runs.compare,
+    "run.percentile": runs.Run.percentile,
+    "run.report": runs.Run.report,
+}
+
+
+def python_signatures() -> str:
+    """Every public function and method with its arguments."""
+    texts = [_signature(name, function) for name, function in FUNCTIONS.items()]
+    return "```python\n" + "\n".join(texts) + "\n```\n"
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    """A call with its arguments, a line for each where they do not fit one."""
+    signature = inspect.signature(function)
+    arguments: list[str] = []
+    is_by_keyword = False
+    for argument in signature.parameters.values():
+        if argument.name == "self":
+            continue
+        begins_keywords = argument.kind is argument.KEYWORD_ONLY and not is_by_keyword
+        is_by_keyword = is_by_keyword or argument.kind in {argument.KEYWORD_ONLY, argument.VAR_POSITIONAL}
+        if begins_keywords:
+            arguments.append("*")
+        star = "*" if argument.kind is argument.VAR_POSITIONAL else ""
+        default = "" if argument.default is argument.empty else f" = {_source(argument.default)}"
+        arguments.append(f"{star}{argument.name}: {_type_text(argument.annotation)}{default}")
+    result = _type_text(signature.return_annotation)
+    line = f"{name}({', '.join(arguments)}) -> {result}"
+    if len(line) <= SIGNATURE_WIDTH:
+        return line
+    lines = "".join(f"    {argument},\n" for argument in arguments)
+    return f"{name}(\n{lines}) -> {result}"
+
+
+def _source(value: object) -> str:
+    """A default value as it is written."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _type_text(annotation: str) -> str:
+    """An annotation without aliases."""
+    for alias, type_of_alias in ALIASES.items():
+        text = str(type_of_alias).removeprefix("typing.").replace("'", '"')
+        annotation = re.sub(rf"\b{alias}\b", text, annotation)
+    return annotation
+
+
 # Rows
 
 
@@ -544,6 +603,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "worker-json": _model_keys(WorkerJson),
     "report-stable": report_keys,
     "metrics": metrics,
+    "python-signatures": python_signatures,
     "objectives": objectives,
     "fewest-samples": fewest_samples,
     "checks": checks,
