@@ -160,7 +160,8 @@ METRICS = (
         _chunk_pace),
     Metric("chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
         "arrival of a content chunk - arrival of the one before, in one attempt",
-        "Gaps of all answers are pooled, so long answers have more weight. A chunk is not a token.",
+        "Gaps of all answers are pooled, so long answers have more weight. Legs of a fan-out and losers of a hedge are not among them. "
+        "A chunk is not a token.",
         lambda steady: steady.gaps_ns),
     Metric("chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True, "largest chunk gap of the request's answer",
         "Longest pause in an answer. Undefined below 2 chunks.",
@@ -169,7 +170,7 @@ METRICS = (
     Metric("join_sched", "Join since scheduled", SCHEDULED, REQUEST, True, "legs joined - scheduled",
         "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
         "events after a leg's last content do not count. "
-        "A fan-out has no TTFT.",
+        "A fan-out has a join instead of TTFT, TPOT, chunk gaps and end to end.",
         _where_ok("joined_at_ns", schema.JOIN), JOINED),
     Metric("turnaround", "Turnaround", SCHEDULED, REQUEST, True, "job fetched - scheduled",
         "From the scheduled submission of a job, or of a message batch, to its result, polls included. The job ended between two polls: "

@@ -101,7 +101,7 @@ def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
 
 def besides(run: Json) -> str:
     """What else is needed to reproduce the run."""
-    text = "The file may have changed since; the scenario as it ran, with all defaults, is listed below."
+    text = "The file may have changed since; report.html lists the scenario as it ran, with all defaults."
     if away := commands.elsewhere(run):
         text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
     if not run["target"].get("simulated") and not run["dry_run"]:

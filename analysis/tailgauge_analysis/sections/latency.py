@@ -28,12 +28,18 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import load_steps, objectives, over_time
 from tailgauge_analysis.sections.ends import cut_share
 from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
-from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
+from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Mask, Quantile
+from tailgauge_analysis.text.cells import (
+    quantile_cell,
+    quantile_table,
+    quantiles_text,
+    share_cell,
+    values_needed,
+)
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import one_of, parsed
 from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, PURPLE, Dash, Panel, Picture, tail_curve
-from tailgauge_analysis.text.quantile import UNPUBLISHED, limit_text
+from tailgauge_analysis.text.quantile import ABSENT, UNPUBLISHED, limit_text
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
 KEY = ""
@@ -48,7 +54,7 @@ COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "Since scheduled: from the planned arrival, what a user waits. Since sent: from the first request byte, what network and target take.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
-    "† marks a percentile with an effective n below 50, with fewer than 30 sessions or users, or whose slower values came in fewer than 5 slow periods: run longer. n/a: too few samples for any 95% bound. ?: no bound exists.",
+    "† marks a percentile with an effective n below 50, with fewer than 30 sessions or users, or whose slower values came in fewer than 5 slow periods: run longer. Too few: no 95% bound exists. ?: this bound does not exist.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
 )
 
@@ -112,6 +118,7 @@ class Latencies:
     smaller_groups: Count
     """number of groups that are not shown"""
     rows: Sequence[Row] = field(metadata=UNPUBLISHED)
+    by_traffic: dict[str, list[Row]] = field(metadata=UNPUBLISHED)
     first_token: str = field(metadata=UNPUBLISHED)
     is_coalesced: bool = field(metadata=UNPUBLISHED)
     cut_share: float = field(metadata=UNPUBLISHED)
@@ -125,7 +132,8 @@ def compute(run: Run) -> Latencies:
     """Return the latencies of a run."""
     rows = run.evidence.latency
     published = [_published(ALL, row) for row in rows if row.n]
-    for table, of_table in latency.by_traffic(run.of_target, rows).items():
+    by_traffic = latency.by_traffic(run.of_target, rows)
+    for table, of_table in by_traffic.items():
         name = f"{table} (traffic)" if table == ALL else plain(table, 80)
         published += [_published(name, row) for row in of_table if row.n]
     groups, smaller_groups = _groups(run.steady)
@@ -134,6 +142,7 @@ def compute(run: Run) -> Latencies:
         groups=groups,
         smaller_groups=smaller_groups,
         rows=rows,
+        by_traffic=by_traffic,
         first_token=run.steady.first_token,
         is_coalesced=pace.is_coalesced(run.of_target.requests),
         cut_share=cut_share(run.steady.requests),
@@ -169,6 +178,8 @@ def section(found: Latencies) -> Section:
     tables.append(_percentiles(f"Among successes{pooled}", successes))
     if len(found.groups) > 1:
         tables.append(_by_group(found.groups, found.smaller_groups))
+    if len(found.by_traffic) > 1:
+        tables += _paces(found)
     kind = "any kind" if found.first_token == "any" else "kind text"  # noqa: S105 - no secret
     notes = [f"TTFT ends at the first content of {kind}."]
     if everything:
@@ -204,6 +215,8 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
             n = replace(n, interval=f"effective n {count(fewest.n_eff)} ({percentile(fewest.p)})")
             note = note or _n_eff_note(row, fewest)
         cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
+    missing = values_needed(quantile for row in rows for quantile in row.quantiles[:last])
+    note = " ".join(filter(None, (note, missing)))
     shown = rows[0].quantiles[:last]
     header = ("metric", *(f"{percentile(quantile.p)} (ms)" for quantile in shown), "n")
     spare = [i for i, quantile in enumerate(shown, 1) if quantile.p not in NARROW_PS]
@@ -232,18 +245,49 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
         "for a batch, until it is fetched."
     )
     note += f" {plural(smaller, 'smaller group')} not shown." if smaller else ""
+    if any(cell == ABSENT for row in rows for cell in row):
+        note += f" {ABSENT}: requests of this kind have no such time."
+    shown = (quantile for group in groups for row in group.rows.values() for quantile in row.quantiles)
+    note = f"{note} {values_needed(shown)}".rstrip()
     spare = tuple(i for i, name in enumerate(header) if i and not ("complete" in name or "p99" in name))
     return Table("By kind of request", header, tuple(rows), note, spare=spare)
 
 
 def _three(row: Row | None) -> tuple[Cell, ...]:
-    return ("–", "–", "–") if row is None else tuple(map(quantile_cell, row.quantiles))
+    return (ABSENT,) * len(PS) if row is None else tuple(map(quantile_cell, row.quantiles))
+
+
+def _paces(found: Latencies) -> list[Table]:
+    """How fast the answers of each traffic table arrive; no table without streamed answers.
+
+    A percentile that the client may have moved is marked in each traffic table too.
+    """
+    moved = set()
+    for row in found.rows:
+        moved |= {(row.metric.name, row.view, q.p) for q in row.quantiles if q.mark == CLIENT}
+    rows = []
+    for name, of_table in found.by_traffic.items():
+        for row in of_table:
+            if row.view != SUCCESSES or row.metric.name not in PACES or not row.n:
+                continue
+            quantiles = []
+            for quantile in row.quantiles:
+                is_moved = quantile.mark != TOO_FEW and (row.metric.name, row.view, quantile.p) in moved
+                if quantile.p in PS:
+                    quantiles.append(replace(quantile, mark=CLIENT) if is_moved else quantile)
+            title = row.metric.title
+            label = title if title.isupper() else title.lower()
+            rows.append((f"{plain(name, 80)}, {label}", quantiles))
+    rows.sort(key=lambda row: row[0])
+    note = "Among successes. Legs of a fan-out have no row."
+    return [quantile_table("Pace by traffic", "traffic", rows, note)] if rows else []
 
 
 # --- by kind of request -------------------------------------------------------------------------------------------
 
 PS = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")
+PACES = ("tpot", "chunk_gap", "chunk_gap_worst")
 MOST = 20
 TRAFFIC = "traffic"
 NAME = "name"

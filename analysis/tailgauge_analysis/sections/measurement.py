@@ -145,10 +145,21 @@ def section(found: Quality) -> Section:
         facts=tuple(facts),
         tables=tuple(tables),
         figures=tuple(_client_state(evidence.frames.health)),
-        computed=(COMPUTED, *(f"{result.verdict}: {result.passes_if}" for result in checks)),
+        computed=(COMPUTED, *_checks(checks)),
         is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
         findings=tuple(_findings(found.verdict)),
     )
+
+
+def _checks(checks: Sequence[CheckResult]) -> Iterator[str]:
+    """What each check wants: those that are not met first, in a line each; those that passed in a sentence."""
+    for result in checks:
+        if result.verdict not in {PASSED, NOT_APPLICABLE}:
+            yield f"Not met ({result.verdict}): {result.passes_if}."
+    for verdict in (PASSED, NOT_APPLICABLE):
+        conditions = [result.passes_if for result in checks if result.verdict == verdict]
+        if conditions:
+            yield f"{plural(len(conditions), 'check')} {verdict}: {'; '.join(conditions)}."
 
 
 def _findings(verdict: Verdict) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -87,7 +88,7 @@ def section(found: Requests) -> Section:
     notes = [*found.conservation.broken, *(one.text for one in found.problems[:MOST_PROBLEMS])]
     if len(found.problems) > MOST_PROBLEMS:
         notes.append(f"{plural(len(found.problems) - MOST_PROBLEMS, 'more note')} in report.json.")
-    notes += [f"Preflight request, not in the statistics: {_preflight(entry)}" for entry in found.preflight]
+    notes += _preflight_notes(found.preflight)
     tables = (_outcome_table(found.outcomes), _accounts(found.conservation))
     shown = tables if found.outcomes else tables[1:]
     drawn = tuple(_outcomes_over_time(found.timeline))
@@ -133,6 +134,13 @@ def _accounts(counted: Conservation) -> Table:
     more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""
     note = f"Without a row: {'; '.join(missing[:5])}{more}." if missing else ""
     return Table("Conservation", ("whole run", "requests"), tuple(rows), note)
+
+
+def _preflight_notes(entries: Sequence[Json]) -> Iterator[str]:
+    """A note for all preflight requests that ended the same way."""
+    ends = Counter(map(_preflight, entries))
+    for end, requests in ends.items():
+        yield f"{plural(requests, 'preflight request')}, not in the statistics: {end}"
 
 
 def _preflight(entry: Json) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, n_min
 from tailgauge_analysis.text.formatting import count, percentile, plural, sentence, share, share_range
-from tailgauge_analysis.text.quantile import VALUE, bound, quantile, value_text
+from tailgauge_analysis.text.quantile import TOO_FEW_TEXT, VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
 
 
@@ -40,7 +40,7 @@ def with_interval(cell: Value, unit: str = "") -> str:
 
 
 def quantiles_text(*found: Quantile) -> str:
-    """`p50 142 ms (95% CI 120 – 160), p95 n/a`."""
+    """`p50 142 ms (95% CI 120 – 160), p95 too few`."""
     return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)
 
 
@@ -53,7 +53,7 @@ def values_text(found: Iterable[Quantile]) -> str:
 def ratio_text(ratio: Ratio) -> str:
     """A ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
     if ratio.value is None:
-        return TOO_FEW
+        return "not estimated"
     low, high = (f"{end:.3g}" if end is not None else "?" for end in (ratio.low, ratio.high))
     return f"{ratio.value:.3g}x ({'no interval' if low == high == '?' else f'95% CI {low} – {high}'})"
 
@@ -61,11 +61,24 @@ def ratio_text(ratio: Ratio) -> str:
 def quantile_table(
     title: str, first: str, rows: Iterable[tuple[str, Sequence[Quantile]]], note: str = ""
 ) -> Table:
-    """A row of percentiles in ms for each name, with the number of values; names without values are left out."""
+    """A row of percentiles in ms for each name, with the number of values; names without values are left out.
+
+    The note names how many values the missing percentiles need.
+    """
     kept = [(name, of) for name, of in rows if of]
     header = tuple(f"{percentile(q.p)} (ms)" for q in kept[0][1]) if kept else ()
     cells: list[tuple[Cell, ...]] = [(name, *map(quantile_cell, of), count(of[0].n)) for name, of in kept]
-    return Table(title, (first, *header, "n"), tuple(cells), note)
+    texts = (note, values_needed(q for _, of in kept for q in of))
+    return Table(title, (first, *header, "n"), tuple(cells), " ".join(filter(None, texts)))
+
+
+def values_needed(quantiles: Iterable[Quantile]) -> str:
+    """`Too few: p99 needs 299 values.`; empty where no quantile has too few."""
+    missing = {q.p for q in quantiles if q.mark == TOO_FEW and q.n}
+    if not missing:
+        return ""
+    needs = [f"{percentile(p)} needs {n_min(p):,}" for p in sorted(missing)]
+    return f"{sentence(TOO_FEW_TEXT)}: {', '.join(needs)} values."
 
 
 def by_traffic(answers: Sequence[tuple[str, str]]) -> str:

@@ -24,6 +24,8 @@ LIMITS = {
 }
 VALUE = "value"
 NONE = "none"
+TOO_FEW_TEXT = "too few"
+ABSENT = "–"
 FAILED = "failed"  # among requests without an answer
 NOT_OBSERVABLE = "not observable"  # nobody waited that long
 UNPUBLISHED = {"exclude": True}  # metadata of a field that report.json and its schema leave out
@@ -92,8 +94,12 @@ def limit_text(q: Quantile | Proportion) -> str:
 
 
 def value_text(q: Json) -> str:
-    """`212`, or among which requests the quantile falls."""
-    return ms(q["value"]) if q["value_is"] == VALUE else str(q["value_is"])
+    """`212`, or among which requests the quantile falls; `too few` values, or `–` without any."""
+    if q["value_is"] == VALUE:
+        return ms(q["value"])
+    if q["value_is"] == TOO_FEW:
+        return TOO_FEW_TEXT if q["n"] else ABSENT
+    return str(q["value_is"])
 
 
 def bound(q: Json, end: str) -> str:

@@ -136,8 +136,8 @@ LAST_CONTENT = (
         start="scheduled_at_ns",
         end="whole_at_ns",
         formula="last content - scheduled",
-        meaning="Wait of a user for the whole answer; with several legs, for the last one. "
-        "Usage events after the last content do not count.",
+        meaning="Wait of a user for the whole answer; of a `progressive` request, for both answers. "
+        "Usage events after the last content do not count. A fan-out has its join instead.",
         sketch="e2e",
     ),
     EventLatency(

@@ -130,7 +130,10 @@ def test_many_groups_are_cut_and_counted(mixed, tmp_path):
 
 
 def test_a_report_of_everything_says_so(everything, tmp_path):
-    everything.run = {"arrival": "closed", "trace": {"rows": 70, "dropped": {"no tokens": 3}}}
+    answered = {"ended": "ok", "status": 200}
+    preflight = [answered, {"ended": "ok", "status": 204}, answered]
+    trace = {"rows": 70, "dropped": {"no tokens": 3}}
+    everything.run = {"arrival": "closed", "trace": trace, "preflight": preflight}
     report = make([everything.write(tmp_path / "run")], tmp_path)
     page, text = report.html.read_text().partition("<script>")[0], report.markdown.read_text()
 
@@ -140,7 +143,13 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     assert "40.0% of 10 calls hedged, 75.0% of the hedges won" in page
     assert "2 requests: budget 2" in page
     assert "attempts per call" in text
-    assert "| fan | fan\\_out | 10 | 5 | 50 |" in text
+    assert "| fan | fan_out | 10 | 5 | 50 |" in text
+    assert text.count("2 preflight requests, not in the statistics: ok (200)") == 1
+    assert text.count("1 preflight request, not in the statistics: ok (204)") == 1
+    paces = text.partition("### Pace by traffic\n")[2].partition("\n\nAmong successes.")[0]
+    assert "| chat, chunk gap | 10.0 (10.0 – 10.0) unreliable | too few | too few | 30 |" in paces
+    assert "| retried, TPOT |" in paces
+    assert "| fan, " not in paces, "its legs are no answers"
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 

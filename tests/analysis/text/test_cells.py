@@ -11,6 +11,7 @@ from tailgauge_analysis.text.cells import (
     quantile_table,
     share_cell,
     side_by_side,
+    values_needed,
     with_interval,
 )
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
@@ -22,9 +23,20 @@ def test_a_percentile_has_its_interval_and_its_caution():
     failed = quantiles(np.full(400, np.inf), (0.5,))[0]
 
     assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
-    assert quantile_cell(extreme).text == "n/a"
+    assert quantile_cell(extreme).text == "too few"
+    assert quantile_cell(quantiles(np.array([]), (0.5,))[0]).text == "–"
     assert with_interval(quantile_cell(quantiles(rising, (0.5,))[0])) == "50.0 (only 1 slow period)"
     assert with_interval(quantile_cell(failed)) == "failed"
+
+
+def test_a_table_says_how_many_values_are_needed():
+    few = quantiles(np.arange(1.0, 41.0), (0.5, 0.95, 0.99))
+    none = quantiles(np.array([]), (0.5, 0.95, 0.99))
+
+    assert quantile_table("t", "event", [("a", few)], "Note.").note == (
+        "Note. Too few: p95 needs 59, p99 needs 299 values."
+    )
+    assert values_needed(few[:1]) == values_needed(none) == ""
 
 
 def test_a_share_of_few_bursts_says_so():

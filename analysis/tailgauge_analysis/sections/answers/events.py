@@ -11,8 +11,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Mask, Quantile
 from tailgauge_analysis.stats.survival import Waits
-from tailgauge_analysis.text.cells import quantile_cell, with_interval
-from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.cells import quantiles_text, values_text
 from tailgauge_analysis.text.picture import Panel, Picture, tail_curve
 
 PS = (0.5, 0.95)
@@ -33,9 +32,8 @@ def waits(metric: str, stage: Steady, which: Mask) -> Waits:
 def line(name: str, quantiles: Sequence[Quantile]) -> str:
     """`first argument p50 145 ms, p95 238 ms (95% CI 221 – 260)`; the interval is that of the last."""
     *first, last = quantiles
-    parts = [f"{percentile(quantile.p)} {quantile_cell(quantile).text} ms" for quantile in first]
-    parts.append(f"{percentile(last.p)} {with_interval(quantile_cell(last), ' ms')}")
-    return f"{name} {', '.join(parts)}"
+    parts = [values_text([quantile]) for quantile in first]
+    return f"{name} {', '.join([*parts, quantiles_text(last)])}"
 
 
 def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Picture]:
