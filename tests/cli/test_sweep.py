@@ -58,7 +58,7 @@ def test_a_list_of_rates_is_the_curve_at_these_loads() -> None:
 
     assert (experiment.kind, experiment.curve.by) == ("curve", "rate")
     assert (experiment.curve.loads, experiment.curve.step_s) == ((2.0, 4.0), 20.0)
-    assert 1 < experiment.minutes < 4
+    assert 2 * (20 + 20) / 60 < experiment.minutes < 5
 
 
 def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None:
@@ -73,6 +73,17 @@ def test_requests_are_those_of_each_rate() -> None:
 
     assert (experiment.curve.requests, experiment.curve.step_s) == (100, None)
     assert experiment.minutes > (100 / 2 + 100 / 4) / 60
+
+
+@pytest.mark.parametrize(
+    ("scenario", "duration_s"), [("quickstart", None), ("closed", None), ("streaming", 40.0)]
+)
+def test_requests_are_those_of_each_concurrency(scenario: str, duration_s: float | None) -> None:
+    experiment = curve(scenario, concurrency=(1, 8), requests=200, duration_s=duration_s).experiment
+
+    assert (experiment.curve.by, experiment.curve.loads) == ("concurrency", (1, 8))
+    assert (experiment.curve.requests, experiment.curve.step_s) == (200, duration_s)
+    assert (experiment.minutes == 1440) == (duration_s is None)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +120,7 @@ def test_a_curve_keeps_its_own_minutes() -> None:
         ("hedging --sweep", "--sweep: hedging plans its own loads: give one load"),
         ("quickstart --sweep --rate 2,4", "--sweep: the loads are those of --rate: omit one of both"),
         ("quickstart --sweep --requests 9", "--requests: with --sweep give the seconds of each load: --duration 30s"),
+        ("quickstart --rate 2,4 --requests 9 --duration 5s", "--duration and --requests: at a rate each decides the other: choose one"),
         ("quickstart streaming --sweep", "a sweep takes one scenario"),
         ("quickstart --sweep --web 8090 --workers 1", "--web: an experiment does not take it: it starts its own runs on this machine"),
         ("headroom --expect-workers 2", "--expect-workers: an experiment does not take it: it starts its own runs on this machine"),
@@ -133,6 +145,21 @@ def test_a_dry_sweep_has_a_point_for_each_load(tmp_path: Path) -> None:
     assert data["facts"]["today"] is None  # the scenario's 50/s is none of the loads
     assert "--set 'experiment.curve.loads=[4.0, 8.0]'" in data["command"]
     assert done.stderr.splitlines()[0].startswith("tailgauge: 1  ")
+
+
+@pytest.mark.parametrize(("loads", "requests"), [("1,3,4", 12), ("2,16", 5), ("4,8", 40)])
+def test_a_dry_sweep_of_a_closed_loop_sends_exactly_so_many_requests(
+    tmp_path: Path, loads: str, requests: int
+) -> None:
+    line = f"run quickstart --concurrency {loads} --requests {requests} --dry-run --json --out"
+    data = json.loads(CliRunner().invoke(cli, [*line.split(), str(tmp_path)]).stdout)
+    points = data["facts"]["points"]
+
+    assert [point["load"] for point in points] == [float(load) for load in loads.split(",")]
+    assert [point["requests"] for point in points] == [requests] * len(points)
+    assert all(point["complete"] == 1 and point["requests_per_s"]["value"] for point in points)
+    assert f" {requests * len(points)} calls" in data["planned"][0]
+    assert data["description"] == ""  # of another load than the scenario's
 
 
 def test_the_longer_run_of_a_counted_loop_has_more_requests(tmp_path: Path) -> None:
@@ -160,6 +187,23 @@ def test_a_line_for_each_run_has_its_number_figure_and_time_left() -> None:
         "2 of 3  4 requests/s  ttft p95 412 ms  DEGRADED  under 1 min left",
         "3 of 3  4 requests/s  ttft p95 412 ms  VALID",
         "4  4 requests/s  ttft p95 412 ms  VALID",
+    ]
+
+
+def test_a_repeated_run_is_announced_and_counted() -> None:
+    lines: list[str] = []
+    counter = RunCounter(lines.append, 2, is_timed=True)
+    counter.ended("4 in flight", "", "VALID")
+    counter.ended("8 in flight", "", "INVALID")
+    counter.repeat([])
+    counter.repeat(["8 in flight"])
+    counter.ended("8 in flight", "", "VALID")
+
+    assert lines == [
+        "1 of 2  4 in flight  VALID  under 1 min left",
+        "2 of 2  8 in flight  INVALID",
+        "INVALID and repeated once: 8 in flight",
+        "3 of 3  8 in flight  VALID",
     ]
 
 

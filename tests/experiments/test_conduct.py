@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
+from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, caveat, exit_code, measured, report
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, Planner, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
@@ -259,6 +259,24 @@ def test_invalid_runs_are_not_used_and_nothing_else_is_an_invalid_answer():
     assert exit_code(result, some, interrupted=False) == Exit.INCONCLUSIVE
     assert exit_code(result, none, interrupted=False) == Exit.INVALID
     assert exit_code(result, none, interrupted=True) == Exit.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "text"),
+    [
+        (["VALID", "VALID"], ""),
+        (["VALID", "DEGRADED", "VALID"], ""),
+        (["DEGRADED"], "the only run is DEGRADED"),
+        (["DEGRADED", "DEGRADED", "DEGRADED"], "all 3 runs DEGRADED"),
+        (["VALID", "INVALID", "DEGRADED"], "1 of 3 runs INVALID and not used"),
+        (["INVALID", "DEGRADED", "INVALID"], "2 of 3 runs INVALID and not used, the others DEGRADED"),
+        (["INVALID", "INVALID"], ""),  # the report begins with INVALID
+    ],
+)
+def test_the_first_line_says_where_runs_are_not_valid(verdicts, text):
+    runs = [run_row(str(number), verdict) for number, verdict in enumerate(verdicts)]
+
+    assert caveat(runs, measured(runs)) == text
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)

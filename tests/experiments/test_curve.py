@@ -10,6 +10,7 @@ from tailgauge.experiments.curve import CurvePlanner, CurveRun
 from tailgauge.experiments.loads.run import Charges, Exceedance, Interval, LoadRun
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import RUN_S
+from tailgauge.thresholds import ENDLESS_S
 from tailgauge_analysis.comparing.curve import UNKNOWN, CurvePoint, Ends
 from tailgauge_analysis.stats.proportions import counted
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
@@ -57,8 +58,8 @@ def result(step, *, kinds=None, is_open=True):
     return CurveRun(run, point)
 
 
-def played(of, slo=True, **how):
-    """The groups of steps of a course, and its answer."""
+def played(of, slo=True, invalid=(), **how):
+    """The groups of steps of a course, and its answer; every run of the loads in `invalid` is INVALID."""
     course = of.course()
     steps, groups = next(course), []
     while True:
@@ -66,11 +67,20 @@ def played(of, slo=True, **how):
         found = [result(step, **how) for step in steps]
         found = found if slo else [replace(one, run=replace(one.run, objectives=())) for one in found]
         try:
-            steps = course.send(
-                [StepResult(step, "run", "VALID", "", one) for step, one in zip(steps, found, strict=True)]
-            )
+            verdicts = ["INVALID" if step.given.load in invalid else "VALID" for step in steps]
+            ran = zip(steps, verdicts, found, strict=True)
+            steps = course.send([StepResult(step, "run", verdict, "", one) for step, verdict, one in ran])
         except StopIteration as end:
             return groups, end.value
+
+
+def saturation(answer):
+    """What the answer says of saturation, behind the load that it names."""
+    texts = [answer.result.sentence, *answer.result.details]
+    (text,) = [text for text in texts if text.startswith("saturation at ")]
+    load, _, rates = text.partition(": ")
+    assert 0.95 * FULL <= float(load.removeprefix("saturation at ").split()[0]) <= 1.3 * FULL
+    return rates
 
 
 def loads(groups):
@@ -94,7 +104,7 @@ def test_it_doubles_until_the_target_is_full_then_goes_around_the_knee_in_random
     assert answer.finding.binds == "ttft p95 < 800 ms"
     assert answer.result.outcome == PASS
     assert answer.result.sentence.startswith("the objective holds up to ")
-    assert "saturation at 2,000 output tokens/s (20 requests/s)" in answer.result.details
+    assert saturation(answer) == "2,000 output tokens/s, 20 requests/s answered"
     assert "at today's 3 requests/s TTFT p95 is 420 ms" in answer.result.details
     assert answer.smallest.startswith("a change of the knee by ")
 
@@ -131,6 +141,71 @@ def test_loads_that_are_given_are_run_once_each_in_random_order(tmp_path):
     assert len({round(step.duration_s, 3) for group in groups for step in group}) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "invalid", "sentence", "outcome"),
+    [
+        ([4.0, 8.0, 16.0], [], "the objective holds at 8 and fails at 16 requests/s", PASS),
+        ([2.0, 4.0, 8.0, 16.0], [4.0], "the objective holds at 8 and fails at 16 requests/s", PASS),
+        ([2.0, 4.0, 8.0, 16.0], [8.0], "the objective holds at 4 and fails at 16 requests/s (no valid run at 8)", INCONCLUSIVE),
+        ([2.0, 6.0, 10.0, 18.0], [6.0, 10.0], "the objective holds at 2 and fails at 18 requests/s (no valid run at 6 and 10)", INCONCLUSIVE),
+        ([2.0, 4.0, 8.0], [8.0], "the objective holds up to 4 requests/s at least; no higher load was measured by a valid run", INCONCLUSIVE),
+        ([8.0, 18.0], [8.0], "the objective does not hold at 18 requests/s, the lowest load that fails; no load was shown to hold", INCONCLUSIVE),
+    ],
+)  # fmt: skip
+def test_the_answer_claims_nothing_of_loads_without_a_valid_run(tmp_path, given, invalid, sentence, outcome):
+    groups, answer = played(planner(tmp_path, loads=given), invalid=invalid)
+    ran = [step for group in groups for step in group]
+    texts = [text for text in answer.result.details if text.startswith("no valid run at ")]
+
+    assert (answer.result.sentence, answer.result.outcome) == (sentence, outcome)
+    assert [point.load for point in answer.finding.points] == [load for load in given if load not in invalid]
+    assert sorted(step.given.load for step in ran if step.is_repeat) == invalid
+    assert len(texts) == bool(invalid)
+    assert answer.smallest == ""
+
+
+def test_the_card_of_given_loads_names_the_largest_that_was_run(tmp_path):
+    _, answer = played(planner(tmp_path, loads=[2.0, 8.0, 16.0], today=2.0))
+    (section,) = answer.sections
+
+    assert section.card.value.text == "8 requests/s"
+    assert section.card.detail.endswith("at which the objective holds; it fails at 16")
+    assert answer.result.objectives[0].value == "8 requests/s"
+
+
+@pytest.mark.parametrize(
+    ("given", "step_s"), [({"loads": [2.0, 8.0, 16.0]}, 15.0), ({"loads": [1.0, 2.0], "by": "concurrency"}, 6.0), ({}, 20.0)]
+)  # fmt: skip
+def test_the_seconds_of_a_load_are_those_that_are_measured(tmp_path, given, step_s):
+    groups, _ = played(planner(tmp_path, step_s=step_s, **given), is_open="by" not in given)
+    for step in [step for group in groups for step in group]:
+        warmup_s = dict(step.overrides)["stages.warmup_s"]
+
+        assert step.duration_s - warmup_s == pytest.approx(step_s)
+        assert 0.1 * step_s < warmup_s <= 0.5 * step_s
+
+
+@pytest.mark.parametrize("step_s", [None, 30.0])
+def test_a_number_of_requests_in_a_closed_loop_has_no_warm_up(tmp_path, step_s):
+    of = planner(tmp_path, loads=[1.0, 2.0, 8.0], by="concurrency", requests=200, step_s=step_s)
+    groups, answer = played(of, is_open=False)
+    for step in [step for group in groups for step in group]:
+        overrides = dict(step.overrides)
+
+        assert overrides["arrival"]["closed"] == {"users": step.given.load, "think_s": 0.0, "requests": 200}
+        assert (overrides["stages.warmup_s"], overrides["stages.duration_s"]) == (0.0, step_s or ENDLESS_S)
+    assert len(answer.finding.points) == 3
+
+
+def test_the_columns_of_a_terminal_have_what_was_answered_first(tmp_path):
+    _, answer = played(planner(tmp_path, loads=[2.0, 8.0, 16.0]))
+    (table,) = answer.sections[0].tables
+    brief = [table.header[column] for column in table.brief]
+
+    assert sorted(brief) == sorted(table.header)
+    assert brief[4:8] == ["answered/s", "output tokens/s", "holds", "refused"]
+
+
 def test_a_limit_brings_rests_at_a_target_that_keeps_state(tmp_path):
     groups, answer = played(planner(tmp_path, url="http://127.0.0.1:9"), kinds={"requests": 40})
     rests = [step.rest_s for group in groups for step in group]
@@ -155,7 +230,7 @@ def test_without_an_objective_it_says_where_the_target_saturates(tmp_path):
     groups, answer = played(planner(tmp_path, slo={}), slo=False)
 
     assert answer.finding.knee == UNKNOWN
-    assert answer.result.sentence == "saturation at 2,000 output tokens/s (20 requests/s)"
+    assert saturation(answer) == "2,000 output tokens/s, 20 requests/s answered"
     assert any("no objective on a latency in [slo]" in text for text in answer.result.details)
     assert all(0.5 * FULL < load < 1.2 * FULL for group in loads(groups)[4:] for load in group)
 
@@ -200,9 +275,10 @@ def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
     [
         ({"arrival": {"process": "closed"}}, r"experiment.curve.by: .*expected by = 'concurrency'"),
         ({"by": "concurrency", "loads": [1.0, 2.5]}, r"experiment.curve.loads: expected whole numbers"),
+        ({"requests": 9}, r"experiment.curve.requests: expected `loads`, each of which gets so many"),
         ({"minutes": 1.0, "loads": [1.0, 2.0, 4.0, 8.0]}, r"experiment.minutes: 4 loads take 2 minutes or more"),
     ],
-    ids=["closed loop by rate", "half a request", "too few minutes"],
+    ids=["closed loop by rate", "half a request", "requests of no load", "too few minutes"],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_with_its_key(tmp_path, given, error):
     with pytest.raises(UsageError, match=error):

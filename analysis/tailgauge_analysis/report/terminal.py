@@ -9,6 +9,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from click import style, unstyle
@@ -16,7 +17,16 @@ from click import style, unstyle
 from tailgauge.sanitize import harmless
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import plural, text_table
-from tailgauge_analysis.text.section import FAIL, INTERRUPTED, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
+from tailgauge_analysis.text.section import (
+    FAIL,
+    INTERRUPTED,
+    NO_ANSWER,
+    SIGNS,
+    TONES,
+    ObjectiveLine,
+    Report,
+    Table,
+)
 
 LABEL = 10  # columns
 SOME = "some figures are the client's, not the target's"
@@ -25,6 +35,7 @@ MOST_OBJECTIVES = 10
 MOST_REASONS = 3
 MOST_ROWS = 20
 BESIDE = "   "  # between the texts of a card
+BAR = " | "  # between figures of one line
 GOES_ON = " \\"  # ends a line of a command that the next one continues
 NO_BREAK = "\N{NO-BREAK SPACE}"
 UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|GiB)\b)")
@@ -39,6 +50,7 @@ def terminal(
         lines = list(_invalid(report, width, MOST_REASONS if page else len(report.measurement.reasons)))
     else:
         lines = list(_answer(report, width))
+    lines += _appendix(report, width)
     for label, path in (("rows", rows), ("report", page)):
         if path is not None:
             lines += _labelled(label, str(path), 0)
@@ -142,8 +154,35 @@ def _evidence(report: Report, width: int) -> Iterator[str]:
     """The first table of a report, unless it is long; its first columns, as far as they fit."""
     for table in [table for one in report.sections[:1] for table in one.tables[:1]]:
         if 0 < len(table.rows) <= MOST_ROWS:
-            rows = [[one if isinstance(one, str) else one.in_line for one in row] for row in table.rows]
-            yield from ("", *text_table(table.header, rows, width, table.prose), "")
+            yield from ("", *(_brief_lines(table, width) if table.brief else _table_lines(table, width)), "")
+
+
+def _table_lines(table: Table, width: int) -> list[str]:
+    """The first columns of a table, as far as they fit."""
+    rows = [[one if isinstance(one, str) else one.in_line for one in row] for row in table.rows]
+    return text_table(table.header, rows, width, table.prose)
+
+
+def _brief_lines(table: Table, width: int) -> list[str]:
+    """The columns for a terminal, without intervals."""
+    header = [table.header[column] for column in table.brief]
+    rows = []
+    for row in table.rows:
+        cells = [row[column] for column in table.brief]
+        values = [cell if isinstance(cell, str) else replace(cell, interval="").in_line for cell in cells]
+        rows.append(values)
+    return text_table(header, rows, width)
+
+
+def _appendix(report: Report, width: int) -> Iterator[str]:
+    """Tables that the user asked for, each under its title."""
+    for table in report.appendix:
+        yield ""
+        yield from _wrapped(table.title, width)
+        yield from _table_lines(table, width)
+        if table.note:
+            yield from _dim(_wrapped(table.note, width))
+        yield ""
 
 
 def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
@@ -218,8 +257,10 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _lines(text: str, width: int, indent: str = "") -> list[str]:
-    """Broken at spaces, never between a number and its unit."""
-    whole = UNIT.sub(NO_BREAK, text)
+    """Broken at spaces, never between a number and its unit, nor within a short part of `ttft p50 199 | tpot p50 10.3`."""
+    parts = [part.replace(" ", NO_BREAK) if len(part) < width / 2 else part for part in text.split(BAR)]
+    whole = BAR.join(parts) if parts[1:] else text
+    whole = UNIT.sub(NO_BREAK, whole)
     lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines]
 

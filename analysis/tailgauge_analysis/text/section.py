@@ -87,7 +87,8 @@ TextFiles = tuple[tuple[str, str], ...]  # names and contents, beside report.jso
 class Table:
     """Rows under a header; the first column names the row. `prose`: columns of words, which stand left and wrap.
 
-    `spare`: columns that a narrow page shows on request only.
+    `spare`: columns that a narrow page shows on request only. `brief`: those of a terminal, in its order, where the table is too wide for
+    it with all its intervals: values alone.
     """
 
     title: str
@@ -96,6 +97,7 @@ class Table:
     note: str = ""
     prose: tuple[int, ...] = ()
     spare: tuple[int, ...] = ()
+    brief: tuple[int, ...] = field(default=(), metadata=UNPUBLISHED)
 
     @classmethod
     def of(
@@ -248,7 +250,7 @@ class Report:
     """A report as every renderer gets it.
 
     `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines `target` and `latency`,
-    `remarks` those after the cards; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
+    `remarks` those after the cards; `appendix` is printed below these in a terminal; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
     """
 
     run_id: str
@@ -264,6 +266,7 @@ class Report:
     figure: Picture | None = None
     data: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[tuple[str, str], ...] = ()
+    appendix: tuple[Table, ...] = ()
 
     @property
     def cards(self) -> list[Card]:

@@ -13,9 +13,11 @@ CURVE = "curve"  # the experiment
 CONCURRENCY = "concurrency"
 RATE = "rate"
 DURATION_S = 30.0  # of a load, where neither the scenario nor an option says
-SPARE = 1.2  # times the time that the loads take: runs may be repeated
+SPARE = 2.0  # times the time that the loads take: each run may be repeated
+WARMED = 1.5  # times the measured time of a load, with the longest warm-up
 SEARCH_MINUTES = 12.0  # where the curve chooses its loads
 SEARCH_LOADS = 12
+ENDLESS_MINUTES = 1440.0  # where the requests of each load decide how long it takes
 MOST = 16  # times today's load, where the scenario is no curve: its target may have no limit
 
 
@@ -65,8 +67,10 @@ def overrides(
     """The overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
     from tailgauge.scenario.model import spelled
 
-    if requests is not None and not (sweep.loads and sweep.by == RATE):
+    if requests is not None and not sweep.loads:
         raise UsageError(f"--requests: with {sweep.option} give the seconds of each load: --duration 30s")
+    if requests is not None and duration_s is not None and sweep.by == RATE:
+        raise UsageError("--duration and --requests: at a rate each decides the other: choose one")
     texts = []
     is_curve = _kind(scenario) == CURVE
     if duration_s is None and requests is None and sweep.loads and not is_curve:
@@ -83,7 +87,7 @@ def overrides(
         texts.append(spelled("experiment.curve.loads", list(sweep.loads)))
     if requests is not None:
         texts.append(spelled("experiment.curve.requests", requests))
-    elif duration_s is not None:
+    if duration_s is not None:
         texts.append(spelled("experiment.curve.step_s", duration_s))
     return texts
 
@@ -100,10 +104,12 @@ def _minutes(sweep: Sweep, duration_s: float | None, requests: int | None, *, re
 
     beside_s = RUN_S + (REST_S if rests else 0.0)
     if not sweep.loads:
-        needed_s = SEARCH_LOADS * ((duration_s or 0.0) + beside_s)
+        needed_s = SEARCH_LOADS * (WARMED * (duration_s or 0.0) + beside_s)
         return max(SEARCH_MINUTES, float(math.ceil(needed_s / 60)))
-    if requests is not None:
+    if requests is not None and sweep.by == CONCURRENCY and duration_s is None:
+        return ENDLESS_MINUTES
+    if requests is not None and sweep.by == RATE:
         load_s = sum(requests / load for load in sweep.loads)
     else:
-        load_s = len(sweep.loads) * (duration_s or DURATION_S)
+        load_s = WARMED * len(sweep.loads) * (duration_s or DURATION_S)
     return float(math.ceil(SPARE * (load_s + len(sweep.loads) * beside_s) / 60) + 1)

@@ -149,6 +149,7 @@ class AnswerFile:
     scenario: str
     """its name"""
     description: str
+    """of the scenario; empty where an option changed its load"""
     target: str
     """its URL, or simulated"""
     started_at: str
@@ -168,6 +169,21 @@ def measured(runs: Sequence[RunRow]) -> Measurement:
         return Measurement(DEGRADED, text, reasons)
     verdict = min((one.verdict for one in runs), key=WORST_FIRST.index, default=VALID)
     return Measurement(verdict, plural(len(runs), "run"), reasons)
+
+
+def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
+    """Say that runs are not used, or that none is VALID; empty where the answer needs no such word."""
+    if measurement.verdict != DEGRADED:
+        return ""
+    invalid = [row for row in runs if row.verdict == INVALID]
+    others = [row.verdict for row in runs if row.verdict != INVALID]
+    is_degraded = set(others) == {DEGRADED}
+    if invalid:
+        text = f"{len(invalid)} of {plural(len(runs), 'run')} INVALID and not used"
+        return f"{text}, the others DEGRADED" if is_degraded else text
+    if not is_degraded:
+        return ""
+    return "the only run is DEGRADED" if len(runs) == 1 else f"all {len(runs)} runs DEGRADED"
 
 
 def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) -> Exit:

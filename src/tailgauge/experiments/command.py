@@ -19,7 +19,7 @@ from tailgauge.clock import utc_now
 from tailgauge.command_line import STEP_FOLDER
 from tailgauge.dry_run.command import refusal
 from tailgauge.errors import InterruptedRunError, UsageError
-from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, report
+from tailgauge.experiments.answer import AnswerFile, RunRow, caveat, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, RunCounter
@@ -64,6 +64,8 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
     result = _result(done)
     measurement = planner.measurement(runs)
+    if warning := caveat(runs, measurement):
+        result = replace(result, sentence=f"{warning}: {result.sentence}")
     target = base.scenario.target.url
     if dry_run and target != SIMULATED:
         text = f"of the simulated endpoint, not of {target}: {result.sentence}"
@@ -86,7 +88,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         planned=tuple(planned),
         took=_took(done.ledger),
         scenario=base.scenario.name,
-        description=base.scenario.description,
+        description="" if base.changes_load else base.scenario.description,
         target=target,
         started_at=started_at,
         command=base.command(overrides, dry_run=dry_run),

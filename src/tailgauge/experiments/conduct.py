@@ -45,14 +45,16 @@ class StepLedger:
     cost: float | None = 0.0
     currency: str = ""
 
-    def add(self, one: Prepared, calls: int, tokens: int) -> None:
-        """Add a step."""
+    def add(self, one: Prepared, reading: RunReading) -> None:
+        """Add a step; one that ends with its last request took as long as it did."""
+        is_counted = one.settings.scenario.arrival.is_counted
+        load_s = reading.steady.seconds if is_counted else one.step.duration_s
         estimate = one.settings.estimate
         self.rest_s += one.step.rest_s if self.runs else 0.0
         self.runs += 1
-        self.load_s += one.step.duration_s
-        self.calls += calls
-        self.tokens += tokens
+        self.load_s += load_s
+        self.calls += reading.calls
+        self.tokens += reading.tokens
         self.currency = estimate.currency
         self.cost = None if self.cost is None or estimate.cost is None else self.cost + estimate.cost
 
@@ -127,7 +129,7 @@ class Conducted:
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
         reading = RunReading(folder, self.experiment.checks)
-        self.ledger.add(one, reading.calls, reading.tokens)
+        self.ledger.add(one, reading)
         measured = self.experiment.measure(one.step, reading)
         if not self.runner.sends:
             self.counter.ended(one.step.name, "", reading.verdict)

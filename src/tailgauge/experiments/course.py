@@ -30,6 +30,7 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis import COMPARABLE, Check, Measurement, Run, Steady, reasons, worst_verdict
 
 SEED_STEP = 7919  # between the seeds of two steps
+OF_LOAD = frozenset({"experiment", "experiment.kind", "experiment.curve.by"})
 _TARGETS = ("target", "second_target")
 _TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
@@ -62,7 +63,7 @@ class RunReading:
 class Step:
     """One run. `name` is for readers, as "12.5 requests/s". `overrides` go over the experiment's scenario, by dotted key;
     None removes a key. `rest_s`: idle seconds before it, if the target keeps state between runs. `given`: what its
-    experiment needs to know of it again, as the rate.
+    experiment needs to know of it again, as the rate. `is_repeat`: the first run of it was INVALID.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Step:
     seed: int
     rest_s: float = 0.0
     given: Any = None
+    is_repeat: bool = False
 
     @property
     def takes_s(self) -> float:
@@ -122,6 +124,7 @@ class Planner(ABC):
         self._number = 0  # of the last step
         self.spent_s = 0.0  # on the steps until now
         self._kept: list[StepResult] = []
+        self._discarded: list[StepResult] = []
 
     def course(self) -> Course:
         """Run the steps, and answer with those that ran where `SpentError` is thrown in."""
@@ -150,9 +153,11 @@ class Planner(ABC):
         results = yield steps
         self.spent_s += sum(step.takes_s for step in steps)
         self._kept += filter(self.usable, results)
-        lost = [one.step for one in results if not self.usable(one)]
-        if lost and again:
-            yield from self.run([replace(step, seed=self.seed()) for step in lost], again=False)
+        discarded = [result for result in results if not self.usable(result)]
+        self._discarded += discarded
+        if discarded and again:
+            repeats = [replace(result.step, seed=self.seed(), is_repeat=True) for result in discarded]
+            yield from self.run(repeats, again=False)
 
     @property
     def results(self) -> list[Any]:
@@ -199,6 +204,12 @@ class Base:
         if self.scenario.experiment is None:
             raise UsageError(f"{self.path}: expected a table [experiment]")
         return self.scenario.experiment
+
+    @property
+    def changes_load(self) -> bool:
+        """Whether an option chose another load or experiment, of which the scenario's description does not know."""
+        keys = {key for key, _ in self.pairs}
+        return bool(keys & OF_LOAD) or any(key.partition(".")[0] == "arrival" for key in keys)
 
     def command(self, overrides: Sequence[str], *, dry_run: bool = False) -> str:
         """The command that runs this scenario with these overrides."""

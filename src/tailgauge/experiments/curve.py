@@ -36,9 +36,10 @@ from tailgauge.experiments.loads.planner import (
     holds,
 )
 from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
-from tailgauge.experiments.loads.search import NextLoad, Search
+from tailgauge.experiments.loads.search import NextLoad, Search, bracket
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.schedule.settings import CLOSED, TASKS
+from tailgauge.thresholds import ENDLESS_S
 from tailgauge_analysis import (
     FAIL,
     FILES_NOTE,
@@ -70,6 +71,7 @@ from tailgauge_analysis import (
     figures,
     good_requests,
     latency_row,
+    listed,
     ms,
     on_latency,
     percentile,
@@ -81,8 +83,10 @@ from tailgauge_analysis import (
 LEAST = 1 / 16  # of today's load
 NARROW = 1.01  # ratio of two loads between which there is no other
 GAINS = 1.1  # times the requests/s of half the users: less is no gain
+SATURATED = 0.98  # of the most output tokens/s: the lowest load that gives so many is named
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
+LAST_COLUMNS = ("holds", "refused", "within [slo]/s", "requests", "backlog grows")  # of a terminal
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
 NO_SLO = (
@@ -98,6 +102,27 @@ class CurveRun:
 
     run: LoadRun
     point: CurvePoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the answer is worth: given loads that hold and fail, and loads that are missing.
+
+    `holds`, `fails`: of the loads that the user gave, where the rows alone decide; None where the curve chose its loads. `unsure`: loads between
+    them whose requests decide nothing. `missing`: loads of which every run was INVALID.
+    """
+
+    holds: float | None = None
+    fails: float | None = None
+    unsure: Sequence[float] = ()
+    missing: Sequence[float] = ()
+
+    @property
+    def missing_between(self) -> list[float]:
+        """Return the missing loads that may be the largest that holds."""
+        low = self.holds or 0.0
+        high = math.inf if self.fails is None else self.fails
+        return [load for load in self.missing if low < load < high]
 
 
 class CurvePlanner(SeriesPlanner):
@@ -116,10 +141,12 @@ class CurvePlanner(SeriesPlanner):
         if arrival.process == TASKS:
             text = "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'"
             raise base.refused("arrival.process", text)
+        if settings.requests is not None and not settings.loads:
+            raise base.refused("experiment.curve.requests", "expected `loads`, each of which gets so many")
         if not self._is_open and any(load != round(load) for load in settings.loads):
             raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
         count = len(set(settings.loads))
-        shortest_s = settings.step_s or SHORTEST_S
+        shortest_s = self.with_warm_up(settings.step_s) if settings.step_s else SHORTEST_S
         if settings.requests is None and count * (shortest_s + RUN_S) > self._all_s:
             least = math.ceil(count * (shortest_s + RUN_S) / 60)
             text = f"{count} loads take {least} minutes or more: raise it, or give fewer loads"
@@ -130,9 +157,6 @@ class CurvePlanner(SeriesPlanner):
             self.plan_arrivals()
         if settings.loads and self._today not in settings.loads:
             self._today = None
-        if settings.requests is not None and not (self._is_open and settings.loads):
-            text = "expected `loads` of by = 'rate', whose lengths follow from it"
-            raise base.refused("experiment.curve.requests", text)
 
     @property
     def runs(self) -> list[LoadRun]:
@@ -147,15 +171,46 @@ class CurvePlanner(SeriesPlanner):
         loads = sorted(set(self._settings.loads))
         Random(self._scenario.seed).shuffle(loads)
         for number, load in enumerate(loads):
-            length_s = self._length_s(load, len(loads) - number)
-            yield from self.run([self._step(NextLoad(load), length_s)])
+            left = len(loads) - number
+            yield from self.run([self._given_step(load, left)], again=False)
+            if load in self.loads_without_run():  # the repeat shares the time with the loads that follow
+                step = self._given_step(load, left)
+                yield from self.run([replace(step, is_repeat=True)], again=False)
+
+    def _given_step(self, load: float, left: int) -> Step:
+        """Return the run of a given load; `left`: how many runs share the time that is left."""
+        if self._is_counted:
+            return self._counted_step(NextLoad(load))
+        return self._step(NextLoad(load), self._length_s(load, left))
+
+    @property
+    def _is_counted(self) -> bool:
+        """Return whether each load sends exactly so many requests, however long that takes."""
+        return self._settings.requests is not None and not self._is_open
+
+    def _counted_step(self, attempt: NextLoad) -> Step:
+        """Return a run that ends with the last of its requests, all of which count."""
+        step = self._step(attempt, self._expected_s(attempt.load))
+        longest_s = self._settings.step_s or ENDLESS_S
+        stages = (("stages.duration_s", longest_s), ("stages.warmup_s", 0.0))
+        return replace(step, overrides=(*step.overrides, *stages))
+
+    def _expected_s(self, load: float) -> float:
+        """Return the seconds that the requests will take, as in the run of the nearest load."""
+        known = self.runs
+        if not known:
+            return SHORTEST_S
+        nearest = min(known, key=lambda run: abs(math.log(run.load / load)))
+        expected_s = nearest.seconds * nearest.load / load
+        longest_s: float = self._settings.step_s or math.inf
+        return min(expected_s, longest_s)
 
     def _length_s(self, load: float, loads: int) -> float:
-        """Return the seconds of a given load; `loads`: those without a run."""
+        """Return the seconds of a given load; `loads`: those that share the time that is left."""
         if self._settings.requests is not None:
             return self._settings.requests / (load * self._planned.requests_per_arrival)
         if self._settings.step_s is not None:
-            return self._settings.step_s
+            return self.with_warm_up(self._settings.step_s)
         return max(SHORTEST_S, self.left_s() / loads - RUN_S - self.rest())
 
     def search(self, series: Series) -> list[NextLoad]:
@@ -192,7 +247,10 @@ class CurvePlanner(SeriesPlanner):
         """Return the traffic at another load."""
         if self._is_open:
             return super().overrides_at(load)
-        return [("arrival", {"process": CLOSED, "closed": {"users": int(load), "think_s": 0.0}})]
+        closed: dict[str, Any] = {"users": int(load), "think_s": 0.0}
+        if self._is_counted:
+            closed["requests"] = self._settings.requests
+        return [("arrival", {"process": CLOSED, "closed": closed})]
 
     def name_of(self, load: float) -> str:
         """Name the load, for readers."""
@@ -240,7 +298,26 @@ class CurvePlanner(SeriesPlanner):
             target=self._scenario.target.url,
             model=self._scenario.target.model,
         )
-        return _answer(curve, self._met(series, outcomes), self._unit, self.remarks, is_open=self._is_open)
+        evidence = self._evidence(series)
+        return _answer(
+            curve,
+            self._met(series, outcomes, evidence),
+            self._unit,
+            self.remarks,
+            evidence=evidence,
+            is_open=self._is_open,
+        )
+
+    def _evidence(self, series: Series) -> Evidence:
+        missing = self.loads_without_run()
+        if not self._settings.loads or series.by is not None:
+            return Evidence(missing=missing)
+        lowest, highest = bracket(series.loads)
+        holds = None if lowest is None else lowest.load
+        fails = None if highest is None else highest.load
+        inside = [load for load in series.loads if (holds or 0.0) < load.load < (fails or math.inf)]
+        unsure = [load.load for load in inside if load.outcome == INCONCLUSIVE]
+        return Evidence(holds=holds, fails=fails, unsure=unsure, missing=missing)
 
     def _knee(self, series: Series) -> Ends:
         ends = (series.value, series.low, series.high)
@@ -248,10 +325,13 @@ class CurvePlanner(SeriesPlanner):
             return Ends(*(None if end is None else float(math.floor(end)) for end in ends))
         return Ends(*ends)
 
-    def _met(self, series: Series, outcomes: Mapping[float, str]) -> str:
-        """Judge today's load: by the interval, else by its own runs; without one whether any load holds."""
+    def _met(self, series: Series, outcomes: Mapping[float, str], evidence: Evidence) -> str:
+        """Judge today's load: by the interval, else by its own runs.
+
+        Without one a load must hold, and no load that may be the largest is without a run.
+        """
         if self._today is None:
-            return INCONCLUSIVE if series.low is None else PASS
+            return INCONCLUSIVE if series.low is None or evidence.missing_between else PASS
         return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
 
     def _saturation(self) -> tuple[Ends, Ends]:
@@ -367,19 +447,23 @@ def _binds(series: Series) -> str:
     return failed[0].cause if failed else ""
 
 
-def _answer(curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, is_open: bool) -> Answer:
+def _answer(
+    curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, evidence: Evidence, is_open: bool
+) -> Answer:
     knee = curve.knee
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
-    texts = [_holds(curve, unit) if curve.objectives else "", _saturated(curve, unit), *today]
+    holds = _holds(curve, unit, evidence) if curve.objectives else ""
+    texts = [holds, _saturated(curve, unit), *today, _missing(evidence, unit)]
     if not curve.objectives:
         texts.append(NO_SLO)
     sentence, *details = filter(None, [*texts, *remarks])
     smallest = ""
-    if knee.value and knee.low is not None and knee.high is not None:
+    if knee.value and knee.low is not None and knee.high is not None and evidence.holds is None:
         smallest = f"a change of the knee by {share((knee.high - knee.low) / knee.value)}"
     note = NOTE.format("scheduled" if is_open else "sent")
     table = Table.of("Loads", curve.points, _columns(curve, unit), note)
-    result = Result(outcome, sentence, tuple(_lines(curve, outcome, unit)), tuple(details))
+    table = replace(table, brief=_brief(table.header))
+    result = Result(outcome, sentence, tuple(_lines(curve, outcome, unit, evidence)), tuple(details))
     return answered(
         "curve",
         "Load curve",
@@ -390,22 +474,26 @@ def _answer(curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, i
         smallest=smallest,
         pictures=curve_pictures(curve),
         files=curve_files(curve),
-        card=_card(curve, outcome, unit),
+        card=_card(curve, outcome, unit, evidence),
     )
 
 
-def _card(curve: Curve, outcome: str, unit: Unit) -> Card | None:
+def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | None:
     """The largest load at which the objectives hold, else where the target saturates; None where neither is known."""
     knee = curve.knee
     saturation = curve.saturation_load
     holds = "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"
     lines = [_saturated(curve, unit), *dict.fromkeys(_today(curve, unit))]
-    if knee.value is not None:
+    if evidence.holds is not None and evidence.fails is not None:
+        value = Value(unit.text(evidence.holds))
+        fails = "it fails" if len(curve.objectives) == 1 else "they fail"
+        detail = f"is the largest load of this sweep at which {holds}; {fails} at {figures(evidence.fails)}"
+    elif knee.value is not None:
         value = Value(unit.text(knee.value), between(knee.low, knee.high))
         detail = f"is the largest load at which {holds}"
     elif knee.low is not None:
         value = Value(f"≥ {unit.text(knee.low)}")
-        detail = f"is a load at which {holds}; no higher one was tested"
+        detail = f"is a load at which {holds}; no higher one was {_tested(evidence)}"
     elif saturation.value is not None:
         value = Value(f"{figures(saturation.value)} requests/s", between(saturation.low, saturation.high))
         detail = "is what the target completes when it is full"
@@ -416,32 +504,62 @@ def _card(curve: Curve, outcome: str, unit: Unit) -> Card | None:
     return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
 
 
-def _holds(curve: Curve, unit: Unit) -> str:
-    """Say `the objective holds up to 14.2 requests/s (13.6 – 14.9)`."""
+def _tested(evidence: Evidence) -> str:
+    """Return what no load above the largest that holds was."""
+    return "measured by a valid run" if evidence.missing_between else "tested"
+
+
+def _missing(evidence: Evidence, unit: Unit) -> str:
+    """Name the loads without a usable run."""
+    if not evidence.missing:
+        return ""
+    return f"no valid run at {listed(map(figures, evidence.missing))} {unit.name}: the answer is that of the other loads"
+
+
+def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
+    """Say `the objective holds up to 14.2 requests/s (13.6 – 14.9)`; of given loads at which it holds, and at which not."""
     knee = curve.knee
     is_single = len(curve.objectives) == 1
     holds = "the objective holds" if is_single else "the objectives hold"
+    ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
+    then = ends.get(curve.binds, "" if is_single else f"then {curve.binds} fails")
+    if evidence.holds is not None and evidence.fails is not None:
+        fails = "fails" if is_single else "fail"
+        text = f"{holds} at {figures(evidence.holds)} and {fails} at {unit.text(evidence.fails)}"
+        gaps = "; ".join(filter(None, [*_gaps(evidence), then]))
+        return f"{text} ({gaps})" if gaps else text
     if knee.value is not None:
-        ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
-        then = ends.get(curve.binds, "" if is_single else f"then {curve.binds} fails")
         text = f"{holds} up to {unit.text(knee.value)} (CI {between(knee.low, knee.high)})"
         return f"{text}; {then}" if then else text
     if knee.low is not None:
-        return f"{holds} up to {unit.text(knee.low)} at least; no higher load was tested"
+        return f"{holds} up to {unit.text(knee.low)} at least; no higher load was {_tested(evidence)}"
     if knee.high is not None:
         fails = "the objective does not hold" if is_single else "the objectives do not hold"
         return f"{fails} at {unit.text(knee.high)}, the lowest load that fails; no load was shown to hold"
     return f"too few requests to show whether {holds}"
 
 
+def _gaps(evidence: Evidence) -> Iterator[str]:
+    """Name the loads between that which holds and that which fails, of which nothing is known."""
+    if evidence.missing_between:
+        yield f"no valid run at {listed(map(figures, evidence.missing_between))}"
+    if evidence.unsure:
+        yield f"too few requests at {listed(map(figures, evidence.unsure))}"
+
+
 def _saturated(curve: Curve, unit: Unit) -> str:
-    """Say `saturation at 2,430 output tokens/s (19 requests/s)`."""
+    """Say `saturation at 24 requests/s: 2,430 output tokens/s, 19 requests/s answered`."""
     tokens = curve.saturation
     requests = curve.saturation_load
-    if tokens.value is not None and requests.value is not None:
-        return f"saturation at {figures(tokens.value)} output tokens/s ({figures(requests.value)} requests/s)"
-    if requests.value is not None:
-        return f"saturation at {figures(requests.value)} requests/s"
+    output = [(point.output_tokens_per_s.value or 0.0, point) for point in curve.points]
+    most = max(rate for rate, _ in output)
+    full = next(point for rate, point in output if rate >= SATURATED * most)
+    answered_per_s = "" if requests.value is None else f"{figures(requests.value)} requests/s answered"
+    if tokens.value is not None and answered_per_s:
+        rates = f"{figures(tokens.value)} output tokens/s, {answered_per_s}"
+        return f"saturation at {unit.text(full.load)}: {rates}"
+    if answered_per_s:
+        return f"saturation at {unit.text(full.load)}: {answered_per_s}"
     return f"no saturation up to {unit.text(curve.points[-1].load)}"
 
 
@@ -464,11 +582,12 @@ def _today(curve: Curve, unit: Unit) -> Iterator[str]:
             return
 
 
-def _lines(curve: Curve, outcome: str, unit: Unit) -> Iterator[ObjectiveLine]:
+def _lines(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Iterator[ObjectiveLine]:
     if curve.today is not None:
         knee = curve.knee
         name = f"today's {figures(curve.today)} {unit.name}"
-        yield load_line(name, outcome, curve.today, (knee.value, knee.low, knee.high), unit.name)
+        largest = knee.value if evidence.holds is None else evidence.holds
+        yield load_line(name, outcome, curve.today, (largest, knee.low, knee.high), unit.name)
 
 
 def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
@@ -485,6 +604,13 @@ def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
     yield "backlog grows", _grows
     yield "holds", lambda point: Value(point.meets.lower(), outcome=point.meets)
     yield "requests", lambda point: f"{point.requests:,}"
+
+
+def _brief(header: Sequence[str]) -> tuple[int, ...]:
+    """Return the columns of a terminal: latency, what was answered, whether it holds; the others as far as they fit."""
+    first = [name for name in header if not name.startswith((*LAST_COLUMNS, "requests"))]
+    order = [header[0], *(name for name in first if name != header[0]), *LAST_COLUMNS]
+    return tuple(header.index(name) for name in order if name in header)
 
 
 def _latency_cell(name: tuple[str, str], point: CurvePoint) -> Cell:
@@ -506,6 +632,9 @@ def _grows(point: CurvePoint) -> str:
 
 def _notes(curve: Curve) -> Iterator[str]:
     """Say what a reader must know of the curve."""
+    measured_s = [point.seconds for point in curve.points]
+    shown = list(dict.fromkeys(figures(seconds) for seconds in sorted(measured_s)))
+    yield f"each load was measured for {' – '.join(shown[:1] + shown[1:][-1:])} s, after its warm-up"
     lengths = [point.output_tokens for point in curve.points if point.output_tokens]
     if lengths and max(lengths) > UNEQUAL * min(lengths):
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"

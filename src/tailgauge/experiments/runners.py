@@ -25,7 +25,7 @@ from tailgauge.experiments.course import Prepared
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
-from tailgauge_analysis import ms
+from tailgauge_analysis import listed, ms
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
 # What `tailgauge run` ended with, by its exit code, where there is no run.
@@ -78,6 +78,14 @@ class RunCounter:
         self._began = time.monotonic()
         self._done = 0
 
+    def repeat(self, names: Sequence[str]) -> None:
+        """Announce runs that replace INVALID ones, and count them."""
+        if not names:
+            return
+        if self._planned:
+            self._planned = max(self._planned, self._done) + len(names)
+        self._progress(f"INVALID and repeated once: {listed(names)}")
+
     def ended(self, name: str, figure: str, verdict: str) -> None:
         """Print the line of a run."""
         self._done += 1
@@ -117,6 +125,7 @@ class RealRunner:
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
         """Run each, with its rest if the target keeps state."""
+        self._counter.repeat([prepared.step.name for prepared in steps if prepared.step.is_repeat])
         for group in _groups(steps):
             if self._ended is not None:
                 rest_s = 0.0 if _resets(group[0]) else group[0].step.rest_s

@@ -64,7 +64,7 @@ class Headroom(Table):
     confirm: int = Field(3, ge=1, le=20)
     """runs that confirm a rate at the end: just below a known limit, else at both ends"""
     step_s: Positive | None = None
-    """seconds per level; default: as long as fits into `minutes`"""
+    """measured seconds per level, after its warm-up; default: as long as fits into `minutes`"""
     rest_s: NonNegative = REST_S
     """pause between two steps, for limits to refill; not without limits, nor at the simulated endpoint, which resets"""
     no_429: bool = False
@@ -141,13 +141,15 @@ class Curve(Table):
     points: Annotated[int, Field(ge=3, le=100)] = 7
     """fewest loads where they are not given; more fit into more `minutes`"""
     requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """requests of each of the `loads`, by rate; their lengths follow from it"""
+    """requests of each of the `loads`: exactly so many by concurrency; by rate their lengths follow from it"""
     refused: float = Field(0.01, gt=0, le=0.5)
     """allowed share of calls with a 429 or an overload at the knee"""
     most: Annotated[float, Field(gt=1, le=100_000)] = 256.0
     """highest tested load, relative to today's"""
     step_s: Positive | None = None
-    """seconds per load; default: as long as fits into `minutes`"""
+    """measured seconds per load, after its warm-up; with `requests` the most that they may take; default: as long as fits into
+    `minutes`
+    """
     rest_s: NonNegative = REST_S
     """pause before a load once a limit was met; none at the simulated endpoint, which resets"""
     gpus: Positive | None = None

@@ -126,7 +126,7 @@ class SeriesPlanner(Planner):
         # The simulated endpoint resets with every run, and needs no rest.
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else settings.rest_s
         self._all_s = base.table.minutes * 60
-        self._wanted_s = settings.step_s  # of a run
+        self._wanted_s = settings.step_s  # measured, of a run
         self._points = 0  # fewest runs
         self._planned = Planned(np.empty(0))
         self._unit = Unit("requests in flight")
@@ -175,6 +175,11 @@ class SeriesPlanner(Planner):
                 self.unusable = ", ".join(step.name for step in fitting)
                 return
 
+    def loads_without_run(self) -> list[float]:
+        """Return the loads that were tried and have no usable run, ascending."""
+        measured = {result.step.given.load for result in self._kept}
+        return sorted({result.step.given.load for result in self._discarded} - measured)
+
     @property
     def remarks(self) -> list[str]:
         """Say why the search ended early."""
@@ -219,7 +224,7 @@ class SeriesPlanner(Planner):
         slowest = min(load.load for load in wanted)
         tried = [load.load for load in series.loads]
         is_outside = not tried or slowest > max(tried) or slowest < min(tried)
-        length_s = self._wanted_s
+        length_s = None if self._wanted_s is None else self.with_warm_up(self._wanted_s)
         if length_s is None and is_outside:
             usual_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
             length_s = self._long_enough(slowest, FEWEST, usual_s)
@@ -244,13 +249,23 @@ class SeriesPlanner(Planner):
         """Return the seconds in which so many arrive."""
         return arrivals / load
 
-    def _step(self, attempt: NextLoad, length_s: float) -> Step:
-        load = attempt.load
-        warmup_s = max(
+    def with_warm_up(self, measured_s: float) -> float:
+        """Return the seconds of a run that measures so many."""
+        return measured_s + self._warm_up_s(measured_s)
+
+    def _warm_up_s(self, length_s: float) -> float:
+        """Return a warm-up of half of `length_s` at most: answers and queues are as in the long run after it."""
+        return max(
             WARMUP * length_s,
             min(length_s / 2, 2 * self._stay_s()),
             min(self._fills_s, MOST_WARMUP * length_s),
         )
+
+    def _step(self, attempt: NextLoad, length_s: float) -> Step:
+        load = attempt.load
+        warmup_s = self._warm_up_s(length_s)
+        if self._wanted_s is not None:
+            warmup_s = length_s - self._wanted_s
         overrides = self.overrides_at(load)
         overrides += of_queue(self._scenario.limits, self.waiting(load, length_s), warmup_s)
         rest_s = self.rest() if self._kept else 0.0
