@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ TOO_FEW_SAMPLES = "too few samples"
 TOKENS = "output_tokens_per_s"  # figures of ours that are no latency
 COMPLETED = "completed_per_s"
 READ = "2026-11"  # all of them
+MEAN = "mean"
+SIGNS = ("*", "**", "***", "****")  # of the reasons why a figure may not be believed
 INTERPOLATED = "interpolated between two values"
 RANKED = "the value behind the lowest int(p n)"
 
@@ -54,11 +57,12 @@ class Formula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool, where its formulas were read, and its rule for percentiles."""
+    """A tool, where its formulas were read, its rule for percentiles, and the statistics that it prints, by our names."""
 
     name: str
     source: str
     rule: str
+    prints: dict[str, str]
     formulas: tuple[Formula, ...]
 
 
@@ -309,6 +313,28 @@ def section(translated: ToolMetrics) -> Section:
         tables=(Table.of(source, translated.metrics, columns, prose=(5,)),),
         computed=(f"A percentile is {translated.rule}.", *formulas),
     )
+
+
+def printed(name: str, translated: ToolMetrics) -> Table:
+    """The table of a terminal: rows and columns have the tool's own names; SIGNS are at what may not be believed."""
+    tool = TOOLS[name]
+    reasons = sorted({mark for metric in translated.metrics for mark in metric.marks.values()})
+    signs = dict(zip(reasons, SIGNS, strict=False))
+
+    def cell(metric: ToolMetric, statistic: str) -> str:
+        is_mean = statistic == MEAN
+        value = metric.mean if is_mean else (metric.percentiles or {}).get(statistic)
+        if value is None:
+            return "–"
+        mark = _mark_of_mean(metric) if is_mean else metric.marks.get(statistic, "")
+        return f"{ms(value)}{signs.get(mark, '')}"
+
+    columns: list[Column[ToolMetric]] = [("", lambda metric: f"{metric.name} ({metric.unit})")]
+    for statistic, title in tool.prints.items():
+        columns.append((title, partial(cell, statistic=statistic)))
+    legend = "; ".join(f"{sign} {mark}" for mark, sign in signs.items())
+    title = f"As {tool.name} defines them, {plural(translated.answers, 'answer')}"
+    return Table.of(title, translated.metrics, columns, legend)
 
 
 def _cell(

@@ -37,10 +37,10 @@ from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.text.formatting import figures, plain
-from tailgauge_analysis.text.json_values import Json, text
+from tailgauge_analysis.text.formatting import figures, plain, plural
+from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Report, Section, most_important
+from tailgauge_analysis.text.section import Report, Section, Table, most_important
 
 
 class SectionModule(Protocol):
@@ -101,10 +101,12 @@ def build(run: Run, tool: str | None = None) -> Report:
         sections = (comparison.section(blocks, drawn), *sections)
         figure = next(iter(added), figure)
     translated = None
+    appendix: tuple[Table, ...] = ()
     if tool:
         evidence = run.evidence
         translated = definitions.translate(tool, run.of_target, evidence.latency, evidence.throughput)
         sections = (*sections, definitions.section(translated))
+        appendix = (definitions.printed(tool, translated),) if translated.metrics else ()
     exit_code = result.exit_code(run, answer)
     facts = Facts(
         schema_version=SCHEMA_VERSION,
@@ -133,6 +135,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         figure=figure,
         data=_contents(run, facts),
         remarks=_without((*result.labelled_remarks(run), *lines), facts.findings),
+        appendix=appendix,
     )
 
 
@@ -169,8 +172,18 @@ def _about(run: Run) -> Iterator[str]:
     if record["started_at"]:
         yield f"{record['started_at'][:10]}, {record['started_at'][11:16]} UTC"
     if offered is not None:
-        yield f"{figures(run.steady.seconds)} s at {figures(offered)} requests/s"
-    yield plain(text(record["scenario"].get("description")), 200)
+        yield f"{figures(run.steady.seconds)} s {_loop(record)}{figures(offered)} requests/s"
+    if not any(key.startswith("arrival") for key in record["overrides"]):  # else it may be of another load
+        yield plain(text(record["scenario"].get("description")), 200)
+
+
+def _loop(record: Json) -> str:
+    """`at ` of an open loop, `of a closed loop of 8 users, `."""
+    arrival = table(record["scenario"], "arrival")
+    users = number(table(arrival, "closed").get("users"))
+    if arrival.get("process") != "closed" or users is None:
+        return "at "
+    return f"of a closed loop of {plural(int(users), 'user')}, "
 
 
 def _add(section: Any) -> None:

@@ -5,6 +5,7 @@ The expected figures are worked out below from the table alone, as the tools' ow
 
 import json
 import math
+import re
 from statistics import fmean
 from typing import NamedTuple
 
@@ -102,12 +103,34 @@ def test_without_an_answer_the_section_says_so(write, tmp_path):
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, name):
-    page = make([write(n=200)], tmp_path, tool=name).html.read_text()
+    report = make([write(n=200)], tmp_path, tool=name)
+    page = report.html.read_text()
     tool = TOOLS[name]
+    _, begin, printed = report.summary.partition(f"As {tool.name} defines them, ")
+    lines = printed.partition("\n\n")[0].splitlines()
+
+    assert begin
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == list(tool.prints.values())
+    for formula, line in zip(tool.formulas, lines[2:], strict=False):
+        assert line.startswith(f"{formula.name} ({formula.unit})")
+        assert len(line.removeprefix(formula.name).split()) == 1 + len(tool.prints)
 
     assert [f.name for f in tool.formulas if len(f.why) < 30 or f.name not in page] == []
     assert page.count(f"<h3>{tool.name} (") == 1
     assert page.count(f"A percentile is {tool.rule}.") == 1
+
+
+@pytest.mark.parametrize("tool", ["vllm", "aiperf", "mlperf"])
+def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool):
+    summary = make([write(n=60)], tmp_path, tool=tool).summary
+    ttft = next(
+        line for line in summary.splitlines() if re.match(r"(TTFT|Time to First Token|First Token)", line)
+    )
+
+    assert re.search(r"\d\*+( |$)", ttft)
+    assert re.search(r"^\*+ ", summary, re.MULTILINE)
+    assert "too few samples" in summary
 
 
 def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
