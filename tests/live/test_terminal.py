@@ -12,6 +12,7 @@ from live.counters import objective, progress
 from starting.programs import scripts_path
 from starting.terminal import Screen, run_in_terminal
 
+from tailgauge.cli.run import settings_of
 from tailgauge.live.terminal import NARROW, Display, lines, plan_lines, span
 from tailgauge.master.objectives import IN_REPORT, MET, MISSED, TOO_FEW, LiveObjective
 from tailgauge.master.progress import Progress
@@ -56,6 +57,24 @@ class Terminal(io.StringIO):
 
 def texts(state: Progress, width: int, phase: str = "") -> list[str]:
     return ["".join(text for text, _ in line) for line in lines(state, 2590.0, phase, width)]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "sets", "end"),
+    [
+        ("quickstart", ["stages.duration_s=15"], " 50 requests/s for 15s, 13.5 s measured"),
+        ("quickstart", ["stages={duration_s = 15, warmup_s = 0}"], " 50 requests/s for 15s"),
+        ("closed", ["stages={duration_s = 20, warmup_s = 4, cooldown_s = 1}"], " 12 users for 20s, 15 s measured"),
+    ],
+)  # fmt: skip
+def test_the_plan_says_how_much_of_the_run_counts(
+    tmp_path: Path, scenario: str, sets: list[str], end: str
+) -> None:
+    settings = settings_of(scenario, {}, sets, out=tmp_path, sends=False)
+    title = plan_lines(settings, 1)[0]
+
+    assert title.endswith(end)
+    assert len(title) <= 80
 
 
 @pytest.mark.parametrize("width", [24, 40, 59, 60, 79, 120, 200])

@@ -15,7 +15,7 @@ from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
 from tailgauge.thresholds import ENDLESS_S, INVALID
 from tailgauge_analysis.metrics import backlog, stability
-from tailgauge_analysis.metrics.latency import OFFERED
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.metrics.steady import at_slots, is_counted
 from tailgauge_analysis.metrics.throughput import whole_run
 from tailgauge_analysis.objectives import health
@@ -79,6 +79,8 @@ ARRIVAL = {
     "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
 }
 Lines = tuple[ObjectiveLine, ...]
+GAP = "chunk_gap"
+ITL = "itl"  # the name of the gap that readers know
 SHOWN_FINDS = 3  # objectives
 BEYOND = " beyond "  # in `7.6% of requests beyond 800 ms`
 MOST_TASK_ERRORS = 3  # beside the most frequent
@@ -535,11 +537,14 @@ def _latencies(run: Run) -> Iterator[str]:
     shown = {
         f"ttft_{since}": (0.5, 0.95),
         "tpot": (0.5,),
+        GAP: (0.5, 0.99),
         f"e2e_{since}": (0.95,),
         "join_sched": (0.5, 0.95),
         "turnaround": (0.5,),
     }
-    rows = {row.metric.name: row for row in run.evidence.latency if row.view == OFFERED and row.n}
+    views = {GAP: SUCCESSES}
+    latency = [row for row in run.evidence.latency if row.n]
+    rows = {row.metric.name: row for row in latency if row.view == views.get(row.metric.name, OFFERED)}
     for name, ps in shown.items():
         if name not in rows:
             continue
@@ -550,7 +555,8 @@ def _latencies(run: Run) -> Iterator[str]:
         unit = " ms" if known[-1]["value_is"] == VALUE else ""
         values = "  ".join(f"{one['label']} {value_text(one)}{_doubt(one)}" for one in known)
         doubt = f" ({HIDDEN_TOKENS})" if known[0]["mark"] == HIDDEN_TOKENS else ""
-        yield f"{name.split('_')[0]} {values}{unit}{doubt}"
+        title = ITL if name == GAP else name.split("_")[0]
+        yield f"{title} {values}{unit}{doubt}"
 
 
 def _doubt(one: Json) -> str:

@@ -25,6 +25,7 @@ from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.quantile_sketch import quantile
 from tailgauge.sanitize import harmless, plain
+from tailgauge.scenario.model import Stages
 from tailgauge.schedule.settings import TASKS
 from tailgauge.thresholds import VALID, fewest_for
 
@@ -54,7 +55,8 @@ def plan_lines(settings: Settings, workers: int) -> list[str]:
     target = "simulated endpoint" if is_simulated else plain(scenario.target.url)
     load = scenario.arrival.load
     stages = scenario.stages
-    load += "" if stages.is_endless else f" for {span(stages.duration_s)}"
+    if not stages.is_endless:
+        load += f" for {span(stages.duration_s)}{_measured(stages)}"
     title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
     expected = settings.estimate.lines()
     expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
@@ -64,6 +66,12 @@ def plan_lines(settings: Settings, workers: int) -> list[str]:
         lines.insert(1 + len(expected), again)
     width = columns()
     return [part for line in lines for part in fold(line, width)]
+
+
+def _measured(stages: Stages) -> str:
+    """`, 13.5 s measured` of a run with a warm-up or a cool-down."""
+    measured_s = stages.duration_s - stages.warmup - stages.cooldown_s
+    return f", {measured_s:.4g} s measured" if measured_s < stages.duration_s else ""
 
 
 def span(seconds: float) -> str:

@@ -286,3 +286,41 @@ def test_exceptions_of_tasks_fail_a_run_and_are_named(write, tmp_path, errors, s
     assert report.exit_code == Exit.FAILED
     assert " ".join(report.summary.split()).startswith(f"FAIL {sentence}")
     assert "fix the tasks" in report.summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"n": 1000}, "| itl p50 10.0  p99 10.0 ms |"),
+        ({"n": 1000, "gap_ms": 25.0, "chunks": 8}, "| itl p50 25.0  p99 25.0 ms |"),
+        ({"n": 1000, "chunks": 1}, ""),
+    ],
+)
+def test_the_latency_line_has_the_gap_between_tokens(made, changes, line):
+    report = made(**changes)
+    latency = dict(report.report.summary)["latency"]
+
+    assert latency.startswith("ttft p50 200  p95 200 ms")
+    assert line in latency
+    assert ("itl" in latency) == bool(line)
+    assert line.strip(" |") in report.summary  # in one line of the terminal
+
+
+@pytest.mark.parametrize(
+    ("arrival", "overrides", "load", "described"),
+    [
+        ({"process": "poisson"}, [], "19 s at 50 requests/s", True),
+        ({"process": "poisson"}, ["arrival.rate_per_s=50"], "19 s at 50 requests/s", False),
+        ({"process": "closed", "closed": {"users": 8}}, ['arrival={process = "closed"}'], "19 s of a closed loop of 8 users, 50 requests/s", False),
+        ({"process": "closed", "closed": {"users": 1}}, ["seed=3"], "19 s of a closed loop of 1 user, 50 requests/s", True),
+    ],
+)  # fmt: skip
+def test_the_header_names_the_loop_that_was_run(write, tmp_path, arrival, overrides, load, described):
+    folder = write(n=1000)
+    record = json.loads((folder / "run.json").read_text())
+    record["scenario"] |= {"arrival": arrival, "description": "Poisson arrivals"}
+    (folder / "run.json").write_text(json.dumps(record | {"overrides": overrides}))
+    about = make([folder], tmp_path).report.about
+
+    assert load in about
+    assert ("Poisson arrivals" in about) == described
