@@ -277,6 +277,8 @@ def test_the_first_line_says_where_runs_are_not_valid(verdicts, text):
     runs = [run_row(str(number), verdict) for number, verdict in enumerate(verdicts)]
 
     assert caveat(runs, measured(runs)) == text
+    if "INVALID" not in verdicts and "DEGRADED" in verdicts:
+        assert measured(runs).sentence.startswith(f"{verdicts.count('DEGRADED')} of {len(verdicts)} run")
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)

@@ -167,8 +167,10 @@ def measured(runs: Sequence[RunRow]) -> Measurement:
     if bad:
         text = f"{len(bad)} of {plural(len(runs), 'run')} INVALID and not used"
         return Measurement(DEGRADED, text, reasons)
-    verdict = min((one.verdict for one in runs), key=WORST_FIRST.index, default=VALID)
-    return Measurement(verdict, plural(len(runs), "run"), reasons)
+    degraded = sum(one.verdict == DEGRADED for one in runs)
+    if degraded:
+        return Measurement(DEGRADED, f"{degraded} of {plural(len(runs), 'run')}", reasons)
+    return Measurement(VALID, plural(len(runs), "run"), reasons)
 
 
 def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
