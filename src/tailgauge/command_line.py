@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from tailgauge.sanitize import plain
+from tailgauge.sanitize import is_one_line
 
 STEP_FOLDER = "tailgauge-experiment-"  # begins the name of the folder with the files of an experiment's steps
-LONGEST = 2000  # characters of a word
+LONGEST = 2000  # characters of a word in a line that somebody reads
 
 
 def run_line(
@@ -22,7 +22,8 @@ def run_line(
 ) -> str:
     """Return `tailgauge run SCENARIO ...` with these overrides; `options` are words behind them, as they are typed.
 
-    Keys are named by their variables in the scenario, so that none of them is in the line.
+    Keys are named by their variables in the scenario, so that none of them is in the line. Empty where a word is too long
+    to be printed, or has control characters: cut or cleaned, it would run something else.
     """
     line = ["tailgauge", "run", scenario]
     if dry_run:
@@ -33,4 +34,7 @@ def run_line(
         line += ["--plugin", plugin]
     for text in overrides:
         line += ["--set", text]
-    return shlex.join(plain(word, LONGEST) for word in [*line, *options])
+    line += options
+    if not all(len(word) <= LONGEST and is_one_line(word) for word in line):
+        return ""
+    return shlex.join(line)

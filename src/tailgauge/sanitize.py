@@ -22,3 +22,8 @@ def plain(text: str, most: int = 2000) -> str:
     """Untrusted text without control and direction characters, on one line, cut to `most` characters."""
     line = " ".join(harmless(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def is_one_line(text: str) -> bool:
+    """Return whether a text is shown as it is: one line, without control and direction characters."""
+    return harmless(text) == text and "\n" not in text and "\t" not in text

@@ -267,7 +267,7 @@ def test_an_override_is_a_dotted_key_and_a_toml_value_or_plain_text(text, pair):
     "value",
     [
         3, 2.5, True, "plain text", "true", "7", "", " spaced ", 'a "quoted" \\ one', "a\nb", "[1", [1, "x", [True]],
-        {"duration_s": 9.0, "of its own": {"x": ["é", False]}}, {}, [], math.inf,
+        {"duration_s": 9.0, "of its own": {"x": ["é", False]}}, {}, [], math.inf, {"an 😀": "😀"}, "a\x7fb", ["\u202eb", "a\tb"],
     ],
 )  # fmt: skip
 def test_what_is_noted_of_an_override_reads_back_as_the_same(value):

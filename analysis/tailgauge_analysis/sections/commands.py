@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tailgauge.command_line import run_line
@@ -9,6 +10,11 @@ from tailgauge_analysis.text.json_values import Json, number, table
 
 HEADROOM = "headroom"
 CURVE = "curve"
+MINUTES = 15  # of an experiment, in its command, because a reader may want fewer
+STAGES = "stages="
+REQUESTS = "arrival.closed.requests="
+LENGTHS = (STAGES, REQUESTS)  # what --duration and --requests set
+RETRY = re.compile(r"traffic\.[^.=]+\.retry\b")
 
 
 def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -> str | None:
@@ -16,29 +22,23 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
 
     The tasks of a locustfile are no scenario, and the file of an experiment's step does not last.
     """
-    if not record["scenario_file"] or table(record["scenario"], "arrival").get("process") == "tasks":
-        return None
-    overrides = [*record["overrides"], *sets]
+    overrides = record["overrides"]
     if options:  # a length replaces the stages, or the number of requests, that an earlier length made
-        replaced = ("stages=", "arrival.closed.requests=") if "--requests" in options else "stages="
+        replaced = LENGTHS if "--requests" in options else STAGES
         overrides = [text for text in overrides if not text.startswith(replaced)]
-    return run_line(
-        record["scenario_file"],
-        overrides,
-        plugins=[str(one.get("given") or one.get("file")) for one in record["plugins"]],
-        workers=len(record["workers"]) - elsewhere(record),
-        dry_run=record["dry_run"],
-        options=options,
-    )
+    return _command_line(record, [*overrides, *sets], options)
 
 
 def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
     """Return the command of an experiment on the same traffic; None where it cannot set the load of this run.
 
-    `rate_per_s`: the rate offered, for a trace that sets none.
+    An experiment chooses the length of its runs, and headroom counts refused calls, which retries repeat: neither is taken
+    from this run. `rate_per_s`: the rate offered, for a trace that sets none.
     """
-    arrival = table(record["scenario"], "arrival")
-    sets = [f"experiment.kind={kind}"]
+    scenario = record["scenario"]
+    arrival = table(scenario, "arrival")
+    overrides = [text for text in record["overrides"] if not text.startswith(LENGTHS)]
+    sets = [f"experiment.kind={kind}", f"experiment.minutes={MINUTES}"]
     if arrival.get("process") == "closed":
         if kind != CURVE:
             return None
@@ -47,7 +47,32 @@ def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
         if rate_per_s is None:
             return None
         sets.append(f"arrival.rate_per_s={rate_per_s:.4g}")
-    return again(record, sets)
+    if kind == HEADROOM:
+        overrides = [text for text in overrides if not RETRY.match(text)]
+        sets += _without_retries(table(scenario, "traffic"))
+    return _command_line(record, [*overrides, *sets])
+
+
+def _without_retries(traffic: Json) -> list[str]:
+    """Return what switches off the retries of the tables that retry."""
+    retries = {name: table(settings, "retry").get("policy", "none") for name, settings in traffic.items()}
+    return [f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"]
+
+
+def _command_line(record: Json, overrides: Sequence[str], options: Sequence[str] = ()) -> str | None:
+    """Return the command of a run with these overrides; None where the run does not name its scenario."""
+    if not record["scenario_file"] or table(record["scenario"], "arrival").get("process") == "tasks":
+        return None
+    plugins = [str(plugin.get("given") or plugin.get("file")) for plugin in record["plugins"]]
+    line = run_line(
+        record["scenario_file"],
+        overrides,
+        plugins=plugins,
+        workers=len(record["workers"]) - elsewhere(record),
+        dry_run=record["dry_run"],
+        options=options,
+    )
+    return line or None
 
 
 def elsewhere(record: Json) -> int:

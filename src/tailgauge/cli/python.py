@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def run(
     where the target cannot be used, KeyboardInterrupt after Ctrl-C, when the run has ended in order.
     """
     if "experiment" in read(find(os.fspath(scenario))):
-        command = f"tailgauge run {os.fspath(scenario)}"
+        command = shlex.join(["tailgauge", "run", os.fspath(scenario)])
         raise UsageError(f"{scenario}: an experiment makes several runs and one answer: use `{command}`")
     arguments = ["run", os.fspath(scenario), "--json", f"--out={os.fspath(out)}"]
     if duration is not None:

@@ -26,6 +26,7 @@ from tailgauge.protocols.protocol import SIMULATED, MarkRules, at_provider
 from tailgauge.protocols.table import PROTOCOLS, Target, is_self_hosted, refusal
 from tailgauge.redaction import secret_like
 from tailgauge.rows.text_file import DEEPEST, toml
+from tailgauge.sanitize import harmless, is_one_line
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, read
@@ -552,7 +553,8 @@ def override(text: str) -> tuple[str, Any]:
 
 def spelled(key: str, value: Any) -> str:
     """The text that `override` reads back as this value."""
-    if isinstance(value, str) and override(f"{key}={value}") == (key, value):
+    is_plain = isinstance(value, str) and is_one_line(value)
+    if is_plain and override(f"{key}={value}") == (key, value):
         return f"{key}={value}"
     return f"{key}={as_toml(value)}"
 
@@ -562,9 +564,17 @@ def as_toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
-        keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key) for key in value}
+        keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key) for key in value}
         return f"{{{', '.join(f'{keys[key]} = {as_toml(one)}' for key, one in value.items())}}}"
-    return json.dumps(value) if isinstance(value, str | bool) else str(value)
+    if isinstance(value, str):
+        return _quoted(value)
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """A text as TOML, whose escapes of characters beyond 16 bits are not those of JSON."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(letter if harmless(letter) else f"\\u{ord(letter):04x}" for letter in quoted)
 
 
 def toml_file(tree: Mapping[str, Any]) -> str:

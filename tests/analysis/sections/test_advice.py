@@ -83,7 +83,8 @@ def test_a_rate_is_blamed_for_what_load_can_cause(result, attempt, experiment, s
 
     assert found.outcome == FAIL
     line = shlex.split(found.advice.rpartition(": ")[2])
-    assert line == ["tailgauge", "run", "synthetic.toml", "--set", f"experiment.kind={experiment}"]
+    sets = ["--set", f"experiment.kind={experiment}", "--set", "experiment.minutes=15"]
+    assert line == ["tailgauge", "run", "synthetic.toml", *sets]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,14 @@ import pytest
 
 from tailgauge_analysis.sections.commands import again, experiment
 
+HEADROOM = "--set experiment.kind=headroom --set experiment.minutes=15"
+CURVE = "--set experiment.kind=curve --set experiment.minutes=15"
+STAGES = "stages={duration_s = 9}"
+
 
 def record(**changes):
     return {
-        "scenario_file": "mine.toml", "overrides": ["seed=7", "stages={duration_s = 9}"], "dry_run": False,
+        "scenario_file": "mine.toml", "overrides": ["seed=7", STAGES], "dry_run": False,
         "workers": [{"host": "here"}], "master": {"host": "here"}, "plugins": [],
         "scenario": {"arrival": {"process": "poisson", "rate_per_s": 5.0}}, **changes,
     }  # fmt: skip
@@ -20,22 +24,62 @@ def with_arrival(**arrival):
 @pytest.mark.parametrize(
     ("run", "kind", "line"),
     [
-        (with_arrival(process="poisson", rate_per_s=5.0), "headroom", "--set experiment.kind=headroom"),
+        (with_arrival(process="poisson", rate_per_s=5.0), "headroom", HEADROOM),
         (with_arrival(process="closed"), "headroom", None),
-        (with_arrival(process="closed"), "curve", "--set experiment.kind=curve --set experiment.curve.by=concurrency"),
+        (with_arrival(process="closed"), "curve", f"{CURVE} --set experiment.curve.by=concurrency"),
         (with_arrival(process="tasks"), "curve", None),
-        (with_arrival(process="trace"), "headroom", "--set experiment.kind=headroom --set arrival.rate_per_s=3.142"),
-        (with_arrival(process="trace", rate_per_s=2.0), "curve", "--set experiment.kind=curve"),
+        (with_arrival(process="trace"), "headroom", f"{HEADROOM} --set arrival.rate_per_s=3.142"),
+        (with_arrival(process="trace", rate_per_s=2.0), "curve", CURVE),
     ],
-)  # fmt: skip
+)
 def test_an_experiment_sets_the_load_that_the_run_has(run, kind, line):
     expected = None if line is None else f"tailgauge run mine.toml {line}"
 
     assert experiment(run, kind, 3.14159) == expected
 
 
+@pytest.mark.parametrize(
+    ("length", "kept"),
+    [(STAGES, False), ("arrival.closed.requests=100", False), ("stages.warmup_s=3", True), ("seed=7", True)],
+)
+def test_an_experiment_does_not_take_the_length_of_the_run(length, kept):
+    line = experiment(record(overrides=[length]), "curve", None)
+
+    assert (length in line) == kept
+
+
+@pytest.mark.parametrize(
+    ("overrides", "retries"),
+    [
+        (["traffic.*.retry.policy=sdk"], {"chat": "sdk", "batch": "sdk"}),
+        (['traffic.chat.retry={policy = "polite"}', "traffic.chat.retry.max_retries=5"], {"chat": "polite"}),
+        ([], {"chat": "naive", "rest": "none"}),
+        ([], {}),
+    ],
+)
+def test_headroom_is_measured_without_retries_and_a_curve_with_those_of_the_run(overrides, retries):
+    traffic = {name: {"retry": {"policy": policy}} for name, policy in retries.items()}
+    scenario = {"arrival": {"process": "poisson", "rate_per_s": 5.0}, "traffic": traffic}
+    run = record(overrides=["traffic.chat.prompt_tokens=9", *overrides], scenario=scenario)
+
+    line = experiment(run, "headroom", None)
+    off = [f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"]
+
+    assert line.count("retry") == len(off)
+    assert all(text in line for text in (*off, "traffic.chat.prompt_tokens=9"))
+    assert experiment(run, "curve", None).count("retry") == len(overrides)
+
+
 def test_a_step_of_an_experiment_has_no_command():
     assert again(record(scenario_file="")) is None
+
+
+@pytest.mark.parametrize("text", ["a.b=one\ntwo", "a.b=\u202etxt", "a.b=" + "x" * 3000, "a.b=\x1b[31m"])
+def test_a_command_that_cannot_be_shown_as_it_is_is_not_shown(text):
+    run = record(overrides=[text])
+
+    assert again(run) is None
+    assert experiment(run, "curve", None) is None
 
 
 def test_another_length_replaces_the_stages_of_the_first():
