@@ -196,6 +196,23 @@ def test_what_is_reported_is_plain_json():
     assert plain["workers"][0]["clock_error_ms"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("slots", "moments"),
+    [(None, [(0, 0.0), (0, 0.0)]), (8, [(0, 0.0), (3, 0.42)]), (2, [(40, 12.0), (0, 0.0)])],
+)
+def test_waits_for_a_slot_are_levels_of_each_point(slots, moments):
+    live = Live()
+    for number, (waiting, slot_wait_s) in enumerate(moments, 1):
+        now = progress(float(number), slots=slots, waiting=waiting, slot_wait_s=slot_wait_s)
+        live.fold(now)
+    found = document(RunView({"run_id": "run-1", "notes": []}, now, [], 0), live, -1.0)
+
+    assert found["run"]["slots"] == slots
+    assert (found["now"]["waiting"], found["now"]["slot_wait_s"]) == moments[-1]
+    assert found["points"]["waiting"] == [waiting for waiting, _ in moments]
+    assert found["points"]["slot_wait_s"] == [slot_wait_s for _, slot_wait_s in moments]
+
+
 def test_of_many_workers_those_in_trouble_are_reported_first_then_the_busiest_and_all_by_number():
     workers = [
         ("running", 0.0),

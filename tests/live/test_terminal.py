@@ -144,6 +144,26 @@ def test_objectives_are_summed_up_and_the_first_missed_ones_named(
 
 
 @pytest.mark.parametrize(
+    ("waiting", "slot_wait_s", "shown"),
+    [
+        (0, 0.0, ""),
+        (1, 0.04, "1 wait for a slot, up to 0.0 s"),
+        (12, 9.94, "12 wait for a slot, up to 9.9 s"),
+        (450, 150.2, "450 wait for a slot, up to 2m30s"),
+    ],
+)
+def test_those_that_wait_for_a_slot_are_shown_with_the_longest_wait(
+    waiting: int, slot_wait_s: float, shown: str
+) -> None:
+    state = progress(
+        30, 60, sent=100, slots=8, waiting=waiting, slot_wait_s=slot_wait_s, ttft_ms=[201.4] * 60
+    )
+    (_, second) = texts(state, 79)
+
+    assert second.strip() == f"{shown}   ttft p50 202  p95 202 ms   2,590 tok/s".strip()
+
+
+@pytest.mark.parametrize(
     ("answers", "shown"),
     [(5, ""), (6, "ttft p50 202 ms"), (59, "ttft p50 202 ms"), (60, "ttft p50 202  p95 202 ms")],
 )

@@ -56,6 +56,8 @@ def test_arrivals_beyond_the_slots_wait_in_their_order_and_none_is_dropped(seen)
     assert (facts["counts"]["dispatched"], facts["counts"]["client_drop"]) == (6, 0)
     assert facts["waits"][:2] == [0, 0]
     assert 0 < facts["waits"][2] <= facts["waits"][5]
+    assert all(wait_ns > 0 for wait_ns in facts["slot_waits"][:4])  # four wait behind the first two
+    assert facts["slot_waits"][4:] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ class Point:
     limited: int = 0
     output_tokens: int = 0
     in_flight: int = 0
+    waiting: int = 0
+    slot_wait_s: float = 0.0
     stalled_s: float = 0.0
     ttft_p50_ms: float | None = None
     ttft_p95_ms: float | None = None
@@ -60,7 +62,9 @@ _ORIGIN = Point(0.0)
 _RATES = ("sent", "ended", "failed", "limited", "output_tokens")
 _QUANTILES = {"ttft": {"p50": 0.5, "p95": 0.95, "p99": 0.99}, "e2e": {"p50": 0.5, "p95": 0.95}}
 _LEVELS = tuple(
-    name for name in Point.__dataclass_fields__ if name in {"in_flight", "stalled_s"} or name.endswith("_ms")
+    name
+    for name in Point.__dataclass_fields__
+    if name in {"in_flight", "waiting", "slot_wait_s", "stalled_s"} or name.endswith("_ms")
 )
 
 
@@ -117,7 +121,8 @@ class Live:
         point = Point(
             at_s=round(progress.passed_s, 2), sent=progress.sent, ended=sum(progress.all.requests.values()),
             failed=progress.failed, limited=progress.limited, output_tokens=progress.all.output_tokens,
-            in_flight=progress.in_flight, stalled_s=round(progress.stalled_s, 2),
+            in_flight=progress.in_flight, waiting=progress.waiting, slot_wait_s=round(progress.slot_wait_s, 2),
+            stalled_s=round(progress.stalled_s, 2),
             **{name: value for name, (value, _) in found.items()},
         )  # fmt: skip
         self.rates = _rates(self.last, point)
@@ -171,6 +176,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
         "duration_s": None if progress.duration_s == ENDLESS_S else progress.duration_s,
         "verdict": progress.verdict if live.points else None,  # there is none before the start
         "reason": progress.reason,
+        "slots": progress.slots,
         "objectives": [asdict(one) for one in progress.objectives],
     }
     attempts = sum(progress.all.attempts.values())

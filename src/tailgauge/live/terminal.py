@@ -131,7 +131,9 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     latency = "  ".join(f"{name} {value:,.0f}" for name, value in values.items() if value is not None)
     parts: list[Part] = [(f"   {progress.dropped:,} dropped", "yellow")] if progress.dropped else []
     if progress.waiting:
-        parts.append((f"   {progress.waiting:,} wait for a slot", ""))
+        parts.append(
+            (f"   {progress.waiting:,} wait for a slot, up to {_waited(progress.slot_wait_s)}", "yellow")
+        )
     parts += [(f"   ttft {latency} ms", "")] if latency else []
     parts += [(f"   {tokens_per_s:,.0f} tok/s", "")] if tokens_per_s else []
     if text := _met(progress.objectives):
@@ -139,6 +141,11 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     while parts and _length(parts) + 2 > width:
         parts.pop()
     return [("  ", ""), *parts] if parts else []
+
+
+def _waited(seconds: float) -> str:
+    """`0.4 s`, `18s`, `2m30s`."""
+    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)
 
 
 def _met(objectives: Sequence[LiveObjective]) -> str:

@@ -37,6 +37,8 @@ class Progress:
     in_flight: int = 0
     dropped: int = 0
     waiting: int = 0  # for a slot
+    slot_wait_s: float = 0.0  # of the one that waits longest
+    slots: int | None = None  # of all workers, where the scenario limits them beside an open rate
     planned: int | None = None  # requests, where their number ends the run
     chunks: int = 0
     traffic: dict[Key, TrafficCounters] = field(default_factory=dict)

@@ -573,6 +573,7 @@ class Run:
         known = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
         schedule = self.settings.schedule
         known.planned = None if schedule.users is None else schedule.requests
+        known.slots = self.scenario.arrival.max_concurrency
         return known
 
     handlers: ClassVar[Mapping[str, Callable[[Run, RunWorker, dict[str, Any]], None]]] = {

@@ -213,6 +213,8 @@ class RunWorkers:
             progress.dropped += counts["client_drop"]
             progress.in_flight += 0 if self.is_gone(worker) else counters["in_flight"]
             progress.waiting += 0 if self.is_gone(worker) else counters.get("waiting", 0)
+            slot_wait_s = 0.0 if self.is_gone(worker) else counters.get("slot_wait_ns", 0) / 1e9
+            progress.slot_wait_s = max(progress.slot_wait_s, slot_wait_s)
             progress.chunks += counters["chunks"]
             for traffic, target, message in counters["traffic"]:
                 messages.setdefault((traffic, target), []).append(message)

@@ -125,6 +125,13 @@ class Requests(ABC):
         self._queue.append(waiting)
         self.counters.waiting = len(self._queue)
 
+    @property
+    def slot_wait_ns(self) -> int:
+        """How long the first of those that wait for a slot has waited; 0 where none waits."""
+        if not self._queue:
+            return 0
+        return max(0, self._timing.now_ns() - self._queue[0].dispatched_at_ns)
+
     def _pass_slot_on(self, freed_at_ns: int) -> None:
         """Give the slot of a request that has ended to the one that waits longest."""
         if self.slots is None or not self._queue or self.counters.in_flight >= self.slots:

@@ -308,7 +308,7 @@ class Task:
     def _counters_message(self) -> dict[str, Any]:
         counters = self.counters
         return {
-            "counts": counters.as_message(), "in_flight": counters.in_flight, "waiting": counters.waiting,
+            "counts": counters.as_message(), "in_flight": counters.in_flight, "waiting": counters.waiting, "slot_wait_ns": self.dispatcher.slot_wait_ns,
             "chunks": counters.chunks, "rejections": asdict(counters.rejections),
             "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
             "watch": {"delays": quantile_sketch.packed(counters.delays), **self._last_second},

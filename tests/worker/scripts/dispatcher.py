@@ -122,12 +122,14 @@ def slots() -> Any:
     bench.dispatcher.lease(arrivals(*[0] * 6))
     bench.run()
     at_once = []
+    slot_waits = []
     for number in range(6):
         wait_until(lambda number=number: len(calls) == min(6, number + 2))
         at_once.append(sum(not call.done for call in calls))
+        slot_waits.append(bench.dispatcher.slot_wait_ns)
         calls[number].end()
     wait_until(lambda: len(bench.recorder.rows) == 6)
-    return {**bench.close(), "at_once": at_once, "waits": waits_of(bench)}
+    return {**bench.close(), "at_once": at_once, "slot_waits": slot_waits, "waits": waits_of(bench)}
 
 
 def slots_at_end() -> Any:

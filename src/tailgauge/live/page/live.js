@@ -13,6 +13,7 @@ const share = (part, whole) => {
   return part > 0 && text === "0.0%" ? "<0.1%" : part < whole && text === "100.0%" ? ">99.9%" : text;
 };
 const ms = (n) => n === null ? "–" : (n < 10 ? n.toFixed(2) : n < 100 ? n.toFixed(1) : count(n)) + " ms";
+const seconds = (s) => s < 10 ? s.toFixed(1) + " s" : count(s) + " s";
 const clock = (s) => {
   const whole = Math.max(0, Math.floor(s)), two = (n) => String(n).padStart(2, "0");
   const hours = Math.floor(whole / 3600), minutes = Math.floor(whole / 60) % 60;
@@ -32,6 +33,9 @@ const TILES = [
   ["Total p95", latency("e2e_p95_ms", 60)],
   ["Output tokens", (data) => [rate(data.now.per_s.output_tokens ?? 0), `${count(data.now.output_tokens)} tokens`]],
   ["In flight", (data) => [count(data.now.in_flight), "requests sent and not ended"]],
+  ["Waiting", (data) => [count(data.now.waiting), data.now.waiting
+    ? `for one of ${count(data.run.slots)} slots, the first for ${seconds(data.now.slot_wait_s)}`
+    : `for one of ${count(data.run.slots)} slots`], "waiting", (data) => data.run.slots !== null],
   ["Sent", (data) => [count(data.now.sent), `${rate(data.now.per_s.sent ?? 0)} requests`]],
   ["Dropped", (data) => [count(data.now.dropped), "by the client at its in-flight cap"], "dropped"],
   ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests sent`], "failed"],
@@ -45,16 +49,18 @@ function make(name, parent, text) {
   return element;
 }
 
-const tiles = TILES.map(([title, figure, amiss]) => {
+const tiles = TILES.map(([title, figure, amiss, isKnown]) => {
   const box = make("div", at("tiles"));
   box.className = "tile";
   make("dt", box, title);
   const value = make("dd", box), number = make("span", value), about = make("small", value);
-  return { box, figure, amiss, number, about };
+  return { box, figure, amiss, isKnown, number, about };
 });
 
 function showTiles(data) {
-  for (const { box, figure, amiss, number, about } of tiles) {
+  for (const { box, figure, amiss, isKnown, number, about } of tiles) {
+    box.hidden = isKnown !== undefined && !isKnown(data);
+    if (box.hidden) continue;
     const [value, unit] = figure(data);
     put(number, value);
     put(about, unit);
@@ -142,7 +148,7 @@ const CHARTS = {
     ["p95", "ttft_p95_ms", "--orange", "ms"], ["p50", "ttft_p50_ms", "--blue", "ms"]],
   e2e: [["p95", "e2e_p95_ms", "--orange", "ms"], ["p50", "e2e_p50_ms", "--blue", "ms"]],
   tokens: [["tokens", "output_tokens_per_s", "--green", "1/s"]],
-  flight: [["in flight", "in_flight", "--purple", "requests"]],
+  flight: [["in flight", "in_flight", "--purple", "requests"], ["waiting for a slot", "waiting", "--orange", "requests"]],
 };
 
 // Columns that are made of others: the maximum stands where too few requests make no p99.
@@ -152,7 +158,7 @@ const MADE = {
 };
 const values = (column) => MADE[column]?.(known.points) ?? known.points[column];
 const STACKED = ["well_per_s", "failed_per_s"];
-const IF_ANY = ["failed_per_s", "limited_per_s"];
+const IF_ANY = ["failed_per_s", "limited_per_s", "waiting"];
 const isShown = (column) => !IF_ANY.includes(column) || known.points[column].some((value) => value > 0);
 
 // The times in which a worker was late, those that overlap as one.
