@@ -50,6 +50,7 @@ from tailgauge_analysis.sections.fan_out.section import FanOut
 from tailgauge_analysis.sections.fan_out.section import compute as fan_outs
 from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
+from tailgauge_analysis.sections.objectives import compute as judged_objectives
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
     Bucket,
@@ -247,6 +248,7 @@ __all__ = [
     "good_requests",
     "growth_between",
     "hedging_variants",
+    "judged_objectives",
     "kind_name",
     "known_buckets",
     "latency_row",

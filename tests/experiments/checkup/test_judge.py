@@ -17,7 +17,7 @@ from tailgauge.experiments.course import RunReading
 from tailgauge.patterns.settings import NO_MARKS
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import Checkup
-from tailgauge_analysis import COMPARABLE, at_level, counted, quantiles
+from tailgauge_analysis import COMPARABLE, ObjectiveLine, at_level, counted, quantiles
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.plot import plot
@@ -128,7 +128,7 @@ def test_without_cached_tokens_counters_or_times_tell_of_a_cache(engine, cold_ms
 
 def test_the_answer_says_what_to_change_first():
     numbers = {"unstable": number(0.3, 0.3), "tail": number(0.2, 0.05), "burst": number(0.0)}
-    found = report.answer(numbers, (), (), 0.1)
+    found = report.answer(numbers, (), (), threshold=0.1)
 
     first, second = found.result.objectives
     assert (found.result.outcome, found.result.sentence) == ("FAIL", "2 problems found")
@@ -141,7 +141,7 @@ def test_the_answer_says_what_to_change_first():
 
 def test_the_card_counts_problems_and_the_figure_has_a_bar_for_each():
     numbers = {"unstable": number(0.3, 0.3), "tail": number(0.2, 0.05), "burst": number(0.0)}
-    section = report.answer(numbers, (), (), 0.1).sections[0]
+    section = report.answer(numbers, (), (), threshold=0.1).sections[0]
     (picture,) = section.figures
     bars = json.loads(plot(picture))["data"]
 
@@ -152,24 +152,45 @@ def test_the_card_counts_problems_and_the_figure_has_a_bar_for_each():
         (["tail"], [5.0], "h"),
         (["unstable"], [30.0], "h"),
     ]
-    well = report.answer({"tail": number(0.0)}, (), (), 0.1).sections[0]
+    well = report.answer({"tail": number(0.0)}, (), (), threshold=0.1).sections[0]
     assert (well.card.value.text, well.card.tone, well.figures) == ("0 problems", "good", ())
-    unknown = report.answer({"race": Number(evidence="too few")}, (), (), 0.1).sections[0].card
+    unknown = report.answer({"race": Number(evidence="too few")}, (), (), threshold=0.1).sections[0].card
     assert unknown.lines == ("1 check inconclusive",)
 
 
 def test_what_gives_nothing_back_is_noted_and_no_finding():
-    found = report.answer({"early_headers": number(1.0, 0.0), "pace": number(0.0)}, (), (), 0.1)
+    found = report.answer({"early_headers": number(1.0, 0.0), "pace": number(0.0)}, (), (), threshold=0.1)
 
     assert found.result.outcome == "PASS"
     assert (found.facts["findings"], found.facts["noted"]) == ([], ["early_headers"])
     assert "response headers arrive long before the first content" in found.result.details[0]
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "low", "lost", "expected", "begin"),
+    [
+        (["PASS", "PASS"], 0.0, (), "PASS", "2 of 2 objectives met, no problem found"),
+        (["PASS", "FAIL"], 0.0, (), "FAIL", "1 of 2 objectives met, no problem found"),
+        (["INCONCLUSIVE"], 0.0, (), "INCONCLUSIVE", "0 of 1 objective met, no problem found"),
+        (["PASS"], 0.2, (), "FAIL", "1 of 1 objective met, 1 problem found"),
+        (["FAIL"], 0.0, ("cached",), "FAIL", "0 of 1 objective met, no problem found"),
+        ([], 0.0, (), "PASS", "no problem found"),
+    ],
+)
+def test_objectives_decide_beside_the_checks(outcomes, low, lost, expected, begin):
+    objectives = [ObjectiveLine(f"slo {n}", outcome, "9 ms", "< 8 ms") for n, outcome in enumerate(outcomes)]
+    found = report.answer({"tail": number(low)}, lost, (), threshold=0.1, objectives=objectives)
+
+    assert found.result.outcome == expected
+    assert found.result.sentence.startswith(begin)
+    assert list(found.result.objectives[: len(objectives)]) == objectives
+    assert found.sections[0].card.tone == ("bad" if low else "warn" if lost else "good")
+
+
 def test_the_first_line_names_what_is_inconclusive_and_what_was_lost():
-    well = report.answer({"tail": number(0.0)}, (), (), 0.1)
-    unknown = report.answer({"tail": number(0.0), "race": Number(evidence="too few")}, (), (), 0.1)
-    lost = report.answer({"tail": number(0.0)}, ("cached",), (), 0.1)
+    well = report.answer({"tail": number(0.0)}, (), (), threshold=0.1)
+    unknown = report.answer({"tail": number(0.0), "race": Number(evidence="too few")}, (), (), threshold=0.1)
+    lost = report.answer({"tail": number(0.0)}, ("cached",), (), threshold=0.1)
 
     assert (well.result.outcome, well.result.sentence) == ("PASS", "no problem found in 1 check")
     assert unknown.result.sentence == "no problem found in 1 check, 1 inconclusive (race)"
@@ -241,7 +262,7 @@ def test_calls_that_end_after_one_silence_that_no_other_survives_were_cut(
 def test_a_problem_has_a_gain_that_is_large_at_the_low_end_of_its_interval(name, value, low, gain, outcome):
     seen = Number(evidence="it was seen", gain=gain, n=50, value=value, low=low, high=1.0)
     judged = report.judge(name, seen, 0.01)
-    found = report.answer({name: seen}, [], [], 0.1)
+    found = report.answer({name: seen}, [], [], threshold=0.1)
 
     assert (judged.outcome, judged.noted) == (outcome, outcome == "PASS")
     assert found.result.outcome == outcome

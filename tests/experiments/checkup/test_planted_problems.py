@@ -204,3 +204,34 @@ def test_every_probe_sends_what_the_traffic_adds_to_its_requests(tmp_path):
         for table in prepared.settings.scenario.traffic.values():
             assert {key: getattr(table, key) for key in added} == added
     assert len(steps) > 2
+
+
+BATCH = {"assistant": {"prompt_tokens": 50, "output_tokens": 5}, "nightly": {"pattern": "batch"}}
+
+
+@pytest.mark.parametrize(
+    ("sets", "outcomes", "expected"),
+    [
+        ({"slo": {"a": "ttft p50 < 1ms", "b": "e2e p50 < 60s"}}, ["FAIL", "PASS"], "1 of 2 objectives met"),
+        ({"slo": {"a": "assistant: ttft p99.9 < 10s"}}, ["INCONCLUSIVE"], "0 of 1 objective met"),
+        (
+            {"slo": {"a": "nightly: turnaround p50 < 1s", "b": "ttft p50 < 2s"}, "traffic": BATCH},
+            ["PASS"],
+            "1 of 1 objective met",
+        ),
+    ],
+)
+def test_objectives_are_judged_by_light_traffic_at_todays_rate(sets, outcomes, expected, tmp_path):
+    done = conducted(sets, 1, tmp_path, quick=True, probes=("light",))
+    result = done.answer.result
+
+    assert [line.outcome for line in result.objectives][: len(outcomes)] == outcomes
+    assert result.sentence.startswith(expected)
+    assert any(text.startswith("objectives: judged by light traffic, ") for text in result.details)
+
+
+def test_objectives_without_the_light_probe_are_named(tmp_path):
+    done = conducted({"slo": {"a": "ttft p50 < 2s"}}, 1, tmp_path, quick=True, probes=("cached",))
+
+    assert "objectives: not judged without a valid run of the probe light" in done.answer.result.details
+    assert not done.answer.result.objectives

@@ -22,6 +22,7 @@ from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis import (
     Floats,
+    ObjectiveLine,
     Quantile,
     Steady,
     cache_settings,
@@ -35,12 +36,16 @@ SETTLING = 0.1  # of the run, after the burst
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The numbers of one run, by check; the medians by name. `failed`: no request got a complete answer."""
+    """The numbers of one run, by check; the medians by name. `failed`: no request got a complete answer.
+
+    `objectives`: those of the scenario, where the run had them.
+    """
 
     numbers: Mapping[str, Number]
     failed: bool = False
     medians: Mapping[str, Quantile | None] = field(default_factory=dict)
     remarks: Sequence[str] = ()
+    objectives: Sequence[ObjectiveLine] = ()
 
 
 @dataclass(frozen=True, slots=True)

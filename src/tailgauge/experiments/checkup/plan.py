@@ -40,7 +40,7 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import REST_S, RUN_S
 from tailgauge.scenario.packaged import packaged
-from tailgauge_analysis import Quantile, at_level
+from tailgauge_analysis import Quantile, at_level, judged_objectives
 
 SKIP = "experiment.checkup.skip"
 QUICK_MINUTES = 3.0
@@ -54,6 +54,7 @@ MOST_WARMUP_S = 5.0
 OUTPUT = 60
 LEAVE_AFTER = 10
 LEAVE_SHARE = 0.5
+LIGHT = "light"  # the probe that sends today's traffic at today's rate
 
 
 class CheckupPlanner(Planner):
@@ -91,16 +92,29 @@ class CheckupPlanner(Planner):
             arrival["shape"] = {"kind": "piecewise", "points": sent.points}
             warmup_s = 0.0
             rest_s = REST_S
+        slo = self._slo if name == LIGHT else None
         overrides = (
-            ("arrival", arrival), ("traffic", sent.traffic), ("slo", None),
+            ("arrival", arrival), ("traffic", sent.traffic), ("slo", slo or None),
             ("crossover", None), *warm_up(warmup_s),
         )  # fmt: skip
         return Step(sent.title, overrides, duration_s, seed, rest_s, name)
+
+    @property
+    def _slo(self) -> dict[str, dict[str, Any]]:
+        """The objectives on the traffic under test. They are judged by a probe of fixed length, so none has a precision."""
+        slo: dict[str, dict[str, Any]] = {}
+        for name, objective in self._base.tree().get("slo", {}).items():
+            if objective.get("traffic") in {None, *self._of.tables}:
+                slo[name] = {key: value for key, value in objective.items() if key != "precision"}
+        return slo
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The numbers of a probe."""
         with at_level(LEVEL):
             result = MEASURES[step.given](self._of, reading)
+        if step.given == LIGHT:
+            judged = judged_objectives(reading.run).slo
+            result = replace(result, objectives=tuple(one.line for one in judged if one.gate))
         ended = reading.steady.requests["ended"]
         failed = bool(len(ended)) and not ended.isin(schema.COMPLETE).any()
         return replace(result, failed=failed)
@@ -121,8 +135,6 @@ class CheckupPlanner(Planner):
         yield whose
         if self._settings.skip:
             yield f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}"
-        if scenario.slo:
-            yield "a checkup does not judge the objectives of [slo]: a run of the scenario does"
         if not of.cached:
             yield "this traffic has no table `cache`, so the prefix cache was not tested"
         if not of.fan_out:
@@ -147,7 +159,19 @@ class CheckupPlanner(Planner):
             remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         lost = [name for name in self._probes if name not in results]
         texts = [*self._judged(), *remarks]
-        return report.answer(numbers, lost, texts, self._settings.threshold, self._base.line_of)
+        objectives = results[LIGHT].objectives if LIGHT in results else ()
+        if objectives:
+            texts.append(f"objectives: judged by light traffic, {self._of.rate_per_s:g} requests/s")
+        elif self._scenario.slo and LIGHT not in results:
+            texts.append("objectives: not judged without a valid run of the probe light")
+        return report.answer(
+            numbers,
+            lost,
+            texts,
+            threshold=self._settings.threshold,
+            line_of=self._base.line_of,
+            objectives=objectives,
+        )
 
 
 # --- what each probe sends of the traffic under test -----------------------------------------------------------------

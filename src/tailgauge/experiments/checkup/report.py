@@ -1,6 +1,7 @@
 """The answer of a checkup: what to change, or that no problem was found.
 
-FAIL with a problem; INCONCLUSIVE without one if a probe has no valid run, because what was not tested is not healthy.
+FAIL with a problem or a missed objective; INCONCLUSIVE without one if a probe has no valid run, because what was not tested is
+not healthy, or if an objective is inconclusive.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tailgauge_analysis import (
     plural,
     sentence,
     share,
+    worst_outcome,
 )
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
@@ -87,12 +89,14 @@ def answer(
     numbers: Mapping[str, Number],
     lost: Sequence[str],
     remarks: Sequence[str],
+    *,
     threshold: float,
     line_of: Callable[[str], str] = lambda _: "",
+    objectives: Sequence[ObjectiveLine] = (),
 ) -> Answer:
     """Answer from the numbers by check; `threshold` widens what is allowed of the ratios that allow 1.
 
-    `line_of`: the command of another experiment on the same traffic.
+    `line_of`: the command of another experiment on the same traffic. `objectives`: those of the scenario, as they were judged.
     """
     checks = []
     for name, check in CHECKS.items():
@@ -112,9 +116,15 @@ def answer(
     notes = [_small(one) for one in noted]
     if lost:
         notes.append(f"no valid run of these probes: {', '.join(lost)}")
-    outcome = FAIL if problems else INCONCLUSIVE if lost else PASS
-    lines = tuple(_problem(one, line_of) for one in problems)
-    result = Result(outcome, _sentence(checks, problems, lost), lines, (*remarks, *notes))
+    outcomes = {one.outcome for one in objectives}
+    of_checks = FAIL if problems else INCONCLUSIVE if lost else PASS
+    outcome = worst_outcome([of_checks, *outcomes])
+    lines = (*objectives, *(_problem(one, line_of) for one in problems))
+    text = _sentence(checks, problems, lost)
+    if objectives:
+        met = sum(one.outcome == PASS for one in objectives)
+        text = f"{met} of {plural(len(objectives), 'objective')} met, {text}"
+    result = Result(outcome, text, lines, (*remarks, *notes))
     notes_of_table = (GAIN_NOTE,) if problems else ()
     section = Section(
         "checks",
@@ -122,7 +132,7 @@ def answer(
         tables=(_table(checks),),
         figures=tuple(_gains(problems)),
         notes=notes_of_table,
-        card=_card(checks, problems, outcome),
+        card=_card(checks, problems, of_checks),
     )
     return Answer("checkup", result, finding, (section,), _smallest(numbers))
 
