@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis.comparing.planted_curves import curve, written
 from click.testing import CliRunner
 
 from tailgauge.cli import browser
@@ -117,6 +118,44 @@ def test_with_a_display_each_report_is_opened(monkeypatch: pytest.MonkeyPatch, t
 
     urls = [(tmp_path / name).as_uri() for name in ("a b.html", "c.html")]
     assert started == [["-m", webbrowser.__name__, url] for url in urls]
+
+
+@pytest.mark.parametrize("kind", ["pairs", "curves", "baseline"])
+def test_open_names_the_page_of_a_comparison(
+    kind: str, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("tailgauge.cli.main.open_pages", opened.extend)
+    monkeypatch.chdir(tmp_path)
+    options = ["--open", "--out", str(tmp_path / "out")]
+    if kind == "curves":
+        options += [str(written(curve(seed), tmp_path, run_id=f"2026-curve-{seed}")) for seed in (1, 2)]
+    elif kind == "pairs":
+        options += [str(write(name, n=100, warmup_s=0.0, run_id=name)) for name in "ab"]
+    else:
+        CliRunner().invoke(cli, ["baseline", "add", "kept", str(write("a", n=100, warmup_s=0.0, run_id="a"))])
+        options += [str(write("b", n=100, warmup_s=0.0, run_id="b")), "--baseline", "kept"]
+    done = CliRunner().invoke(cli, ["compare", *options])
+
+    assert opened, (done.output, done.exception)
+    (page,) = map(Path, opened)
+    assert (page.name, page.is_file(), page.parent.parent) == (
+        "report.html",
+        True,
+        tmp_path / "out" / "reports",
+    )
+    assert page.parent.name.rpartition("-")[0].endswith("-compare") or kind == "baseline", done.output
+
+
+def test_every_command_that_writes_a_report_takes_open() -> None:
+    writing = {}
+    for name, command in cli.commands.items():
+        options = {option: parameter for parameter in command.params for option in parameter.opts}
+        text = getattr(options.get("--out"), "help", "")
+        if "report" in text and name != "runs":  # which lists them
+            writing[name] = "--open" in options
+
+    assert writing == dict.fromkeys(("run", "checkup", "compare", "report", "calibrate"), True)
 
 
 def test_open_names_the_report_of_a_dry_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

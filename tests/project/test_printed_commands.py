@@ -308,6 +308,7 @@ GROUPS = {"baseline", "scenario", "runs"}
 UNKNOWN_TO_USERS = {"--enable-prompt-tokens-details", "--lifeline"}  # of an engine, and of our own children
 PLACEHOLDER = re.compile(r"[A-Z{%*.].*|.*\{\}.*")
 LOCUST = {
+    "--processes",
     "--host",
     "--scenario",
     "--tailgauge-help",

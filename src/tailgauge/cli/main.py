@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,12 +272,13 @@ def _print_progress(text: str) -> None:
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
-@options.out("the report of curves or of --baseline")
+@options.out("the report of curves, of --baseline or with --open")
 @options.plugins()
+@options.opens()
 @options.as_json()
 def compare(
     run_dirs: tuple[Path, ...], baseline: str | None, allow: tuple[str, ...], threshold: float, metrics: tuple[str, ...],
-    as_markdown: bool, out: Path, as_json: bool,
+    as_markdown: bool, out: Path, opens: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare two sets of runs, or two load curves.
 
@@ -313,7 +315,8 @@ def compare(
         made = _compare_curves(run_dirs, curves, threshold / 100)
     else:
         made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
-    if baseline is not None or any(curves):
+        made = replace(made, run_id=new_run_id("compare"))
+    if baseline is not None or any(curves) or opens:
         from tailgauge_analysis.report.report import write_report
 
         page = write_report(made, out, screen.columns(), colours=False).html
@@ -322,6 +325,7 @@ def compare(
         click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
     else:
         _print(terminal(made, page, screen.columns(), colours=screen.has_colours()))
+    open_pages([str(page)] if opens else ())
     sys.exit(made.exit_code)
 
 
