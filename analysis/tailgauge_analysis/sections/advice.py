@@ -390,9 +390,10 @@ def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
     line = evidence.find(kind)
     if not line:
         return f"{cause}: {'use fewer users' if is_closed else 'send less'}"
+    how = ", without retries" if ".retry.policy=none" in line else ""
     if is_closed:
-        return f"{cause}: use fewer users, or find how many requests in flight it takes: {line}"
-    return f"{cause}: find the rate that it sustains: {line}"
+        return f"{cause}: use fewer users, or find how many requests in flight it takes{how}: {line}"
+    return f"{cause}: find the rate that it sustains{how}: {line}"
 
 
 def _limited(evidence: Evidence) -> str:

@@ -65,7 +65,10 @@ SAME_TRACE = (
     "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
 )
 CONTRADICTED = "the rows contradict {}, which by itself sustains {}: the answer is based on the rows alone"
-RATES_NOTE = "One row per rate, its runs pooled. Refused: 429, 529 and 503."
+RATES_NOTE = (
+    "One row per rate, its runs pooled. Offered and answered: what came of the planned rate, per second. Refused: 429, 529 "
+    "and 503."
+)
 LIMITS_NOTE = (
     "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
 )
@@ -129,6 +132,17 @@ class HeadroomPlanner(SeriesPlanner):
     def runs(self) -> list[LoadRun]:
         """Return the runs until now."""
         return self.results
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the target decides which rates are run."""
+        return not self._settings.no_429
+
+    @property
+    def most_requests(self) -> float | None:
+        """The highest rate of the search, for all minutes."""
+        most_per_s = self._settings.most * self._today * self._planned.requests_per_arrival
+        return most_per_s * self._all_s
 
     def search(self, series: Series) -> list[NextLoad]:
         """Search, or run today's rate once."""
@@ -314,12 +328,22 @@ def _text(found: Sustained, series: Series) -> tuple[str, list[str]]:
         return f"at least {found.text(low)} can be sustained", details
     ends = between(low, high)
     if value is not None:
-        details = [f"{_times(found.times(value))} {today}; {binds}"]
+        details = [f"{_times(found.times(value))} {today}; {binds}", _how(found, series)]
         return f"{found.text(value)} can be sustained (CI {ends})", details
     refused = series.loads[0].runs[0].refused.k
     met = f"{refused:,} calls were refused" if refused else "without a single 429"
     details = [f"{_between(found.times(low), found.times(high))} {today}; {binds}"]
     return f"{ends} {found.unit} can be sustained, from one run ({met})", details
+
+
+def _how(found: Sustained, series: Series) -> str:
+    """Say where the rate comes from, and how many calls may be refused at it."""
+    allowed = f"up to {figures(100 * found.refused_at_most)}% of calls may be refused"
+    if series.by is None:
+        return f"between the rates that hold and those that fail; {allowed}"
+    if series.by.limit is None:
+        return f"computed from what the target answers while its backlog grows; {allowed}"
+    return f"computed from the limit's refill and burst; {allowed}"
 
 
 def _cache_text(found: Sustained, without: WithoutCache, *, breaks: bool) -> str:
@@ -370,10 +394,11 @@ def _between(low: float | None, high: float | None) -> str:
 
 
 def _rate_columns(loads: Sequence[JudgedLoad], found: Sustained) -> Iterator[Column[JudgedLoad]]:
-    yield found.unit, lambda load: figures(load.load)
+    yield f"planned {found.unit}", lambda load: figures(load.load)
+    yield "offered", lambda load: figures(load.arrived)
     yield "times today", lambda load: f"{found.times(load.load):.3g}"
     yield "refused of attempts", lambda load: share_cell(load.refused)
-    yield f"answered {found.unit}", _served
+    yield "answered", _served
     if any(load.objectives for load in loads):
         yield "beyond [slo]", _beyond
     yield "sustained", lambda load: Value(load.outcome.lower(), outcome=load.outcome)
