@@ -46,7 +46,7 @@ def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_
     facts = json.loads(again.stdout)
 
     assert ran.returncode == again.returncode == facts["exit_code"] == Exit.INCONCLUSIVE
-    assert ran.stdout.startswith("INCONCLUSIVE (dry run)  ")
+    assert ran.stdout.splitlines()[1].startswith("simulated INCONCLUSIVE  ")
     assert ran.stdout == facts["summary"] + "\n"
     assert facts["result"]["outcome"] == "INCONCLUSIVE"
     assert {one["outcome"] for one in facts["result"]["objectives"]} == {"INCONCLUSIVE"}

@@ -240,8 +240,8 @@ def test_in_the_terminal_columns_that_do_not_fit_are_left_to_the_report():
     made = dataclasses.replace(answer([], ""), sections=(Section("s", "S", tables=(table,)),))
     wide, narrow = (terminal(report_of(made), Path("p"), width).splitlines() for width in (80, 60))
 
-    assert narrow[3:7] == ["check        a", "        number", "short        1", "second      20"]
-    assert wide[5].split() == ["short", "1", "x" * 60]
+    assert narrow[6:10] == ["check        a", "        number", "short        1", "second      20"]
+    assert wide[7].split() == ["short", "1", "x" * 60]
 
 
 def run_row(name, verdict):

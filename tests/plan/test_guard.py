@@ -60,7 +60,7 @@ def test_a_plan_that_exceeds_a_limit_fails_before_its_dry_run(tmp_path, given, s
     as_json = json.loads(dried(settings, as_json=True)[1][0])
 
     assert (code, lines) == (Exit.FAILED, [f"FAIL  {text}"])
-    assert errors[0].startswith("plan  1 worker  simulated endpoint  4 requests/s for 5s")
+    assert errors[0].startswith("plan  dry run: nothing is sent  4 requests/s for 5s")
     assert errors[1] == "expected: 20 requests, 2,000 input and up to 400 output tokens, up to 0.004 USD"
     assert (as_json["exit_code"], as_json["result"]) == (1, {"outcome": "FAIL", "sentence": text})
     assert announcement(settings, 1)[-1].endswith(": the run will end early")

@@ -116,7 +116,7 @@ def test_a_run_that_passes_has_its_report_in_the_summary_and_its_answer_in_the_o
 
     assert ended.code == 0, ended.log
     assert ended.outputs["exit-code"] == "0"
-    assert ended.outputs["result"].startswith("PASS (dry run)  3 of 3 objectives met")
+    assert ended.outputs["result"].startswith("DRY RUN  nothing was sent; ")
     report = Path(ended.outputs["report"])
     assert report.parent == runner.temp / "tailgauge-results" / "reports"
     assert ended.summary == (report / "report.md").read_text(encoding="utf-8")
@@ -129,8 +129,8 @@ def test_a_failed_objective_fails_the_step_after_the_summary(run):
 
     assert ended.code == 1
     assert ended.outputs["exit-code"] == "1"
-    assert ended.outputs["result"].startswith("FAIL")
-    assert "ttft p50" in ended.summary
+    assert ended.outputs["result"].startswith("DRY RUN  ")
+    assert "**FAIL** ttft p50" in ended.summary
 
 
 @pytest.mark.parametrize(("accept", "code"), [("", 2), ("5", 2), ("22", 2), ("3, 2", 0), ("2", 0)])
@@ -181,7 +181,7 @@ def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runne
     assert (same.code, same.outputs["exit-code"]) == (0, "0"), same.log
     assert "**PASS** No regression beyond 5%" in same.summary
     assert (slower.code, slower.outputs["exit-code"]) == (1, "1"), slower.log
-    assert slower.outputs["result"].startswith("PASS")
+    assert slower.outputs["result"].startswith("DRY RUN  ")
     assert "Regression: TTFT since scheduled p95 +" in slower.summary
     assert len(list(runner.temp.glob("tailgauge-results/reports/*-baseline/junit.xml"))) == 3
 

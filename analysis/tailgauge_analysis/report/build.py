@@ -40,7 +40,7 @@ from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain, plural
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Report, Section, Table, most_important
+from tailgauge_analysis.text.section import Report, Result, Section, Table, most_important, nothing_sent
 
 
 class SectionModule(Protocol):
@@ -55,6 +55,7 @@ class SectionModule(Protocol):
         """Return the section of a result; None where the run has nothing for it."""
 
 
+SIMULATED = "simulated"  # as the URL of a target: the simulated endpoint
 # The order of the page.
 SECTIONS: tuple[SectionModule, ...] = (
     objectives,
@@ -113,7 +114,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         run=run_facts(run),
         result=answer,
         exit_code=cast("Any", int(exit_code)),
-        findings=most_important(sections, answer),
+        findings=tuple(_findings(run, sections, answer)),
         remarks=result.remarks(run),
         crossover=None if is_gateway else blocks,
         gateway=blocks if is_gateway else None,
@@ -136,7 +137,22 @@ def build(run: Run, tool: str | None = None) -> Report:
         data=_contents(run, facts),
         remarks=_without((*result.labelled_remarks(run), *lines), facts.findings),
         appendix=appendix,
+        instead_of=_target_not_called(run),
     )
+
+
+def _findings(run: Run, sections: Sequence[Section], answer: Result) -> Iterator[str]:
+    """What changes the meaning of the figures: first that they are those of a dry run."""
+    if run.record["dry_run"]:
+        yield nothing_sent(_target_not_called(run))
+    yield from most_important(sections, answer)
+
+
+def _target_not_called(run: Run) -> str:
+    """Return the target of the scenario that a dry run did not call; empty where it is the simulated endpoint."""
+    url = text(table(run.record["scenario"], "target").get("url"))
+    is_real = run.record["dry_run"] and url not in {"", SIMULATED}
+    return plain(url, 80) if is_real else ""
 
 
 def _without(lines: Sequence[tuple[str, str]], findings: Sequence[str]) -> tuple[tuple[str, str], ...]:

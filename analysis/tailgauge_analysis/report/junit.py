@@ -61,9 +61,10 @@ def junit(report: Report) -> str:
         "result": report.result.outcome,
         "measurement": report.measurement.verdict,
     }
+    title = f"{report.title} (dry run)" if report.dry_run else report.title
     host = report.data.get("environment", {}).get("master", {}).get("host")
     suite = {
-        "name": _clean(f"tailgauge: {report.title}"),
+        "name": _clean(f"tailgauge: {title}"),
         "tests": str(len(cases)),
         "failures": str(tags.count("failure")),
         "errors": str(tags.count("error")),
@@ -76,7 +77,7 @@ def junit(report: Report) -> str:
     for name, fact in facts.items():
         SubElement(properties, "property", {"name": name, "value": _clean(fact)})
     for case in cases:
-        element = SubElement(root, "testcase", {"classname": _clean(report.title), "name": _clean(case.name)})
+        element = SubElement(root, "testcase", {"classname": _clean(title), "name": _clean(case.name)})
         _add_outcome(element, case)
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'

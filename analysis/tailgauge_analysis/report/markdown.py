@@ -12,7 +12,7 @@ from tailgauge_analysis.text.markdown import (
     markdown_inline,
     markdown_line,
 )
-from tailgauge_analysis.text.section import FAIL, Cell, ObjectiveLine, Report, Section, Table
+from tailgauge_analysis.text.section import DRY_RUN, FAIL, Cell, ObjectiveLine, Report, Section, Table
 
 COMMAND = "tailgauge run "  # begins a command
 OBJECTIVES: dict[str, Callable[[ObjectiveLine], str]] = {
@@ -45,12 +45,15 @@ def _summary(report: Report) -> Iterator[str]:
         yield _verdict(report)
         yield f"~~{answer}~~"
     else:
-        yield answer
+        yield f"**{report.state}** {markdown_inline(report.headline)}"
+    yield from (f"- planned: {markdown_line(text)}" for text in report.planned)
+    if report.state == DRY_RUN:
+        yield f"The simulated endpoint: {answer}"
     yield from (f"- **Note** {markdown_inline(text)}" for text in report.findings)
     yield from (f"- {markdown_line(text)}" for text in result.details)
     yield from (f"- **{FAIL}** {markdown_inline(text)}" for text in result.problems)
     yield _advice(result.advice)
-    dry_run = "dry run" if report.dry_run else ""
+    dry_run = "dry run" if report.dry_run and report.state != DRY_RUN else ""
     yield markdown_line(" · ".join(filter(None, (dry_run, *report.about))))
     yield _objectives(result.objectives)
     yield from _figures(report)

@@ -86,7 +86,7 @@ class Facts:
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """of `tailgauge run` and `tailgauge report`"""
     findings: tuple[str, ...]
-    """what changes the meaning of the figures, the most important first: a proxy that buffers, a cache, answers cut short"""
+    """what changes the meaning of the figures, the most important first: a dry run, a proxy that buffers, a cache, answers cut short"""
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers"""
     crossover: Comparison | None

@@ -15,7 +15,7 @@ from pathlib import Path
 from click import style, unstyle
 
 from tailgauge.sanitize import harmless
-from tailgauge.thresholds import INVALID
+from tailgauge.thresholds import INVALID, VALID
 from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -61,7 +61,12 @@ def terminal(
 def _answer(report: Report, width: int) -> Iterator[str]:
     result = report.result
     measurement = report.measurement
-    yield from _first(report, result.sentence, width)
+    yield from _first(report, report.headline, width)
+    for number, text in enumerate(report.planned):
+        yield from _labelled("" if number else "planned", text, width)
+    if report.is_of_simulated:
+        answer = f"{result.outcome}  {result.sentence}"
+        yield from _broken(f"{'simulated':<{LABEL}}{answer}", width)
     yield from _findings(report, width)
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
@@ -74,6 +79,8 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         yield from _next(result.advice, width)
     yield from _run_lines(report, width)
     verdict = measurement.verdict
+    if report.dry_run and verdict == VALID:  # nothing was measured
+        return
     why = "see above" if measurement.sentence in report.findings else measurement.sentence
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
     first, *rest = _labelled("measured", text, width)
@@ -208,12 +215,18 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
 
 
 def _first(report: Report, sentence: str, width: int) -> Iterator[str]:
-    """The result; where it does not fit into a line, what stands in brackets at its end has its own."""
-    text = f"{report.state}{' (dry run)' if report.dry_run else ''}  {sentence}"
+    """The state and its sentence."""
+    is_invalid_dry_run = report.dry_run and report.state == INVALID
+    text = f"{report.state}{' (dry run)' if is_invalid_dry_run else ''}  {sentence}"
+    first, *rest = _broken(text, width)
+    yield from (first.replace(report.state, _coloured(report.state), 1), *rest)
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """Lines of a text; where it does not fit into one, what stands in brackets at its end has its own."""
     head, _, tail = text.rpartition(" (")
     parts = [head, f"  ({tail}"] if len(text) > width and text.endswith(")") else [text]
-    first, *rest = [line for part in parts for line in _wrapped(part, width)]
-    yield from (first.replace(report.state, _coloured(report.state), 1), *rest)
+    return [line for part in parts for line in _wrapped(part, width)]
 
 
 def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:

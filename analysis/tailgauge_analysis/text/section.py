@@ -20,11 +20,12 @@ FAIL = "FAIL"
 INCONCLUSIVE = "INCONCLUSIVE"
 NO_ANSWER = "NO ANSWER"
 INTERRUPTED = "INTERRUPTED"  # by Ctrl-C or SIGTERM
+DRY_RUN = "DRY RUN"  # nothing was judged but a simulated endpoint
 COMPLETED = "COMPLETED"  # without an objective: requests completed, too few of them to show a share
 SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?", INTERRUPTED: "–", COMPLETED: "·"}
 TONES = {
     PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
-    INTERRUPTED: "warn", COMPLETED: "idle",
+    INTERRUPTED: "warn", COMPLETED: "idle", DRY_RUN: "idle",
 }  # fmt: skip
 Tone = Literal["", "good", "warn", "bad"]  # of a card
 EXITS = {
@@ -249,7 +250,9 @@ class Measurement:
 class Report:
     """A report as every renderer gets it.
 
-    `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines `target` and `latency`,
+    `about` is the line under the result (scenario, target, time, load); `planned` what the runs of an experiment are expected
+    to take; `instead_of` the target that a dry run did not call; with `plan_fails` the result is that the plan exceeds a limit,
+    not what the simulated endpoint did; `summary` the labelled lines `target` and `latency`,
     `remarks` those after the cards; `appendix` is printed below these in a terminal; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
     """
 
@@ -267,6 +270,9 @@ class Report:
     data: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[tuple[str, str], ...] = ()
     appendix: tuple[Table, ...] = ()
+    planned: tuple[str, ...] = ()
+    instead_of: str = ""
+    plan_fails: bool = False
 
     @property
     def cards(self) -> list[Card]:
@@ -287,7 +293,24 @@ class Report:
 
     @property
     def state(self) -> str:
-        """What comes first: NO ANSWER or INTERRUPTED, else an INVALID measurement, else the outcome."""
+        """What comes first: an INVALID measurement of something judged, that it is a dry run, else the outcome."""
         is_judged = self.result.outcome not in {NO_ANSWER, INTERRUPTED}
-        is_invalid = is_judged and self.measurement.verdict == INVALID
-        return INVALID if is_invalid else self.result.outcome
+        if is_judged and self.measurement.verdict == INVALID:
+            return INVALID
+        return DRY_RUN if self.is_of_simulated else self.result.outcome
+
+    @property
+    def headline(self) -> str:
+        """The sentence beside the state: what a dry run is, else that of the result."""
+        return nothing_sent(self.instead_of) if self.is_of_simulated else self.result.sentence
+
+    @property
+    def is_of_simulated(self) -> bool:
+        """Whether the result is that of the simulated endpoint of a dry run."""
+        return self.dry_run and not self.plan_fails
+
+
+def nothing_sent(instead_of: str) -> str:
+    """Say what the figures of a dry run are; `instead_of`: the target that it did not call, empty where it is simulated."""
+    text = "nothing was sent; the times are those of a simulated endpoint"
+    return f"{text}, not of {instead_of}" if instead_of else text

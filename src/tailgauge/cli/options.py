@@ -48,7 +48,13 @@ RUN = f"""{exit_codes()}
 Experiments use two codes differently:
   1    checkup: a problem was found; headroom: not the needed growth;
        models: no model meets every objective; curve: not today's load
-  3    every run was INVALID"""
+  3    every run was INVALID
+With --dry-run the code is about the simulated endpoint.
+
+\b
+An experiment takes up to experiment.minutes: --set experiment.minutes=5.
+Once a limit was met, headroom and curve wait a minute before each run:
+--set experiment.headroom.rest_s=10, --set experiment.curve.rest_s=10."""
 COMPARE = exit_codes(
     Exit.TARGET,
     usage="wrong usage, or a folder without a run",

@@ -180,7 +180,7 @@ def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool,
     from tailgauge.locust_app.report_process import ReportProcess
     from tailgauge.plan.guard import Spending, excesses_of_plan
 
-    for line in plan_lines(settings, 1):
+    for line in plan_lines(settings, 1, dry_run=True):
         print_error(line)
     failures = [excess.text for excess in excesses_of_plan(settings)]
     if failures:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 
 from tailgauge.errors import Exit
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis import (
@@ -42,6 +43,7 @@ from tailgauge_analysis import (
 SCHEMA_VERSION: Literal[1] = 1
 NOTHING = "no answer: every run was INVALID, or there was no time for one"
 NONE = "–"
+SIMULATED_NAME = "simulated endpoint"
 Number = float | None  # None: not known
 
 
@@ -144,6 +146,8 @@ class AnswerFile:
     """the answer of the dry run before it; may be empty"""
     planned: tuple[str, ...]
     """what it was expected to take"""
+    exceeded: tuple[str, ...] = ()
+    """limits of [guard] that the plan of a dry run exceeds: its result"""
     took: str
     """what it took"""
     scenario: str
@@ -214,10 +218,23 @@ def report(of: AnswerFile) -> Report:
         del columns[2]
     table = Table.of("Runs", of.runs, columns, prose=(2, 3))
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
-    about = (of.description, of.target, of.started_at)
+    instead_of = of.target if of.dry_run and of.target != SIMULATED else ""
+    about = (of.description, SIMULATED_NAME if of.dry_run else of.target, of.started_at)
     title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
     return Report(
-        of.run_id, title, tuple(filter(None, about)), of.started_at, of.dry_run, of.result, of.measurement,
-        (), (*of.sections, method), of.exit_code, next((figure for one in of.sections for figure in one.figures), None),
-        plain_values(of),
-    )  # fmt: skip
+        run_id=of.run_id,
+        title=title,
+        about=tuple(filter(None, about)),
+        started_at=of.started_at,
+        dry_run=of.dry_run,
+        result=of.result,
+        measurement=of.measurement,
+        summary=(),
+        sections=(*of.sections, method),
+        exit_code=of.exit_code,
+        figure=next((figure for one in of.sections for figure in one.figures), None),
+        data=plain_values(of),
+        planned=of.planned if of.dry_run else (),
+        instead_of=instead_of,
+        plan_fails=bool(of.exceeded),
+    )

@@ -21,14 +21,15 @@ from tailgauge.dry_run.command import refusal
 from tailgauge.errors import InterruptedRunError, UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, caveat, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
-from tailgauge.experiments.course import Base
+from tailgauge.experiments.course import Base, Planner
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, RunCounter
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
 from tailgauge.plan.guard import excesses
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
-from tailgauge_analysis import FAIL, Result, plural
+from tailgauge.scenario.simulated import LimitsTable
+from tailgauge_analysis import FAIL, Result, figures, plural
 from tailgauge_analysis import INTERRUPTED as INTERRUPTED_OUTCOME
 
 if TYPE_CHECKING:  # its libraries take a second to load
@@ -52,7 +53,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         folder = Path(name)
         if dry_run:
             done = conduct(planner, base, DryRunner(base.out), folder, progress)
-            planned = _plan(done.ledger, base)
+            planned = plan_lines(done, base)
             failures = _excesses(done.ledger, base)
         else:
             count = 0
@@ -67,11 +68,8 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     if warning := caveat(runs, measurement):
         result = replace(result, sentence=f"{warning}: {result.sentence}")
     target = base.scenario.target.url
-    if dry_run and target != SIMULATED:
-        text = f"of the simulated endpoint, not of {target}: {result.sentence}"
-        result = replace(result, sentence=text)
     if failures:
-        details = (f"expected answer: {result.outcome}, {result.sentence}", *result.details)
+        details = (f"the simulated endpoint: {result.outcome}, {result.sentence}", *result.details)
         result = replace(result, outcome=FAIL, sentence="; ".join(failures), details=details)
     file = AnswerFile(
         kind=done.answer.kind,
@@ -86,6 +84,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         dry_run=dry_run,
         expected=expected,
         planned=tuple(planned),
+        exceeded=tuple(failures),
         took=_took(done.ledger),
         scenario=base.scenario.name,
         description="" if base.changes_load else base.scenario.description,
@@ -132,7 +131,7 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
         return [], "", 0
     progress("dry run first: all runs in seconds, nothing is sent")
     done = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
-    lines = _plan(done.ledger, base)
+    lines = plan_lines(done, base)
     for line in lines:
         progress(f"plan: {line}")
     expected = done.answer.result.sentence if base.scenario.target.url == SIMULATED else ""
@@ -140,21 +139,50 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
         progress(f"expected answer: {expected}")
     if done.answer.smallest:
         progress(f"minimum detectable effect: {done.answer.smallest}")
-    _guarded(done.ledger, base)
+    check_guard(done, base, progress)
     return lines, expected, done.ledger.runs
 
 
-def _plan(ledger: StepLedger, base: Base) -> list[str]:
-    target = base.scenario.target.url
-    minutes = ledger.real_s(rests=target != SIMULATED) / 60
-    text = f"about {plural(max(1, round(minutes)), 'minute')}, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+def plan_lines(done: Conducted, base: Base) -> list[str]:
+    """What the experiment takes by its dry run, where the target may differ from that, and how to make it shorter."""
+    ledger = done.ledger
+    planner = done.experiment
+    is_simulated = base.scenario.target.url == SIMULATED
+    is_open_end = _is_open_end(planner, base)
+    minutes = max(1, round(ledger.real_s(rests=not is_simulated) / 60))
+    length = f"about {plural(minutes, 'minute')}"
+    if is_open_end:  # a target with limits is searched for longer than one without
+        length = f"up to {figures(base.table.minutes)} minutes"
+    text = f"{length}, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    if not is_simulated:  # nobody pays for the simulated endpoint
+        text += _cost(ledger)
+    lines = [text]
+    if is_open_end:
+        lines.append(_unlike(planner, base))
+    elif not is_simulated:
+        lines.append("counted at a simulated endpoint: your target may differ")
+    return [*lines, *planner.shorter]
+
+
+def _is_open_end(planner: Planner, base: Base) -> bool:
+    """Whether another target than the simulated one decides how many calls there are."""
+    return planner.is_search and base.scenario.target.url != SIMULATED
+
+
+def _cost(ledger: StepLedger) -> str:
     if ledger.cost is None:
-        text += "; the model has no known price"
-    elif ledger.currency:
-        text += f"; up to {ledger.cost:,.2f} {ledger.currency}"
-    if target == SIMULATED:
-        return [text]
-    return [text, "from a dry run on the simulated endpoint, which says nothing of the target"]
+        return "; the model has no known price"
+    return f"; up to {ledger.cost:,.2f} {ledger.currency}" if ledger.currency else ""
+
+
+def _unlike(planner: Planner, base: Base) -> str:
+    """Say how the calls of a search depend on the target."""
+    has_limits = base.scenario.simulated.limits != LimitsTable()
+    limits = "the limits of [simulated.limits]" if has_limits else "no limit"
+    text = f"counted at a simulated endpoint with {limits}: fewer calls where your target refuses earlier"
+    if planner.most_requests is None:
+        return text
+    return f"{text}, at most about {planner.most_requests:,.0f} requests"
 
 
 def _excesses(ledger: StepLedger, base: Base) -> list[str]:
@@ -163,10 +191,15 @@ def _excesses(ledger: StepLedger, base: Base) -> list[str]:
     return [excess.text for excess in excesses(base.scenario.guard, ledger.used, ledger.currency, keys)]
 
 
-def _guarded(ledger: StepLedger, base: Base) -> None:
-    failures = _excesses(ledger, base)
-    if failures:
-        raise UsageError(f"{'; '.join(failures)}: raise it, or set experiment.minutes lower")
+def check_guard(done: Conducted, base: Base, progress: Progress) -> None:
+    """Refuse a plan that exceeds a guard; a search at another target may need less, and ends where the guard is reached."""
+    failures = _excesses(done.ledger, base)
+    if not failures:
+        return
+    text = "; ".join(failures)
+    if not _is_open_end(done.experiment, base):
+        raise UsageError(f"{text}: raise it, or set experiment.minutes lower")
+    progress(f"{text}: the search may end early")
 
 
 def _refuse_guards(base: Base, why: str) -> None:

@@ -164,6 +164,21 @@ class Planner(ABC):
         """What was measured of the runs that were kept."""
         return [one.measured for one in self._kept]
 
+    @property
+    def is_search(self) -> bool:
+        """Whether the target decides which loads are run, so that a dry run tells little of their calls."""
+        return False
+
+    @property
+    def most_requests(self) -> float | None:
+        """About the most requests of a search; None where they are not worth telling."""
+        return None
+
+    @property
+    def shorter(self) -> Sequence[str]:
+        """Lines that say what makes the experiment shorter."""
+        return ["shorter: --set experiment.minutes=N"]
+
     def usable(self, result: StepResult) -> bool:
         """Whether to keep a result."""
         return result.valid

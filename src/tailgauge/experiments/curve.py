@@ -163,6 +163,20 @@ class CurvePlanner(SeriesPlanner):
         """Return the runs until now."""
         return [result.run for result in self.results]
 
+    @property
+    def is_search(self) -> bool:
+        """Whether the target decides which loads are run."""
+        return not self._settings.loads
+
+    @property
+    def shorter(self) -> Sequence[str]:
+        """The length of each load, where one was given; else the minutes."""
+        if self._settings.requests is not None:
+            return ["shorter: fewer loads, or fewer requests for each: --requests N"]
+        if self._settings.loads and self._settings.step_s is not None:
+            return ["shorter: fewer loads, or fewer seconds for each: --duration 15s"]
+        return super().shorter
+
     def steps(self) -> Steps:
         """Run the given loads once each in random order, or search."""
         if not self._settings.loads:

@@ -48,7 +48,7 @@ def announcement(settings: Settings, workers: int) -> list[str]:
     return [*plan_lines(settings, workers), *early]
 
 
-def plan_lines(settings: Settings, workers: int) -> list[str]:
+def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> list[str]:
     """The run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED
@@ -57,7 +57,10 @@ def plan_lines(settings: Settings, workers: int) -> list[str]:
     stages = scenario.stages
     if not stages.is_endless:
         load += f" for {span(stages.duration_s)}{_measured(stages)}"
-    title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
+    place = f"{workers} worker{'' if workers == 1 else 's'}  {target}"
+    if dry_run:
+        place = "dry run: nothing is sent"
+    title = f"{scenario.name}  {place}  {load}"
     expected = settings.estimate.lines()
     expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
     lines = [title, *expected, *settings.objectives, *short_prefixes(scenario)]

@@ -493,9 +493,9 @@ def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
 
     assert added.exit_code == 0, str(added.exception)
     assert same.exit_code == 0, same.output
-    assert same.output.startswith("PASS (dry run)  No regression beyond ")
+    assert same.output.splitlines()[1].startswith("simulated PASS  No regression beyond ")
     assert slow.exit_code == 1, slow.output
-    assert slow.output.startswith("FAIL (dry run)  Regression: TTFT since scheduled p95 +")
+    assert slow.output.splitlines()[1].startswith("simulated FAIL  Regression: TTFT since scheduled p95 +")
     assert "it repeats a dry run of the baseline with seed 1" in str(again.exception)
 
 

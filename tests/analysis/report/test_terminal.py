@@ -9,6 +9,9 @@ import pytest
 from click import unstyle
 
 from tailgauge.errors import Exit
+from tailgauge_analysis.report.junit import junit
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.section import (
     COMPLETED,
@@ -69,6 +72,55 @@ def test_the_result_comes_first_and_the_measurement_last():
         "measured  VALID (measurement error at most 0.08 ms)",
         "report    reports/x/report.html",
     ]
+
+
+URL = "http://10.0.0.9:8000/v1"
+OF_SIMULATED = "nothing was sent; the times are those of a simulated endpoint"
+
+
+@pytest.mark.parametrize("outcome", [PASS, FAIL, INCONCLUSIVE, NO_ANSWER, COMPLETED])
+@pytest.mark.parametrize("url", ["", URL], ids=["simulated", "another target"])
+def test_a_dry_run_is_no_verdict_on_its_target(outcome, url):
+    one = replace(report(outcome, sentence="a sentence"), dry_run=True, instead_of=url)
+    lines = text(one).splitlines()
+    first = [f"DRY RUN  {OF_SIMULATED}, not of", f"  {URL}"] if url else [f"DRY RUN  {OF_SIMULATED}"]
+    page = html(one)
+
+    assert lines[: len(first) + 1] == [*first, f"simulated {outcome}  a sentence"]
+    assert not any(line.startswith("measured") for line in lines)
+    assert markdown(one).splitlines()[2].startswith(f"**DRY RUN** {OF_SIMULATED}")
+    assert f'<span class="outcome">DRY RUN</span> {OF_SIMULATED}' in page
+    assert '<body class="idle">' in page
+    assert 'name="tailgauge: title (dry run)"' in junit(one)
+    assert one.result.outcome == outcome
+
+
+def test_the_plan_of_an_experiment_comes_before_what_the_simulated_endpoint_did():
+    planned = ("about 6 minutes, 12 runs", "shorter: --set experiment.minutes=N")
+    one = replace(report(sentence="a sentence"), dry_run=True, planned=planned)
+
+    assert text(one).splitlines()[1:4] == [
+        "planned   about 6 minutes, 12 runs",
+        "          shorter: --set experiment.minutes=N",
+        "simulated FAIL  a sentence",
+    ]
+    assert all(line in both for line in planned for both in (html(one), markdown(one)))
+
+
+def test_a_plan_that_exceeds_a_limit_is_the_result_of_its_dry_run():
+    sentence = "the plan exceeds --max-cost: expected 4 USD, allowed 1"
+    one = replace(report(sentence=sentence), dry_run=True, plan_fails=True, planned=("a minute",))
+
+    assert text(one).splitlines()[:2] == [f"FAIL  {sentence}", "planned   a minute"]
+    assert "simulated" not in text(one)
+    assert f'<span class="outcome">FAIL</span> {sentence}' in html(one)
+    assert markdown(one).splitlines()[2] == f"**FAIL** {sentence}"
+
+
+def test_a_dry_run_that_is_invalid_says_so_first():
+    one = replace(report(PASS, "INVALID", (("rows are lost", ""),)), dry_run=True)
+
+    assert text(one).startswith("INVALID (dry run)  do not use these numbers")
 
 
 def test_a_result_that_does_not_fit_into_a_line_is_broken_before_its_brackets():

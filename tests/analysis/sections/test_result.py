@@ -37,9 +37,15 @@ def first_line(report):
     return report.summary.splitlines()[0]
 
 
-def is_red(report):
+def simulated_answer(report):
+    """The line below that it is a dry run."""
+    return report.summary.splitlines()[1]
+
+
+def fails_on_page(report):
+    """Whether the page of a dry run says that the simulated endpoint failed."""
     page = report.html.read_text(encoding="utf-8")
-    return "<title>FAIL · " in page and '<body class="bad">' in page
+    return "<title>DRY RUN · " in page and "The simulated endpoint: <b>FAIL</b>" in page
 
 
 def test_an_engine_far_above_its_capacity_fails(tmp_path):
@@ -48,10 +54,10 @@ def test_an_engine_far_above_its_capacity_fails(tmp_path):
     complete = report.data["health"]["complete"]
 
     assert 0 < complete["k"] < 0.5 * complete["n"]
-    assert (report.verdict, report.exit_code, is_red(report)) == ("VALID", Exit.FAILED, True)
+    assert (report.verdict, report.exit_code, fails_on_page(report)) == ("VALID", Exit.FAILED, True)
     share = f"{100 * complete['value']:.1f}%"
-    assert first_line(report) == f"FAIL (dry run)  only {share} of {complete['n']} requests completed"
-    assert report.summary.splitlines()[1].startswith("  (objective 99%, 95% CI ")
+    assert simulated_answer(report) == f"simulated FAIL  only {share} of {complete['n']} requests completed"
+    assert report.summary.splitlines()[2].startswith("  (objective 99%, 95% CI ")
     assert f"not completed: {complete['n'] - complete['k']} still open at the end" in report.summary
     assert "next      requests queue up at the target" in report.summary
     assert "--set experiment.kind=curve" in report.summary
@@ -63,8 +69,8 @@ def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_pa
     del tree["slo"]
     report = make([dry_run_folder(tree, tmp_path)], tmp_path)
 
-    assert (report.exit_code, is_red(report)) == (Exit.FAILED, True)
-    assert first_line(report) == "FAIL (dry run)  only 69.7% of 383 requests completed"
+    assert (report.exit_code, fails_on_page(report)) == (Exit.FAILED, True)
+    assert simulated_answer(report) == "simulated FAIL  only 69.7% of 383 requests completed"
     assert "not completed: 116 rejected (429)" in report.junit.read_text(encoding="utf-8")
 
 
@@ -74,8 +80,8 @@ def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
     found = report.data["slo"][0]
     value, low, high = (f"{found[key]:.0f}" for key in ("value", "low", "high"))
 
-    assert (report.exit_code, is_red(report)) == (Exit.FAILED, True)
-    assert first_line(report) == f"FAIL (dry run)  ttft p95 {value} ms > 150 ms (95% CI {low}-{high})"
+    assert (report.exit_code, fails_on_page(report)) == (Exit.FAILED, True)
+    assert simulated_answer(report) == f"simulated FAIL  ttft p95 {value} ms > 150 ms (95% CI {low}-{high})"
     assert f"{value} ms > 150 ms (95% CI {low}-{high})" in failures(report)["ttft p95"]
 
 

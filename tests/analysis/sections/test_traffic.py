@@ -160,9 +160,11 @@ def test_a_dry_run_is_never_called_anything_else(mixed, tmp_path):
         run.request(i * 100, [{"first": 100}])
     report = make([run.write(tmp_path / "run")], tmp_path)
 
-    assert report.summary.startswith("COMPLETED (dry run)  ")
-    assert "dry run" in report.markdown.read_text().partition("## ")[0]
-    assert "<b>dry run</b>" in report.html.read_text()
+    assert report.summary.startswith("DRY RUN  nothing was sent; ")
+    assert "\nsimulated COMPLETED  " in report.summary
+    assert "**DRY RUN**" in report.markdown.read_text().partition("## ")[0]
+    assert '<span class="outcome">DRY RUN</span>' in report.html.read_text()
+    assert report.data["findings"][0].startswith("nothing was sent; ")
     verdicts = {check["check"]: check["verdict"] for check in report.data["verdict"]["checks"]}
     assert verdicts["client_error"] == verdicts["clock_offset"] == "not applicable"
     assert verdicts["conservation"] == "passed"

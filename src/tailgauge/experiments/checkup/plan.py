@@ -73,6 +73,13 @@ class CheckupPlanner(Planner):
         if not self._probes:
             raise base.refused(SKIP, "no probe is left")
 
+    @property
+    def shorter(self) -> Sequence[str]:
+        """The quick checkup, else the minutes."""
+        if self._settings.quick:
+            return super().shorter
+        return ["shorter: --set experiment.checkup.quick=true"]
+
     def steps(self) -> Steps:
         """All probes."""
         minutes = self._base.table.minutes

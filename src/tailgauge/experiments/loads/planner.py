@@ -204,6 +204,20 @@ class SeriesPlanner(Planner):
         bound = limits.known(found)
         return rows if bound is None else _narrowed(rows, bound, lowest, highest)
 
+    @property
+    def is_search(self) -> bool:
+        """Whether the target decides which loads are run."""
+        return True
+
+    @property
+    def shorter(self) -> Sequence[str]:
+        """The minutes, and the rest where there may be one."""
+        if not self._rest_s:
+            return super().shorter
+        key = f"experiment.{self._base.table.kind}.rest_s"
+        rest = f"once a limit was met, each run waits {figures(self._rest_s)} s: --set {key}=N"
+        return [*super().shorter, rest]
+
     def left_s(self) -> float:
         """Return the seconds that are left."""
         return self._all_s - self.spent_s
