@@ -23,7 +23,8 @@ from tailgauge_analysis.sections.cache.cost import prices_of
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
-from tailgauge_analysis.stats.quantiles import FEWEST, Quantile, quantiles
+from tailgauge_analysis.sections.waiting import Groups, waiting
+from tailgauge_analysis.stats.quantiles import FEWEST, Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import (
     quantile_cell,
     quantiles_text,
@@ -50,9 +51,18 @@ class Answer:
     requests: int
     text: str
     card: Card = field(metadata=UNPUBLISHED)
+    what: str = field(metadata=UNPUBLISHED)
+    groups: Groups = field(metadata=UNPUBLISHED)
 
 
-Sentence = tuple[str, Card]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """What a pattern gains or costs; `what` the users of each group waited for."""
+
+    text: str
+    card: Card
+    what: str
+    groups: Groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,12 @@ class _Of:
         known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
         return again[known].reset_index(drop=True), first.reset_index()
+
+    def first_ms(self, is_in_group: pd.Series[bool]) -> Floats:
+        """Return the TTFT of the requests of a group since scheduled."""
+        rows = self.stage.requests[is_in_group]
+        answered = rows["first_at_ns"].where(rows["ended"].isin(schema.COMPLETE))
+        return _ms(answered - rows["scheduled_at_ns"])
 
     def share(self, rows: pd.DataFrame) -> Value:
         """Return the share of the requests that have one of these attempts."""
@@ -137,7 +153,13 @@ def _progressive(of: _Of) -> Sentence | None:
             extra,
         ),
     )
-    return text, card
+    waited = {
+        "first content seen": seen,
+        "of the large model": large,
+        "whole answer": rows["whole_at_ns"] - since,
+    }
+    groups = {name: _ms(ns) for name, ns in waited.items()}
+    return Sentence(text=text, card=card, what="Of each request, since scheduled.", groups=groups)
 
 
 def _second(of: _Of, cause: str, label: str, did: str) -> Sentence | None:
@@ -153,7 +175,10 @@ def _second(of: _Of, cause: str, label: str, did: str) -> Sentence | None:
     calls = plural(len(again), "first call")
     text = f"{of.share_text(again)} {did}{after}; {second}. {calls} in vain: {lost}"
     lines = (f"{share(answered.value)} of the second calls answered", cost)
-    return text, Card(label=label, value=of.share(again), detail=f"of {of.number} {did}", lines=lines)
+    card = Card(label=label, value=of.share(again), detail=f"of {of.number} {did}", lines=lines)
+    is_again = of.stage.requests["request_id"].isin(again["request_id"])
+    groups = {"one call": of.first_ms(~is_again), did: of.first_ms(is_again)}
+    return Sentence(text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups)
 
 
 def _cancel(of: _Of) -> Sentence | None:
@@ -180,7 +205,14 @@ def _cancel(of: _Of) -> Sentence | None:
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
     text = f"{of.share_text(calls)} were left by their users; {how}. Their answers: {lost}"
     detail = f"of {of.number} were left by their users"
-    return text, Card(label="cancel", value=of.share(calls), detail=detail, lines=(cost, short))
+    card = Card(label="cancel", value=of.share(calls), detail=detail, lines=(cost, short))
+    is_read = requests["ended"].isin(schema.COMPLETE)
+    stayed = requests.loc[is_read, "whole_at_ns"] - requests.loc[is_read, "scheduled_at_ns"]
+    groups = {
+        "until users left": _ms(calls["ended_at_ns"] - calls["scheduled_at_ns"]),
+        "until others had the whole answer": _ms(stayed),
+    }
+    return Sentence(text=text, card=card, what="Since scheduled.", groups=groups)
 
 
 def _second_call(of: _Of) -> Sentence | None:
@@ -205,7 +237,9 @@ def _second_call(of: _Of) -> Sentence | None:
         detail=f"added by the second call (p50), to {values_text(alone[:1])}",
         lines=(counted,),
     )
-    return text, card
+    scheduled = first["scheduled_at_ns"]
+    groups = {"first call": _ms(prose - scheduled), "both calls": _ms(fields - scheduled)}
+    return Sentence(text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups)
 
 
 ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
@@ -227,10 +261,13 @@ def compute(run: Run) -> list[Answer]:
         n = len(stage.requests)
         of = _Of(stage, run)
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
-        made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
-        for pattern, (text, card) in made:
-            lines = (*card.lines, few.strip()) if few else card.lines
-            found.append(Answer(name, pattern, n, f"{text}.{few}", replace(card, lines=lines)))
+        for pattern, make in ANSWERS.items():
+            made = make(of)
+            if made is None:
+                continue
+            lines = (*made.card.lines, few.strip()) if few else made.card.lines
+            card = replace(made.card, lines=lines)
+            found.append(Answer(name, pattern, n, f"{made.text}.{few}", card, made.what, made.groups))
     return found
 
 
@@ -239,12 +276,27 @@ def section(found: list[Answer]) -> Section | None:
     if not found:
         return None
     facts = tuple((f"{one.traffic}, {one.pattern}", one.text) for one in found)
-    return Section("patterns", "What the patterns gain and cost", facts=facts, card=_card(found))
+    main = _main(found)
+    figures = waiting(
+        "patterns", "How long users waited", f"{main.traffic}, {main.pattern}. {main.what}", main.groups
+    )
+    return Section(
+        name="patterns",
+        title="What the patterns gain and cost",
+        facts=facts,
+        figures=tuple(figures),
+        card=_card(found),
+    )
+
+
+def _main(found: list[Answer]) -> Answer:
+    """Return that of the traffic table with most requests."""
+    return max(found, key=lambda answer: answer.requests)
 
 
 def _card(found: list[Answer]) -> Card:
     """The card of the traffic table with most requests; the values of the others in a line each."""
-    main = max(found, key=lambda answer: answer.requests)
+    main = _main(found)
     others = [answer for answer in found if answer is not main]
     if not others:
         return main.card
@@ -255,6 +307,11 @@ def _card(found: list[Answer]) -> Card:
 
 def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Quantile]:
     return quantiles(np.asarray(ns, np.float64) / 1e6, ps)
+
+
+def _ms(ns: pd.Series[float]) -> Floats:
+    """In ms; inf where there is none."""
+    return np.asarray(ns.fillna(np.inf) / 1e6, np.float64)
 
 
 def _times(ns: pd.Series[float]) -> str:

@@ -8,7 +8,7 @@ slower than any. A poll is wasted if it brought no news: neither the end of the 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,15 +18,27 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.metrics.latency import within_polls
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.waiting import Groups, waiting
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_cell, quantile_table, values_text
 from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Card, Section, Table
 
 KEY = "transports"
 STREAMS = "streams"
 JOBS = "jobs"
 TIMES = {STREAMS: "time to resume", JOBS: "turnaround"}
+DRAWN = {
+    STREAMS: (
+        "How long users waited for the whole answer",
+        "Since scheduled; streams that broke off are slowest.",
+    ),
+    JOBS: (
+        "Turnaround",
+        "Since scheduled; a job ended between the two curves. Jobs that were lost are slowest.",
+    ),
+}
 PS = (0.5, 0.95)
 COMPLETE = "complete"
 INCOMPLETE = "broken off"
@@ -59,6 +71,7 @@ class Transport:
     """of the polls, without news; 0 for streams"""
     times: list[Quantile]
     """time to resume, or turnaround, in ms"""
+    groups: Groups = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> list[Transport]:
@@ -90,7 +103,18 @@ def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Trans
         calls=resumed,
         wasted=0,
         times=times,
+        groups=_by_cut(requests, attempts),
     )
+
+
+def _by_cut(requests: pd.DataFrame, attempts: pd.DataFrame) -> Groups:
+    """Return the waits for the whole answer of streams that were cut, and of the others."""
+    cut = attempts.loc[attempts["cause"] == schema.RESUME, "request_id"]
+    is_cut = requests["request_id"].isin(cut).to_numpy(np.bool_)
+    is_complete = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+    took_ms = (requests["whole_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
+    waits_ms = np.where(is_complete, took_ms, _NEVER)
+    return {"never cut": waits_ms[~is_cut], "resumed": waits_ms[is_cut]}
 
 
 def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
@@ -135,10 +159,13 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
     fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
     ok = requests["ended"].isin(schema.COMPLETE)
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
-    times = quantiles(np.where(ok, took, _NEVER), PS)
+    latest = np.where(ok, took, _NEVER)
+    times = quantiles(latest, PS)
+    groups = {"turnaround": latest}
     if "ended_low_at_ns" in requests:
         early = requests["ended_low_at_ns"].fillna(requests["ended_at_ns"]) - requests["scheduled_at_ns"]
         earliest = np.where(ok, early.to_numpy(np.float64) / NS_PER_MS, _NEVER)
+        groups = {"earliest end": earliest, "seen by a poll": latest}
         times = list(within_polls(times, quantiles(earliest, PS)))
     return Transport(
         traffic=name,
@@ -148,6 +175,7 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
         calls=len(polls) - int(fetched.sum()),
         wasted=int((~news & ~fetched).sum()),
         times=times,
+        groups=groups,
     )
 
 
@@ -166,19 +194,26 @@ def section(found: list[Transport]) -> Section | None:
         ("wasted polls per job", lambda one: f"{one.wasted / one.requests:.3g}" if one.kind == JOBS else "–"),
     )
     times = [(f"{one.traffic}: {TIMES[one.kind]}", one.times) for one in found]
+    main = _main(found)
     return Section(
         name="transport",
         title="Resumed streams and jobs",
         answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
         tables=(Table.of("", found, columns, prose=(1, 2)), quantile_table("", "time", times)),
+        figures=tuple(waiting("transport", *DRAWN[main.kind], main.groups)),
         computed=COMPUTED,
         card=_card(found),
     )
 
 
+def _main(found: list[Transport]) -> Transport:
+    """Return that of the traffic table with most requests."""
+    return max(found, key=lambda one: one.requests)
+
+
 def _card(found: list[Transport]) -> Card | None:
     """The median time of the traffic table with most requests, its p95 and outcomes; None where it has no time."""
-    main = max(found, key=lambda one: one.requests)
+    main = _main(found)
     median = quantile_cell(main.times[0])
     if main.times[0].mark == TOO_FEW:
         return None

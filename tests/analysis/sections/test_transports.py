@@ -21,7 +21,7 @@ def found(answer, *requests):
     rows, calls = [], []
     for number, (ended, attempts) in enumerate(requests):
         rows.append({"request_id": number, "traffic": "chat", "answer": answer, "ended": ended, "scheduled_at_ns": 0.0,
-                     "ended_at_ns": attempts[-1][3] * MS})  # fmt: skip
+                     "ended_at_ns": attempts[-1][3] * MS, "whole_at_ns": attempts[-1][3] * MS})  # fmt: skip
         for attempt, (cause, end_class, first, end, more) in enumerate(attempts):
             calls.append({
                 "request_id": number, "attempt": attempt, "cause": cause, "ended": end_class, "ended_at_ns": end * MS,
@@ -49,6 +49,10 @@ def test_the_time_to_resume_runs_from_a_cut_to_the_next_content():
     )  # fmt: skip
 
     assert one.outcomes == {"complete": 4}
+    assert {name: list(waits_ms) for name, waits_ms in one.groups.items()} == {
+        "never cut": [50.0],
+        "resumed": [200.0, 200.0, 60.0],
+    }
     assert (one.calls, one.wasted) == (4, 0)
     assert one.times[0].n == 3
     assert values(one) == [30.0, 100.0]
