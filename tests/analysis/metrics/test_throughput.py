@@ -6,7 +6,7 @@ from dry_run.in_memory import UNBOUNDED
 from run_folders.dry_runs import dry_run_report
 
 from tailgauge.rows.schema import TURNS
-from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.metrics.throughput import Throughput, Work
 
 CAPACITY = 9.5  # requests/s: 8 slots, 40 steps of 20 ms and more
 LOADS = {
@@ -25,6 +25,20 @@ def run_of(out, load, *, seconds, **more):
         "traffic": {"chat": {"prompt_tokens": 50, "output_tokens": 40}},
     }
     return dry_run_report({**tree, **LOADS[load], **more}, out)
+
+
+@pytest.mark.parametrize(
+    ("offered", "completed", "text"),
+    [
+        (10.42, 0.796, "10.4 requests/s offered, 0.796 completed"),
+        (9.78, 9.81, "9.78 requests/s offered, 9.81 completed (some sent in the warm-up)"),
+        (5.0, 5.0, "5 requests/s offered, 5 completed"),
+        (None, 5.0, ""),
+        (5.0, None, ""),
+    ],
+)
+def test_more_than_was_offered_is_explained(offered, completed, text):
+    assert Throughput(offered_per_s=offered, completed_per_s=completed).text == text
 
 
 @pytest.mark.parametrize("load", LOADS)
