@@ -255,7 +255,8 @@ def test_the_plan_fits_a_terminal_and_names_its_seed(
     text = " ".join(plan)
 
     assert max(map(len, plan)) <= 80
-    assert "seed 7 gives every run these arrivals and sizes; --seed N draws others" in text
+    drawn = "think times" if scenario == "closed" else "arrivals"
+    assert f"seed 7 gives every run these {drawn} and sizes; --seed N draws others" in text
     assert "hedges, retries" not in text
 
 

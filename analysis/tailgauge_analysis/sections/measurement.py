@@ -127,7 +127,7 @@ def section(found: Quality) -> Section:
     facts += _stamps(evidence)
     if found.clocks["sentence"]:
         facts.append(("Clocks", found.clocks["sentence"]))
-    text = "The client moved no figure by more than its limit."
+    text = "The measurement error of every figure is within its limit."
     tables = []
     beyond = [error for error in evidence.errors if error.verdict != VALID]
     if beyond:
@@ -183,9 +183,10 @@ def _stamps(evidence: Evidence) -> Facts:
     if stamps.connected:
         part = share(stamps.new_connections / stamps.connected)
         attempts = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
-        opened = f"{attempts} opened a connection, which their times since scheduled include"
-        advice = f"; {connections(evidence.frames)}" if stamps.new_connections else ""
-        facts.append(("Connections", f"{opened}{advice}"))
+        opened = f"{attempts} opened a connection"
+        if stamps.new_connections:
+            opened += f", which their times since scheduled include; {connections(evidence.frames)}"
+        facts.append(("Connections", opened))
     return facts
 
 
@@ -208,7 +209,8 @@ def _figures(errors: Sequence[ClientError]) -> Table:
         ("limit", lambda error: ms(error.limit_ms)),
         ("verdict", lambda error: Value(error.verdict, outcome=error.verdict)),
     )
-    return Table.of("Measurement error above the limit", rows, columns, prose=(1,))
+    note = "Earliest, latest: from the lower and the upper ends of time ranges. Sent late: what that adds."
+    return Table.of("Measurement error above the limit", rows, columns, note, prose=(1,))
 
 
 def _stalls(bad: BadSeconds) -> Table:

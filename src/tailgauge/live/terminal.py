@@ -65,7 +65,8 @@ def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> li
     expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
     lines = [title, *expected, *settings.objectives, *short_prefixes(scenario)]
     if scenario.arrival.process != TASKS:
-        again = f"seed {scenario.seed} gives every run these arrivals and sizes; --seed N draws others"
+        drawn = "arrivals and sizes" if scenario.arrival.is_open else "think times and sizes"
+        again = f"seed {scenario.seed} gives every run these {drawn}; --seed N draws others"
         lines.insert(1 + len(expected), again)
     width = columns()
     return [part for line in lines for part in fold(line, width)]
