@@ -20,7 +20,7 @@ from tailgauge.rows import schema
 from tailgauge.rows.schema import TABLES
 from tailgauge_analysis.metrics import latency, pace, stability
 from tailgauge_analysis.metrics.latency import Row
-from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.steady import Steady, is_of_tasks, steady
 from tailgauge_analysis.metrics.throughput import Throughput, throughput
 from tailgauge_analysis.objectives import precision
 from tailgauge_analysis.objectives.objective import Criterion, on_latency
@@ -188,6 +188,8 @@ def _evidence(loaded: _Loaded) -> Evidence:
 def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[ClientError]]:
     """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
     rows = latency.table(of_target)
+    if is_of_tasks(run.run["scenario"]):
+        rows = latency.of_tasks(rows)
     criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
     shown = client_error.of_first_table(
         rows, closed=run.run["arrival"] == "closed", is_coalesced=pace.is_coalesced(of_target.requests)
@@ -196,6 +198,8 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     uses = Uses(shown, _bounds_ms(of_all)) if criteria else client_error.without_objective(shown)
     listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
     more = [criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed]
+    if is_of_tasks(run.run["scenario"]):
+        more = latency.of_tasks(more)
     errors = client_error.client_errors(of_target, [*rows, *more], uses)
     marked = client_error.marked(rows, errors)
     for criterion in criteria:

@@ -20,6 +20,8 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import Finished, Running, Start, free_port, until
 from starting.programs import LOCUST
 
+from tailgauge_analysis.text.formatting import markdown_safe
+
 TTFT_MS = 80
 # Each task notes itself in a file of its process: what the rows have must be what the tasks did.
 LOCUSTFILE = """
@@ -161,7 +163,11 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     rows = assert_rows_are_tasks(run, user_file, target)
     assert_statistics(done.stdout, user_file)
     assert (run.facts["state"], run.facts["arrival"]) == ("complete", "closed")
-    assert "Closed loop: arrivals waited for answers" in (done.report / "report.md").read_text()
+    text = (done.report / "report.md").read_text()
+    assert "Closed loop: a user waits for its answer" in text
+    assert f"| Reproduce | locust -f {markdown_safe(str(user_file.file))} --headless |" in text
+    assert done.stderr.splitlines()[-1].startswith(f"exit code {done.code}")
+    assert done.stderr.count("exit code") == 1
     assert 4 <= rows.session_id.nunique() <= 6, "as many users as the shape has of this class"
     assert (rows.dispatched_at_ns >= rows.scheduled_at_ns).all()
     attempts = run.table("attempts").merge(
@@ -193,6 +199,10 @@ def test_the_run_time_counts_from_the_start_of_the_test_not_from_the_import(star
 
     sent = done.run.requests().scheduled_at_ns
     assert sent.max() - sent.min() > 2e9
+    end = done.stderr[done.stderr.index("making the report") :]
+    assert end.count("\nType ") == 2, "the last statistics and their percentiles"
+    assert end.index("\nreport  ") > end.rindex("\nType "), "the result stands below"
+    assert f"-t 7s --host {target}" in (done.report / "report.md").read_text()
 
 
 def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserFile, target: str) -> None:
@@ -220,6 +230,7 @@ def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserF
     done = master.finish()
 
     assert [worker.finish(30).code for worker in workers] == [0, 0]
+    assert done.stderr.splitlines()[-1].startswith(f"exit code {done.code}")
     run = done.run
     rows = assert_rows_are_tasks(run, user_file, target)
     assert_statistics(done.stdout, user_file, by_workers=True)

@@ -180,6 +180,32 @@ def test_without_a_bound_no_ttft_stops_a_run():
     assert run.until_stopped(60, ok=1, ttft_ms=60_000) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("rule", "second"),
+    [
+        ("min_completed", {"rate_limited": 20}),
+        ("min_completed", {"timeout": 9, "ok": 4}),
+        ("connect_errors", {"connect_error": 1}),
+    ],
+)
+def test_what_is_offered_to_go_on_switches_the_rule_off(rule, second):
+    run = Workers(slo={"mine": SLO} if rule == "connect_errors" else {})
+    assert run.until_stopped(60, **second)[0] > 0
+
+    added, _, value = run.rules.how_to_go_on.rpartition(" ")[2].rpartition("=")
+
+    assert (added, value) == (f"stop.{rule}", "0")
+    tables = {"stop": {rule: int(value)}, "slo": {"mine": SLO} if rule == "connect_errors" else {}}
+    assert Workers(**tables).until_stopped(60, **second) == (0, "")
+
+
+def test_a_bound_of_the_user_is_to_be_raised_or_left_out():
+    run = Workers(stop={"max_ttft_ms": 500, "ttft_s": 8})
+    run.until_stopped(30, ok=1, ttft_ms=2000)
+
+    assert run.rules.how_to_go_on == "to go on all the same, raise stop.max_ttft_ms or leave it out"
+
+
 # --- equal rejections ---------------------------------------------------------------------------------------------
 
 KEY = {"target": {"url": "http://127.0.0.1:9", "api_key_env": "MY_KEY"}}
@@ -195,9 +221,12 @@ def streak(n: int, status: int = 401, target: str = "main", message: str | None 
 
 def looks(streaks: list[dict[str, Any] | None], **tables: Any) -> list[str | None]:
     rules = StopRules(parse({"name": "x", "traffic": {"chat": {}}, **tables}, "test"))
-    return [
+    found = [
         rules.broken(Progress(float(second), 1000.0, rejected=one)) for second, one in enumerate(streaks, 1)
     ]
+    if any(found):
+        assert rules.how_to_go_on == "to go on all the same, add --set stop.rejections=0"
+    return found
 
 
 @pytest.mark.parametrize(

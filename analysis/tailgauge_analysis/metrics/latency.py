@@ -62,6 +62,15 @@ def table(steady: Steady) -> list[Row]:
     return [row(metric, steady, view) for metric in BY_NAME.values() for view in views(metric)]
 
 
+def of_tasks(rows: Sequence[Row]) -> list[Row]:
+    """Rows of users without a schedule, in their words: they wait from when their task made the request."""
+    renamed = []
+    for row in rows:
+        title = row.metric.title.replace(" since scheduled", " since requested")
+        renamed.append(replace(row, metric=replace(row.metric, title=title)))
+    return renamed
+
+
 def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
     """Rows of a view in ms without those that repeat another; `is_coalesced`: a chunk has several tokens."""
     of_view = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]

@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics import backlog
 from tailgauge_analysis.metrics.answers import LEFT, ONE_ANSWER
 from tailgauge_analysis.metrics.backlog import Backlog
 from tailgauge_analysis.metrics.client_delays import ClientDelays, client_delays
-from tailgauge_analysis.metrics.steady import Steady, at_slots
+from tailgauge_analysis.metrics.steady import Steady, at_slots, is_of_tasks
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.metrics.unanswered import Silence, Unanswered, gone_since, silence, unanswered
 from tailgauge_analysis.metrics.waiting import Waiting, late_ns, opening_ns, waiting
@@ -218,10 +218,19 @@ def _series(frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswere
 
 def _not_judged(frames: Frames, of_target: Steady) -> str:
     if not backlog.is_even(frames):
-        return "Stability is not judged: the offered load or the traffic changes on purpose."
+        return f"Stability is not judged: {_why_uneven(frames)}."
     if len(of_target.requests) < FEWEST or of_target.seconds < backlog.FEWEST_S:
         return f"Stability is not judged below {FEWEST} requests and {backlog.FEWEST_S:g} s."
     return ""
+
+
+def _why_uneven(frames: Frames) -> str:
+    scenario = frames.run["scenario"]
+    if is_of_tasks(scenario):
+        return "how much Locust's users send depends on their number, their tasks and the answers"
+    if table(scenario, "arrival").get("process") == "trace":
+        return "the offered load is that of a trace"
+    return "the offered load or the traffic changes on purpose"
 
 
 def _changes(

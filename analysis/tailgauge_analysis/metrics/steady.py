@@ -180,6 +180,11 @@ def is_counted(frames: Frames) -> bool:
     return arrival.get("process") == "closed" and bool(number(table(arrival, "closed").get("requests")))
 
 
+def is_of_tasks(scenario: Json) -> bool:
+    """Return whether the tasks of a locustfile make the requests: users of Locust, and no schedule."""
+    return table(scenario, "arrival").get("process") == "tasks"
+
+
 def at_slots(scenario: Json) -> str:
     """` at 8 in flight`, where the scenario limits what is in flight beside a rate; else empty."""
     slots = number(table(scenario, "arrival").get("max_concurrency"))

@@ -161,6 +161,8 @@ class RunJson(_Tolerant):
     """its file or name as the user gave it; empty in a step of an experiment"""
     overrides: list[OnErrorOmit[str]] = []
     """changes made on the command line"""
+    command: list[OnErrorOmit[str]] = []
+    """words of Locust's command line that repeats a run of tasks, else empty; absent in dry runs and older runs"""
     started_at: str = ""
     """wall-clock start, ISO 8601 UTC; a label only"""
     start_at_ns: Whole | None = None

@@ -12,9 +12,17 @@ from tailgauge_analysis.text.markdown import (
     markdown_inline,
     markdown_line,
 )
-from tailgauge_analysis.text.section import DRY_RUN, FAIL, Cell, ObjectiveLine, Report, Section, Table
+from tailgauge_analysis.text.section import (
+    COMMAND,
+    DRY_RUN,
+    FAIL,
+    Cell,
+    ObjectiveLine,
+    Report,
+    Section,
+    Table,
+)
 
-COMMAND = "tailgauge run "  # begins a command
 OBJECTIVES: dict[str, Callable[[ObjectiveLine], str]] = {
     "outcome": lambda line: line.outcome,
     "objective": lambda line: line.name,
@@ -52,7 +60,7 @@ def _summary(report: Report) -> Iterator[str]:
     yield from (f"- **Note** {markdown_inline(text)}" for text in report.findings)
     yield from (f"- {markdown_line(text)}" for text in result.details)
     yield from (f"- **{FAIL}** {markdown_inline(text)}" for text in result.problems)
-    yield _advice(result.advice)
+    yield from _advice(result.advice)
     dry_run = "dry run" if report.dry_run and report.state != DRY_RUN else ""
     yield markdown_line(" · ".join(filter(None, (dry_run, *report.about))))
     yield _objectives(result.objectives)
@@ -62,13 +70,14 @@ def _summary(report: Report) -> Iterator[str]:
     yield from _other_reasons(report)
 
 
-def _advice(advice: str) -> str:
-    """The advice; a command at its end as code, to copy."""
-    if not advice:
-        return ""
-    text, begin, rest = advice.partition(COMMAND)
-    command = markdown_code(begin + rest) if begin else ""
-    return " ".join(filter(None, ("**Next**", markdown_inline(text), command)))
+def _advice(advice: str) -> Iterator[str]:
+    """The steps of an advice; a command at the end of one as code, to copy."""
+    for number, step in enumerate(advice.splitlines()):
+        begin = COMMAND.search(step)
+        text = step[: begin.start()] if begin else step
+        command = markdown_code(step[begin.start() :]) if begin else ""
+        label = "" if number else "**Next**"
+        yield " ".join(filter(None, (label, markdown_inline(text).strip(), command)))
 
 
 def _verdict(report: Report) -> str:
@@ -161,4 +170,4 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[
 
 def _cell(text: str) -> str:
     """A cell; a command is code, to copy."""
-    return markdown_code(text) if text.startswith(COMMAND) else markdown_cell(text)
+    return markdown_code(text) if COMMAND.match(text) else markdown_cell(text)

@@ -18,6 +18,7 @@ from tailgauge.sanitize import harmless
 from tailgauge.thresholds import INVALID, VALID
 from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import (
+    COMMAND,
     FAIL,
     INTERRUPTED,
     NO_ANSWER,
@@ -30,7 +31,7 @@ from tailgauge_analysis.text.section import (
 
 LABEL = 10  # columns
 SOME = "some figures are the client's, not the target's"
-COMMAND = "tailgauge run "  # begins a command
+OPTION = re.compile(r"--?[a-zA-Z]")
 MOST_OBJECTIVES = 10
 MOST_REASONS = 3
 MOST_ROWS = 20
@@ -124,12 +125,14 @@ def _findings(report: Report, width: int) -> Iterator[str]:
 
 
 def _next(advice: str, width: int) -> Iterator[str]:
-    """The advice; a command at its end has lines of its own, to copy."""
-    text, begin, rest = advice.partition(COMMAND)
-    yield from _labelled("next", text.strip(), width)
-    if begin:
-        for line in _command_lines(_safe(begin + rest), width - LABEL):
-            yield f"{'':<{LABEL}}{line}"
+    """The steps of an advice, each in its line; a command at the end of one has lines of its own, to copy."""
+    for number, step in enumerate(advice.split("\n")):
+        begin = COMMAND.search(step)
+        text = step[: begin.start()] if begin else step
+        yield from _labelled("" if number else "next", text.strip(), width)
+        if begin:
+            for line in _command_lines(_safe(step[begin.start() :]), width - LABEL):
+                yield f"{'':<{LABEL}}{line}"
 
 
 def _command_lines(command: str, width: int) -> list[str]:
@@ -150,7 +153,7 @@ def _options(command: str) -> list[str]:
     options: list[str] = []
     for word in shlex.split(command):
         quoted = shlex.quote(word)
-        if options and not word.startswith("--"):
+        if options and not OPTION.match(word):
             options[-1] += f" {quoted}"
         else:
             options.append(quoted)

@@ -54,6 +54,7 @@ ALIKE = 0.6  # rank correlation of neighbours in a queue
 NEAR = 0.5  # of the wait of those that failed, at the p90 of those that were answered
 LONG = 0.7  # of the deadline, at the p90 of the complete answers: others come too late by chance
 
+MIN_COMPLETED = "stop.min_completed"
 QUEUE = "queue"
 RETRIES = "retries"
 HEDGES = "hedges"
@@ -65,7 +66,10 @@ _OF_LOAD = (
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What most failures have in common. `sentence`: for the first line, empty where the list of ends says it all."""
+    """What most failures have in common. `sentence`: for the first line, empty where the list of ends says it all.
+
+    `advice`: a step to take, and in a further line another one to choose.
+    """
 
     sentence: str
     advice: str
@@ -81,9 +85,20 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     evidence = Evidence(run, every.of_kind(kind), every)
     is_half = 2 * len(evidence.found) >= len(every)
     sentence = _sentence(kind, evidence.found, len(run.steady.requests)) if is_half else ""
-    advise = _ADVICE[_cause_by_load(evidence, kind) or kind]
-    before = "" if kind == most else _before(every.of_kind(most))
-    return Cause(sentence, advise(evidence) + before)
+    by_load = _cause_by_load(evidence, kind)
+    advice = _ADVICE[by_load or kind](evidence)
+    if kind != most:
+        advice += _before(every.of_kind(most))
+    if (by_load or kind in _OF_LOAD) and MIN_COMPLETED in run.record["stopped"]:
+        advice += f"\n{_to_the_end(run)}"
+    return Cause(sentence, advice)
+
+
+def _to_the_end(run: Run) -> str:
+    """Return how to overload a target on purpose, where a stop rule ended the run."""
+    override = f"{MIN_COMPLETED}=0"
+    line = commands.again(run.record, [override]) or f"add --set {override}"
+    return f"or overload it on purpose, to the end of the run: {line}"
 
 
 def of_growth(run: Run) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 
-from tailgauge.command_line import run_line
+from tailgauge.command_line import LONGEST, run_line
+from tailgauge.sanitize import plain
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.text.json_values import Json, number, table
 
 HEADROOM = "headroom"
@@ -20,13 +24,41 @@ RETRY = re.compile(r"traffic\.[^.=]+\.retry\b")
 def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -> str | None:
     """Return the command that runs the same traffic with these changes; None where the run does not name its scenario.
 
-    The tasks of a locustfile are no scenario, and the file of an experiment's step does not last.
+    The tasks of a locustfile are run by Locust. The file of an experiment's step does not last.
     """
+    if is_of_tasks(record["scenario"]):
+        return _by_locust(record["command"], sets, options)
     overrides = record["overrides"]
     if options:  # a length replaces the stages, or the number of requests, that an earlier length made
         replaced = LENGTHS if "--requests" in options else STAGES
         overrides = [text for text in overrides if not text.startswith(replaced)]
     return _command_line(record, [*overrides, *sets], options)
+
+
+def _by_locust(words: Sequence[str], sets: Sequence[str], options: Sequence[str]) -> str | None:
+    """Return Locust's command with these changes; None where an older run does not have it."""
+    if not words:
+        return None
+    changed = list(words)
+    for option, value in pairwise(options):
+        if option == "--duration":
+            if "-t" in changed:
+                place = changed.index("-t")
+                del changed[place : place + 2]
+            changed += ["-t", value]
+    for text in sets:
+        changed += ["--set", text]
+    return shlex.join(plain(word, LONGEST) for word in changed)
+
+
+def _last_of_each(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides without those of a key that is given again."""
+    by_key: dict[str, str] = {}
+    for text in overrides:
+        key = text.partition("=")[0]
+        by_key.pop(key, None)
+        by_key[key] = text
+    return list(by_key.values())
 
 
 def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
@@ -35,6 +67,8 @@ def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
     An experiment chooses the length of its runs, and headroom counts refused calls, which retries repeat: neither is taken
     from this run. `rate_per_s`: the rate offered, for a trace that sets none.
     """
+    if is_of_tasks(record["scenario"]):
+        return None
     scenario = record["scenario"]
     arrival = table(scenario, "arrival")
     overrides = [text for text in record["overrides"] if not text.startswith(LENGTHS)]
@@ -61,12 +95,12 @@ def _without_retries(traffic: Json) -> list[str]:
 
 def _command_line(record: Json, overrides: Sequence[str], options: Sequence[str] = ()) -> str | None:
     """Return the command of a run with these overrides; None where the run does not name its scenario."""
-    if not record["scenario_file"] or table(record["scenario"], "arrival").get("process") == "tasks":
+    if not record["scenario_file"]:
         return None
     plugins = [str(plugin.get("given") or plugin.get("file")) for plugin in record["plugins"]]
     line = run_line(
         record["scenario_file"],
-        overrides,
+        _last_of_each(overrides),
         plugins=plugins,
         workers=len(record["workers"]) - elsewhere(record),
         dry_run=record["dry_run"],

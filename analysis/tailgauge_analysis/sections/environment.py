@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.run import Run
@@ -102,11 +103,20 @@ def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
 def besides(run: Json) -> str:
     """What else is needed to reproduce the run."""
     text = "The file may have changed since; report.html lists the scenario as it ran, with all defaults."
+    if is_of_tasks(run["scenario"]):
+        text += " Options that the locustfile adds, and those of the web page, are not part of the command."
     if away := commands.elsewhere(run):
-        text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
+        text += f" {plural(away, 'worker')} ran on other machines: start as many there with `{_worker_command(run)}`."
     if not run["target"].get("simulated") and not run["dry_run"]:
         text += " The target is called again and may answer differently."
     return text
+
+
+def _worker_command(run: Json) -> str:
+    """Return the command of a worker on another machine."""
+    if is_of_tasks(run["scenario"]):
+        return "locust -f FILE --worker --master-host HOST"
+    return "tailgauge worker --master HOST:PORT"
 
 
 def section(of: Environment) -> Section:
@@ -125,13 +135,8 @@ def section(of: Environment) -> Section:
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
         ("Master", _pairs({key: value for key, value in of.master.items() if key != "boot_id"})),
         ("Versions", _pairs(of.versions)),
-        (
-            "Seed",
-            "unknown"
-            if of.seed is None
-            else f"{of.seed}: a run with the same seed has the same arrivals and sizes",
-        ),
-        ("Reproduce", of.reproduce or "The run does not name its scenario file."),
+        ("Seed", _seed(of)),
+        ("Reproduce", of.reproduce or _no_command(run)),
     )
     file = f" ({of.scenario_file})" if of.scenario_file else ""
     scenario = "\n".join(key_lines(of.scenario))
@@ -144,6 +149,20 @@ def section(of: Environment) -> Section:
         listing=(f"Scenario{file}, with all defaults; keys without a value are left out", scenario),
         is_folded=True,
     )
+
+
+def _no_command(run: Json) -> str:
+    if is_of_tasks(run["scenario"]):
+        return "Start the locustfile again: this run does not have Locust's command line."
+    return "The run does not name its scenario file."
+
+
+def _seed(of: Environment) -> str:
+    if of.seed is None:
+        return "unknown"
+    if is_of_tasks(of.record["scenario"]):
+        return str(of.seed)
+    return f"{of.seed}: a run with the same seed has the same arrivals and sizes"
 
 
 def _pairs(tree: Json) -> str:

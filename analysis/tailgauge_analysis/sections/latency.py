@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics import latency, pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, columns, shown
 from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER
 from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.steady import Steady, is_of_tasks
 from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import load_steps, objectives, over_time
@@ -48,11 +48,15 @@ NARROW_PS = (0.5, 0.95, 0.99)  # what a phone has room for
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN))
 MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
 Count = Annotated[int, Field(ge=0)]
-WHOLE = ("e2e_sched", "join_sched", "turnaround")
+WHOLE = ("e2e_sched", "e2e_sent", "join_sched", "turnaround")
+SINCE = {  # whether the tasks of Locust's users make the requests
+    False: "Since scheduled: from the planned arrival, what a user waits.",
+    True: "Since requested: from the call of a Locust user's task, as in Locust's statistics.",
+}
+SINCE_SENT = "Since sent: from the first request byte, what network and target take."
 AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
-    "Since scheduled: from the planned arrival, what a user waits. Since sent: from the first request byte, what network and target take.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
     "† marks a percentile with an effective n below 50, with fewer than 30 sessions or users, or whose slower values came in fewer than 5 slow periods: run longer. Too few: no 95% bound exists. ?: this bound does not exist.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
@@ -126,17 +130,22 @@ class Latencies:
     judged: Sequence[ObjectiveResult] = field(metadata=UNPUBLISHED)
     is_pooled: bool = field(metadata=UNPUBLISHED)
     """over the steps of the load"""
+    is_closed: bool = field(metadata=UNPUBLISHED)
+    """users wait for answers: what they wait for counts since sent"""
+    is_of_tasks: bool = field(metadata=UNPUBLISHED)
+    """of Locust's users"""
 
 
 def compute(run: Run) -> Latencies:
     """Return the latencies of a run."""
     rows = run.evidence.latency
+    is_closed = run.record["arrival"] == "closed"
     published = [_published(ALL, row) for row in rows if row.n]
     by_traffic = latency.by_traffic(run.of_target, rows)
     for table, of_table in by_traffic.items():
         name = f"{table} (traffic)" if table == ALL else plain(table, 80)
         published += [_published(name, row) for row in of_table if row.n]
-    groups, smaller_groups = _groups(run.steady)
+    groups, smaller_groups = _groups(run.steady, METRICS_SENT if is_closed else METRICS)
     return Latencies(
         latency=published,
         groups=groups,
@@ -148,6 +157,8 @@ def compute(run: Run) -> Latencies:
         cut_share=cut_share(run.steady.requests),
         judged=run.result(objectives.compute).slo,
         is_pooled=run.result(load_steps.compute) is not None,
+        is_closed=is_closed,
+        is_of_tasks=is_of_tasks(run.record["scenario"]),
     )
 
 
@@ -177,7 +188,8 @@ def section(found: Latencies) -> Section:
     tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
     tables.append(_percentiles(f"Among successes{pooled}", successes))
     if len(found.groups) > 1:
-        tables.append(_by_group(found.groups, found.smaller_groups))
+        since = "sent" if found.is_closed else "scheduled"
+        tables.append(_by_group(found.groups, found.smaller_groups, since))
     if len(found.by_traffic) > 1:
         tables += _paces(found)
     kind = "any kind" if found.first_token == "any" else "kind text"  # noqa: S105 - no secret
@@ -188,9 +200,17 @@ def section(found: Latencies) -> Section:
     if found.cut_share:
         cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
-    answer = _answer((everything or successes)[0], pooled)
+    answer = _answer(_first(everything or successes, is_closed=found.is_closed), pooled)
     drawn = tuple(_tail(found.rows, found.judged))
-    return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), COMPUTED)
+    exact, *others = COMPUTED
+    computed = (exact, f"{SINCE[found.is_of_tasks]} {SINCE_SENT}", *others)
+    return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), computed)
+
+
+def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:
+    """The row that says what a user waits: the first, in a closed loop the first of those since sent."""
+    counted = [row for row in rows if is_closed and row.metric.name == "ttft_sent"]
+    return counted[0] if counted else rows[0]
 
 
 def _answer(row: Row, pooled: str) -> str:
@@ -230,10 +250,10 @@ def _n_eff_note(row: Row, quantile: Quantile) -> str:
     return f"{note} {row.metric.title}: {limit}." if limit else note
 
 
-def _by_group(groups: Sequence[Group], smaller: int) -> Table:
+def _by_group(groups: Sequence[Group], smaller: int, since: str) -> Table:
     rows = []
     for group in groups:
-        ttft = group.rows.get("ttft_sched")
+        ttft = group.rows.get("ttft_sent" if since == "sent" else "ttft_sched")
         whole = next((group.rows[name] for name in WHOLE if name in group.rows), None)
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
         counts = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
@@ -241,7 +261,7 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
     times = (f"{what} {percentile(p)} (ms)" for what in ("TTFT", "whole") for p in PS)
     header = ("group", "requests", "complete, of all offered", *times)
     note = (
-        "Since scheduled, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
+        f"Since {since}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."
     )
     note += f" {plural(smaller, 'smaller group')} not shown." if smaller else ""
@@ -287,6 +307,7 @@ def _paces(found: Latencies) -> list[Table]:
 
 PS = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")
+METRICS_SENT = ("ttft_sent", "e2e_sent", "join_sched", "turnaround")  # of a closed loop
 PACES = ("tpot", "chunk_gap", "chunk_gap_worst")
 MOST = 20
 TRAFFIC = "traffic"
@@ -295,14 +316,14 @@ TAG = "tag"
 SLOW = "slow reader"
 
 
-def _groups(steady: Steady) -> tuple[list[Group], int]:
+def _groups(steady: Steady, metrics: Sequence[str]) -> tuple[list[Group], int]:
     """Return the groups worth a row, and how many smaller ones are not shown."""
     masks = list(_masks(steady))
     groups: list[Group] = []
     hidden = 0
     for by in (TRAFFIC, SLOW, NAME, TAG):
         largest_first = sorted((m for m in masks if m[0] == by), key=lambda m: -int(m[2].sum()))
-        groups += [_group(steady, *mask) for mask in largest_first[:MOST]]
+        groups += [_group(steady, metrics, *mask) for mask in largest_first[:MOST]]
         hidden += len(largest_first[MOST:])
     return groups, hidden
 
@@ -329,10 +350,10 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
     yield from ((TAG, tag, of) for tag, of in by_tag.items() if of.any())
 
 
-def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
-    part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
+def _group(steady: Steady, metrics: Sequence[str], by: str, name: str, mask: Mask) -> Group:
+    part = steady.only(mask, gaps=False)  # none of the metrics is of gaps
     ended = part.requests["ended"]
-    rows = {metric: latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS}
+    rows = {metric: latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in metrics}
     known = {metric: row for metric, row in rows.items() if row.n}
     return Group(
         by=by,

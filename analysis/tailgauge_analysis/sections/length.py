@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tailgauge.rows import schema
 from tailgauge.scenario.figures import MOST
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import Criterion, read
 from tailgauge_analysis.run import Run
@@ -51,6 +52,8 @@ def _times_as_long(run: Run, times: float) -> str:
     scenario = run.record["scenario"]
     requests = number(table(table(scenario, "arrival"), "closed").get("requests"))
     seconds = number(table(scenario, "stages").get("duration_s"))
+    if is_of_tasks(scenario):
+        seconds = run.steady.to_s  # no scenario plans them
     if times > MOST_TIMES or (seconds is None and requests is None):
         return ""
     if requests is not None:  # the length of a closed loop with a number of requests is that number

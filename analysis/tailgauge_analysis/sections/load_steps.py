@@ -356,8 +356,14 @@ def remark(run: Run) -> str:
     """Return what a reader must know of percentiles and outcomes; empty where the load does not change on purpose."""
     if run.result(compute) is None:
         return ""
+    changes = {
+        "tasks": "Locust's users did not send at one rate",
+        "trace": "The offered load of the trace changes",
+    }
+    process = table(run.record["scenario"], "arrival").get("process")
+    text = changes.get(str(process), "The offered load changes on purpose")
     return (
-        f"The offered load changes on purpose: percentiles are {POOLED}, and an objective is decided on all of them. "
+        f"{text}: percentiles are {POOLED}, and an objective is decided on all of them. "
         "Steps of the load has a row for each."
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import clock_range, count, ms, percentile, plural, share
@@ -182,10 +183,11 @@ def _stamps(evidence: Evidence) -> Facts:
     facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
     if stamps.connected:
         part = share(stamps.new_connections / stamps.connected)
+        since = "requested" if is_of_tasks(evidence.frames.run["scenario"]) else "scheduled"
         attempts = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
         opened = f"{attempts} opened a connection"
         if stamps.new_connections:
-            opened += f", which their times since scheduled include; {connections(evidence.frames)}"
+            opened += f", which their times since {since} include; {connections(evidence.frames)}"
         facts.append(("Connections", opened))
     return facts
 

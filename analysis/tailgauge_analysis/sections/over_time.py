@@ -8,6 +8,7 @@ import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Timeline
 from tailgauge_analysis.objectives.outcome import FAIL, PASS, ObjectiveResult
 from tailgauge_analysis.run import Run
@@ -108,7 +109,8 @@ def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
     curves = _waits(timeline, min(missed_ms, default=np.inf))
     for objective, bound_ms in shown:
         curves.append(bound_line(objective, (0.0, end_s), (bound_ms, bound_ms)))
-    return Panel(f"{timeline.wait} since<br>scheduled (ms)", curves, height=1.6)
+    word = "requested" if is_of_tasks(run.record["scenario"]) else "scheduled"
+    return Panel(f"{timeline.wait} since<br>{word} (ms)", curves, height=1.6)
 
 
 def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:

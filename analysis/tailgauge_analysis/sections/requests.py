@@ -29,8 +29,8 @@ from tailgauge_analysis.verdict.losses import due
 KEY = ""
 MOST_PROBLEMS = 20
 COMPUTED = (
-    "All statistics cover the steady stage. Conservation counts the rows of the whole run without preflight and compares them "
-    "with the counts of the master."
+    "All times of the run count from its start, warm-up included. All statistics cover the steady stage. Conservation counts "
+    "the rows of the whole run without preflight and compares them with the counts of the master."
 )
 
 

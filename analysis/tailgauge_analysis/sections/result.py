@@ -16,7 +16,7 @@ from tailgauge.scenario.figures import ERRORS
 from tailgauge.thresholds import ENDLESS_S, INVALID
 from tailgauge_analysis.metrics import backlog, stability
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.metrics.steady import at_slots, is_counted
+from tailgauge_analysis.metrics.steady import at_slots, is_counted, is_of_tasks
 from tailgauge_analysis.metrics.throughput import whole_run
 from tailgauge_analysis.objectives import health
 from tailgauge_analysis.objectives.health import COMPLETE
@@ -78,6 +78,10 @@ ARRIVAL = {
     "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
     "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
 }
+OF_TASKS = (
+    "Closed loop: a user waits for its answer, so a slow target gets less traffic. "
+    "Latency counts since sent, in Locust's statistics since the task's call."
+)
 Lines = tuple[ObjectiveLine, ...]
 GAP = "chunk_gap"
 ITL = "itl"  # the name of the gap that readers know
@@ -130,7 +134,7 @@ def _interrupted_when(run: Run) -> str:
         planned_s = None
     if not len(run.steady.requests):
         return f"after {figures(passed_s)} s, before the steady stage"
-    if planned_s is None or run.record["scenario"]["arrival"].get("process") == "tasks":
+    if planned_s is None or is_of_tasks(run.record["scenario"]):
         return f"after {figures(passed_s)} s"
     if passed_s >= planned_s:
         return f"after the load of {figures(planned_s)} s, before all requests had ended"
@@ -412,11 +416,9 @@ def _since(gone_s: float) -> Numbers:
 
 def remarks(run: Run) -> list[str]:
     """What a reader must know of the traffic before the numbers."""
-    record = run.record
     conservation = run.evidence.conservation
     texts = stability.remarks(run.evidence.stability, run.steady.seconds)
-    if record["arrival"] in ARRIVAL:
-        texts.append(ARRIVAL[record["arrival"]])
+    texts += _arrival(run)
     if pooled := load_steps.remark(run):
         texts.append(pooled)
     if n := conservation.found:
@@ -486,8 +488,15 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     # A backlog is the result.
     texts = stability.remarks(run.evidence.stability, run.steady.seconds, names_backlog=False)
     yield from (("steady", text) for text in texts)
-    if run.record["arrival"] in ARRIVAL:
-        yield "arrival", ARRIVAL[run.record["arrival"]]
+    yield from (("arrival", text) for text in _arrival(run))
+
+
+def _arrival(run: Run) -> Iterator[str]:
+    """How requests arrive, where it changes the meaning of the numbers."""
+    if is_of_tasks(run.record["scenario"]):
+        yield OF_TASKS
+    elif run.record["arrival"] in ARRIVAL:
+        yield ARRIVAL[run.record["arrival"]]
 
 
 def _violations(run: Run) -> Iterator[str]:

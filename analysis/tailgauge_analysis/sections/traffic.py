@@ -7,13 +7,14 @@ latency, and no share that another section has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, number, table, text
@@ -83,7 +84,10 @@ def compute(run: Run) -> SentTraffic:
     for name, rows in requests.groupby("traffic"):
         calls = by_name.get(name, attempts.iloc[:0])
         is_exact = table(tables, str(name)).get("output") == "exact"
-        entries[plain(str(name), 80)] = _entry(rows, calls, text(sizes.get(str(name))), is_exact=is_exact)
+        entry = _entry(rows, calls, text(sizes.get(str(name))), is_exact=is_exact)
+        if is_of_tasks(run.record["scenario"]):  # each task makes requests of its own, which are no turns
+            entry = replace(entry, turns_max=1)
+        entries[plain(str(name), 80)] = entry
     return SentTraffic(traffic=entries, estimate=run.record["estimate"])
 
 

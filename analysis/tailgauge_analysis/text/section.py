@@ -6,6 +6,7 @@ escapes it for its format. Numbers in cells are formatted already; report.json h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -37,6 +38,9 @@ EXITS = {
 def worst(outcomes: Iterable[str]) -> str:
     """The outcome of several objectives; INCONCLUSIVE of none."""
     return min(outcomes, key=(FAIL, INCONCLUSIVE, COMPLETED, PASS).index, default=INCONCLUSIVE)
+
+
+COMMAND = re.compile(r"(?<!\S)(?:tailgauge run|locust -f) ")  # begins a command at the end of an advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,8 @@ class ObjectiveLine:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next.
+    """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next,
+    and in a further line another one to choose.
 
     The sentence or a detail may state an objective, by its name. `problems` are shown as failures, whatever the outcome.
     """

@@ -6,12 +6,13 @@ from collections import Counter
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import losses, unsent
 from tailgauge_analysis.verdict.conservation import Conservation
-from tailgauge_analysis.verdict.late_client import advice_on_cores, is_of_tasks
+from tailgauge_analysis.verdict.late_client import advice_on_cores
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 GUARDED = "guarded"

@@ -11,13 +11,12 @@ import pandas as pd
 from tailgauge.address import is_loopback
 from tailgauge.rows import schema
 from tailgauge.thresholds import PLANNED_CPU
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.steady import Steady, is_of_tasks
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plural
-from tailgauge_analysis.text.json_values import Json, table, whole
+from tailgauge_analysis.text.json_values import table, whole
 from tailgauge_analysis.verdict.workers import steady_health
 
-TASKS = "tasks"  # of a locustfile make the requests
 SHORT_OF_CORES = 0.1  # of the time
 REST_NS = 5_000_000  # of a connection after a call, before another one may use it
 
@@ -47,11 +46,6 @@ def advice_on_cores(frames: Frames, stage: Steady) -> str:
         return f"use {need} workers, each on a separate core (they waited {waited:.0%} of the time for one)"
     option = "--processes" if is_of_tasks(frames.run["scenario"]) else "--workers"
     return f"use {need} workers ({option} {need})"
-
-
-def is_of_tasks(scenario: Json) -> bool:
-    """Whether the tasks of a locustfile make the requests."""
-    return table(scenario, "arrival").get("process") == TASKS
 
 
 def _free_cores(frames: Frames, waited: float) -> str:

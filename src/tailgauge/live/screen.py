@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from typing import TextIO
 
 
 def columns() -> int:
@@ -16,13 +17,14 @@ def columns() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def has_colours() -> bool:
-    """Whether standard output shows colours."""
+def has_colours(stream: TextIO | None = None) -> bool:
+    """Whether a stream, else standard output, shows colours."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+    is_terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal
 
 
-def as_environment() -> dict[str, str]:
-    """For a child whose output goes to this terminal through a pipe."""
-    return {"COLUMNS": str(columns()), "FORCE_COLOR" if has_colours() else "NO_COLOR": "1"}
+def as_environment(stream: TextIO | None = None) -> dict[str, str]:
+    """For a child whose output goes to this terminal through a pipe, and out of this stream."""
+    return {"COLUMNS": str(columns()), "FORCE_COLOR" if has_colours(stream) else "NO_COLOR": "1"}

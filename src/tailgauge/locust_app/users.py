@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from tailgauge.channel.messages import Link
 from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, InterruptedRunError, TailgaugeError, UsageError
-from tailgauge.live import web
+from tailgauge.live import screen, web
 from tailgauge.live.terminal import announcement, span
 from tailgauge.locust_app import locustfile
 from tailgauge.locust_app.answer import Answer
 from tailgauge.locust_app.client import TOTAL, ended_error
+from tailgauge.locust_app.command import command_words
+from tailgauge.locust_app.console import MAIN, Console, names_no_exit_code
 from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
 from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.locust_app.streaming_user import StreamingUser, serve_tasks
@@ -79,7 +82,7 @@ class Master:
         for kind in Run.handlers:
             link.subscribe(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
-        environment.events.test_stopping.add_listener(self._on_test_stopping)
+        environment.events.test_stopping.add_listener(self.end_run)
         self.on_end: Callable[[Run], None] = lambda _: None
         self.before_start: Callable[[], Settings | None] = lambda: self.settings  # None: nothing to run
 
@@ -156,7 +159,8 @@ class Master:
         """Stop Locust's users; without another run to come, Locust too."""
         (self.runner.stop if self._stays else self.runner.quit)()
 
-    def _on_test_stopping(self, **_: Any) -> None:
+    def end_run(self, **_: Any) -> None:
+        """End the run in progress, if there is one, and report it."""
         if (run := self.run) is not None and not run.over.is_set():
             first = not run.finishing
             run.notes.extend(dropped_messages())
@@ -257,8 +261,7 @@ def _init(environment: Any, **_: Any) -> None:
             plugin.load(name)
         seal = Seal(given(_needs_token(environment)))
         if isinstance(runner, WorkerRunner):
-            worker = attach_worker(environment, seal, out)
-            worker.on_refused = lambda: _end_refused(runner, worker)
+            _attach_to_master(environment, seal, out)
             return
         metrics = _metrics(environment)
         options = Options(parsed.scenario, tuple(parsed.tailgauge_set), out, parsed.tailgauge_allow_plugins)
@@ -270,13 +273,20 @@ def _init(environment: Any, **_: Any) -> None:
         sys.exit(failed.exit_code)
     _announce(environment, settings)
     master = Master(environment, settings, seal, stays=page is not None)
-    master.on_end = lambda run: _conclude(environment, run)
+    console = Console(environment, stays=page is not None)
+    environment.events.test_start.add_listener(lambda **_: console.begin())
+    master.on_end = lambda run: _conclude(environment, run, console, is_interrupted=master.is_interrupted)
+    # Locust decides on its exit code before it stops a run that Ctrl-C ends.
+    environment.events.quitting.add_listener(master.end_run)
     _notice_interrupts(master)
     asked = _asked(environment)
 
     def before_start() -> Settings | None:
         is_same = settings is not None and _asked(environment) == asked
-        return settings if is_same else _before_start(environment, options, master)
+        chosen = settings if is_same else _before_start(environment, options, master)
+        if chosen is None or chosen.scenario.arrival.process != TASKS:
+            return chosen
+        return replace(chosen, command=tuple(command_words(environment)))
 
     master.before_start = before_start
     if not isinstance(runner, MasterRunner):
@@ -292,6 +302,14 @@ def _init(environment: Any, **_: Any) -> None:
         web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
     # Locust's `-t` starts at the time that the event loop read last, which is from before the imports.
     gevent.get_hub().loop.update_now()
+
+
+def _attach_to_master(environment: Any, seal: Seal, out: Path) -> None:
+    """Make a worker process of plain Locust take part in the runs of its master."""
+    if environment.parsed_options.processes:  # the exit code in this terminal is the master's
+        MAIN.addFilter(names_no_exit_code)
+    worker = attach_worker(environment, seal, out)
+    worker.on_refused = lambda: _end_refused(environment.runner, worker)
 
 
 def _notice_interrupts(master: Master) -> None:
@@ -381,22 +399,24 @@ def _out(environment: Any) -> Path:
     return Path(out)
 
 
-def _conclude(environment: Any, run: Run) -> None:
-    """Report a run of plain Locust: the summary goes to the log, the exit code to Locust."""
+def _conclude(environment: Any, run: Run, console: Console, *, is_interrupted: bool) -> None:
+    """Report a run of plain Locust: the summary goes below Locust's tables, the exit code to Locust."""
+    console.pause()
     if run.failure is not None:
-        log.error("%s", run.failure)
+        console.fail(str(run.failure))
         environment.process_exit_code = int(run.failure.exit_code)
     if run.start_at_ns is None:
         if run.failure is None:
-            log.error("the run ended before its first request")
+            console.fail("the run ended before its first request")
             environment.process_exit_code = int(Exit.INTERRUPTED)
         run_time_s = environment.parsed_options.run_time
         is_stopped = run.failure is None or isinstance(run.failure, InterruptedRunError)
-        if run_time_s and is_stopped:
-            text = "if -t %s ended it: -t counts the start of the run, too; choose a longer one"
-            log.error(text, span(run_time_s))
+        if run_time_s and is_stopped and not is_interrupted:
+            how = "-t counts the start of the run, too; choose a longer one"
+            console.fail(f"if -t {span(run_time_s)} ended it: {how}")
         return
-    report = ReportProcess(run.folder, run.settings.out).output()
-    log.info("summary\n%s", report.summary)
+    log.info("making the report")
+    report = ReportProcess(run.folder, run.settings.out, screen.as_environment(sys.stderr)).output()
+    console.show(report.summary)
     if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
         environment.process_exit_code = int(report.exit_code)

@@ -398,7 +398,7 @@ class Run:
         why = self._stop_rules.broken(self._progress())
         if why is not None and self.state == "running":
             self.stopped = f"{self._at()}: {why}"
-            self.notes.append(f"stopped {self.stopped}")
+            self.notes.append(f"stopped {self.stopped}; {self._stop_rules.how_to_go_on}")
             self.cut_short(STOPPED)
 
     def _look(self) -> None:
@@ -506,7 +506,7 @@ class Run:
         learnt = Learnt(*self.preflight_result["learnt"]) if self.preflight_result else Learnt()
         return {
             "run_id": self.run_id, "started_at": self._started_at, "start_at_ns": self.start_at_ns,
-            "estimate": settings.estimate.facts(), **learnt.facts(self.scenario), "engines": self._engines,
+            "command": list(settings.command), "estimate": settings.estimate.facts(), **learnt.facts(self.scenario), "engines": self._engines,
             **run_json.scenario_facts(self.scenario, *origin, self.target_urls),
         }  # fmt: skip
 

@@ -21,6 +21,8 @@ _KEPT = 3600  # looks, one per second
 class StopRules:
     """`broken` looks at the sum over the workers, whose counters arrive once a second."""
 
+    broken_rule = ""  # key of the rule that ended the run
+
     def __init__(self, scenario: Scenario) -> None:
         self._stop = scenario.stop
         gates = [objective for objective in scenario.slo.values() if objective.gate]
@@ -38,7 +40,25 @@ class StopRules:
         self._seen.append(now)
         if _connected(now) > _connected(self._connected):
             self._connected = now
-        return self._rejected(now) or self._failing(now) or self._unreachable(now) or self._slow(now)
+        checks = {
+            "rejections": self._rejected,
+            "min_completed": self._failing,
+            "connect_errors": self._unreachable,
+            "max_ttft_ms": self._slow,
+        }
+        for rule, check in checks.items():
+            why = check(now)
+            if why:
+                self.broken_rule = rule
+                return why
+        return None
+
+    @property
+    def how_to_go_on(self) -> str:
+        """How to run to the end in spite of the rule that ended the run."""
+        if self.broken_rule == "max_ttft_ms":
+            return "to go on all the same, raise stop.max_ttft_ms or leave it out"
+        return f"to go on all the same, add --set stop.{self.broken_rule}=0"
 
     def _rejected(self, now: Progress) -> str | None:
         """Every call is rejected with the same status: the cause does not go away by itself."""

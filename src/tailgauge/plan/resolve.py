@@ -47,6 +47,7 @@ class Settings:
     """The resolved scenario with its plan and prices, where it came from, where the run goes.
 
     `scenario_file`: as the user named it; empty in a step of an experiment, whose file does not last.
+    `command`: Locust's, of a run whose requests the tasks of a locustfile make.
     """
 
     scenario: Scenario
@@ -56,6 +57,7 @@ class Settings:
     schedule: Schedule
     prices: Prices
     estimate: Estimate
+    command: tuple[str, ...] = ()
 
     @property
     def limit(self) -> Amount:

@@ -385,7 +385,7 @@ class Task:
         self._write_record()
         is_sent = not (self._shared or self.part_sender.unshipped)
         where = "sent to the master" if is_sent else f"in {self.folder.path}"
-        log.info("done: %s; rows are %s", self.counters.text(), where)
+        log.info("worker %d done: %s; rows are %s", self.number, self.counters.text(), where)
         self._send("drained", {**self._counters_message(), "record": self._record()})
 
     def _step(self, action: Callable[[], object]) -> None:

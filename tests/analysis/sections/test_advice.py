@@ -87,6 +87,33 @@ def test_a_rate_is_blamed_for_what_load_can_cause(result, attempt, experiment, s
     assert line == ["tailgauge", "run", "synthetic.toml", *sets]
 
 
+STOPPED = "43 s into the run: 24 of the last 53 requests completed (stop.min_completed 50%)"
+UNREACHABLE = "9 s into the run: 20 connection errors in a row (stop.connect_errors 20)"
+
+
+@pytest.mark.parametrize("attempt", [LIMIT, BUSY, [LIMIT, {**LIMIT, "cause": "retry"}]])
+def test_an_overload_that_a_stop_rule_ended_can_be_run_to_its_end(result, attempt):
+    state = {"state": "stopped", "stopped": STOPPED}
+    found = result(*[OK, attempt] * 30, record=state | {"overrides": ["stop.min_completed=0.8"]})
+
+    *_, alternative = found.advice.splitlines()
+    text, _, line = alternative.rpartition(": ")
+    assert text == "or overload it on purpose, to the end of the run"
+    assert shlex.split(line)[-1] == "stop.min_completed=0"
+    assert "stop.min_completed=0.8" not in line
+
+
+@pytest.mark.parametrize(
+    ("attempt", "stopped"),
+    [(with_status(401), STOPPED), (BROKEN, STOPPED), (GONE, UNREACHABLE), (LIMIT, "")],
+)
+def test_a_target_that_fails_for_another_reason_is_not_to_be_loaded_further(result, attempt, stopped):
+    state = {"state": "stopped", "stopped": stopped} if stopped else {}
+    found = result(*[OK, attempt] * 30, record=state)
+
+    assert "stop." not in found.advice
+
+
 @pytest.mark.parametrize(
     ("attempt", "pattern"),
     [

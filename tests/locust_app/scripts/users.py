@@ -78,7 +78,7 @@ def ended(process: str, *, run_time: int | None, interrupted: bool) -> list[str]
     master = master_of(SimpleNamespace(), stays=False, run_time=run_time)
     master.run = run  # type: ignore[assignment]
     master.is_interrupted = interrupted
-    master._on_test_stopping()
+    master.end_run()
     return calls
 
 

@@ -1,6 +1,6 @@
 """Turns of conversations: TTFT by turn, failures slowest, since the turn was due.
 
-Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn.
+The requests of a Locust user are no conversation: each of its tasks makes its own. Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.answers import events
 from tailgauge_analysis.stats.proportions import Ratio, quantile_ratio
@@ -49,6 +50,8 @@ class Turns:
 
 def compute(run: Run) -> Turns | None:
     """Return TTFT by turn; None where no session has two turns."""
+    if is_of_tasks(run.record["scenario"]):
+        return None
     stage = run.of_target
     requests = stage.requests
     numbers = (requests["request_id"] % schema.TURNS).to_numpy(np.int64)

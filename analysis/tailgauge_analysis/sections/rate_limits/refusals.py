@@ -83,6 +83,7 @@ class RateLimitKind:
     kind: str
     attempts: Proportion
     first_at_s: float
+    """since the start of the run, its warm-up included"""
     how: tuple[str, ...]
 
 
@@ -118,18 +119,19 @@ class Shares:
 
 
 def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
-    """Count the 429s of attempts in order of sending."""
+    """Count the 429s of attempts in order of sending. The first of a limit is that of the whole run."""
     steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
     is_429 = refused(steady)
     alike = of_attempts(steady)
     wanted = requests[requests["stage"] == schema.STEADY]
-    rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
+    rows = kinds.loc[steady.index[is_429]]
+    first_at_ns = attempts["sent_at_ns"].groupby(kinds["kind"]).min()
     by_kind = []
     for kind, group in rows.groupby("kind", sort=False):
         of_kind = RateLimitKind(
             kind=str(kind),
             attempts=proportion(steady.index.isin(group.index), groupings=alike),
-            first_at_s=float(group["sent_at_ns"].min()) / 1e9,
+            first_at_s=float(first_at_ns[kind]) / 1e9,
             how=tuple(sorted({*group["how"]} - {""})),
         )
         by_kind.append(of_kind)

@@ -212,7 +212,7 @@ def _card(limits: RateLimits) -> Card | None:
         if limits.binding.kind:
             lines.append(f"binding limit: {kind_name(limits.binding.kind)}")
         if limits.first_at_s is not None:
-            lines.append(f"first 429 at {limits.first_at_s:,.3g} s")
+            lines.append(f"first 429 at {limits.first_at_s:,.3g} s of the run")
         lines += [table.text for table in limits.amplification if table.observed >= MUCH]
         return Card(
             label="limits",
@@ -249,7 +249,7 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
     if shares.overloaded.k:
         yield "529 or 503", f"{with_interval(share_cell(shares.overloaded))} of attempts"
     if limits.first_at_s is not None:
-        yield "First 429 of the run", f"{limits.first_at_s:,.3g} s after the start, warm-up included"
+        yield "First 429", f"at {limits.first_at_s:,.3g} s of the run"
     yield "Growth to the first 429", _growth(limits.growth)
     yield from _retry_after(limits.retry_after)
     for table in limits.amplification:
@@ -289,7 +289,7 @@ def _kinds(limits: RateLimits) -> Table:
         ("limit, steady stage", lambda limit: kind_name(limit.kind)),
         ("429s", lambda limit: f"{limit.attempts.k:,}"),
         ("share of attempts", lambda limit: share_cell(limit.attempts)),
-        ("first at (s)", lambda limit: f"{limit.first_at_s:,.3g}"),
+        ("first at (s of the run)", lambda limit: f"{limit.first_at_s:,.3g}"),
         ("identified by", lambda limit: ", ".join(limit.how) or "–"),
     )
     return Table.of("429s by limit", limits.shares.by_kind, columns, prose=(4,))

@@ -31,6 +31,20 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
     assert of.low <= clopper_pearson(10, 80)[0] < of.value < clopper_pearson(10, 80)[1] <= of.high
 
 
+@pytest.mark.parametrize("warmup", [0, 5, 20])
+def test_a_limit_has_one_first_429_whatever_the_length_of_the_warm_up(warmup):
+    stages = ["warmup"] * warmup + ["steady"] * (40 - warmup)
+    run = calls(40, refused=range(4, 40, 2), stage=stages, message="rate limit of 300 requests per minute")
+    found = compute(run_of(frames_of(run)))
+
+    first_s = run.loc[4, "sent_at_ns"] / 1e9
+    (limit,) = found.shares.by_kind
+    assert found.first_at_s == limit.first_at_s == pytest.approx(first_s)
+    shown = section(found)
+    assert dict(shown.facts)["First 429"] == f"at {first_s:,.3g} s of the run"
+    assert f"first 429 at {first_s:,.3g} s of the run" in shown.card.lines
+
+
 def test_a_429_behind_content_is_one_and_was_admitted_by_its_bucket():
     left = np.full(40, 299.0)
     columns = {"header_requests_limit": np.full(40, 300.0), "header_requests_remaining": left}

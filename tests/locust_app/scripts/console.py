@@ -1,0 +1,123 @@
+"""Script: what plain Locust prints at the end of a run, and the command line that repeats it."""
+
+from __future__ import annotations
+
+import io
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+from locust.env import Environment
+from starting.script import case, print_facts
+
+from tailgauge.errors import Exit
+from tailgauge.locust_app.command import command_words
+from tailgauge.locust_app.console import MAIN, TABLES, Console, names_no_exit_code
+
+SUMMARY = "PASS  the summary"
+
+
+class Terminal:
+    """A Locust process that prints its tables as Locust does."""
+
+    def __init__(self, *, stays: bool) -> None:
+        self.environment = Environment()
+        self._text = io.StringIO()
+        for logger in (TABLES, MAIN, logging.getLogger("tailgauge")):
+            logger.filters.clear()
+            logger.handlers = [logging.StreamHandler(self._text)]
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+        self.console = Console(self.environment, stays=stays)
+
+    def table(self, name: str = "table") -> None:
+        TABLES.info(name)
+
+    def quit(self, code: int) -> list[str]:
+        """End as Locust's main program does; returns what it printed."""
+        self.environment.events.quitting.fire(environment=self.environment, reverse=True)
+        MAIN.info("Shutting down (exit code %d)", code)
+        self.table("last table")
+        self.environment.events.quit.fire(exit_code=code)
+        return self._text.getvalue().split("\n")
+
+
+@case
+def ends() -> dict[str, list[str]]:
+    found = {}
+    for name, stays in (("headless", False), ("page", True)):
+        terminal = Terminal(stays=stays)
+        terminal.console.begin()
+        terminal.table()
+        terminal.console.pause()
+        terminal.table("table while the report is made")
+        terminal.console.show(SUMMARY)
+        found[name] = terminal.quit(0)
+    return found
+
+
+@case
+def codes() -> dict[str, str]:
+    """The last line by whose exit code it is."""
+    found = {}
+    for name, of_run, code in (("of the run", Exit.INVALID, 3), ("of Locust", None, 1), ("none", None, 0)):
+        terminal = Terminal(stays=False)
+        terminal.environment.process_exit_code = None if of_run is None else int(of_run)
+        terminal.console.show(SUMMARY)
+        *_, last, end = terminal.quit(code)
+        assert end == ""
+        found[name] = last
+    return found
+
+
+@case
+def failures() -> list[str]:
+    """A run without a result, after one that had one."""
+    terminal = Terminal(stays=False)
+    terminal.console.show(SUMMARY)
+    terminal.console.begin()
+    terminal.console.fail("the target could not be used " + "because of a long reason " * 4)
+    terminal.console.fail("choose a longer -t")
+    terminal.environment.process_exit_code = 4
+    return terminal.quit(4)
+
+
+@case
+def other_messages() -> list[bool]:
+    texts = ("Shutting down (exit code 0)", "--run-time limit reached, shutting down")
+    return [names_no_exit_code(logging.makeLogRecord({"msg": text})) for text in texts]
+
+
+def words(shape: Any = None, host: str | None = None, **changed: Any) -> str:
+    options = {
+        "locustfile": "chat.py", "user_classes": [], "class_picker": False, "num_users": 6, "spawn_rate": 2.0,
+        "run_time": 12, "processes": None, "master": False, "expect_workers": 1, "tags": None,
+        "exclude_tags": None, "stop_timeout": 0, "scenario": "", "tailgauge_set": [], "tailgauge_plugins": [],
+        "tailgauge_allow_plugins": False, "web_auth": "me:secret", "my_token": "secret",
+    }  # fmt: skip
+    environment = SimpleNamespace(
+        parsed_options=SimpleNamespace(**(options | changed)),
+        shape_class=shape,
+        host=host,
+        user_classes=[Terminal, Console],
+    )
+    return " ".join(command_words(environment))
+
+
+@case
+def commands() -> dict[str, str]:
+    ours = {"scenario": "limits.toml", "tailgauge_set": ["limits.drain_s=9"], "tailgauge_plugins": ["p.py"]}
+    return {
+        "plain": words(),
+        "page": words(num_users=None, spawn_rate=None, run_time=None, host="http://127.0.0.1:1"),
+        "processes": words(processes=2, master=True, expect_workers=2, stop_timeout=3),
+        "workers": words(master=True, expect_workers=4),
+        "shape": words(shape=object()),
+        "classes": words(user_classes=["Chat"], tags=["a", "b"]),
+        "picked": words(class_picker=True),
+        "ours": words(**ours),
+        "from a site": words(locustfile="https://files.example/chat.py?token=secret"),
+    }
+
+
+print_facts()
