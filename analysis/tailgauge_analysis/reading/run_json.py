@@ -162,7 +162,7 @@ class RunJson(_Tolerant):
     overrides: list[OnErrorOmit[str]] = []
     """changes made on the command line"""
     command: list[OnErrorOmit[str]] = []
-    """words of Locust's command line that repeats a run of tasks, else empty; absent in dry runs and older runs"""
+    """Locust's command line that repeats a run of tasks, by arguments, else empty; absent in dry runs and older runs"""
     started_at: str = ""
     """wall-clock start, ISO 8601 UTC; a label only"""
     start_at_ns: Whole | None = None

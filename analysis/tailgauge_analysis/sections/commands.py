@@ -35,11 +35,11 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
     return _command_line(record, [*overrides, *sets], options)
 
 
-def _by_locust(words: Sequence[str], sets: Sequence[str], options: Sequence[str]) -> str | None:
+def _by_locust(command: Sequence[str], sets: Sequence[str], options: Sequence[str]) -> str | None:
     """Return Locust's command with these changes; None where an older run does not have it."""
-    if not words:
+    if not command:
         return None
-    changed = list(words)
+    changed = list(command)
     for option, value in pairwise(options):
         if option == "--duration":
             if "-t" in changed:

@@ -13,23 +13,29 @@ from tailgauge.sanitize import plain
 LONGEST = 2000  # characters of a word
 
 
-def command_words(environment: Any) -> list[str]:
-    """Return the words of `locust -f FILE ...` without the web page, as a shell reads them."""
+def command_arguments(environment: Any) -> list[str]:
+    """Return the arguments of `locust -f FILE ...` without the web page, as a shell reads them."""
     options = environment.parsed_options
-    words = ["locust", "-f", str(options.locustfile).partition("?")[0], *_classes(environment), "--headless"]
+    arguments = [
+        "locust",
+        "-f",
+        str(options.locustfile).partition("?")[0],
+        *_classes(environment),
+        "--headless",
+    ]
     if environment.shape_class is None:
-        words += ["-u", str(options.num_users or 1), "-r", f"{options.spawn_rate or 1:g}"]
+        arguments += ["-u", str(options.num_users or 1), "-r", f"{options.spawn_rate or 1:g}"]
     if options.run_time:
-        words += ["-t", f"{options.run_time}s"]
-    words += _processes(options)
+        arguments += ["-t", f"{options.run_time}s"]
+    arguments += _processes(options)
     if environment.host:
-        words += ["--host", environment.host]
+        arguments += ["--host", environment.host]
     for option, values in (("-T", options.tags), ("-E", options.exclude_tags)):
-        words += [option, *values] if values else []
+        arguments += [option, *values] if values else []
     if options.stop_timeout:
-        words += ["-s", f"{options.stop_timeout:g}"]
-    words += _of_tailgauge(options)
-    return [known()(plain(word, LONGEST)) for word in words]
+        arguments += ["-s", f"{options.stop_timeout:g}"]
+    arguments += _of_tailgauge(options)
+    return [known()(plain(word, LONGEST)) for word in arguments]
 
 
 def _classes(environment: Any) -> list[str]:
@@ -49,13 +55,13 @@ def _processes(options: Any) -> list[str]:
 
 
 def _of_tailgauge(options: Any) -> list[str]:
-    words: list[str] = []
+    arguments: list[str] = []
     if options.scenario:
-        words += ["--scenario", options.scenario]
+        arguments += ["--scenario", options.scenario]
     for text in options.tailgauge_set:
-        words += ["--set", text]
+        arguments += ["--set", text]
     for name in options.tailgauge_plugins:
-        words += ["--plugin", name]
+        arguments += ["--plugin", name]
     if options.tailgauge_allow_plugins:
-        words.append("--allow-plugins")
-    return words
+        arguments.append("--allow-plugins")
+    return arguments

@@ -27,17 +27,17 @@ class Console:
     def __init__(self, environment: Any, *, stays: bool) -> None:
         self._environment = environment
         self._stays = stays
-        self._is_quiet = False
+        self._has_pause = False
         self._is_quitting = False
         self._result = ""  # of the last run, or why it has none
         MAIN.addFilter(names_no_exit_code)
-        TABLES.addFilter(lambda _: not self._is_quiet)
+        TABLES.addFilter(lambda _: not self._has_pause)
         environment.events.quitting.add_listener(self._on_quitting)
         environment.events.quit.add_listener(self._on_quit)
 
     def pause(self) -> None:
         """Print no tables of Locust's from the end of the load on, but its last ones."""
-        self._is_quiet = not (self._stays or self._is_quitting)
+        self._has_pause = not (self._stays or self._is_quitting)
 
     def show(self, summary: str) -> None:
         """Print the result of a run, below Locust's last tables too."""
@@ -53,11 +53,11 @@ class Console:
     def begin(self) -> None:
         """Forget the run before."""
         self._result = ""
-        self._is_quiet = False
+        self._has_pause = False
 
     def _on_quitting(self, **_: Any) -> None:
         self._is_quitting = True
-        self._is_quiet = False
+        self._has_pause = False
 
     def _on_quit(self, exit_code: int, **_: Any) -> None:
         if self._result:

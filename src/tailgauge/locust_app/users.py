@@ -32,7 +32,7 @@ from tailgauge.live.terminal import announcement, span
 from tailgauge.locust_app import locustfile
 from tailgauge.locust_app.answer import Answer
 from tailgauge.locust_app.client import TOTAL, ended_error
-from tailgauge.locust_app.command import command_words
+from tailgauge.locust_app.command import command_arguments
 from tailgauge.locust_app.console import MAIN, Console, names_no_exit_code
 from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
 from tailgauge.locust_app.report_process import ReportProcess
@@ -286,7 +286,7 @@ def _init(environment: Any, **_: Any) -> None:
         chosen = settings if is_same else _before_start(environment, options, master)
         if chosen is None or chosen.scenario.arrival.process != TASKS:
             return chosen
-        return replace(chosen, command=tuple(command_words(environment)))
+        return replace(chosen, command=tuple(command_arguments(environment)))
 
     master.before_start = before_start
     if not isinstance(runner, MasterRunner):

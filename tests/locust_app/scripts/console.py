@@ -11,7 +11,7 @@ from locust.env import Environment
 from starting.script import case, print_facts
 
 from tailgauge.errors import Exit
-from tailgauge.locust_app.command import command_words
+from tailgauge.locust_app.command import command_arguments
 from tailgauge.locust_app.console import MAIN, TABLES, Console, names_no_exit_code
 
 SUMMARY = "PASS  the summary"
@@ -88,7 +88,7 @@ def other_messages() -> list[bool]:
     return [names_no_exit_code(logging.makeLogRecord({"msg": text})) for text in texts]
 
 
-def words(shape: Any = None, host: str | None = None, **changed: Any) -> str:
+def arguments(shape: Any = None, host: str | None = None, **changed: Any) -> str:
     options = {
         "locustfile": "chat.py", "user_classes": [], "class_picker": False, "num_users": 6, "spawn_rate": 2.0,
         "run_time": 12, "processes": None, "master": False, "expect_workers": 1, "tags": None,
@@ -101,22 +101,22 @@ def words(shape: Any = None, host: str | None = None, **changed: Any) -> str:
         host=host,
         user_classes=[Terminal, Console],
     )
-    return " ".join(command_words(environment))
+    return " ".join(command_arguments(environment))
 
 
 @case
 def commands() -> dict[str, str]:
     ours = {"scenario": "limits.toml", "tailgauge_set": ["limits.drain_s=9"], "tailgauge_plugins": ["p.py"]}
     return {
-        "plain": words(),
-        "page": words(num_users=None, spawn_rate=None, run_time=None, host="http://127.0.0.1:1"),
-        "processes": words(processes=2, master=True, expect_workers=2, stop_timeout=3),
-        "workers": words(master=True, expect_workers=4),
-        "shape": words(shape=object()),
-        "classes": words(user_classes=["Chat"], tags=["a", "b"]),
-        "picked": words(class_picker=True),
-        "ours": words(**ours),
-        "from a site": words(locustfile="https://files.example/chat.py?token=secret"),
+        "plain": arguments(),
+        "page": arguments(num_users=None, spawn_rate=None, run_time=None, host="http://127.0.0.1:1"),
+        "processes": arguments(processes=2, master=True, expect_workers=2, stop_timeout=3),
+        "workers": arguments(master=True, expect_workers=4),
+        "shape": arguments(shape=object()),
+        "classes": arguments(user_classes=["Chat"], tags=["a", "b"]),
+        "picked": arguments(class_picker=True),
+        "ours": arguments(**ours),
+        "from a site": arguments(locustfile="https://files.example/chat.py?token=secret"),
     }
 
 
