@@ -20,8 +20,6 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import Finished, Running, Start, free_port, until
 from starting.programs import LOCUST
 
-from tailgauge_analysis.text.formatting import markdown_safe
-
 TTFT_MS = 80
 # Each task notes itself in a file of its process: what the rows have must be what the tasks did.
 LOCUSTFILE = """
@@ -165,7 +163,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     assert (run.facts["state"], run.facts["arrival"]) == ("complete", "closed")
     text = (done.report / "report.md").read_text()
     assert "Closed loop: a user waits for its answer" in text
-    assert f"| Reproduce | locust -f {markdown_safe(str(user_file.file))} --headless |" in text
+    assert f"| Reproduce | `locust -f {user_file.file} --headless` |" in text
     assert done.stderr.splitlines()[-1].startswith(f"exit code {done.code}")
     assert done.stderr.count("exit code") == 1
     assert 4 <= rows.session_id.nunique() <= 6, "as many users as the shape has of this class"

@@ -108,7 +108,7 @@ def test_rates_that_differ_are_no_purpose(folder, process, begin):
 def test_the_command_of_locust_repeats_the_run(report):
     _, text = report()
 
-    assert f"| Reproduce | {LINE} |" in text
+    assert f"| Reproduce | `{LINE}` |" in text
     assert "Options that the locustfile adds" in text
 
 
