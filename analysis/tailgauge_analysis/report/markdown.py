@@ -95,8 +95,10 @@ def _other_reasons(report: Report) -> Iterator[str]:
     """The reasons that the verdict does not state, and the notes that nothing else states."""
     measurement = report.measurement
     for text, advice in measurement.reasons:
-        if text != measurement.sentence:
-            yield f"- {markdown_line(f'{text} {advice}'.rstrip())}"
+        parts = [advice] if text in report.findings else [text, advice]
+        reason = " ".join(filter(None, parts))
+        if reason and text != measurement.sentence:
+            yield f"- {markdown_line(reason)}"
     stated = [text for reason in measurement.reasons for text in reason]
     stated += [text for _, text in report.remarks]
     for note in measurement.notes:

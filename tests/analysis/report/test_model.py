@@ -126,11 +126,15 @@ def test_markdown_states_each_reason_and_note_once(verdict):
 
 def test_a_finding_that_is_the_verdict_is_stated_once():
     finding = Finding("A cache answered.", 3.0)
-    measurement = Measurement("DEGRADED", finding.text, ((finding.text, "Clear it."),))
-    text = markdown(replace(report_of(replace(SECTION, findings=(finding,))), measurement=measurement))
+    reason = (finding.text, "Clear it.")
+    report = report_of(replace(SECTION, findings=(finding,)))
+    first = markdown(replace(report, measurement=Measurement("DEGRADED", finding.text, (reason,))))
+    reasons = (("Rows are lost.", ""), reason, (finding.text, ""))
+    second = markdown(replace(report, measurement=Measurement("DEGRADED", "Rows are lost.", reasons)))
 
-    assert text.count(finding.text) == 1
-    assert "Measurement: **DEGRADED** see the note above. Clear it." in text
+    assert [first.count(finding.text), second.count(finding.text)] == [1, 1]
+    assert "Measurement: **DEGRADED** see the note above. Clear it." in first
+    assert "Measurement: **DEGRADED** Rows are lost.\n\n- Clear it.\n\n" in second
 
 
 def test_untrusted_text_stays_text():
