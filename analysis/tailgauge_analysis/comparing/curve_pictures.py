@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from tailgauge_analysis.comparing.curve import RATE, Curve, CurveObjective, CurveQuantile, Ends
 from tailgauge_analysis.text.formatting import figures, ms
 from tailgauge_analysis.text.picture import (
@@ -29,6 +31,12 @@ CUT = 1.5  # times the knee: the largest load that is drawn
 FEWEST_DRAWN = 3  # loads of a curve
 APART = 0.05  # of the range of tokens/s per user, between points with labels
 BARS = "Bars are 95% intervals."
+FEWEST_FITTED = 4  # loads
+FITS_WITHIN = 1.5  # ratio of each latency to the fit
+FARTHEST = 3.0  # times the largest load: a capacity beyond it is not shown by these loads
+FULLEST = 0.98  # of the capacity: the fit goes so far
+FIT_POINTS = 60
+FIT = "Dotted: latency = base / (1 - load / capacity)."
 KNEE = "Shaded: the 95% interval of the knee, the largest load at which every objective holds."
 FAILED = "at least (failures)"
 COLOURS = {"": "", "A": BLUE, "B": ORANGE}
@@ -62,11 +70,13 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     first = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
     for metric, objective in reversed(first.items()):
         title = f"{metric.upper()} {objective.quantile}" if len(named) > 1 else metric.upper()
+        curves_drawn = _drawn(_latency(named, objective))
+        notes = [bars, KNEE if marks else "", FIT if any(one.dash == "dot" for one in curves_drawn) else ""]
         latency = by_load(
             name=f"{metric}-by-load",
             title=f"{title} by load",
-            caption=f"{bars} {KNEE}" if marks else bars,
-            panels=(Panel(f"{metric.upper()}, ms", _drawn(_latency(named, objective)), scale="log"),),
+            caption=" ".join(filter(None, notes)),
+            panels=(Panel(f"{metric.upper()}, ms", curves_drawn, scale="log"),),
         )
         drawn.append(latency)
     tokens = Panel("output tokens/s", _drawn(_tokens(named)))
@@ -135,9 +145,40 @@ def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
             yield _line(name, quantile, points)
             beyond += [(load, ends.low) for load, ends in points if ends.value is None and ends.low]
     yield PlotCurve([load for load, _ in beyond], [low for _, low in beyond], FAILED, style="points")
+    fit = _queue(named[0][1], objective) if len(named) == 1 else None
+    if fit is not None:
+        yield fit
     for each in named[0][1].objectives:
         if each.metric == objective.metric and (len(named) == 1 or each == objective):
             yield _level(named, each.bound_ms, f"{each.quantile} < {ms(each.bound_ms)} ms", RED)
+
+
+def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
+    """Return the queue that fits a percentile best, latency = base / (1 - load / capacity); None where none fits.
+
+    1 / latency falls evenly with the load then, up to the capacity. Loads with a growing backlog are left out: their latency is that of
+    the length of the run.
+    """
+    known = []
+    for point in curve.points:
+        value = point.quantile(objective.metric, objective.quantile).value
+        if value and point.stable is not False:
+            known.append((point.load, value))
+    if curve.by != RATE or len(known) < FEWEST_FITTED:
+        return None
+    loads, latencies = np.array(known).T
+    slope, inverse_base = np.polyfit(loads, 1 / latencies, 1, w=latencies)  # errors are relative
+    if slope >= 0 or inverse_base <= 0:
+        return None
+    capacity = -inverse_base / slope
+    fitted = inverse_base + slope * loads
+    if not loads.max() < capacity < FARTHEST * loads.max():
+        return None
+    if np.abs(np.log(fitted * latencies)).max() > math.log(FITS_WITHIN):
+        return None
+    x = np.linspace(loads.min(), min(loads.max(), FULLEST * capacity), FIT_POINTS)
+    y = 1 / (inverse_base + slope * x)
+    return PlotCurve(list(x), list(y), f"{objective.quantile}, queue that fits", colour=GREY, dash="dot")
 
 
 def _tokens(named: Named) -> Iterator[PlotCurve]:

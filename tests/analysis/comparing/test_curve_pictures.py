@@ -22,10 +22,37 @@ def test_latency_by_load_has_the_objective_and_the_knee():
     of = curve()
     drawn, found = lines([of], "ttft-by-load")
 
-    assert list(drawn) == ["p50", "p95", "p99", "p95 < 800 ms"]
+    assert list(drawn) == ["p50", "p95", "p99", "p95, queue that fits", "p95 < 800 ms"]
     assert list(drawn["p95"].x) == [point.load for point in of.points][:-1]
     assert drawn["p95 < 800 ms"].y == (800.0, 800.0)
     assert [(mark.low, mark.high) for mark in found.marks] == [(of.knee.low, of.knee.high), (6.0, 6.0)]
+
+
+@pytest.mark.parametrize(("capacity", "base_ms"), [(19.0, 60.0), (30.0, 20.0), (25.0, 110.0)])
+def test_the_queue_that_fits_is_the_planted_one(capacity, base_ms):
+    drawn, found = lines([curve(capacity=capacity, base_ms=base_ms)], "ttft-by-load")
+    fit = drawn["p95, queue that fits"]
+
+    assert fit.y == pytest.approx([3 * base_ms / (1 - x / capacity) for x in fit.x], rel=0.1)
+    assert max(fit.x) < capacity
+    assert "Dotted: latency = base / (1 - load / capacity)." in found.caption
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        curve(by="concurrency"),
+        curve(loads=(2, 4, 8)),
+        curve(capacity=1000.0),  # no load brings a wait
+        with_latency(curve(), 2, "p95", Ends(5000.0, 4000.0, 6000.0)),
+    ],
+    ids=["closed loop", "few loads", "level", "an outlier"],
+)
+def test_a_queue_that_does_not_fit_is_not_drawn(of):
+    drawn, found = lines([of], "ttft-by-load")
+
+    assert not [name for name in drawn if "fits" in name]
+    assert "Dotted" not in found.caption
 
 
 def test_throughput_and_goodput_by_load():
