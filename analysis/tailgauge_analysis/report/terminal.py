@@ -273,8 +273,8 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _lines(text: str, width: int, indent: str = "") -> list[str]:
-    """Broken at spaces, never between a number and its unit, nor within a short part of `ttft p50 199 | tpot p50 10.3`."""
-    parts = [part.replace(" ", NO_BREAK) if len(part) < width / 2 else part for part in text.split(BAR)]
+    """Broken at spaces, never between a number and its unit, nor within a part of `ttft p50 199 | tpot p50 10.3`."""
+    parts = [part.replace(" ", NO_BREAK) if len(part) < width else part for part in text.split(BAR)]
     whole = BAR.join(parts) if parts[1:] else text
     whole = UNIT.sub(NO_BREAK, whole)
     lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
