@@ -208,7 +208,7 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
 
 
 def test_an_objective_may_be_what_is_met_first(tmp_path):
-    wanted = tree("capacity", 7, growth=1.6, confirm=2, step_s=60.0)
+    wanted = tree("capacity", 7, growth=1.6, confirm=2, step_s=51.0)
     wanted["slo"] = {
         "first_token": {"metric": "ttft_sched", "max_ms": 400.0, "quantile": 0.95, "traffic": "chat"}
     }
