@@ -106,7 +106,7 @@ def test_it_doubles_until_the_target_is_full_then_goes_around_the_knee_in_random
     assert answer.result.sentence.startswith("the objective holds up to ")
     assert saturation(answer) == "2,000 output tokens/s, 20 requests/s answered"
     assert "at today's 3 requests/s TTFT p95 is 420 ms" in answer.result.details
-    assert answer.smallest.startswith("a change of the knee by ")
+    assert answer.smallest.startswith("a change of the largest load by ")
 
 
 @pytest.mark.parametrize("minutes", [2.0, 8.0, 12.0, 60.0])

@@ -473,7 +473,9 @@ def _answer(
     sentence, *details = filter(None, [*texts, *remarks])
     smallest = ""
     if knee.value and knee.low is not None and knee.high is not None and evidence.holds is None:
-        smallest = f"a change of the knee by {share((knee.high - knee.low) / knee.value)}"
+        change = (knee.high - knee.low) / knee.value
+        if change < 1:  # an interval as wide as the load shows no change
+            smallest = f"a change of the largest load by {share(change)}"
     note = NOTE.format("scheduled" if is_open else "sent")
     table = Table.of("Loads", curve.points, _columns(curve, unit), note)
     table = replace(table, brief=_brief(table.header))
