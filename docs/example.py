@@ -58,10 +58,10 @@ def _blank(path: Path) -> None:
 
 
 def take_picture(browser: str) -> None:
-    """Run `quickstart` dry and write the first screen of its page to docs/images/report.png."""
+    """Run `quickstart` in real time and write the first screen of its page to docs/images/report.png."""
     tailgauge = str(Path(sys.executable).with_name("tailgauge"))
     with tempfile.TemporaryDirectory() as name:
-        run = [tailgauge, "run", "quickstart", "--dry-run", "--out", name]
+        run = [tailgauge, "run", "quickstart", "--out", name]
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
         (page,) = Path(name).glob("reports/*/report.html")
         options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=8000"]
