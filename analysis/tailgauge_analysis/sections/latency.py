@@ -252,7 +252,10 @@ def _n_eff_note(row: Row, quantile: Quantile) -> str:
 
 def _by_group(groups: Sequence[Group], smaller: int, since: str) -> Table:
     rows = []
+    names = {group.name: group.requests for group in groups if group.by == NAME}
     for group in groups:
+        if group.by == TAG and names.get(group.name.removeprefix(TASK)) == group.requests:
+            continue  # a task of a Locust user has the row of its name
         ttft = group.rows.get("ttft_sent" if since == "sent" else "ttft_sched")
         whole = next((group.rows[name] for name in WHOLE if name in group.rows), None)
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
@@ -313,6 +316,7 @@ MOST = 20
 TRAFFIC = "traffic"
 NAME = "name"
 TAG = "tag"
+TASK = "task = "  # begins the tag that names a task of a Locust user
 SLOW = "slow reader"
 
 
