@@ -272,7 +272,7 @@ def _print_progress(text: str) -> None:
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
-@options.out("the report of curves, of --baseline or with --open")
+@options.out("the report of curves, --baseline or --open")
 @options.plugins()
 @options.opens()
 @options.as_json()
