@@ -28,7 +28,7 @@ def folder(mixed, tmp_path):
         for number, attempt in enumerate(attempts):
             share = number / len(attempts)
             at_ms = 100 * len(attempts) * (share**0.5 if is_ramp else share)
-            shared = {"name": "ask", "tags": '{"task": "ask", "tenant": "a"}'}
+            shared = {"name": "greet", "tags": '{"task": "greet", "tenant": "a"}'}
             run.request(at_ms, [attempt], ended=attempt.get("ended", "ok"), **shared)
         for row in (*run.requests, *run.attempts, *run.chunks):
             number = row["request_id"] // TURNS
@@ -66,7 +66,7 @@ def test_nothing_is_scheduled_where_tasks_make_the_requests(report):
     assert "Since requested: from the call of a Locust user's task" in latency
     assert "\nSince sent, failures counted as slowest." in latency
     kinds = latency[latency.index("### By kind") :]
-    assert re.findall(r"^\| (\w[^|(]*) \(", kinds, re.MULTILINE) == ["chat", "ask", "tenant = a"]
+    assert re.findall(r"^\| (\w[^|(]*) \(", kinds, re.MULTILINE) == ["chat", "greet", "tenant = a"]
     assert "since scheduled" not in text.lower()
     assert "which their times since requested include" in text
     assert "so a slow target gets less" in summary
