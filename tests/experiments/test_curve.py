@@ -148,7 +148,8 @@ def test_loads_that_are_given_are_run_once_each_in_random_order(tmp_path):
         ([2.0, 4.0, 8.0, 16.0], [4.0], "the objective holds at 8 and fails at 16 requests/s", PASS),
         ([2.0, 4.0, 8.0, 16.0], [8.0], "the objective holds at 4 and fails at 16 requests/s (no valid run at 8)", INCONCLUSIVE),
         ([2.0, 6.0, 10.0, 18.0], [6.0, 10.0], "the objective holds at 2 and fails at 18 requests/s (no valid run at 6 and 10)", INCONCLUSIVE),
-        ([2.0, 4.0, 8.0], [8.0], "the objective holds up to 4 requests/s at least; no higher load was measured by a valid run", INCONCLUSIVE),
+        ([2.0, 4.0, 8.0], [8.0], "the objective holds up to 4 requests/s at least; no valid run at 8", INCONCLUSIVE),
+        ([2.0, 4.0], [], "the objective holds up to 4 requests/s at least; no higher load was tested", PASS),
         ([8.0, 18.0], [8.0], "the objective does not hold at 18 requests/s, the lowest load that fails; no load was shown to hold", INCONCLUSIVE),
     ],
 )  # fmt: skip
@@ -162,6 +163,26 @@ def test_the_answer_claims_nothing_of_loads_without_a_valid_run(tmp_path, given,
     assert sorted(step.given.load for step in ran if step.is_repeat) == invalid
     assert len(texts) == bool(invalid)
     assert answer.smallest == ""
+
+
+@pytest.mark.parametrize(
+    ("requests", "why"), [(60, "too few requests at 8"), (400, "no higher load was tested")]
+)
+def test_a_load_with_too_few_requests_is_not_called_untested(tmp_path, requests, why):
+    course = planner(tmp_path, loads=[2.0, 8.0]).course()
+    steps = next(course)
+    answer = None
+    while answer is None:
+        (step,) = steps
+        count = requests if step.given.load == 8.0 else 400
+        measured = result(replace(step, duration_s=count / step.given.load))
+        try:
+            steps = course.send([StepResult(step, "run", "VALID", "", measured)])
+        except StopIteration as end:
+            answer = end.value
+
+    assert answer.result.sentence.endswith(f" requests/s at least; {why}")
+    assert answer.sections[0].card.detail.endswith(f"; {why}")
 
 
 def test_the_card_of_given_loads_names_the_largest_that_was_run(tmp_path):

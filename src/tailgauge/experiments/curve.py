@@ -509,7 +509,7 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
         detail = f"is the largest load at which {holds}"
     elif knee.low is not None:
         value = Value(f"≥ {unit.text(knee.low)}")
-        detail = f"is a load at which {holds}; no higher one was {_tested(evidence)}"
+        detail = f"is a load at which {holds}; {_above(curve, evidence)}"
     elif saturation.value is not None:
         value = Value(f"{figures(saturation.value)} requests/s", between(saturation.low, saturation.high))
         detail = "is what the target completes when it is full"
@@ -520,9 +520,14 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
 
 
-def _tested(evidence: Evidence) -> str:
-    """Return what no load above the largest that holds was."""
-    return "measured by a valid run" if evidence.missing_between else "tested"
+def _above(curve: Curve, evidence: Evidence) -> str:
+    """Say why nothing is known above the largest load that holds."""
+    gaps = "; ".join(_gaps(evidence))
+    if gaps:
+        return gaps
+    low = curve.knee.low or 0.0
+    is_tested = any(point.load > low and point.meets == INCONCLUSIVE for point in curve.points)
+    return "too few requests at higher loads" if is_tested else "no higher load was tested"
 
 
 def _missing(evidence: Evidence, unit: Unit) -> str:
@@ -548,7 +553,7 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
         text = f"{holds} up to {unit.text(knee.value)} (CI {between(knee.low, knee.high)})"
         return f"{text}; {then}" if then else text
     if knee.low is not None:
-        return f"{holds} up to {unit.text(knee.low)} at least; no higher load was {_tested(evidence)}"
+        return f"{holds} up to {unit.text(knee.low)} at least; {_above(curve, evidence)}"
     if knee.high is not None:
         fails = "the objective does not hold" if is_single else "the objectives do not hold"
         return f"{fails} at {unit.text(knee.high)}, the lowest load that fails; no load was shown to hold"
