@@ -62,6 +62,7 @@ class Job(Pattern):
     uses = frozenset({"retry", "cancel"})
     protocol_needs = frozenset({JOBS})
     answer = TURNAROUND
+    adds_calls = "polls"
     deletes = True  # a job that nobody waits for is cancelled
 
     def check(self) -> None:

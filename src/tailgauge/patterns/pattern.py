@@ -37,6 +37,7 @@ class Pattern(ABC):
     protocol_needs: ClassVar[frozenset[str]] = frozenset()  # whatever the settings; see `needs`
     answer: ClassVar[str] = SINGLE  # what counts as the answer of a request; see rows.schema
     price_share: ClassVar[float] = 1.0  # of the list price
+    adds_calls: ClassVar[str] = ""  # of which kind, where their number is not known beforehand
     like: ClassVar[str | None] = None  # a pattern that sends the same requests, given the same settings
     no_dry_run: ClassVar[str] = ""  # why a dry run refuses it
     dry_run_note: ClassVar[str] = ""  # what a dry run leaves out

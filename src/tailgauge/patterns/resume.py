@@ -49,6 +49,7 @@ class Resume(Pattern):
     uses = frozenset({"retry"})
     protocol_needs = frozenset({RESUMPTION})
     answer = PIECES
+    adds_calls = "more resumptions"
 
     @property
     def watches_chunks(self) -> bool:

@@ -158,10 +158,8 @@ def _additions(traffic: Traffic) -> Iterator[str]:
         yield "fallbacks"
     if traffic.cancel.resubmit and traffic.cancel.share:
         yield "resubmissions"
-    if traffic.pattern == "resume":
-        yield "more resumptions"
-    if traffic.pattern in {"batch", "job"}:
-        yield "polls"
+    if added := pattern_of(traffic).adds_calls:
+        yield added
 
 
 def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -> Fraction:
