@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
 from tailgauge.sanitize import is_one_line
 
 STEP_FOLDER = "tailgauge-experiment-"  # begins the name of the folder with the files of an experiment's steps
+COMMAND = re.compile(r"(?<!\S)(?:tailgauge run|locust -f) ")  # begins a command at the end of an advice
+OPTION = re.compile(r"--?[a-zA-Z]")
 LONGEST = 2000  # characters of a word in a line that somebody reads
 
 
@@ -38,3 +41,31 @@ def run_line(
     if not all(len(word) <= LONGEST and is_one_line(word) for word in line):
         return ""
     return shlex.join(line)
+
+
+def with_command(text: str) -> tuple[str, str]:
+    """Return a text without the command at its end, and the command; empty where no shell could read one there.
+
+    The text may quote a target, which can name commands too.
+    """
+    begins = [found.start() for found in COMMAND.finditer(text)]
+    if not begins:
+        return text, ""
+    command = text[begins[-1] :]
+    try:
+        shlex.split(command)
+    except ValueError:
+        return text, ""
+    return text[: begins[-1]].rstrip(), command
+
+
+def options_of(command: str) -> list[str]:
+    """Return the command's name and scenario, then each option with its value, quoted for a shell."""
+    options: list[str] = []
+    for word in shlex.split(command):
+        quoted = shlex.quote(word)
+        if options and not OPTION.match(word):
+            options[-1] += f" {quoted}"
+        else:
+            options.append(quoted)
+    return options

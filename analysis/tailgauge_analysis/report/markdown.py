@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from tailgauge.command_line import COMMAND, with_command
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.markdown import (
     markdown_blocks,
@@ -13,7 +14,6 @@ from tailgauge_analysis.text.markdown import (
     markdown_line,
 )
 from tailgauge_analysis.text.section import (
-    COMMAND,
     DRY_RUN,
     FAIL,
     Cell,
@@ -73,11 +73,10 @@ def _summary(report: Report) -> Iterator[str]:
 def _advice(advice: str) -> Iterator[str]:
     """The steps of an advice; a command at the end of one as code, to copy."""
     for number, step in enumerate(advice.splitlines()):
-        begin = COMMAND.search(step)
-        text = step[: begin.start()] if begin else step
-        command = markdown_code(step[begin.start() :]) if begin else ""
+        text, command = with_command(step)
+        code = markdown_code(command) if command else ""
         label = "" if number else "**Next**"
-        yield " ".join(filter(None, (label, markdown_inline(text).strip(), command)))
+        yield " ".join(filter(None, (label, markdown_inline(text), code)))
 
 
 def _verdict(report: Report) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from tailgauge.command_line import options_of, with_command
 from tailgauge_analysis.report.plot import library, plot
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.section import SIGNS, TONES, Cell, Report, Table
@@ -35,7 +36,12 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters.update(tone=lambda outcome: TONES.get(outcome, "idle"), in_script=_in_script)
+    environment.filters.update(
+        tone=lambda outcome: TONES.get(outcome, "idle"),
+        in_script=_in_script,
+        with_command=with_command,
+        options=options_of,
+    )
     environment.tests["wide"] = is_wide
     return environment
 

@@ -124,6 +124,8 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
     if curve.labels:
         mode += "+text"
         trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}
+    if curve.style == "points":
+        trace["cliponaxis"] = False  # a point on an axis is whole
     if curve.is_filled:
         trace["fill"] = "tozeroy"
     size = 7 if curve.style == "points" else 4

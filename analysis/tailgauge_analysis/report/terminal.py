@@ -6,7 +6,6 @@ No line is wider than the terminal, but for a path or a word of a command to cop
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from click import style, unstyle
 
+from tailgauge.command_line import options_of, with_command
 from tailgauge.sanitize import harmless
 from tailgauge.thresholds import INVALID, VALID
 from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import (
-    COMMAND,
     FAIL,
     INTERRUPTED,
     NO_ANSWER,
@@ -31,7 +30,6 @@ from tailgauge_analysis.text.section import (
 
 LABEL = 10  # columns
 SOME = "some figures are the client's, not the target's"
-OPTION = re.compile(r"--?[a-zA-Z]")
 MOST_OBJECTIVES = 10
 MOST_REASONS = 3
 MOST_ROWS = 20
@@ -127,18 +125,17 @@ def _findings(report: Report, width: int) -> Iterator[str]:
 def _next(advice: str, width: int) -> Iterator[str]:
     """The steps of an advice, each in its line; a command at the end of one has lines of its own, to copy."""
     for number, step in enumerate(advice.split("\n")):
-        begin = COMMAND.search(step)
-        text = step[: begin.start()] if begin else step
-        yield from _labelled("" if number else "next", text.strip(), width)
-        if begin:
-            for line in _command_lines(_safe(step[begin.start() :]), width - LABEL):
+        text, command = with_command(_safe(step))
+        yield from _labelled("" if number else "next", text, width)
+        if command:
+            for line in _command_lines(command, width - LABEL):
                 yield f"{'':<{LABEL}}{line}"
 
 
 def _command_lines(command: str, width: int) -> list[str]:
     """Lines that a shell joins: each but the last ends in a backslash. An option is never broken, however long it is."""
     lines = [""]
-    for option in _options(command):
+    for option in options_of(command):
         longer = f"{lines[-1]} {option}" if lines[-1] else option
         if lines[-1] and len(longer) + len(GOES_ON) > width:
             lines[-1] += GOES_ON
@@ -146,18 +143,6 @@ def _command_lines(command: str, width: int) -> list[str]:
         else:
             lines[-1] = longer
     return lines
-
-
-def _options(command: str) -> list[str]:
-    """The command's name and scenario, then each option with its value, quoted for a shell."""
-    options: list[str] = []
-    for word in shlex.split(command):
-        quoted = shlex.quote(word)
-        if options and not OPTION.match(word):
-            options[-1] += f" {quoted}"
-        else:
-            options.append(quoted)
-    return options
 
 
 def _evidence(report: Report, width: int) -> Iterator[str]:

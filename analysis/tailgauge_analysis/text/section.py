@@ -6,7 +6,6 @@ escapes it for its format. Numbers in cells are formatted already; report.json h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -38,9 +37,6 @@ EXITS = {
 def worst(outcomes: Iterable[str]) -> str:
     """The outcome of several objectives; INCONCLUSIVE of none."""
     return min(outcomes, key=(FAIL, INCONCLUSIVE, COMPLETED, PASS).index, default=INCONCLUSIVE)
-
-
-COMMAND = re.compile(r"(?<!\S)(?:tailgauge run|locust -f) ")  # begins a command at the end of an advice
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,8 @@ def report(of: AnswerFile) -> Report:
     table = Table.of("Runs", of.runs, columns, prose=(2, 3))
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
     instead_of = of.target if of.dry_run and of.target != SIMULATED else ""
-    about = (of.description, SIMULATED_NAME if of.dry_run else of.target, of.started_at)
+    target = SIMULATED_NAME if of.dry_run or of.target == SIMULATED else of.target
+    about = (of.description, target, f"{of.started_at[:10]}, {of.started_at[11:16]} UTC")
     title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
     return Report(
         run_id=of.run_id,

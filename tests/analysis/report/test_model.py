@@ -7,6 +7,7 @@ import pytest
 
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html, is_wide
+from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.section import (
     FAIL,
     PASS,
@@ -55,6 +56,26 @@ def test_everything_of_a_report_is_shown(render):
         "12 read", "Misses", "cause", "expired", "12", "8 – 15", "few episodes", "raise the TTL", "Note.", "By call.", "read / total",
     ):  # fmt: skip
         assert text in shown, text
+
+
+@pytest.mark.parametrize(
+    ("advice", "code"),
+    [
+        ("find it: tailgauge run 'a b.toml' --set x.y=1", "<span>tailgauge run &#39;a b.toml&#39;</span> <span>--set x.y=1</span>"),
+        ('it says "tailgauge run \'x": look at its log', ""),
+        (f"it says {EVIL}: tailgauge run a", "<span>tailgauge run a</span>"),
+    ],
+)  # fmt: skip
+def test_a_command_of_an_advice_is_code_and_a_text_that_only_names_one_is_not(advice, code):
+    report = report_of()
+    report = replace(report, result=replace(report.result, advice=advice))
+    page = html(report)
+
+    assert ('<code class="command">' in page) == bool(code)
+    assert code in page
+    assert "<script>alert" not in page
+    assert ("`tailgauge run" in markdown(report)) == bool(code)
+    assert "next" in terminal(report, None, 80, colours=False)
 
 
 def test_the_page_says_its_outcome_in_title_icon_and_colour():

@@ -37,7 +37,7 @@ const TILES = [
     ? `for one of ${count(data.run.slots)} slots, the first for ${seconds(data.now.slot_wait_s)}`
     : `for one of ${count(data.run.slots)} slots`], "waiting", (data) => data.run.slots !== null],
   ["Sent", (data) => [count(data.now.sent), `${rate(data.now.per_s.sent ?? 0)} requests`]],
-  ["Dropped", (data) => [count(data.now.dropped), "by the client at its in-flight cap"], "dropped"],
+  ["Dropped", (data) => [count(data.now.dropped), "by the client at its in-flight cap"], "dropped", (data) => data.run.slots === null],
   ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests sent`], "failed"],
   ["429s", (data) => [count(data.now.limited), `${share(data.now.limited, data.now.attempts)} of attempts`], "limited"],
 ];
