@@ -7,6 +7,7 @@ the packaged scenarios, with the options that users type, are planned too. The c
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import shlex
 import sys
@@ -67,6 +68,7 @@ output_tokens = 8
 """
 OK = {"first": 100, "stop_reason": "stop", "output_tokens": 20}
 LIMIT = {"ended": "rate_limited", "status": 429}
+BROKEN = {"ended": "server_error", "status": 500}
 BUSY = {"ended": "overloaded", "status": 529, "end": 4000.0}
 STORM = [{**BUSY, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n} for n in range(6)]
 COPIES = [
@@ -89,6 +91,8 @@ RUNS: dict[str, tuple[str, list[Any], str]] = {
         "experiment.curve.by=concurrency",
     ),
     "overloaded": (f"{MINE_LINE} --slo 'chat: ttft p95 < 2s'", [OK, BUSY] * 30, "experiment.kind=curve"),
+    "stopped": (f"{MINE_LINE} --rate 8", [OK, LIMIT] * 30, "experiment.kind=headroom"),
+    "limited at the end": (MINE_LINE, [*[BROKEN] * 20, *[OK] * 20, *[LIMIT] * 15], "experiment.kind=headroom"),
     "retries": (
         "tailgauge run streaming --set traffic.chat.retry.policy=naive",
         [*[OK] * 30, *({**OK, "first": 100.0 + 60 * n} for n in range(20)), *[STORM] * 40],
@@ -129,13 +133,16 @@ def printed(
         patch.setattr(course, "run_line", run_line)
         lines: dict[str, str] = {}
         for name, (line, attempts, _) in RUNS.items():
-            lines[name] = command_of(result(run_of(mixed, folder / name, planned(line), attempts)).advice)
+            advice = result(run_of(mixed, folder / name, planned(line), attempts)).advice
+            first, *more = commands_in(advice)
+            lines[name] = first
+            lines |= {f"{name}, also {number}": command for number, command in enumerate(more)}
         settings = planned(POOLED)
         folder_of_run = dry_run(
             settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, folder
         ).path
         run = Run([folder_of_run])
-        lines["pooled"] = command_of(result(run).advice)
+        lines["pooled"] = commands_in(result(run).advice)[0]
         lines["reproduce"] = str(compute(run).reproduce)
         assert model.run_facts(run).reproduce == lines["reproduce"]
         lines |= of_experiments(folder)
@@ -149,6 +156,8 @@ def run_of(mixed: Any, folder: Path, settings: Settings, attempts: list[Any]) ->
         several = attempt if isinstance(attempt, list) else [attempt]
         rows.request(100 * number, several, ended=several[-1].get("ended", "ok"), asked_output_tokens=200)
     urls = ["http://127.0.0.1:8000"] * len(settings.scenario.targets)
+    if folder.name == "stopped":
+        rows.run |= {"state": "stopped", "stopped": "at 9.9 s: 40% of 60 completed (stop.min_completed 0.5)"}
     rows.run |= run_json.scenario_facts(settings.scenario, settings.scenario_file, settings.overrides, urls)
     return Run([rows.write(folder)])
 
@@ -165,12 +174,12 @@ def of_experiments(folder: Path) -> dict[str, str]:
     hedged = traffic_under_test.tested(
         base_of("hedged", planned("tailgauge run hedged --set experiment.kind=checkup"))
     )
-    lines["hedged already"] = command_of(checkup_hedging.advice(hedged, Hedged(), (), has_tail=False))
+    lines["hedged already"] = commands_in(checkup_hedging.advice(hedged, Hedged(), (), has_tail=False))[0]
     for name, check in CHECKS.items():
         if check.experiment:
             number = Number(evidence="it was seen", gain=0.9, n=100, value=0.9, low=0.9, high=1.0)
             found = checkup_report.judge(name, number, 0.1)
-            lines[f"check {name}"] = command_of(checkup_report._problem(found, traffic.line_of).why)
+            lines[f"check {name}"] = commands_in(checkup_report._problem(found, traffic.line_of).why)[0]
     return lines
 
 
@@ -180,10 +189,11 @@ class Hedged:
     attempts = pd.DataFrame({"cause": ["hedge"]})
 
 
-def command_of(text: str) -> str:
-    """The command at the end of an advice."""
-    assert "tailgauge run " in text, text
-    return text[text.index("tailgauge run ") :]
+def commands_in(text: str) -> list[str]:
+    """The commands at the ends of the lines of an advice."""
+    found = [command_line.with_command(line)[1] for line in text.splitlines()]
+    assert any(found), text
+    return [command for command in found if command]
 
 
 def test_every_printed_command_is_one_that_runs(printed: dict[str, str]) -> None:
@@ -307,16 +317,6 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 GROUPS = {"baseline", "scenario", "runs"}
 UNKNOWN_TO_USERS = {"--enable-prompt-tokens-details", "--lifeline"}  # of an engine, and of our own children
 PLACEHOLDER = re.compile(r"[A-Z{%*.].*|.*\{\}.*")
-LOCUST = {
-    "--processes",
-    "--host",
-    "--scenario",
-    "--tailgauge-help",
-    "--master-bind-host",
-    "--headless",
-    "--web-login",
-    "--plugin",
-}  # and ours beside them
 NO_COMMANDS = {"reads", "and", "its", "of", "is"}  # behind the name of the program
 
 
@@ -355,7 +355,7 @@ def problems(text: str) -> Iterator[str]:
     """What is wrong with the commands that a text names."""
     for found in NAMED.findall(text):
         arguments = found.split()
-        if arguments[0] not in NO_COMMANDS:
+        if arguments[0] not in NO_COMMANDS and re.fullmatch(r"[a-z-]+", arguments[0]):
             yield from _problems_of(arguments)
 
 
@@ -407,12 +407,19 @@ def test_a_command_that_does_not_exist_is_found(text: str, problem: str | None) 
 
 
 def test_the_options_in_texts_exist() -> None:
-    known = {*every_option(cli), "--help", "--name", *UNKNOWN_TO_USERS, *LOCUST}
+    known = {*every_option(cli), *options_of_locust(), "--help", "--name", *UNKNOWN_TO_USERS}
     found = {
         (place, option) for place, text in texts() for option in OPTION.findall(text) if option not in known
     }
 
     assert sorted(found) == []
+
+
+def options_of_locust() -> set[str]:
+    """Its options and those that we add; it is read, because its import patches the process."""
+    (folder,) = importlib.util.find_spec("locust").submodule_search_locations
+    files = (Path(folder, "argument_parser.py"), SOURCES["src/tailgauge"] / "locust_app" / "users.py")
+    return {option for file in files for option in re.findall(r'"(--[a-z-]+)"', file.read_text("utf-8"))}
 
 
 def every_option(command: click.Command) -> Iterator[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.call import MAIN
+from tailgauge.command_line import with_command
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import stability
@@ -88,7 +89,9 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     by_load = _cause_by_load(evidence, kind)
     advice = _ADVICE[by_load or kind](evidence)
     if kind != most:
-        advice += _before(every.of_kind(most))
+        text, command = with_command(advice)
+        advice = f"{text.removesuffix(':')}{_before(every.of_kind(most))}"
+        advice += f": {command}" if command else ""
     if (by_load or kind in _OF_LOAD) and MIN_COMPLETED in run.record["stopped"]:
         advice += f"\n{_to_the_end(run)}"
     return Cause(sentence, advice)
