@@ -251,9 +251,11 @@ def came_late() -> Any:
         bench.dispatcher.lease(arrivals(2900, first=90))  # before the start is known
         bench.run()
         gevent.sleep(0.01)
+        before_ns = monotonic_ns() - bench.start_at_ns
         bench.dispatcher.lease(arrivals(*range(1000, 3000, 100)))
+        after_ns = monotonic_ns() - bench.start_at_ns
         gevent.sleep(0.8)
-        return bench.close()
+        return {**bench.close(), "leased_between_ms": (before_ns / MS, after_ns / MS)}
 
     return {"link": take(stalled=False), "worker": take(stalled=True)}
 
