@@ -340,9 +340,9 @@ def _how(found: Sustained, series: Series) -> str:
     """Say where the rate comes from, and how many calls may be refused at it."""
     allowed = f"up to {figures(100 * found.refused_at_most)}% of calls may be refused"
     if series.by is None:
-        return f"between the rates that hold and those that fail; {allowed}"
+        return f"between the rates that hold and that fail; {allowed}"
     if series.by.limit is None:
-        return f"computed from what the target answers while its backlog grows; {allowed}"
+        return f"computed from what it answers at capacity; {allowed}"
     return f"computed from the limit's refill and burst; {allowed}"
 
 
