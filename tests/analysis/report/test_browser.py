@@ -10,7 +10,7 @@ WIDTHS = (1440, 390)
 LOOKS = [("everything", width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
 LOOKS += [("hostile", 390, "light")]
 # The result, the measurement, and whether it was a dry run.
-OUTCOMES = {"hostile": ("INCONCLUSIVE", "DEGRADED", False), "everything": ("FAIL", "VALID", True)}
+OUTCOMES = {"hostile": ("INCONCLUSIVE", "DEGRADED", False), "everything": ("DRY RUN", "VALID", False)}
 CONTROL = "http://control.invalid/"
 FAULTY = f"""<!doctype html><title>faults</title><body style="width:2000px"><main><img src="data:,"><p style="color:#eee">pale</p>
 <script>fetch("{CONTROL}").catch(() => 0); console.error("planted")</script>"""
