@@ -122,6 +122,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def within_sentence(title: str) -> str:
+    """`chunk gap` of `Chunk gap`; an abbreviation such as TTFT stays."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+
 def percentile(p: float) -> str:
     """`p99`, `p99.9`."""
     return f"p{p * 100:.10g}"

@@ -14,7 +14,16 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import CLOCK_MS, DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.text.formatting import count, listed, ms, percentile, plural, sentence, share
+from tailgauge_analysis.text.formatting import (
+    count,
+    listed,
+    ms,
+    percentile,
+    plural,
+    sentence,
+    share,
+    within_sentence,
+)
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import explanations
@@ -105,7 +114,7 @@ def undistorted(evidence: Evidence) -> Fault | None:
     if doubtful:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
     titles = {error.title for error in beyond}
-    others = dict.fromkeys(error.title for error in used if error.title not in titles)
+    others = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
     texts.append(f"Not affected: {listed(['counts', 'rates', *others], UNMOVED_LISTED)}.")
     is_invalid = any(error.decides for error in unusable)
     return Fault(INVALID if is_invalid else DEGRADED, " ".join(texts), _advice(evidence))
@@ -121,7 +130,7 @@ def figure_names(errors: Sequence[ClientError]) -> str:
     """Return their names, as `TTFT since sent p50, p99 and chunk gap p99`."""
     percentiles: dict[str, list[str]] = {}
     for error in errors:
-        percentiles.setdefault(error.title, []).append(percentile(error.quantile))
+        percentiles.setdefault(within_sentence(error.title), []).append(percentile(error.quantile))
     names = [f"{title} {', '.join(dict.fromkeys(labels))}" for title, labels in percentiles.items()]
     return listed(names, FIGURES_LISTED)
 

@@ -64,8 +64,8 @@ def test_what_the_client_moved_is_named_by_how_much_and_what_it_left_alone(write
     (reason,) = judged(write(n=N, chunks=1, delay_ms=delay_ms, ttft_ms=200.0 + delay_ms))
 
     assert reason.text == (
-        "Do not use TTFT since scheduled p99 and End to end since scheduled p99: the client may have moved them by up to 150 ms by sending late."
-        " Not affected: counts, rates, TTFT since sent and End to end since sent."
+        "Do not use TTFT since scheduled p99 and end to end since scheduled p99: the client may have moved them by up to 150 ms by sending late."
+        " Not affected: counts, rates, TTFT since sent and end to end since sent."
     )
 
 
