@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tailgauge.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+_USUAL_PORT = 5557  # of a master
 
 
 class Address(NamedTuple):
@@ -29,11 +31,21 @@ def parse(text: str, option: str, *, port: int | None = None) -> Address:
         host = text
         tail = str(port)
     bare = host.removeprefix("[").removesuffix("]")
+    if port is None and not colon and _is_host(text):
+        raise UsageError(f"{option} {text}: expected HOST:PORT: write {text}:{_USUAL_PORT}")
+    if "://" in text and _is_host(urlsplit(text).hostname or ""):
+        raise UsageError(
+            f"{option} {text}: expected HOST:PORT without http://: write {urlsplit(text).netloc}"
+        )
     if not bare or any(c.isspace() or c in "/@" for c in bare) or (":" in bare and bare == host):
         raise UsageError(f"{option} {text}: expected HOST:PORT")
     if not tail.isdigit() or not 0 < int(tail) < 65536:
         raise UsageError(f"{option} {text}: expected HOST:PORT with a port from 1 to 65535")
     return Address(host, int(tail))
+
+
+def _is_host(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9.-]+", text) is not None
 
 
 def unused_proxy(url: str) -> str:

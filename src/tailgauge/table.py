@@ -17,6 +17,8 @@ from tailgauge.redaction import MIN_SECRET
 from tailgauge.suggestions import nearest
 
 Row = TypeVar("Row")
+MOST_NAMES = 8  # valid keys that a message lists
+MANUAL = "`tailgauge docs scenarios` has all"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
@@ -120,7 +122,7 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     got = f", got {(str(given) if isinstance(given, Decimal) else repr(given))[:200]}"
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
-        return f"unknown key{near or '. Expected one of: ' + ', '.join(names)}"
+        return f"unknown key{near or _all_of(names)}"
     is_secret = kind == "string_pattern_mismatch" and len(str(given)) >= MIN_SECRET
     if kind in _SHAPES:
         return f"expected {_SHAPES[kind]}{'' if kind == 'missing' or is_secret else got}"
@@ -133,6 +135,13 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     if kind in ("string_too_long", "too_long"):
         return f"expected at most {context['max_length']} {'characters' if kind == 'string_too_long' else 'of them'}{got}"
     return f"{error['msg']}, got {str(given)[:80]!r}"
+
+
+def _all_of(names: Collection[str]) -> str:
+    """The valid keys, as the end of a message; of many the first."""
+    listed = list(names)
+    more = f", ... ({MANUAL})" if len(listed) > MOST_NAMES else ""
+    return f". Expected one of: {', '.join(listed[:MOST_NAMES])}{more}"
 
 
 def tables_in(annotation: Any) -> list[type[BaseModel]]:

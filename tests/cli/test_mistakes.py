@@ -18,8 +18,9 @@ from tailgauge.cli.main import main
 from tailgauge.errors import Exit
 from tailgauge.master.preflight_advice import proxy_notes
 from tailgauge.master.progress import preflight_failure
+from tailgauge.plan.resolve import resolve
 from tailgauge.protocols.table import Target
-from tailgauge.scenario.objective import Objective, proposals
+from tailgauge.scenario.objective import Objective, lacks_percentile, proposals
 from tailgauge.transport.peer import peer_name
 
 SECRET = "sk-4f9a8b7c6d5e4f3a2b1c"
@@ -69,7 +70,27 @@ COMMANDS = {
     f"{RUN} --dryrun": ("no such option --dryrun; did you mean --dry-run?",),
     f"{RUN} --input-token 5": ("did you mean --input-tokens?",),
     f"{RUN} --zzz": ("no such option --zzz; see `tailgauge run -h`",),
-    f"{RUN} --rate": ("--rate: expected a value behind it",),
+    f"{RUN} --rate": ("--rate: expected a value behind it, as --rate 20",),
+    f"{RUN} --rate --json": ("--rate: expected a value behind it, as --rate 20, got --json",),
+    f"{RUN} --model": ("expected a value behind it, as --model NAME",),
+    f"{RUN} --slo": ("expected a value behind it, as --slo 'ttft p95 < 800ms'",),
+    f"{RUN} --json-output": ("no such option --json-output; did you mean --json?",),
+    f"{RUN} --output-tokens-max 5": ("did you mean --output-tokens?",),
+    f"{RUN} --num-prompt 5": ("did you mean --num-prompts (that is --requests)?",),
+    f"{RUN} --stages 30s:20": ("--stages: --set arrival.shape.kind=ramp", "`tailgauge docs traffic`"),
+    f"{RUN} --host http://127.0.0.1:8731": ("--host: --target http://127.0.0.1:8731",),
+    f"{RUN} -u http://127.0.0.1:8731": ("-u: --target http://127.0.0.1:8731",),
+    f"{RUN} --timeout 5": ("--set limits.attempt_deadline_s=5",),
+    f"{RUN} --timeout {SECRET}": ("--set limits.attempt_deadline_s=60",),
+    f"{RUN} --threads 4": ("processes: --workers 4; in flight: --concurrency 4",),
+    f"{RUN} --users=9": ("--concurrency 9 keeps 9 in flight",),
+    f"{RUN} --top-p 0.9": ("--set 'target.body={top_p = 0.9}'",),
+    f"{RUN} --rate-type poisson": ("--rate N: arrivals are Poisson by default",),
+    f"{RUN} --rate-type synchronous": ("--concurrency 1 keeps one in flight",),
+    f"{RUN} -H 'Authorization: Bearer {SECRET}'": ("-H: export the key as KEY and add --set target.api_key_env=KEY",),
+    f"{RUN} --header 'x-api-key: {SECRET}'": ("export the key as KEY and add --set target.api_key_env=KEY",),
+    f"{RUN} --api-key {SECRET}": ("--api-key: export it as KEY and add --set target.api_key_env=KEY",),
+    f"{RUN} --dataset-name sharegpt": ("--set 'traffic.*.prompts.file=FILE'",),
     f"{RUN} --json=5": ("--json: expected no value",),
     f"{RUN} --rate -1": ("--rate: expected a number above 0, got '-1'",),
     f"{RUN} --rate abc": ("--rate: expected a number above 0, got 'abc'",),
@@ -79,7 +100,7 @@ COMMANDS = {
     f"{RUN} --duration '5 minutes'": ("--duration: ", "got '5 minutes': write 5m"),
     f"{RUN} --duration 1500ms": ("--duration: ", "write 1.5s"),
     f"{RUN} --duration 0": ("--duration: expected a length of time above 0, for example 60s or 5m, got '0'",),
-    f"{RUN} --workers 0": ("--workers 0: no worker sends the traffic: add --expect-workers N",),
+    f"{RUN} --workers 0": ("--workers 1 on this machine, or --expect-workers N for others",),
     f"{RUN} --workers -1": ("--workers: expected a whole number from 0 to 256, got '-1'",),
     f"{RUN} --requests 1k": ("--requests: ", "write 1000"),
     f"{RUN} --seed 1.5": ("--seed: expected a whole number", "got '1.5'"),
@@ -90,13 +111,25 @@ COMMANDS = {
     "scenario copy": ("NAME is missing: tailgauge scenario copy [OPTIONS] NAME [FILE]",),
     "report": ("RUN_DIR is missing: tailgauge report [OPTIONS] RUN_DIR...",),
     "worker": ("--master is missing: add --master HOST:PORT",),
-    "worker --master nowhere": ("--master nowhere: expected HOST:PORT",),
+    "worker --master nowhere": ("--master nowhere: expected HOST:PORT: write nowhere:5557",),
+    "worker --master http://10.0.0.1:5557": ("without http://: write 10.0.0.1:5557",),
+    "run quickstart --web 80x": ("--web 80x: expected a port, as --web 8089",),
+    f"{RUN} --max-cost 0.001 --model zz": ("--max-cost: no price is known for model 'zz'", "guard.prices=FILE", "--max-tokens N"),
+    "run quickstart --max-requests 2": ("--max-requests: expected at least ", "got 2"),
+    "run quickstart --set guard.max_tokens=3": ("--set guard.max_tokens: expected at least ",),
+    "http://127.0.0.1:8731": ("did you mean `tailgauge run streaming --target http://127.0.0.1:8731`?",),
+    "runs --older-than 3days": ("got '3days': write 72h",),
+    f"{RUN} --duration '2 hours'": ("write 2h",),
+    f"{RUN} --out /proc/nowhere": ("--out /proc/nowhere: cannot be written: ", "name another folder"),
     "endpoint --port 99999": ("--port: expected a whole number from 0 to 65,535, got '99999'",),
     "endpoint --profile hiaku": ("--profile: ", "did you mean haiku?"),
     "endpoint --set limits.rmp=1": ("--set simulated.limits.rmp: unknown key; did you mean rpm?",),
-    "report nothere": ("nothere: no such run folder",),
+    "report nothere": ("nothere: no such run folder: there are none here yet: `tailgauge run quickstart` makes one",),
+    "report deep/er": ("deep/er: no such run folder: `tailgauge runs` lists them",),
+    "report .": (".: not a run folder: ", "`tailgauge runs` lists the run folders"),
     "report . --as vlm": ("--as: expected vllm, ", "did you mean vllm?"),
-    "compare nothere": ("compare takes runs in pairs", "1 given"),
+    "compare nothere": ("compare takes runs in pairs", "1 given: judge one run with --baseline DIR"),
+    "compare a b": ("a: no such run folder: ",),
     "compare a b --metric ttft_schde": ("--metric ttft_schde: no such metric; did you mean ttft_sched",),
 }  # fmt: skip
 
@@ -109,7 +142,7 @@ def test_a_wrong_command_is_answered_in_one_line(line, tailgauge):
 # --- --set ------------------------------------------------------------------------------------------------------------
 
 SETS = {
-    "foo.bar=1": ("--set foo.bar: foo: unknown key. Expected one of: name, description",),
+    "foo.bar=1": ("--set foo.bar: foo: unknown key. Expected one of: target, ", "`tailgauge docs scenarios` has all"),
     "trafic.chat.weight=1": ("--set trafic.chat.weight: trafic: unknown key; did you mean traffic?",),
     "traffic.caht.weight=5": ("--set traffic.caht.weight: there is no traffic.caht; did you mean chat?",),
     "traffic.zz.weight=5": ("--set traffic.zz.weight: there is no traffic.zz; the scenario has chat",),
@@ -170,6 +203,10 @@ OBJECTIVES = {
     "rps > 40": ("requests_per_s > 40",),
     "requests_per_s > 40ms": ("requests_per_s > 40",),
     "chat: p95 latency <= 2s": ("chat: e2e p95 < 2s", "chat: ttft p95 < 2s"),
+    "goodput ttft:800": ("ttft p99 < 800ms",),
+    "ttft:800 tpot:50ms": ("ttft p99 < 800ms", "tpot p99 < 50ms"),
+    "e2el:2000": ("e2e p99 < 2000ms",),
+    "ttft p95 < 800 us": ("ttft p95 < 0.8ms",),
     "fast": ("ttft p99 < 800ms",),
     "": ("ttft p99 < 800ms",),
 }  # fmt: skip
@@ -183,6 +220,39 @@ def test_a_wrong_objective_is_answered_with_one_that_is_accepted(text, tailgauge
     assert tuple(proposals(text)) == OBJECTIVES[text]
     for proposal in OBJECTIVES[text]:
         Objective.model_validate(proposal)
+
+
+@pytest.mark.parametrize("text", ["ttft p95 < 800 us", "e2e p99 < 2 min", "tpot < 50 msec"])
+def test_a_unit_that_is_none_here_is_named(text, tailgauge):
+    unit = text.split()[-1]
+
+    check(
+        tailgauge(f"{RUN} --slo {shlex.quote(text)}"), (f"{unit} is no unit here, but ms, s, % and /s are",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("ttft < 800ms", True),
+        ("chat: e2e < 2s", True),
+        ("ttft p95 < 800ms", False),
+        ("error_rate < 1%", False),
+    ],
+)
+def test_an_objective_without_a_percentile_is_noticed(text, lacks):
+    assert lacks_percentile(text) == lacks
+
+
+@pytest.mark.parametrize("key", ["warmup_s", "cooldown_s"])
+def test_stages_of_the_command_line_are_judged_by_its_duration(key, tailgauge, tmp_path):
+    (tmp_path / "short.toml").write_text("[traffic.main]\n[stages]\nduration_s = 2\n")
+    line = f"run short.toml --dry-run --set stages.{key}=3"
+
+    check(tailgauge(f"{line} --duration 3s"), (f"--set stages.{key}: ", "leave nothing of duration_s (3)"))
+    assert (
+        resolve("short.toml", [(f"stages.{key}", 3)], tmp_path, duration_s=5).scenario.stages.duration_s == 5
+    )
 
 
 def test_an_objective_on_traffic_that_is_not_there_names_what_is(tailgauge):
@@ -210,9 +280,9 @@ FILES = {
     "UTF-16 without a mark": (HEAD.encode("utf-16-le"), ("line 1", "UTF-16"), 1),
     "Latin-1": ("[traffic.main]\n# café\n".encode("latin-1"), ("line 2: not UTF-8 text", "'é' in Latin-1"), 1),
     "Windows": ("[traffic.main]\n\n# “a”\n".encode("cp1252"), ("line 3: not UTF-8 text", "Windows-1252"), 1),
-    "a program": (b"\x7fELF\x02\x01\x01\0\0", ("it seems to be a program",), 1),
+    "a program": (b"\x7fELF\x02\x01\x01\0\0", ("it seems to be a program: expected a scenario in TOML", "tailgauge scenario copy streaming"), 1),
     "gzip": (b"\x1f\x8b\x08\0\0", ("it seems to be a gzip file",), 1),
-    "binary": (b"a = 1\n\xfe\x01\x02\xff\x03", ("line 2: ", "binary file"), 1),
+    "binary": (b"a = 1\n\xfe\x01\x02\xff\x03", ("not UTF-8 text: this is a binary file: expected a scenario in TOML", "tailgauge scenario copy streaming"), 1),
     "an open quote": (b'[target]\nurl = "http://h:1\n', ("line 2: the text that begins here has no closing quote\n", "\n        ^"), 3),
     "an open quote of three": (b'description = """a\nb\n', ('line 1: the text that begins here has no closing """',), 3),
     "an open list": (b"plugins = ['a',\n[traffic.main]\n", ("line 1: the [ that opens here has no closing ]\n", "\n            ^"), 3),
@@ -261,7 +331,10 @@ def test_a_wrong_file_is_answered_with_the_line_and_what_to_write(name, tailgaug
         ("chat", "no packaged scenario of that name; did you mean quickstart or "),
         ("multiturn", "did you mean cached_multi_turn?"),
         ("folder", "folder: a folder, not a file: give one of its files: a.toml"),
-        ("bare", "bare: a folder, not a file: it holds no *.toml file"),
+        (
+            "bare",
+            "bare: a folder, not a file: it holds no *.toml file: `tailgauge scenario copy streaming` makes one",
+        ),
     ],
 )
 def test_a_scenario_that_is_not_there_is_answered_with_what_is_near(argument, expected, tailgauge, tmp_path):

@@ -41,7 +41,6 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("cached", f"out/runs/{C}"),
         (f"runs/{A}", f"runs/{A}"),
         ("elsewhere/0a1b", "elsewhere/0a1b"),
-        ("elsewhere", "elsewhere"),
         ("./0a1b", "0a1b"),
     ],
 )
@@ -49,6 +48,19 @@ def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folde
     if given == "./0a1b":
         Path("0a1b").mkdir()
     assert named_run(Path(given), out) == Path(folder)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (Path("out"), f"`tailgauge runs --out out` lists them, the newest is {C}"),
+        (Path(), f"`tailgauge runs` lists them, the newest is {B}"),
+    ],
+)
+def test_a_name_that_no_run_has_is_answered_with_the_newest(out: Path, place: Path, expected: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        named_run(Path("elsewhere"), place)
+    assert str(raised.value) == f"elsewhere: no such run folder: {expected}"
 
 
 def test_a_report_is_meant_where_no_run_is(out: Path) -> None:

@@ -20,10 +20,12 @@ from tailgauge.scenario.packaged import names, packaged
 
 WIDTH = 80
 RUN = cli.commands["run"]
+VALUES = {"number": "7", "url": "http://127.0.0.1:8731", "secret": "Authorization: Bearer K"}
 OPTIONS = {name: param for param in RUN.params if isinstance(param, click.Option) for name in param.opts}
 FLAGS = [(name, row) for row in rows() for name in row.names]
 TEXTS = [(name, row.answer) for name, row in FLAGS if row.answer]
 TEXTS += [(f"{name} {value}", text) for name, row in FLAGS for value, text in row.values.items()]
+TEXTS += [(f"{name} {form}", row.answer_to(name, VALUES[form])) for name, row in FLAGS for form in row.forms]
 
 
 def translate(*arguments: str) -> Translation:

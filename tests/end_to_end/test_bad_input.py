@@ -59,7 +59,7 @@ WRONG_USAGE = {
         "--rate: a closed loop has no rate: set closed.users and closed.think_s",
     ),
     "a cost without a price": (["streaming", "--max-cost", "5"], "no price is known for model 'tiny'"),
-    "a limit below the preflight": (["streaming", "--max-requests", "2"], "guard.max_requests: expected at"),
+    "a limit below the preflight": (["streaming", "--max-requests", "2"], "--max-requests: expected at"),
     "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
     "no scenario": ([], "name a scenario, as `tailgauge run quickstart`"),
     "a folder as scenario": (["."], ".: a folder, not a file: it holds no *.toml file"),

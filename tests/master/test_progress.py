@@ -74,10 +74,10 @@ def test_an_unusable_target_is_reported_in_a_sentence_with_what_to_do(what, sent
 @pytest.mark.parametrize(
     ("location", "advice"),
     [
-        ("https://api.example/v1/chat", "set target.url to https://api.example/v1/chat"),
-        ("/v2/chat", "set target.url to http://127.0.0.1:8000/v2/chat"),
-        ("/v1/chat/", "target.url cannot end in a slash: let the target answer without it"),
-        ("mailto:x@y", "set target.url to the address that answers"),
+        ("https://api.example/v1/chat", "write --target https://api.example/v1/chat"),
+        ("/v2/chat", "write --target http://127.0.0.1:8000/v2/chat"),
+        ("/v1/chat/", "--target cannot end in a slash: let the target answer without it"),
+        ("mailto:x@y", "give --target the address that answers"),
     ],
 )
 def test_a_redirect_names_where_to_and_what_to_set(location, advice):

@@ -250,7 +250,7 @@ def test_a_price_file_with_a_bad_date_is_refused_by_file_and_entry(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "sets", "error_text"),
     [
-        ("", ["guard.max_cost=5"], "guard.max_cost: no price is known for model 'tiny' in"),
+        ("", ["guard.max_cost=5"], "--set guard.max_cost: no price is known for model 'tiny'"),
         ("", ["guard.max_requests=3"], "guard.max_requests: expected at least 4, got 3: 2 calls of the preflight"),
         ("", ["guard.max_tokens=100"], "guard.max_tokens: expected at least "),
         (

@@ -206,5 +206,5 @@ def test_a_redirect_is_named_without_the_secrets_of_its_location(facts):
     assert call["message"] == "https://api.example/v1/chat/completions"
     assert sentence == (
         f"target {call['url']} answered HTTP 308 with location https://api.example/v1/chat/completions. "
-        "No call follows a redirect: set target.url to https://api.example/v1/chat/completions"
+        "No call follows a redirect: write --target https://api.example/v1/chat/completions"
     )

@@ -45,6 +45,7 @@ UNEVEN = 1.1
 BEYOND = 10
 BLOCK_E2E = 5  # a run or block lasts at least so many end-to-end p99
 NEEDED = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
+ALONE = "compare takes runs in pairs, as A B or A1 B1 A2 B2; 1 given: judge one run with --baseline DIR"
 METHOD = Method(
     name="comparison",
     title="A/B comparison",
@@ -67,18 +68,22 @@ def compare(
 ) -> Comparison:
     """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change to report, 0.05 for 5%."""
     metrics = metrics or METRICS
-    for name in metrics:
-        if name not in BY_NAME:
-            near = nearest(name, BY_NAME, 2) or f"; choose from {', '.join(BY_NAME)}"
-            raise UsageError(f"--metric {name}: no such metric{near}")
-        if BY_NAME[name].unit != UNIT:
-            raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
-
+    check_metrics(metrics)
     if len(folders) < 2 or len(folders) % 2:
         raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
     _refuse_repeated_runs(folders)
     runs = [summarize(folder, metrics) for folder in folders]
     return weigh(runs, allow, threshold, metrics)
+
+
+def check_metrics(names: Sequence[str]) -> None:
+    """Raise UsageError of a name that is no metric, or of a rate."""
+    for name in names:
+        if name not in BY_NAME:
+            near = nearest(name, BY_NAME, 2) or f"; choose from {', '.join(BY_NAME)}"
+            raise UsageError(f"--metric {name}: no such metric{near}")
+        if BY_NAME[name].unit != UNIT:
+            raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 
 
 def _refuse_repeated_runs(folders: Sequence[Path]) -> None:

@@ -49,7 +49,8 @@ def check(folder: Path, *tables: str) -> None:
     why = refusal(folder)
     if why == MISSING:
         beside = [path.name for path in folder.parent.glob("*") if path.is_dir()]
-        raise RunDataError(f"{folder}: no such run folder{nearest(folder.name, beside)}")
+        near = nearest(folder.name, beside) or ": `tailgauge runs` lists them"
+        raise RunDataError(f"{folder}: no such run folder{near}")
     if why != FOLDER:
         expected = "give the folder that holds run.json"
         raise RunDataError(f"{folder}: {why or 'a file'}, not a run folder: {expected}")
@@ -63,7 +64,7 @@ def _hint(folder: Path) -> str:
     places = [f"{at}{name}" for at in ("*/", "runs/*/") for name in ("run.json", "workers")]
     near = sorted({path.parent for place in places for path in folder.glob(place)})
     if not near:
-        return ""
+        return ": `tailgauge runs` lists the run folders"
     several = f". It holds {len(near)} runs; the last is {near[-1]}"
     return several if near[1:] else f". Did you mean {near[-1]}?"
 

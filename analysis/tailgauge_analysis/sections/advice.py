@@ -308,6 +308,19 @@ class Evidence:
         return bool(len(self.found)) and self.found.common.kind == failures.LIMIT
 
     @property
+    def is_always_limited(self) -> bool:
+        """Return whether every call of the run, the first one included, got a 429."""
+        attempts = self.run.frames.attempts
+        sent = attempts[attempts["sent_at_ns"].notna()]
+        return bool(len(sent)) and bool((sent["ended"] == schema.RATE_LIMITED).all())
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Return for how long the target asks to wait, as the median; None where it does not say."""
+        asked = self.run.frames.attempts["retry_after_s"].dropna()
+        return float(asked.median()) if len(asked) else None
+
+    @property
     def fits(self) -> bool | None:
         """Return whether the target can serve the first attempts alone; None: not known."""
         if self.load is None:
@@ -415,6 +428,11 @@ def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
 
 
 def _limited(evidence: Evidence) -> str:
+    if evidence.is_always_limited:
+        first = f"every call got 429, even the first{evidence.quoted}"
+        asked_s = evidence.retry_after_s
+        wait = "" if asked_s is None else f"; the target asks to wait {asked_s:,.3g} s"
+        return f"{first}: a quota or the account rejects them, not this rate: look at its limits{wait}"
     return _found_by(evidence, "a rate limit of the target rejects calls", HEADROOM)
 
 

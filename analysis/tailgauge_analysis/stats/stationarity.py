@@ -107,7 +107,9 @@ def rises(values: Floats) -> bool:
 
 
 def trend(values: Floats) -> int:
-    """1 if the values rise over the series, -1 if they fall, else 0."""
+    """1 if the values rise over the series, -1 if they fall, else 0, as of fewer than ten values."""
+    if len(values) < TENTHS:
+        return 0
     s = kendall(ranks(values))
     third = len(values) // 3
     return int(np.sign(s)) if abs(s) >= TREND and differs_at(values[:third], values[-third:]) else 0
@@ -115,6 +117,8 @@ def trend(values: Floats) -> int:
 
 def differs_at(some: Floats, others: Floats) -> float | None:
     """The quantile that differs by more than 20%: the median, else the p95; None if neither does."""
+    if not len(some) or not len(others):
+        return None
     for p in PS:
         low, high = sorted(float(np.quantile(v, p, method="inverted_cdf")) for v in (some, others))
         if low != high and high > MATTERS * low:
@@ -162,6 +166,8 @@ def chance_of_growth(queues: Stretches) -> float:
         chance = _chance_of_size(float(size), max(1, int(arrivals)), queues.variance, float(start))
         chance = min(max(chance, SMALLEST_CHANCE), 1 - SMALLEST_CHANCE)
         scores.append(-NormalDist().inv_cdf(chance))
+    if not scores:
+        return 1.0
     total = float(np.clip(scores, -MOST_Z, MOST_Z).sum())
     return _normal(-total / math.sqrt(len(scores)))
 
@@ -207,6 +213,8 @@ def smoothed(waits: Floats) -> Floats:
 
 def change(values: Floats) -> Stretch | None:
     """The stretch that differs from all the rest; None if there is none, or if the series is too short to show one."""
+    if len(values) < OF_BLOCK * FEWEST_BLOCKS:
+        return None
     ranked = ranks(values)
     waves = float(np.median([correlation_time(part) for part in np.array_split(ranked, PARTS)]))
     blocks = min(BLOCKS, int(len(values) / (OF_BLOCK * waves)))
@@ -233,7 +241,9 @@ def change(values: Floats) -> Stretch | None:
 
 
 def linear_fit(values: Floats) -> float:
-    """Share of the variance between blocks that a straight line explains."""
+    """Share of the variance between blocks that a straight line explains; 0 of fewer than two blocks."""
+    if len(values) < 2 * OF_BLOCK:
+        return 0.0
     means = _means(ranks(values), min(BLOCKS, len(values) // OF_BLOCK))
     return float(np.corrcoef(np.arange(len(means)), means)[0, 1] ** 2) if means.std() else 0.0
 

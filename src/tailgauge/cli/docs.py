@@ -50,7 +50,16 @@ def docs(terms: tuple[str, ...]) -> None:
     elif len(terms) == 1 and terms[0] in pages:
         click.echo(pages[terms[0]].read_text(encoding="utf-8"), nl=False)
     else:
+        if len(terms) == 1:
+            _note_nearest_page(terms[0], pages)
         click.echo("\n".join(_search(terms, pages)))
+
+
+def _note_nearest_page(term: str, pages: Mapping[str, Path]) -> None:
+    """Print on standard error which page may have been meant."""
+    near = near_names(term, pages, cutoff=0.8)
+    if near:
+        click.echo(f"docs: no page {term[:80]}; did you mean `tailgauge docs {near[0]}`?", err=True)
 
 
 def _list(pages: Mapping[str, Path]) -> Iterator[str]:

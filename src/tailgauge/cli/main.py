@@ -152,6 +152,7 @@ def run(
         curve = run_command.curve_of(scenarios, given, plan, wanted=sweep)
         sets = (*curve, *sets)
     settings = [run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios]
+    _note_percentiles(given["slo"])
     if any(each.scenario.experiment for each in settings):
         run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
         sys.exit(
@@ -193,6 +194,15 @@ def _load_until_input(module: str) -> bool:
     return bool(line)
 
 
+def _note_percentiles(objectives: Sequence[str]) -> None:
+    """Print which objectives of the command line are taken as p99."""
+    from tailgauge.scenario.objective import lacks_percentile
+
+    for text in objectives:
+        if lacks_percentile(text):
+            _print_error(f"tailgauge: --slo {text!r}: no percentile: taken as p99")
+
+
 def _print(text: str) -> None:
     click.echo(renamed(text), color=screen.has_colours())
 
@@ -232,6 +242,7 @@ def checkup(
     if quick:
         sets = (*sets, "experiment.checkup.quick=true")
     settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
+    _note_percentiles(given["slo"])
     sys.exit(_answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json, opens=opens))
 
 
@@ -300,6 +311,9 @@ def compare(
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
+    pairs.check_metrics(metrics)
+    if len(run_dirs) == 1 and baseline is None:
+        raise UsageError(pairs.ALONE)
     run_dirs = tuple(options.named_run(run_dir, out, of_reports=True) for run_dir in run_dirs)
     curves = [find(one, out) for one in run_dirs]
     page = None

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Sequence
+
 import click
 
+from tailgauge.cli.other_tools import CommandWithToolFlags, flags
 from tailgauge.suggestions import near_names, nearest
+
+_CUTOFF = 0.7  # similarity of names that may have been meant
+_CLOSE = 0.85  # of a slip
+_OPTION = re.compile(r"got '(--?[a-z][a-z-]*)'")  # where a value was expected
+# Values of options in messages; others are shown by the placeholder of the help.
+EXAMPLES = {
+    "--rate": "20", "--concurrency": "8", "--requests": "100", "--duration": "60s", "--input-tokens": "500",
+    "--output-tokens": "100", "--target": "http://127.0.0.1:8000", "--slo": "'ttft p95 < 800ms'", "--max-requests": "1000",
+    "--max-tokens": "100000", "--max-cost": "5", "--workers": "2", "--expect-workers": "2", "--web": "8089", "--port": "8000",
+    "--protocol": "openai", "--clock": "kernel", "--set": "arrival.rate_per_s=20", "--seed": "1", "--older-than": "24h",
+    "--planned": "50", "--threshold": "5", "--master": "127.0.0.1:5557", "--profile": "haiku", "--as": "vllm",
+    "--metric": "ttft_sched", "--keep-answers": "10", "--model": "NAME", "--out": "DIR", "--plugin": "my_plugin.py",
+    "--baseline": "DIR", "--bind": "192.168.0.1:5557", "--allow": "target",
+}  # fmt: skip
 
 
 def text_of(error: click.ClickException) -> str:
@@ -14,10 +33,7 @@ def text_of(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         return _no_such_option(error)
     if isinstance(error, click.BadOptionUsage):
-        takes_none = "does not take a value" in error.message
-        return (
-            f"{error.option_name}: expected {'no value' if takes_none else 'a value behind it'}{_help(error)}"
-        )
+        return _bad_usage(error)
     if isinstance(error, click.BadParameter):
         return _bad_value(error)
     command = getattr(error, "command_name", None)
@@ -31,6 +47,18 @@ def _help(error: click.ClickException) -> str:
     """Where the options are listed."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"; see `{context.command_path} -h`" if context is not None else ""
+
+
+def _bad_usage(error: click.BadOptionUsage) -> str:
+    name = error.option_name
+    if "does not take a value" in error.message:
+        return f"{name}: expected no value{_help(error)}"
+    return f"{name}: expected a value behind it{_example(name)}"
+
+
+def _example(name: str) -> str:
+    """`, as --rate 20`: an option with a value; empty where none is known."""
+    return f", as {name} {EXAMPLES[name]}" if name in EXAMPLES else ""
 
 
 def _missing(error: click.MissingParameter) -> str:
@@ -52,10 +80,38 @@ def _no_such_option(error: click.NoSuchOption) -> str:
     for name, command in others.items():
         if error.option_name in _options(command):
             return f"{error.option_name} is an option of `{root.command_path} {name}`"
-    near = near_names(error.option_name, _options(error.ctx.command), cutoff=0.65)
-    if near:
-        return f"no such option {error.option_name}; did you mean {near[0]}?"
+    name = error.option_name
+    options = _options(error.ctx.command)
+    ours = _nearest_option(name, options)
+    other = ""
+    if isinstance(error.ctx.command, CommandWithToolFlags):
+        other = _nearest_option(name, list(flags()))
+    is_begun = bool(ours) and name.startswith(ours)
+    if other and not is_begun and _similarity(name, other) > _similarity(name, ours):
+        return f"no such option {name}; did you mean {other} ({flags()[other].meaning})?"
+    if ours:
+        return f"no such option {name}; did you mean {ours}?"
     return f"no such option {error.option_name}{_help(error)}"
+
+
+def _nearest_option(name: str, options: Sequence[str]) -> str:
+    """The option that may have been meant; empty where none is near.
+
+    Dashes in front do not count. An option with which the name begins comes first: `--json-output` is `--json`.
+    """
+    bare = {option.lstrip("-"): option for option in options if option.startswith("--")}
+    word = name.lstrip("-")
+    begun = [known for known in bare if re.match(rf"{re.escape(known)}[-_]", word)]
+    near = near_names(word, list(bare), cutoff=_CUTOFF)
+    if near and _similarity(word, near[0]) >= _CLOSE:
+        return bare[near[0]]
+    if begun:
+        return bare[max(begun, key=len)]
+    return bare[near[0]] if near else ""
+
+
+def _similarity(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lstrip("-"), other.lstrip("-")).ratio()
 
 
 def _options(command: click.Command) -> list[str]:
@@ -68,6 +124,8 @@ def _no_such_command(name: str, context: click.Context) -> str:
     group = context.command
     names = list(group.commands) if isinstance(group, click.Group) else []
     near = near_names(name, names, cutoff=0.5)
+    if context.parent is None and name.startswith(("http://", "https://")):
+        return f"no such command {name[:200]}; did you mean `{context.command_path} run streaming --target {name[:200]}`?"
     if context.parent is None and _is_scenario(name):
         return f"no such command {name}; did you mean `{context.command_path} run {name}`?"
     if near:
@@ -81,6 +139,9 @@ def _bad_value(error: click.BadParameter) -> str:
     if parameter is None:
         return message
     name = parameter.opts[0]
+    option = _OPTION.search(message)
+    if option is not None:
+        return f"{name}: expected a value behind it{_example(name)}, got {option[1]}"
     if isinstance(parameter, click.Argument) and error.ctx is not None:
         name = parameter.make_metavar(error.ctx)
     if isinstance(parameter.type, click.Choice):

@@ -147,7 +147,19 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
             more = ", ..." if names[MOST_NAMED:] else ""
             listed = f"{', '.join(names[:MOST_NAMED])}{more}"
             raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
-    return given
+    raise UsageError(f"{given}: no such run folder: {_known_runs(out)}")
+
+
+def _known_runs(out: Path) -> str:
+    """Where the runs are listed, and the newest of them."""
+    runs = {path.name for place in (Path(), out) for path in place.glob("runs/*") if path.is_dir()}
+    folder = "" if out == Path() else f" --out {out}"
+    newest = max(runs, default="")
+    if not newest:
+        return (
+            f"there are none{f' in {out}' if folder else ' here'} yet: `tailgauge run quickstart` makes one"
+        )
+    return f"`tailgauge runs{folder}` lists them, the newest is {newest}"
 
 
 def allow() -> Callable[[_Command], _Command]:
@@ -245,8 +257,7 @@ class Duration(Positive):
         if number is None or number[1] not in SECONDS or not 0 < number[0] * SECONDS[number[1]] < 1e9:
             return ""
         seconds = number[0] * SECONDS[number[1]]
-        is_minutes = seconds % 60 == 0 and number[1] != ""
-        return f": write {f'{seconds / 60:g}m' if is_minutes else f'{seconds:.10g}s'}"
+        return f": write {_length_text(seconds, has_unit=number[1] != '')}"
 
     def number(self, text: str) -> float:
         """Seconds of a text; ValueError for others."""
@@ -254,6 +265,13 @@ class Duration(Positive):
         if parts is None or not text:
             return float(text)
         return sum(float(part) * unit for part, unit in zip(parts.groups("0"), (3600, 60, 1), strict=True))
+
+
+def _length_text(seconds: float, *, has_unit: bool) -> str:
+    """A length as `Duration` reads it: in hours or minutes where it is whole ones."""
+    if has_unit and seconds % 3600 == 0:
+        return f"{seconds / 3600:g}h"
+    return f"{seconds / 60:g}m" if has_unit and seconds % 60 == 0 else f"{seconds:.10g}s"
 
 
 class Whole(click.ParamType[int]):

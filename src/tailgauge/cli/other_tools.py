@@ -6,6 +6,7 @@ one line that names ours. Values are never repeated: one of them may be a key.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,12 @@ from tailgauge.errors import UsageError
 
 FILE = Path(__file__).parent / "other_tools.toml"
 WIDTH = 80
+# Values that an answer may depend on. `secret` is never repeated.
+FORMS = {
+    "number": re.compile(r"\d{1,9}(?:\.\d{1,3})?"),
+    "url": re.compile(r"https?://[\w.:/\[\]-]{1,100}"),
+    "secret": re.compile(r"(?:authorization|x-api-key|api-key)\s*[:=].*", re.IGNORECASE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,24 @@ class ToolFlag:
     default: str = ""
     answer: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    forms: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def meaning(self) -> str:
+        """`that is --requests`, or the answer."""
+        return f"that is {self.option}" if self.option else self.default or self.answer
+
+    def answer_to(self, name: str, value: str | None) -> str:
+        """The answer; a value of a known form is carried over into it, any other is not repeated."""
+        if value is None:
+            return self.answer
+        if value in self.values:
+            return self.values[value]
+        key = name.lstrip("-").replace("-", "_")
+        for form, text in self.forms.items():
+            if FORMS[form].fullmatch(value.strip()):
+                return text.replace("{key}", key).replace("{value}", value.strip())
+        return self.answer
 
 
 @cache
@@ -121,7 +146,9 @@ class Translation:
     def _replace(self, name: str, value: str | None) -> None:
         flag = flags()[name]
         if flag.answer:
-            raise UsageError(f"{name}: {flag.answer}")
+            if value is None and self._rest:
+                value = self._rest[0]
+            raise UsageError(f"{name}: {flag.answer_to(name, value)}")
         if flag.default:
             self.notes.append(f"{name} has no effect ({flag.default})")
             return

@@ -117,7 +117,8 @@ def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[i
     if bind is not None and not remote:
         raise UsageError("--bind: only remote workers need it: add --expect-workers N")
     if not children and not remote:
-        raise UsageError("--workers 0: no worker sends the traffic: add --expect-workers N")
+        how = "--workers 1 on this machine, or --expect-workers N for others"
+        raise UsageError(f"--workers 0: no worker sends the traffic: {how}")
     default = Address(LOOPBACK, PORT if remote else 0)
     return children, remote, default if bind is None else parse(bind, "--bind", port=PORT)
 
@@ -128,6 +129,8 @@ def page(web: str | None, *, metrics: bool) -> Page | None:
         if metrics:
             raise UsageError("--metrics: it needs the web page: add --web PORT")
         return None
+    if ":" not in web and not web.isdigit():
+        raise UsageError(f"--web {web}: expected a port, as --web 8089, or HOST:PORT")
     return parse(f"{LOOPBACK}:{web}" if web.isdigit() else web, "--web"), metrics
 
 

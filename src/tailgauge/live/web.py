@@ -6,6 +6,7 @@ worker travels as JSON and is shown as text, and the content security policy all
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import ipaddress
 import json
@@ -149,8 +150,15 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     try:
         page.server.start()
     except OSError as error:
-        raise UsageError(f"--web {at}: cannot listen: {error.strerror}") from error
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason = f"another program listens there: use another port, as --web {_other_port(at.port)}"
+        raise UsageError(f"--web {at}: cannot listen: {reason}") from error
     return f"http://{at.host}:{page.server.server_port}"
+
+
+def _other_port(port: int) -> int:
+    return port + 1 if port < 65535 else port - 1
 
 
 def _refuse_start(refuses: Callable[[str | None], str]) -> Response | None:

@@ -351,7 +351,9 @@ def _master(environment: Any, bind: Address) -> Any:
     try:
         return environment.create_master_runner(bind.host, bind.port)
     except (SystemExit, RPCError, OSError) as error:
-        reason = "the port is in use" if isinstance(error, SystemExit) else error
+        reason = str(error)
+        if isinstance(error, SystemExit):
+            reason = f"the port is in use: use another one, as --bind {bind.host}:{bind.port + 1}"
         raise UsageError(f"--bind {bind}: the master cannot listen there: {reason}") from error
     finally:
         logging.getLogger("locust.runners").setLevel(logging.NOTSET)

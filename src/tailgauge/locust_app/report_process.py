@@ -24,6 +24,15 @@ class ReportOutput:
     data: dict[str, Any]
 
 
+def _ending(code: int) -> str:
+    """How a process ended that said nothing."""
+    if code == -signal.SIGKILL:
+        return "its process was killed (SIGKILL); was memory short?"
+    if code < 0:
+        return f"its process was stopped by {signal.Signals(-code).name}"
+    return "it was interrupted" if code == Exit.INTERRUPTED else f"its process ended with code {code}"
+
+
 class ReportProcess:
     """Makes the report of a run folder. It begins to load pandas at once, and to read the folder with `output`."""
 
@@ -43,10 +52,14 @@ class ReportProcess:
         try:
             data = json.loads(output)
         except ValueError:
-            errors = " | ".join(error_text.strip().splitlines()[-3:])
-            text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {shlex.quote(str(folder.path))}"
-            failed = self._process.returncode in set(Exit) - {Exit.OK}
-            return ReportOutput(text, Exit(self._process.returncode) if failed else Exit.INTERNAL, {})
+            code = self._process.returncode
+            reason = " | ".join(error_text.strip().splitlines()[-3:]) or _ending(code)
+            command = f"tailgauge report {shlex.quote(str(folder.path))}"
+            text = f"the report could not be made: {reason}\nthe rows are in {folder.path}; run: {command}"
+            if code in {-signal.SIGTERM, -signal.SIGINT}:
+                return ReportOutput(text, Exit.INTERRUPTED, {})
+            failed = code in set(Exit) - {Exit.OK}
+            return ReportOutput(text, Exit(code) if failed else Exit.INTERNAL, {})
         return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)
 
     def interrupt(self) -> None:

@@ -155,10 +155,12 @@ def _about_a_redirect(url: str, location: str) -> str:
     """Return where calls should go: `url` is the call's, and a location may be a path only."""
     new_url = plain(urljoin(url, location), _MOST_URL)
     if not new_url.startswith(("http://", "https://")):
-        return "No call follows a redirect: set target.url to the address that answers"
+        return "No call follows a redirect: give --target the address that answers"
     if new_url.rstrip("/") == url.rstrip("/"):
-        return "No call follows a redirect, and target.url cannot end in a slash: let the target answer without it"
-    return f"No call follows a redirect: set target.url to {new_url}"
+        return (
+            "No call follows a redirect, and --target cannot end in a slash: let the target answer without it"
+        )
+    return f"No call follows a redirect: write --target {new_url}"
 
 
 def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:

@@ -37,6 +37,7 @@ from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
 from tailgauge.thresholds import ENDLESS_S
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
+_STAGES = ("stages.warmup_s", "stages.cooldown_s")
 # How many lengths are tried for a number of requests, and the share of it that may be missing.
 _LENGTHS = 20
 _CLOSE = 0.001
@@ -95,6 +96,11 @@ def resolve(
     `of_tasks`: the tasks of a locustfile make the requests; that file may be the `argument`.
     """
     pairs = list(pairs)
+    typed_stages: list[tuple[str, Any]] = []
+    if duration_s is not None and requests is None:
+        # Stages in seconds of the new length: the scenario's own may be too short for them.
+        typed_stages = [pair for pair in pairs if pair[0] in _STAGES]
+        pairs = [pair for pair in pairs if pair[0] not in _STAGES]
     scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
     path = find(argument)
     if scenario.arrival.process == TASKS and not of_tasks:
@@ -102,10 +108,13 @@ def resolve(
         raise ScenarioError(f"{path}: arrival.process: {how}")
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
-    with _naming(path):
+    options = dict(spelt or {})
+    if duration_s is not None:
+        options["stages.duration_s"] = "--duration"
+    with _naming(path, {**{key: f"--set {key}" for key in chosen}, **options}):
         changed = _changed_length(scenario, duration_s, requests, path.parent, chosen)
         if changed:
-            pairs += changed
+            pairs += [*changed, *typed_stages]
             scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
         if sends:
             _remote_targets_named(scenario, chosen, path)
@@ -139,11 +148,18 @@ def _named(argument: str, path: Path, *, of_tasks: bool) -> str:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """An error that begins with a key of the scenario begins with its file."""
+def _naming(path: Path, given: Mapping[str, str]) -> Iterator[None]:
+    """An error that begins with a key of the scenario begins with its file, or with the option that gave the key."""
     try:
         yield
     except ScenarioError as error:
+        key, _, text = str(error).partition(": ")
+        for name, option in given.items():
+            if key == name:
+                raise ScenarioError(f"{option}: {text}") from error
+            if key.startswith(f"{name}."):
+                below = f"{key.removeprefix(f'{name}.')}: " if option == f"--set {name}" else ""
+                raise ScenarioError(f"{option}: {below}{text}") from error
         if re.split(r"[.:]", str(error))[0] not in Scenario.model_fields:
             raise
         raise ScenarioError(f"{path}: {error}") from error
@@ -226,9 +242,9 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
         return
     for _, model in scenario.models():
         if prices.price(model, utc_today()) is None:
-            why = f"no price is known for model {model!r} in {prices.source}"
-            how = "add it there, or name another price file in guard.prices, or use max_tokens"
-            raise ScenarioError(f"guard.max_cost: {why}: {how} (see `tailgauge docs prices`)")
+            why = f"no price is known for model {model!r}"
+            how = "--set guard.prices=FILE with its price (`tailgauge docs prices`), or --max-tokens N"
+            raise ScenarioError(f"guard.max_cost: {why}: {how}")
 
 
 def _guard_suffices(scenario: Scenario, workers: int) -> None:

@@ -61,7 +61,10 @@ def writable(folder: Path, name: str) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        raise UsageError(f"{name} cannot be written: {error.strerror or error}") from error
+        why = error.strerror or str(error)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            why = "a file is in its place"
+        raise UsageError(f"{name} cannot be written: {why}: name another folder") from error
 
 
 def advice(error: Exception, path: Path) -> str:

@@ -15,6 +15,7 @@ from tailgauge.redaction import MARK, known, secret_like
 from tailgauge.sanitize import plain
 
 LONGEST_SHOWN = 100  # characters of a line
+SAVED = "Save it as UTF-8"  # where the file is text
 _MARKED = (
     (codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"),
     (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"),
@@ -58,7 +59,7 @@ def encoding_problem(data: bytes) -> str:
     """Why these bytes are no UTF-8 text, what they seem to be, and in which line; empty where they are one."""
     for mark, name in _MARKED:
         if data.startswith(mark):
-            return f"line 1: not UTF-8 text: it begins with the mark of {name}. Save it as UTF-8"
+            return f"line 1: not UTF-8 text: it begins with the mark of {name}. {SAVED}"
     for begin, name in _FORMATS:
         if data.startswith(begin):
             return f"not UTF-8 text: it seems to be {name}"
@@ -70,13 +71,13 @@ def encoding_problem(data: bytes) -> str:
         place = error.start
     line = data.count(b"\n", 0, place) + 1
     if _is_wide(data):
-        return f"line {line}: not UTF-8 text: it seems to be UTF-16. Save it as UTF-8"
+        return f"line {line}: not UTF-8 text: it seems to be UTF-16. {SAVED}"
     if _CONTROLS.search(data):
-        return f"line {line}: not UTF-8 text: byte 0x{data[place]:02x} is of no text; it seems to be a binary file"
+        return "not UTF-8 text: this is a binary file"
     guess = "Windows-1252" if re.search(rb"[\x80-\x9f]", data) else "Latin-1"
     character = data[place : place + 1].decode("cp1252", "replace")
     what = f"byte 0x{data[place]:02x} would be {character!r} in {guess}, which it seems to be"
-    return f"line {line}: not UTF-8 text: {what}. Save it as UTF-8"
+    return f"line {line}: not UTF-8 text: {what}. {SAVED}"
 
 
 def _is_wide(data: bytes) -> bool:

@@ -615,8 +615,21 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     if kind == "too_short" and loc == [_TRAFFIC]:
         return f"{where}: {_NO_TRAFFIC}"
     if kind == "extra_forbidden":
-        return f"{where}: {problem(error, names_at(Scenario, loc[:-1]), _elsewhere(loc))}"
+        return f"{where}: {problem(error, _keys_like(loc, given), _elsewhere(loc))}"
     return f"{where}: {problem(error, names_at(Scenario, loc[:-1]))}{_instead(loc, kind, given)}"
+
+
+def _keys_like(loc: Sequence[str], given: Any) -> Sequence[str]:
+    """The keys beside an unknown one that may have been meant; only tables where it is a table."""
+    names = names_at(Scenario, loc[:-1])
+    if not isinstance(given, Mapping):
+        return names
+    tables = []
+    for name in names:
+        field = _field_at([*loc[:-1], name])
+        if field is not None and tables_in(field.annotation):
+            tables.append(name)
+    return tables or names
 
 
 def _where(loc: Sequence[str], source: str, overridden: Mapping[str, str], text: str, kind: str) -> str:

@@ -170,7 +170,7 @@ def parse(text: str) -> dict[str, Any]:
     """The table that a line of text means. ValueError, with a text that is right, where it means none."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"expected METRIC pNN < BOUND: {_proposals(text)}")
+        raise ValueError(f"{_misshapen(text)}: {_proposals(text)}")
     name = match["metric"]
     figure = BY_NAME.get(name)
     if figure is None:
@@ -188,6 +188,14 @@ def parse(text: str) -> dict[str, Any]:
     if match["precision"]:
         table["precision"] = round(float(match["precision"]) / 100, 12)
     return table
+
+
+def _misshapen(text: str) -> str:
+    """What is wrong with a text that has not the shape of an objective."""
+    bound = _LOOSE_BOUND.search(text[:_LONGEST].lower())
+    if bound is not None and bound["unit"] and bound["unit"] not in _ALL_UNITS:
+        return f"{bound['unit']} is no unit here, but ms, s, % and /s are"
+    return "expected METRIC pNN < BOUND"
 
 
 def _problem(match: re.Match[str], figure: Figure) -> str:
@@ -248,6 +256,10 @@ _LOOSE_UNITS = {
     **dict.fromkeys(("us", "\u00b5s"), ("ms", 0.001)), **dict.fromkeys(("m", "min", "minutes"), ("s", 60.0)),
     **dict.fromkeys(("%", "percent", "pct"), ("%", 1.0)), **dict.fromkeys(("/s", "rps", "qps", "tps"), ("/s", 1.0)),
 }  # fmt: skip
+_ALL_UNITS = {unit for units in _UNITS.values() for unit in units}
+_PAIR = re.compile(
+    r"(?:goodput[\s=:]+)?((?:[a-z_0-9]+:\d+(?:\.\d+)?(?:ms|s)?[\s,]*)+)"
+)  # of vLLM: ttft:800 tpot:50
 _MOST_SECONDS = 30  # a bare bound up to this is read as seconds, a larger one as milliseconds
 _USUAL = {LATENCY: "800ms", SHARE: "1%", PER_S: "40", COST: "0.01"}
 _LONGEST = 200  # characters of a text that are searched
@@ -260,6 +272,10 @@ def _proposals(text: str) -> str:
 
 def proposals(text: str) -> list[str]:
     """Return the valid objectives that a text probably means."""
+    pairs = _PAIR.fullmatch(text[:_LONGEST].strip().lower())
+    if pairs is not None:
+        bounds = [pair.replace(":", " < ") for pair in re.split(r"[\s,]+", pairs[1].strip(" ,"))]
+        return [proposal for bound in bounds for proposal in proposals(bound)]
     subset, colon, rest = text[:_LONGEST].rpartition(":")
     lowered = rest.lower()
     percent = _LOOSE_PERCENT.search(lowered)
@@ -332,6 +348,12 @@ def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
         unit = ""
     shown = value * _UNITS[figure.unit][unit]
     return "" if figure.refusal(shown) else f"{value:.10g}{unit}"
+
+
+def lacks_percentile(text: str) -> bool:
+    """Whether a valid text about a latency leaves its percentile to the default, p99."""
+    match = _TEXT.fullmatch(text.strip())
+    return match is not None and match["percent"] is None and BY_NAME[match["metric"]].unit == LATENCY
 
 
 def name_of(text: str) -> str:

@@ -10,7 +10,7 @@ from tomllib import TOMLDecodeError
 from typing import Any
 
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.rows.file_kind import format_of, toml_problem
+from tailgauge.rows.file_kind import SAVED, format_of, toml_problem
 from tailgauge.rows.text_file import FOLDER, MISSING, read_text, refusal, toml
 from tailgauge.suggestions import near_names
 
@@ -64,7 +64,8 @@ def find(argument: str) -> Path:
         return folder / path.name
     if why == FOLDER:
         files = _listed(sorted(entry.name for entry in path.glob("*.toml")))
-        expected = f"give one of its files: {files}" if files else "it holds no *.toml file"
+        empty = "it holds no *.toml file: `tailgauge scenario copy streaming` makes one"
+        expected = f"give one of its files: {files}" if files else empty
         raise UsageError(f"{argument[:300]}: {why}: {expected}")
     if why != MISSING:
         raise UsageError(f"{argument[:300]}: {why}: expected a scenario file")
@@ -122,7 +123,7 @@ def read(path: Path, number: Callable[[str], Any] = float, *, expected: str = EX
 
     `expected`: the end of the message about a file in another format.
     """
-    text = read_text(path)
+    text = _text(path, expected)
     try:
         return toml(text, number)
     except TOMLDecodeError as error:
@@ -134,6 +135,16 @@ def read(path: Path, number: Callable[[str], Any] = float, *, expected: str = EX
         raise ScenarioError(f"{path}: this is {other}: {expected}") from error
     except ValueError as error:
         raise ScenarioError(f"{path}: {error}") from error
+
+
+def _text(path: Path, expected: str) -> str:
+    """The text of a file; of a file that is no text the error ends with what was expected."""
+    try:
+        return read_text(path)
+    except ScenarioError as error:
+        if "UTF-8" not in str(error) or SAVED in str(error):
+            raise
+        raise ScenarioError(f"{error}: {expected}") from error
 
 
 def copy(argument: str, destination: Path) -> list[Path]:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tailgauge_analysis.stats.stationarity import change, growth, trend
+from tailgauge_analysis.stats.stationarity import change, differs_at, growth, linear_fit, rises, trend
 
 CAPACITY, SLOTS = 11.3, 4
 
@@ -173,6 +173,15 @@ def test_equal_values_and_short_series_show_nothing():
     assert trend(np.arange(1000.0)) == 1
     assert trend(-np.arange(1000.0) + 2000) == -1
     assert trend(100_000 + np.arange(1000.0)) == 0  # 1% is significant and does not matter
+
+
+@pytest.mark.parametrize("n", [0, 1, 9, 11])
+def test_few_values_show_nothing(n):
+    for values in (np.full(n, 0.2), np.arange(float(n)) % 2, np.full(n, np.inf)):
+        assert (trend(values), change(values)) == (0, None)
+        assert 0 <= linear_fit(values) <= 1
+        assert not rises(values)
+    assert differs_at(np.zeros(0), np.ones(n)) is None
 
 
 def test_the_detectable_growth_is_what_the_check_sees_in_nine_of_ten_runs(size):

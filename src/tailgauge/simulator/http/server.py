@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import resource
 import select
 import selectors
 import signal
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -73,8 +75,20 @@ async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLConte
         for listener in listen(host, port, BACKLOG):
             await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
     except OSError as error:
-        text = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        raise UsageError(text) from error
+        raise UsageError(f"cannot listen on {host} port {port}: {_why_not(error, host)}") from error
+
+
+def _why_not(error: OSError, host: str) -> str:
+    """Why an address cannot be used, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens there: --port 0 takes a free one"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 need root: --port 8000"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine: --host 127.0.0.1, or 0.0.0.0 for all"
+    if isinstance(error, socket.gaierror):
+        return f"the name {host} has no address: --host 127.0.0.1"
+    return error.strerror or str(error)
 
 
 def _url(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
