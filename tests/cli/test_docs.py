@@ -39,11 +39,12 @@ def test_it_prints_a_page(checkout):
 )
 def test_another_word_lists_the_pages_that_have_it(terms, page, line):
     done = CliRunner().invoke(docs, terms.split(), env={"COLUMNS": "80"})
-    listed = done.output.splitlines()
+    listed = done.stdout.splitlines()
 
     assert done.exit_code == 0
-    assert page in done.output
-    assert line in done.output
+    assert page in done.stdout
+    assert line in done.stdout
+    assert ("did you mean" in done.stderr) == (terms == "calibrat")
     assert [text for text in listed if len(text) > 80] == []
     assert listed[-1] == f"print one with: tailgauge docs {listed[0].split()[0]}"
 

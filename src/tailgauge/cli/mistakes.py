@@ -97,7 +97,7 @@ def _no_such_option(error: click.NoSuchOption) -> str:
 def _nearest_option(name: str, options: Sequence[str]) -> str:
     """The option that may have been meant; empty where none is near.
 
-    Dashes in front do not count. An option with which the name begins comes first: `--json-output` is `--json`.
+    Dashes in front do not count. An option with which the name begins comes first.
     """
     bare = {option.lstrip("-"): option for option in options if option.startswith("--")}
     word = name.lstrip("-")

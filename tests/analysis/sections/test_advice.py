@@ -149,7 +149,7 @@ def test_a_rate_is_not_blamed_for_anything_else(result, attempt, pattern):
 @pytest.mark.parametrize(
     ("attempts", "pattern"),
     [
-        ([LIMIT], "headroom"),
+        ([LIMIT], "every call got 429, even the first: a quota or the account"),
         ([with_status(401)], "key"),
         ([BROKEN], "look at its log"),
         ([NO_JSON], "look at the endpoint"),
