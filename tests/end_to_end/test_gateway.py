@@ -30,8 +30,8 @@ OUTPUT = 20
 LONG, SHORT = (24, 1.5, 0.3), (40, 0.8, 0.2)  # requests per second, length of a block, of its washout
 NEAR_MS = 1.0
 SEED = 3
-# What one run in twenty is refused for by chance: the test of its blocks is one at 95%.
-BY_CHANCE = "each block still shows the one before"
+# What one run in twenty is refused for by chance, as the test of its blocks is one at 95%; and on a busy machine.
+BY_CHANCE = ("each block still shows the one before", "are shorter than 5 end-to-end p99")
 DELAY_MS = 3.0
 
 
@@ -102,7 +102,7 @@ def measure(
     return Measured(
         found["gateway"],
         found["exit_code"],
-        BY_CHANCE in json.dumps(found) or invalid == {"client_error"},
+        any(text in json.dumps(found) for text in BY_CHANCE) or invalid == {"client_error"},
         *by_two_logs(run, pd.read_parquet(io.BytesIO(answer)), folder / "relay.json"),
     )
 
@@ -131,7 +131,7 @@ def by_two_logs(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[
 
 def measure_short(gateway: Gateway, folder: Path) -> Measured:
     """Eight pairs of short blocks, with other arrivals where a run is refused by chance."""
-    for seed in (SEED, SEED + 1, SEED + 2):
+    for seed in range(SEED, SEED + 5):
         seen = measure(gateway, folder / f"run{seed}", 8, SHORT, seed)
         if seen.gateway or not seen.by_chance:
             break
@@ -164,10 +164,12 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     seen.print("reads on")
 
     for title, by_log in (("TTFT", seen.ttft_ms), ("end to end", seen.e2e_ms)):
-        # Of few pairs the p95 is as much less sure as what else the machine did widens the tail.
-        widened = 0.0 if full_size else max(0.0, by_log[0.95] - by_log[0.5])
         assert seen.far(title, by_log, 0.5) < NEAR_MS
-        assert seen.far(title, by_log, 0.95) < NEAR_MS + widened
+        if full_size:
+            assert seen.far(title, by_log, 0.95) < NEAR_MS
+        else:  # of few pairs, beside whatever else the machine does
+            row = seen.row(title, 0.95)
+            assert row["low"] - NEAR_MS <= by_log[0.95] <= row["high"] + NEAR_MS
     assert seen.row("TTFT", 0.5)["verdict"] == "worse"
     assert DELAY_MS < seen.row("TTFT", 0.5)["change"] < DELAY_MS + 3
     assert seen.lost["b"] == 1

@@ -208,7 +208,7 @@ def test_06_29_thinking_is_seen_in_every_spelling(chat):
         assert distinct(rows.ended) == {"ok"}
         assert rows.first_thinking_at_ns.notna().all()
         assert (rows.first_content_at_ns - rows.sent_at_ns <= thought).all()
-        assert (rows.first_text_at_ns > rows.first_thinking_at_ns).all()
+        assert (rows.first_text_at_ns >= rows.first_thinking_at_ns).all()  # equal in one read
 
 
 def test_10_a_tool_call_is_ready_with_its_first_and_only_piece(chat):
