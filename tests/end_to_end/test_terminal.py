@@ -54,5 +54,5 @@ def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_wo
         "tailgauge: connected to the master; waiting for a run",
         f"tailgauge: joined run {folder.name} as worker 0",
         f"tailgauge: sends 50 requests/s for 8 s to {run.facts['target']['url']}: chat (streaming)",
-        f"tailgauge: done: {sent} sent, 0 open, {limited} errors, {limited} 429s; rows are in {folder}",
+        f"tailgauge: worker 0 done: {sent} sent, 0 open, {limited} errors, {limited} 429s; rows are in {folder}",
     ]
