@@ -103,6 +103,10 @@ COMMANDS = {
     f"{RUN} --workers 0": ("--workers 1 on this machine, or --expect-workers N for others",),
     f"{RUN} --workers -1": ("--workers: expected a whole number from 0 to 256, got '-1'",),
     f"{RUN} --requests 1k": ("--requests: ", "write 1000"),
+    f"{RUN} --plugin nosuch.py": ("--plugin: nosuch.py: no such file in /",),
+    f"{RUN} --plugin mypkg.plugin:Foo": ("give the file: --plugin mypkg/plugin.py",),
+    f"{RUN} --plugin mine.toml": ("this is a scenario, a plugin is a Python file: tailgauge run mine.toml",),
+    f"{RUN} --plugin /tmp": ("a folder, not a file: give its Python file",),
     f"{RUN} --seed 1.5": ("--seed: expected a whole number", "got '1.5'"),
     f"{RUN} --clock kernal": ("--clock: expected kernel or user, got 'kernal'; did you mean kernel?",),
     f"{RUN} --protocol OpenAI": ("--protocol: ", "got 'OpenAI'; did you mean openai?"),
@@ -344,6 +348,13 @@ def test_a_scenario_that_is_not_there_is_answered_with_what_is_near(argument, ex
     (tmp_path / "bare").mkdir()
 
     check(tailgauge(f"run {argument} --dry-run"), (expected,))
+
+
+def test_a_plugin_that_imports_what_is_missing_names_the_package_and_the_python(tailgauge, tmp_path):
+    (tmp_path / "needs.py").write_text("import no_such_package.part\n")
+    where = f"install no_such_package into the Python at {sys.executable}"
+
+    check(tailgauge(f"{RUN} --plugin needs.py"), ("plugin needs.py, line 1: ModuleNotFoundError", where))
 
 
 def test_a_byte_order_mark_is_no_mistake(tailgauge, tmp_path):

@@ -33,7 +33,26 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     ),
     (
             seen("timeout"),
-            f"target {URL} could not be used (timeout). No answer in time: is it still loading, or does a firewall block it?",
+            f"target {URL} could not be used (timeout). It took the connection and gave no answer: look at its log. To wait shorter: --set limits.attempt_deadline_s=10",
+    ),
+    (
+        seen("connect_error", error_type="timeout", message="no answer to TCP connect in time"),
+        f"target {URL} could not be used (timeout): no answer to TCP connect in time. No answer in time: is it still loading, or does a firewall block it?",
+    ),
+    (
+        seen("client_error", 200, "not_an_event_stream", '{"choices": [{"text": "hi"}]}'),
+        (f"target {URL} answered HTTP 200, but not with an event stream. The response is JSON and no event stream. If the endpoint "
+        "only answers whole, set stream = false (--set 'traffic.*.stream=false'); else are path and protocol right?"),
+    ),
+    (
+        seen("stream_error", 200, "overloaded_error", "busy"),
+        (f"target {URL} answered HTTP 200, but the stream ended as stream_error: busy. The target reported this error inside its "
+        "answer: look at its log. Its bytes are kept with --keep-answers 1"),
+    ),
+    (
+        seen("client_error", 400, "invalid", "This model's maximum context length is 64 tokens"),
+        (f"target {URL} answered HTTP 400: This model's maximum context length is 64 tokens. Prompt and answer do not fit its "
+        "context: use smaller sizes, as --input-tokens 30 --output-tokens 20"),
     ),
     (seen("timeout", 200), f"target {URL} answered HTTP 200, but the stream ended as timeout."),
     (
@@ -63,7 +82,7 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     ),
     (
         seen("client_error", 200, "not_an_event_stream", "hello"),
-        (f"target {URL} answered HTTP 200, but the stream ended as client_error: hello. The response is not an "
+        (f"target {URL} answered HTTP 200, but not with an event stream: hello. The response is not an "
         "event stream: are path and protocol right?"),
     ),
 ])  # fmt: skip

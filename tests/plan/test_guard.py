@@ -63,8 +63,27 @@ def test_a_plan_that_exceeds_a_limit_fails_before_its_dry_run(tmp_path, given, s
     assert errors[0].startswith("plan  dry run: nothing is sent  4 requests/s for 5s")
     assert errors[1] == "expected: 20 requests, 2,000 input and up to 400 output tokens, up to 0.004 USD"
     assert (as_json["exit_code"], as_json["result"]) == (1, {"outcome": "FAIL", "sentence": text})
-    assert announcement(settings, 1)[-1].endswith(": the run will end early")
+    assert any(line.endswith(": the run will end early") for line in announcement(settings, 1))
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "given", "is_noted"),
+    [
+        ("process = 'constant'\n" + OPEN, {"max_requests": 12}, True),
+        ("process = 'constant'\n" + OPEN, {"max_requests": 500}, False),
+        ("process = 'constant'\n" + OPEN, {"max_tokens": 500}, False),
+        (OPEN, {"concurrency": 4, "max_requests": 12}, True),
+        (OPEN, {"concurrency": 4}, False),
+        (f"{OPEN}[guard]\nmax_requests = 12\n", {}, False),
+    ],
+)
+def test_a_limit_of_requests_is_told_from_their_number(tmp_path, scenario, given, is_noted):
+    text = " ".join(line.strip() for line in announcement(settled(tmp_path, scenario, **given), 1))
+
+    assert (
+        "safety limit and counts warm-up and preflight; to send 12 requests: --requests 12" in text
+    ) == is_noted
 
 
 def test_a_limit_of_the_file_has_the_name_of_its_key(tmp_path):

@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from click import style
@@ -20,13 +20,13 @@ from tailgauge.live.screen import columns
 from tailgauge.master.objectives import MET, MISSED, LiveObjective
 from tailgauge.master.progress import Progress
 from tailgauge.plan.estimate import short_prefixes
-from tailgauge.plan.guard import excesses_of_plan
+from tailgauge.plan.guard import excesses_of_plan, given_keys
 from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.quantile_sketch import quantile
 from tailgauge.sanitize import harmless, plain
 from tailgauge.scenario.model import Stages
-from tailgauge.schedule.settings import TASKS
+from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import VALID, fewest_for
 
 PLAIN_EVERY_S = 5.0
@@ -45,7 +45,20 @@ Part = tuple[str, str]  # text and its colour
 def announcement(settings: Settings, workers: int) -> list[str]:
     """The plan, and which limits will end the run before its end."""
     early = [f"{excess.text}: the run will end early" for excess in excesses_of_plan(settings)]
-    return [*plan_lines(settings, workers), *early]
+    return [*plan_lines(settings, workers), *early, *_about_max_requests(settings)]
+
+
+def _about_max_requests(settings: Settings) -> Iterator[str]:
+    """A line on --max-requests where it probably ends the run: it is no number of requests to send."""
+    limit = settings.scenario.guard.max_requests
+    arrival = settings.scenario.arrival
+    calls = settings.estimate.calls
+    if "guard.max_requests" not in given_keys(settings) or limit is None or arrival.process == TASKS:
+        return
+    is_open_ended = arrival.process == CLOSED and not arrival.is_counted
+    if is_open_ended or (calls is not None and calls > limit):
+        text = "--max-requests is a safety limit and counts warm-up and preflight"
+        yield from fold(f"{text}; to send {limit:,} requests: --requests {limit}", columns())
 
 
 def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> list[str]:

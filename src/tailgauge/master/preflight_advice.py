@@ -33,6 +33,7 @@ _BY_KIND = {
     "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
     "not_json": "The response does not follow the protocol: are URL and protocol right?",
 }
+_NO_ANSWER = "It took the connection and gave no answer: look at its log. To wait shorter: --set limits.attempt_deadline_s=10"
 _UNREACHED = ("tcp", "dns", "timeout")
 _OF_TLS = re.compile(rf"{TLS}|(?:HTTP request|request was sent).{{0,30}} to (?:an )?HTTPS", re.IGNORECASE)
 _MOST_URL = 300  # characters
@@ -40,21 +41,29 @@ _WHOLE = (
     "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
     "(--set 'traffic.*.stream=false'); else are path and protocol right?"
 )
-_PAGE = (
-    "The response is an HTML page: is target.url the address of the API, or does a proxy or gateway answer?"
-)
+_PAGE = "The response is an HTML page: is --target the address of the API, or does a proxy or gateway answer?"
+OTHER_BODIES = (_WHOLE, _PAGE)
 _NO_MODEL = re.compile(
     r"model_not_(?:found|available)|unknown[_ ]model|invalid[_ ]model|no such model"
     r"|\bmodel\b.{0,120}?\b(?:not exist|not found|not (?:available|supported|loaded)|unavailable|unknown|deprecated|retired)",
     re.IGNORECASE | re.DOTALL,
 )
 _KEEP = "Its bytes are kept with --keep-answers 1"
+_BROKEN = {
+    schema.STREAM_ERROR: "The target reported this error inside its answer: look at its log",
+    schema.TRUNCATED: "The connection was closed before the end of the answer: look at the target's log",
+}
 _OTHER_PROTOCOL = (
     'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
 )
 _MARKS = re.compile(r"prompt_cache_(?:breakpoint|options|key)|cache_control")
 _NO_LIST = re.compile(
     r"content\b.{0,80}\b(?:string|str|text)\b|\b(?:string|str)\b.{0,80}\bcontent\b", re.IGNORECASE | re.DOTALL
+)
+_TOO_LONG = re.compile(
+    r"(?:maximum|max|model'?s?) (?:\w+ )?context|context[ _](?:length|window|size)|max_model_len"
+    r"|prompt is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
 )
 _LIMIT = re.compile(r"\bmax_(?:completion_)?tokens\b.{0,80}(?:support|recogni|unknown|permitted|unexpected|extra)"
                     r"|(?:support|recogni|unknown|permitted|unexpected|extra).{0,80}\bmax_(?:completion_)?tokens\b",
@@ -79,6 +88,8 @@ def advice(
 ) -> str:
     """Return what to set or to look at; empty where nothing is known. `text`: the target's own message."""
     status = seen["status"]
+    if seen["ended"] == schema.TIMEOUT and status is None:
+        return _NO_ANSWER
     if kind == schema.REDIRECT:
         return _about_a_redirect(seen.get("url") or "", text)
     if status == 200:
@@ -103,7 +114,9 @@ def _about_a_port(url: str, kind: str, text: str) -> str:
     if kind == "closed" and parts.scheme == "http":
         return f"Is this a port of HTTP? If it needs TLS, write https://{parts.netloc}"
     if kind in _UNREACHED and local_proxy:
-        return f"{_BY_KIND[kind]} {_about_a_proxy(local_proxy)}"
+        question = _BY_KIND[kind]
+        stop = "" if question.endswith("?") else "."
+        return f"{question}{stop} {_about_a_proxy(local_proxy)}"
     return ""
 
 
@@ -169,8 +182,11 @@ def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:
         setting = 'prompt_cache_key=""' if field == "prompt_cache_key" else "breakpoints=[]"
         return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"
     if PROTOCOLS[protocol].limit_fields and _LIMIT.search(text):
-        choices = ", ".join(f'"{name}"' for name in PROTOCOLS[protocol].limit_fields)
-        return f"It does not take the field with the maximum of output tokens: set target.max_tokens_field to one of {choices}"
+        others = ", ".join(name for name in PROTOCOLS[protocol].limit_fields if name != "none")
+        how = f"--set target.max_tokens_field=none sends none; or give the name that it takes: {others}"
+        return f"It refuses the field with the maximum of output tokens: {how}"
+    if _TOO_LONG.search(text):
+        return "Prompt and answer do not fit its context: use smaller sizes, as --input-tokens 30 --output-tokens 20"
     return _BY_KIND.get(seen["error_type"] or "", "")
 
 
@@ -189,8 +205,8 @@ def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
         reason = plain(seen.get("stop_reason") or "")
         known = "is not in the table of vendors, so that nobody knows whether it is whole"
         return f"Its finish reason {reason!r} {known}. {_KEEP}"
-    if seen["ended"] in {schema.TRUNCATED, schema.STREAM_ERROR} and kind not in _BY_KIND:
-        return _KEEP
+    if seen["ended"] in _BROKEN and kind not in _BY_KIND:
+        return f"{_BROKEN[seen['ended']]}. {_KEEP}"
     body = seen["message"] or ""
     first = body.lstrip()[:1] if kind == violations.NOT_AN_EVENT_STREAM else ""
     return {"<": _PAGE, "{": _WHOLE}.get(first) or _BY_KIND.get(kind, "")

@@ -116,9 +116,13 @@ def preflight_failure(
     if status == 200:
         answer = "stream" if seen.get("streamed", True) else "answer"
         did = f"answered HTTP 200, but the {answer} ended as {seen['ended']}"
+        if kind == violations.NOT_AN_EVENT_STREAM:
+            did = "answered HTTP 200, but not with an event stream"
         if kind in _NAMED_IN_200:
             did += f" ({kind})"
     todo = preflight_advice.advice(seen, kind or "", message, protocol, target)
+    if todo in preflight_advice.OTHER_BODIES:
+        text = ""  # a page or JSON says nothing in its first characters
     models = [plain(name) for name in seen.get("models", ())]
     is_about_a_field = status in {400, 422} and todo
     if models and seen["model"] not in models and not is_about_a_field:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -236,7 +237,7 @@ def _package(name: str, where: str) -> Plugin:
     if name not in installed:
         others = f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
         why = f"no installed package has this plugin, and a file ends in .py{others}"
-        raise UsageError(f"{where} {name}: {why}")
+        raise UsageError(f"{where} {name}: {_other_kind(name, where) or why}")
     entry = installed[name]
     spec = importlib.util.find_spec(entry.module.partition(".")[0])
     if spec is None or spec.origin is None:
@@ -248,6 +249,19 @@ def _package(name: str, where: str) -> Plugin:
         sha256.update(f"{file.relative_to(origin.parent).as_posix()}\0".encode() + file.read_bytes() + b"\0")
     _code[str(root)] = entry.module
     return Plugin(name, entry.module, sha256.hexdigest(), name, entry.load())
+
+
+def _other_kind(name: str, where: str) -> str:
+    """What was given instead of a plugin, and what to give; empty where it may be a plugin's name."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return f"this is a scenario, a plugin is a Python file: tailgauge run {name}"
+    if path.is_dir():
+        return f"a folder, not a file: give its Python file, as {where} {path / 'plugin.py'}"
+    module = name.partition(":")[0]
+    if re.fullmatch(r"\w+(?:\.\w+)+", module) or ":" in name:
+        return f"give the file: {where} {module.replace('.', '/')}.py"
+    return ""
 
 
 def _give(plugin: Plugin, kind: str, add: Callable[[Any], object]) -> None:
@@ -266,4 +280,8 @@ def _refusing(what: str) -> Iterator[None]:
     except TailgaugeError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"plugin {fault(error) or f'{what}: {error}'}") from error
+        how = ""
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            package = plain(error.name.partition(".")[0], 80)
+            how = f": install {package} into the Python at {sys.executable}"
+        raise UsageError(f"plugin {fault(error) or f'{what}: {error}'}{how}") from error

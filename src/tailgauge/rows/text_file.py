@@ -73,7 +73,10 @@ def locate(name: str, folder: Path, where: str) -> Path:
             return path
         if why != MISSING:
             raise UsageError(f"{where}: {str(path)[:300]}: {why}: expected a file")
-    raise UsageError(f"{where}: {name}: {MISSING}, neither in {folder.resolve()} nor in {Path.cwd()}")
+    places = f" in {Path.cwd()}"
+    if folder.resolve() != Path.cwd():
+        places = f", neither in {folder.resolve()} nor in {Path.cwd()}"
+    raise UsageError(f"{where}: {name}: {MISSING}{places}")
 
 
 @contextmanager
