@@ -132,7 +132,7 @@ COMMANDS = {
     "report deep/er": ("deep/er: no such run folder: `tailgauge runs` lists them",),
     "report .": (".: not a run folder: ", "`tailgauge runs` lists the run folders"),
     "report . --as vlm": ("--as: expected vllm, ", "did you mean vllm?"),
-    "compare nothere": ("compare takes runs in pairs", "1 given: judge one run with --baseline DIR"),
+    "compare .": ("compare takes runs in pairs", "1 given: judge one run with --baseline DIR"),
     "compare a b": ("a: no such run folder: ",),
     "compare a b --metric ttft_schde": ("--metric ttft_schde: no such metric; did you mean ttft_sched",),
 }  # fmt: skip

@@ -53,7 +53,7 @@ def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folde
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (Path("out"), f"`tailgauge runs --out out` lists them, the newest is {C}"),
+        (Path("out"), "`tailgauge runs --out out` lists them, the newest is 20250302T101500Z-curve-0a1e"),
         (Path(), f"`tailgauge runs` lists them, the newest is {B}"),
     ],
 )

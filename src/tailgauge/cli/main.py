@@ -312,10 +312,10 @@ def compare(
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
     pairs.check_metrics(metrics)
-    if len(run_dirs) == 1 and baseline is None:
-        raise UsageError(pairs.ALONE)
     run_dirs = tuple(options.named_run(run_dir, out, of_reports=True) for run_dir in run_dirs)
     curves = [find(one, out) for one in run_dirs]
+    if len(run_dirs) == 1 and baseline is None and not any(curves):
+        raise UsageError(pairs.ALONE)
     page = None
     if baseline is not None:
         if run_dirs[1:] or metrics:

@@ -152,7 +152,11 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
 
 def _known_runs(out: Path) -> str:
     """Where the runs are listed, and the newest of them."""
-    runs = {path.name for place in (Path(), out) for path in place.glob("runs/*") if path.is_dir()}
+    runs: set[str] = set()
+    for place in (Path(), out):
+        for path in (*place.glob("runs/*"), *place.glob("reports/*")):
+            if path.is_dir():
+                runs.add(path.name)
     folder = "" if out == Path() else f" --out {out}"
     newest = max(runs, default="")
     if not newest:
