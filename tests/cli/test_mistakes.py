@@ -462,6 +462,26 @@ def test_a_model_that_is_not_there_is_answered_with_the_list_and_the_nearest():
     assert no_path.endswith("Models that it lists (--model NAME): Qwen-7B, llama")
 
 
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("https://b.example/v1/messages", "https://b.example"),
+        ("https://b.example/login", "https://b.example/login"),
+        ("/api/v1/messages", f"{ENGINE}/api"),
+    ],
+)
+def test_a_redirect_is_answered_with_the_base_url(location, target):
+    assert failure(ENGINE, "redirect", location, 301).endswith(f"write --target {target}")
+
+
+def test_an_error_inside_an_answer_points_to_the_log():
+    for kind in ("server_error", "overloaded_error", "boom"):
+        seen = {"ended": "server_error", "status": 200, "error_type": kind, "message": "boom"}
+        assert "inside its answer: look at its log" in preflight_failure(
+            ENGINE, "openai", {**seen, "model": "m"}
+        )
+
+
 def test_a_refused_key_is_named_by_its_variable():
     assert "The key in MY_KEY was refused" in failure(ENGINE, "x", "no", 401, api_key_env="MY_KEY")
     at_provider = failure("https://api.anthropic.com", "x", "no", 401)

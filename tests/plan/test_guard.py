@@ -78,7 +78,7 @@ def test_a_plan_that_exceeds_a_limit_fails_before_its_dry_run(tmp_path, given, s
         (f"{OPEN}[guard]\nmax_requests = 12\n", {}, False),
     ],
 )
-def test_a_limit_of_requests_is_told_from_their_number(tmp_path, scenario, given, is_noted):
+def test_a_low_limit_of_requests_names_the_option_for_their_number(tmp_path, scenario, given, is_noted):
     text = " ".join(line.strip() for line in announcement(settled(tmp_path, scenario, **given), 1))
 
     assert (

@@ -511,7 +511,7 @@ def _key(evidence: Evidence) -> str:
     if evidence.onset.since_s is not None and len(evidence.complete_s):
         refuses += ", which it accepted before"
     if not variable and f"api.{text(target.get('protocol'))}.com" not in text(target.get("url")):
-        return f"{refuses}: set target.api_key_env to the variable with its key"
+        return f"{refuses}: export it as KEY and add --set target.api_key_env=KEY"
     return f"{refuses}: check the key in {plain(known, 100)} and its permissions"
 
 

@@ -50,6 +50,7 @@ _NO_MODEL = re.compile(
 )
 _KEEP = "Its bytes are kept with --keep-answers 1"
 _BROKEN = {
+    schema.SERVER_ERROR: "The target reported this error inside its answer: look at its log",
     schema.STREAM_ERROR: "The target reported this error inside its answer: look at its log",
     schema.TRUNCATED: "The connection was closed before the end of the answer: look at the target's log",
 }
@@ -91,7 +92,7 @@ def advice(
     if seen["ended"] == schema.TIMEOUT and status is None:
         return _NO_ANSWER
     if kind == schema.REDIRECT:
-        return _about_a_redirect(seen.get("url") or "", text)
+        return _about_a_redirect(seen.get("url") or "", text, target.url if target is not None else "")
     if status == 200:
         return _about_an_answer(seen, kind, protocol)
     if is_loading(status, seen["message"]):
@@ -164,8 +165,8 @@ def _about_the_key(target: TargetSettings | None) -> str:
     return f'{refused}: export another key in it, or set target.auth_header, such as "{other}" or "api-key"'
 
 
-def _about_a_redirect(url: str, location: str) -> str:
-    """Return where calls should go: `url` is the call's, and a location may be a path only."""
+def _about_a_redirect(url: str, location: str, base: str) -> str:
+    """Return where calls should go: `url` is the call's, `base` the target's, and a location may be a path only."""
     new_url = plain(urljoin(url, location), _MOST_URL)
     if not new_url.startswith(("http://", "https://")):
         return "No call follows a redirect: give --target the address that answers"
@@ -173,6 +174,8 @@ def _about_a_redirect(url: str, location: str) -> str:
         return (
             "No call follows a redirect, and --target cannot end in a slash: let the target answer without it"
         )
+    if base and url.startswith(base):
+        new_url = new_url.removesuffix(url.removeprefix(base))
     return f"No call follows a redirect: write --target {new_url}"
 
 
