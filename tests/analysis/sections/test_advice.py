@@ -249,7 +249,7 @@ def test_a_target_that_answers_between_its_failures_is_not_gone(result, attempts
         ([BUSY] * 21 + [OK] * 20, [with_status(401)] * 20, "key since 4.1 s.*accepted before.*before: 21 rejected .overloaded."),
         ([LIMIT] * 12 + [OK] * 9, [BROKEN] * 8, "target fails since 2.1 s.*before: 12 rejected .429."),
         (spread(BROKEN, 0.6, n=50, seed=2), [GONE] * 15, "gone since 5.0 s.*before: 29 server errors"),
-        ([BUSY] * 20, [with_status(401)] * 15, "the key since 2.0 s: set"),
+        ([BUSY] * 20, [with_status(401)] * 15, "the key since 2.0 s: export"),
     ],
 )  # fmt: skip
 def test_what_holds_at_the_end_goes_first(result, before, at_the_end, pattern):
