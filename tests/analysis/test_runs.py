@@ -154,7 +154,7 @@ def test_runs_are_listed_the_oldest_first_and_damaged_ones_too(folder, tmp_path)
 def test_the_page_and_the_notebook_work_as_written(folder, tmp_path):
     """The page on a run of its own name, the notebook cell by cell in an empty folder; neither module is loaded early."""
     text = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
-    page, made = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    page, made = (part.partition("```")[0] for part in text.split("```python\n")[1:3])
     named = page.partition('"')[2].partition('"')[0]
     cells = json.loads((DOCS / "tutorials" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

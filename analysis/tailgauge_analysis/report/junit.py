@@ -85,6 +85,8 @@ def junit(report: Report) -> str:
 
 def _measurement(report: Report) -> Case:
     measurement = report.measurement
+    if report.dry_run and measurement.verdict != INVALID:
+        return Case("measurement", INCONCLUSIVE, measurement.sentence)
     reasons = tuple(" ".join(reason).strip() for reason in measurement.reasons)
     if measurement.verdict == INVALID:
         return Case("measurement", INVALID, "Do not use these numbers.", reasons or (measurement.sentence,))

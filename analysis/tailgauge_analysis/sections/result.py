@@ -267,7 +267,7 @@ def _first(decisive: ObjectiveLine, lines: Lines) -> Lines:
 
 def _not_judged(run: Run) -> tuple[str, ...]:
     """What a reader may take a PASS for, and it is not: a statement about latency without an objective on one."""
-    return () if on_latency(run.record["scenario"]) else ("latency not judged",)
+    return () if on_latency(run.record["scenario"]) else ("no objective on latency",)
 
 
 def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
@@ -481,8 +481,9 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
 def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     """What limits the summary: the smallest violation found, precision, a rising latency, arrivals that waited."""
     violations = list(_violations(run))
-    if violations and run.record["state"] != INTERRUPTED_STATE:
-        yield "detects", f"4 of 5 runs like this fail if {' or '.join(violations)}"
+    has_failed = run.result(result).outcome == FAIL
+    if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
+        yield "detects", f"a target fails 4 of 5 such runs if {' or '.join(violations)}"
     known = [f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision]
     yield from (("precision", text) for text in (*known, looked(run.record)) if text)
     # A backlog is the result.

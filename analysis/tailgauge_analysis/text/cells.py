@@ -6,10 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, n_min
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile, n_min
 from tailgauge_analysis.text.formatting import count, percentile, plural, sentence, share, share_range
 from tailgauge_analysis.text.quantile import TOO_FEW_TEXT, VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
+
+ALIKE = {
+    "session": "sessions",
+    "user": "users",
+    "worker": "workers",
+}  # of whose requests are alike there are few
 
 
 def quantile_cell(q: Quantile) -> Value:
@@ -23,6 +29,8 @@ def _mark(q: Quantile) -> str:
     """Why a percentile is not reliable; its value says so where there are too few values."""
     if q.mark == FEW_EPISODES:
         return f"only {plural(q.episodes, 'slow period')}"
+    if q.mark == UNRELIABLE:
+        return f"few {ALIKE.get(q.limited_by, 'independent values')}"
     return "" if q.mark == TOO_FEW else q.mark
 
 

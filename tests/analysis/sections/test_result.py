@@ -94,7 +94,7 @@ def test_a_run_that_passes_lists_its_objectives(made):
     both = made(n=1000, slo=slo | {"errors": {"metric": "error_rate", "max": 0.1}}, run_id="both")
     assert first_line(both) == "PASS  2 of 2 objectives met"
     assert first_line(made(n=1000, run_id="alone")) == (
-        "PASS  100% of 950 requests completed, latency not judged"
+        "PASS  100% of 950 requests completed, no objective on latency"
     )
     assert failures(report) == {}
 

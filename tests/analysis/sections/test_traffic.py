@@ -147,7 +147,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     assert text.count("2 preflight requests, not in the statistics: ok (200)") == 1
     assert text.count("1 preflight request, not in the statistics: ok (204)") == 1
     paces = text.partition("### Pace by traffic\n")[2].partition("\n\nAmong successes.")[0]
-    assert "| chat, chunk gap | 10.0 (10.0 – 10.0) unreliable | too few | too few | 30 |" in paces
+    assert "| chat, chunk gap | 10.0 (10.0 – 10.0) few independent values | too few | too few | 30 |" in paces
     assert "| retried, TPOT |" in paces
     assert "| fan, " not in paces, "its legs are no answers"
     ids = re.findall(r'\bid="([^"]+)"', page)
