@@ -58,7 +58,7 @@ AMONG_FAILURES = "“failed”: the percentile falls among them. “not observab
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
-    "† marks a percentile with an effective n below 50, with fewer than 30 sessions or users, or whose slower values came in fewer than 5 slow periods: run longer. Too few: no 95% bound exists. ?: this bound does not exist.",
+    "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 slow periods. Too few: no 95% bound exists. ?: this bound does not exist.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
 )
 
