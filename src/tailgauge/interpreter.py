@@ -14,6 +14,11 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", *arguments]
 
 
+def path() -> str:
+    """Return the path of this interpreter."""
+    return sys.executable
+
+
 def tailgauge(*arguments: str) -> list[str]:
     """Return the command line of `tailgauge` in a new interpreter."""
     return command("-m", "tailgauge", *arguments)

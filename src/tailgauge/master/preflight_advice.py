@@ -89,7 +89,7 @@ def advice(
 ) -> str:
     """Return what to set or to look at; empty where nothing is known. `text`: the target's own message."""
     status = seen["status"]
-    if seen["ended"] == schema.TIMEOUT and status is None:
+    if status is None and seen["ended"] == schema.TIMEOUT:
         return _NO_ANSWER
     if kind == schema.REDIRECT:
         return _about_a_redirect(seen.get("url") or "", text, target.url if target is not None else "")
@@ -208,8 +208,9 @@ def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
         reason = plain(seen.get("stop_reason") or "")
         known = "is not in the table of vendors, so that nobody knows whether it is whole"
         return f"Its finish reason {reason!r} {known}. {_KEEP}"
-    if seen["ended"] in _BROKEN and kind not in _BY_KIND:
-        return f"{_BROKEN[seen['ended']]}. {_KEEP}"
+    broken = _BROKEN.get(seen.get("ended", ""))  # a streak of rejections has no end of its own
+    if broken and kind not in _BY_KIND:
+        return f"{broken}. {_KEEP}"
     body = seen["message"] or ""
     first = body.lstrip()[:1] if kind == violations.NOT_AN_EVENT_STREAM else ""
     return {"<": _PAGE, "{": _WHOLE}.get(first) or _BY_KIND.get(kind, "")

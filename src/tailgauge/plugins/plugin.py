@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tailgauge import interpreter
 from tailgauge.errors import InternalError, TailgaugeError, UsageError
 from tailgauge.redaction import known
 from tailgauge.rows.text_file import LARGEST_TOML, locate, read_text
@@ -283,5 +284,5 @@ def _refusing(what: str) -> Iterator[None]:
         how = ""
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = plain(error.name.partition(".")[0], 80)
-            how = f": install {package} into the Python at {sys.executable}"
+            how = f": install {package} into the Python at {interpreter.path()}"
         raise UsageError(f"plugin {fault(error) or f'{what}: {error}'}{how}") from error
