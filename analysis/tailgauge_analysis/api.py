@@ -108,6 +108,7 @@ from tailgauge_analysis.text.picture import (
     PlotCurve,
     estimate_curve,
     tail_curve,
+    tail_picture,
 )
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import plain_values
@@ -285,6 +286,7 @@ __all__ = [
     "spent",
     "stream_flow",
     "tail_curve",
+    "tail_picture",
     "tariff",
     "tokens_per_chunk",
     "tpot_missing",

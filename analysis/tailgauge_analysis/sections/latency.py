@@ -38,7 +38,16 @@ from tailgauge_analysis.text.cells import (
 )
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import one_of, parsed
-from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, PURPLE, Dash, Panel, Picture, tail_curve
+from tailgauge_analysis.text.picture import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    Dash,
+    Picture,
+    tail_curve,
+    tail_picture,
+)
 from tailgauge_analysis.text.quantile import ABSENT, UNPUBLISHED, limit_text
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -396,14 +405,13 @@ def _tail(rows: Sequence[Row], judged: Sequence[ObjectiveResult]) -> Iterator[Pi
         for objective, bound_ms in over_time.in_sight(judged, name, curve.x[-1]):
             bounds.append(over_time.bound_line(objective, (bound_ms, bound_ms), (min(curve.y), 1.0)))
     if curves:
-        yield Picture(
+        yield tail_picture(
+            [*curves, *bounds],
             name="tail",
             title="Latency tail",
             caption=(
                 "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of "
                 "requests without an answer by then."
             ),
-            panels=(Panel("share of offered requests that took longer", [*curves, *bounds], scale="tail"),),
-            x="latency (ms, logarithmic)",
-            x_scale="log",
+            of="offered requests",
         )

@@ -134,3 +134,20 @@ def estimate_curve(
         low=[shown(number) for number in np.where(np.isnan(low), value, low)],
         high=[shown(number) for number in np.where(np.isnan(high), value, high)],
     )
+
+
+def tail_picture(
+    curves: Sequence[PlotCurve], *, name: str, title: str, caption: str, of: str = "requests",
+    x: str = "latency (ms, logarithmic)", marks: Sequence[Mark] = (), height: int = 360,
+) -> Picture:  # fmt: skip
+    """Return the figure of tail curves `of` requests or answers."""
+    return Picture(
+        name=name,
+        title=title,
+        caption=caption,
+        panels=(Panel(f"share of {of} that took longer", curves, scale="tail"),),
+        x=x,
+        x_scale="log",
+        marks=marks,
+        height=height,
+    )

@@ -70,6 +70,7 @@ from tailgauge_analysis import (
     quantile_contrast,
     share,
     tail_curve,
+    tail_picture,
     unequal_work,
     waiting,
 )
@@ -777,13 +778,11 @@ def _tails(finding: Hedging) -> Iterator[Picture]:
     if finding.today is not None and finding.today.run.off.ms:
         run = finding.today.run
         tails = (_tail_curve("without hedging", run.off), _tail_curve("with hedging", run.on))
-        yield Picture(
+        yield tail_picture(
+            tails,
             name="tails",
             title="Latency tail at today's load",
             caption=TAILS_NOTE.format(_rate_text(finding.today)),
-            panels=(Panel("share of requests that took longer", tails, scale="tail"),),
-            x="latency (ms, logarithmic)",
-            x_scale="log",
         )
 
 

@@ -12,7 +12,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Mask, Quantile
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantiles_text, values_text
-from tailgauge_analysis.text.picture import Panel, Picture, tail_curve
+from tailgauge_analysis.text.picture import Picture, tail_curve, tail_picture
 
 PS = (0.5, 0.95)
 
@@ -41,13 +41,13 @@ def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Pi
     curves = [tail_curve(*of_event.tail(), event) for event, of_event in events if len(of_event.ms) > 1]
     if not curves:
         return []
-    picture = Picture(
+    picture = tail_picture(
+        curves,
         name=name,
         title=title,
         caption="Complete answers of the steady stage, since sent.",
-        panels=(Panel("share of answers that took longer", curves, scale="tail"),),
+        of="answers",
         x="time since sent (ms, logarithmic)",
-        x_scale="log",
         height=300,
     )
     return [picture]

@@ -33,7 +33,7 @@ from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.picture import GREY, Mark, Panel, Picture, tail_curve
+from tailgauge_analysis.text.picture import GREY, Mark, Picture, tail_curve, tail_picture
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Card, Section
 
@@ -450,13 +450,12 @@ def _tails(found: Sequence[Variant]) -> Iterator[Picture]:
         title = "Latency tail with hedges"
         caption += " No control ran beside it, so that the figure shows no gain."
     if curves:
-        yield Picture(
+        yield tail_picture(
+            curves,
             name="hedging",
             title=title,
             caption=caption,
+            of="offered requests",
             marks=marks,
-            panels=(Panel("share of offered requests that took longer", curves, scale="tail"),),
-            x="latency (ms, logarithmic)",
-            x_scale="log",
             height=380,
         )
