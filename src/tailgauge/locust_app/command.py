@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailgauge.command_line import LONGEST
 from tailgauge.redaction import known
 from tailgauge.sanitize import plain
-
-LONGEST = 2000  # characters of a word
 
 
 def command_arguments(environment: Any) -> list[str]:

@@ -25,7 +25,7 @@ class ReportOutput:
 
 
 def _ending(code: int) -> str:
-    """How a process ended that said nothing."""
+    """How a process ended that left no message."""
     if code == -signal.SIGKILL:
         return "its process was killed (SIGKILL); was memory short?"
     if code < 0:
