@@ -161,7 +161,7 @@ METRICS = (
     Metric("chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
         "arrival of a content chunk - arrival of the one before, in one attempt",
         "Gaps of all answers are pooled, so long answers have more weight. Legs of a fan-out and losers of a hedge are not among them. "
-        "A chunk is not a token.",
+        "A chunk is not a token. vLLM bench calls it ITL.",
         lambda steady: steady.gaps_ns),
     Metric("chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True, "largest chunk gap of the request's answer",
         "Longest pause in an answer. Undefined below 2 chunks.",

@@ -48,7 +48,12 @@ def precision_text(estimate: Quantile, asked: float, stage: Steady, *, is_over: 
     if math.inf in {estimate.value, estimate.high}:
         return f"{text}: it lies among requests without an answer"
     if half is None or half <= asked:
-        return f"{text}: too few {'slow periods' if estimate.mark == FEW_EPISODES else 'requests'}"
+        few = (
+            "its slower values came in too few periods"
+            if estimate.mark == FEW_EPISODES
+            else "too few requests"
+        )
+        return f"{text}: {few}"
     at_the_end = normal(1 - MISSED / 2) / normal(confidence())  # half of the 5% is left
     more = (half / asked * at_the_end) ** 2
     needed_s = float(f"{stage.from_s + stage.seconds * max(1.0, more):.2g}")

@@ -63,11 +63,12 @@ SINCE = {  # whether the tasks of Locust's users make the requests
     True: "Since requested: from the call of a Locust user's task, as in Locust's statistics.",
 }
 SINCE_SENT = "Since sent: from the first request byte, what network and target take."
+GAPS = "Chunk gap: from one content chunk of an answer to the next, all answers in one pool; vLLM bench calls it ITL."
 AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
-    "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 slow periods. Too few: no 95% bound exists. ?: this bound does not exist.",
+    "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 periods. Too few: no 95% bound exists. ?: this bound does not exist.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
 )
 
@@ -212,7 +213,9 @@ def section(found: Latencies) -> Section:
     answer = _answer(_first(everything or successes, is_closed=found.is_closed), pooled)
     drawn = tuple(_tail(found.rows, found.judged))
     exact, *others = COMPUTED
-    computed = (exact, f"{SINCE[found.is_of_tasks]} {SINCE_SENT}", *others)
+    has_gaps = any(row.metric.name == "chunk_gap" for row in successes)
+    gaps = (GAPS,) if has_gaps else ()
+    computed = (exact, f"{SINCE[found.is_of_tasks]} {SINCE_SENT}", *gaps, *others)
     return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), computed)
 
 

@@ -84,7 +84,6 @@ OF_TASKS = (
 )
 Lines = tuple[ObjectiveLine, ...]
 GAP = "chunk_gap"
-ITL = "itl"  # the name of the gap that readers know
 SHOWN_FINDS = 3  # objectives
 BEYOND = " beyond "  # in `7.6% of requests beyond 800 ms`
 MOST_TASK_ERRORS = 3  # beside the most frequent
@@ -548,7 +547,7 @@ def _latencies(run: Run) -> Iterator[str]:
         f"ttft_{since}": (0.5, 0.95),
         "tpot": (0.5,),
         GAP: (0.5, 0.99),
-        f"e2e_{since}": (0.95,),
+        f"e2e_{since}": (0.5, 0.95),
         "join_sched": (0.5, 0.95),
         "turnaround": (0.5,),
     }
@@ -565,7 +564,7 @@ def _latencies(run: Run) -> Iterator[str]:
         unit = " ms" if known[-1]["value_is"] == VALUE else ""
         values = "  ".join(f"{one['label']} {value_text(one)}{_doubt(one)}" for one in known)
         doubt = f" ({HIDDEN_TOKENS})" if known[0]["mark"] == HIDDEN_TOKENS else ""
-        title = ITL if name == GAP else name.split("_")[0]
+        title = "chunk gap" if name == GAP else name.split("_")[0]
         yield f"{title} {values}{unit}{doubt}"
 
 

@@ -19,6 +19,10 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import INCOMPLETE, Finding, Section
 
 KEY = ""
+COMPUTED = (
+    "Per second of the steady stage. Offered: requests scheduled in it. Completed, and goodput per second: requests that ended in it, "
+    "those sent in the warm-up among them. Shares are of the offered requests."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,13 @@ def section(found: Rates) -> Section:
     drawn = tuple(_tokens_over_time(found.timeline))
     findings = tuple(_findings(found))
     return Section(
-        "throughput", "Throughput and stability", answer, tuple(facts), figures=drawn, findings=findings
+        name="throughput",
+        title="Throughput and stability",
+        answer=answer,
+        facts=tuple(facts),
+        figures=drawn,
+        computed=(COMPUTED,) if known else (),
+        findings=findings,
     )
 
 
@@ -72,7 +82,7 @@ def _findings(found: Rates) -> Iterator[Finding]:
 
 def _goodput(goodput: Goodput) -> str:
     good = goodput.good
-    rate = f", {figures(goodput.per_s)}/s" if goodput.per_s is not None else ""
+    rate = f"; {figures(goodput.per_s)}/s ended in the steady stage" if goodput.per_s is not None else ""
     ends = f"95% CI {share_range(good.low, good.high)}"
     return f"{share(good.value)} of {plural(good.n, 'offered request')} met every objective ({ends}){rate}"
 

@@ -11,6 +11,7 @@ from tailgauge_analysis.text.formatting import count, percentile, plural, senten
 from tailgauge_analysis.text.quantile import TOO_FEW_TEXT, VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
 
+TAIL = 0.9  # the lowest percentile beyond which values are called slow
 ALIKE = {
     "session": "sessions",
     "user": "users",
@@ -27,6 +28,8 @@ def quantile_cell(q: Quantile) -> Value:
 
 def _mark(q: Quantile) -> str:
     """Why a percentile is not reliable; its value says so where there are too few values."""
+    if q.mark == FEW_EPISODES and q.p < TAIL:  # half of all values are no slow periods
+        return f"slower values in only {plural(q.episodes, 'period')}"
     if q.mark == FEW_EPISODES:
         return f"only {plural(q.episodes, 'slow period')}"
     if q.mark == UNRELIABLE:

@@ -29,7 +29,7 @@ def test_it_is_known_where_half_of_the_interval_is_narrow_enough():
         ({"low": None}, "too few requests"),
         ({"high": math.inf}, "it lies among requests without an answer"),
         ({"value": math.inf, "high": math.inf}, "it lies among requests without an answer"),
-        ({"mark": FEW_EPISODES}, "too few slow periods"),
+        ({"mark": FEW_EPISODES}, "its slower values came in too few periods"),
         ({"mark": TOO_FEW}, "too few requests"),
         ({"low": 385.0, "high": 615.0}, "half width 23%, would need about 3,800 s"),
     ],

@@ -297,18 +297,20 @@ def test_exceptions_of_tasks_fail_a_run_and_are_named(write, tmp_path, errors, s
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"n": 1000}, "| itl p50 10.0  p99 10.0 ms |"),
-        ({"n": 1000, "gap_ms": 25.0, "chunks": 8}, "| itl p50 25.0  p99 25.0 ms |"),
+        ({"n": 1000}, "| chunk gap p50 10.0  p99 10.0 ms |"),
+        ({"n": 1000, "gap_ms": 25.0, "chunks": 8}, "| chunk gap p50 25.0  p99 25.0 ms |"),
         ({"n": 1000, "chunks": 1}, ""),
     ],
 )
-def test_the_latency_line_has_the_gap_between_tokens(made, changes, line):
+def test_the_latency_line_has_the_gap_between_chunks(made, changes, line):
     report = made(**changes)
     latency = dict(report.report.summary)["latency"]
 
     assert latency.startswith("ttft p50 200  p95 200 ms")
     assert line in latency
-    assert ("itl" in latency) == bool(line)
+    assert ("chunk gap" in latency) == bool(line)
+    assert "itl" not in latency
+    assert re.search(r"e2e p50 [\d.]+  p95 [\d.]+ ms$", latency)
     assert line.strip(" |") in report.summary  # in one line of the terminal
 
 

@@ -25,8 +25,15 @@ def test_a_percentile_has_its_interval_and_its_caution():
     assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
     assert quantile_cell(extreme).text == "too few"
     assert quantile_cell(quantiles(np.array([]), (0.5,))[0]).text == "–"
-    assert with_interval(quantile_cell(quantiles(rising, (0.5,))[0])) == "50.0 (only 1 slow period)"
     assert with_interval(quantile_cell(failed)) == "failed"
+
+
+def test_values_above_a_median_are_not_called_slow():
+    rising = np.arange(1.0, 101.0)
+    median, tail = quantiles(rising, (0.5, 0.95))
+
+    assert with_interval(quantile_cell(median)) == "50.0 (slower values in only 1 period)"
+    assert with_interval(quantile_cell(tail)).endswith("only 1 slow period)")
 
 
 def test_a_table_says_how_many_values_are_needed():

@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics.answers import by_request, whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, rank
-from tailgauge_analysis.text.formatting import ms, share, share_range
+from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.json_values import one_of
 
 INPUT = "input"
@@ -34,6 +34,12 @@ SLOW = 0.95
 HEALTHY = 1.5
 FEWEST = 20
 REPS = 1000
+MOST_OF_IT = "The slowest 5% of the answers lose most of their extra time"
+SLOWEST = {
+    INPUT: f"{MOST_OF_IT} before",
+    OUTPUT: f"{MOST_OF_IT} after",
+    BOTH: "The slowest 5% of the answers lose their extra time before and after",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +101,30 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     part = float(early.sum() / over.sum())
     low, high = ratio(early, over, reps=REPS)
     kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
-    where = {INPUT: "input", OUTPUT: f"output{_cause(lengths, paces)}", BOTH: "input and output"}[kind]
-    side = "before"
-    shown = (part, low, high)
-    if kind == OUTPUT:
-        side = "after"
-        shown = (1 - part, 1 - high, 1 - low)
-    value, *ends = (min(1.0, max(0.0, v)) for v in shown)
-    extra = f"{share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5% of the answers"
-    medians = f"(median {ms(typical)} ms, of all answers {ms(p50)} ms)"
-    text = f"Bottleneck: {where}. {extra} passes {side} the first content {medians}."
+    cause = _cause(lengths, paces) if kind == OUTPUT else ""
+    text = f"{SLOWEST[kind]} the first content: {_split(kind, part, low, high)}{cause}. "
+    text += f"Their median is {ms(typical)} ms, that of all answers {ms(p50)} ms."
     return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, text)
+
+
+def _split(kind: str, part: float, low: float, high: float) -> str:
+    """How much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
+    if kind == OUTPUT:
+        part, low, high = 1 - part, 1 - high, 1 - low
+    value, first, last = (_whole_percent(end) for end in (part, low, high))
+    side = " before it" if kind == BOTH else ""
+    if first == last:
+        return f"{value}{side}"
+    return f"{value}{side} (95% CI {first} \N{EN DASH} {last})"
+
+
+def _whole_percent(value: float) -> str:
+    """`93%`; `>99%` and `<1%` of what is not all and not nothing."""
+    if 0.995 <= value < 1:
+        return ">99%"
+    if 0 < value < 0.005:
+        return "<1%"
+    return f"{min(1.0, max(0.0, value)):.0%}"
 
 
 def _times(after: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | None, float | None]:
@@ -121,5 +140,5 @@ def _times(after: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | Non
 def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
-    what = "long answers" if lengths >= paces else "slow decoding"
-    return f", {what} (in the median {lengths:.1f}x as many tokens, each {paces:.1f}x as slow)"
+    what = "longer answers" if lengths >= paces else "slower decoding"
+    return f", because of {what} (in the median {lengths:.1f}x as many tokens, each {paces:.1f}x as slow)"

@@ -366,10 +366,23 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     assert (waits.kind, long.kind, slow.kind, both.kind) == ("input", "output", "output", "both")
     assert waits.share_before_first == pytest.approx(1, abs=0.01)
     assert both.low < 0.5 < both.high
-    assert waits.sentence.startswith("Bottleneck: input. ")
-    assert "long answers" in long.sentence
-    assert "slow decoding" in slow.sentence
+    most = "The slowest 5% of the answers lose most of their extra time"
+    assert waits.sentence.startswith(f"{most} before the first content: >99%")
+    assert long.sentence.startswith(f"{most} after the first content: 100%")
+    assert "because of longer answers (in the median 5.0x as many tokens" in long.sentence
+    assert "because of slower decoding" in slow.sentence
+    assert both.sentence.startswith(
+        "The slowest 5% of the answers lose their extra time before and after the first content"
+    )
     assert (long.tokens_times, slow.pace_times) == pytest.approx((5, 4), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0%"), (0.0004, "<1%"), (0.932, "93%"), (0.9996, ">99%"), (1.0, "100%"), (1.02, "100%")],
+)
+def test_shares_of_the_extra_time_have_no_decimals(value, text):
+    assert diagnosis._whole_percent(value) == text
 
 
 def test_even_requests_are_healthy_and_few_ones_unknown():
