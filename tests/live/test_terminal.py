@@ -235,13 +235,32 @@ def test_without_a_terminal_missed_objectives_are_named_without_their_values() -
     objectives = (objective(MISSED, "ttft p95"), objective(MET), objective(TOO_FEW, "error_rate"))
     Display(stream).show(progress(9, 30, objectives=objectives))
 
-    assert (
-        stream.getvalue()
-        .strip()
-        .endswith(
-            "1 of 3 objectives met so far   missed so far: ttft p95   not judged yet: error_rate (too few requests)"
-        )
+    assert stream.getvalue().splitlines() == [
+        "  9s of 30s  0 sent  0 open  0 err  0 429   1 of 3 objectives met so far",
+        "      missed so far: ttft p95   not judged yet: error_rate (too few requests)",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_without_a_terminal_no_line_is_wider_than_one_would_be(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    display = Display(stream)
+    display.show(HEALTHY)
+    display.show(BUSY, phase="draining")
+    display.conclude(BUSY)
+
+    shown = stream.getvalue().splitlines()
+    assert max(len(line) for line in shown) <= columns
+    assert all(line.startswith("      ") for line in shown if " sent" not in line), (
+        "continuations are indented"
     )
+    text = " ".join(" ".join(shown).split())
+    assert "ttft p50 202 p95 354 ms" in text
+    assert "99,999 err 345,678 429" in text
+    assert BUSY.reason in text
 
 
 @pytest.mark.parametrize(

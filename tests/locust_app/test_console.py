@@ -14,6 +14,10 @@ def test_the_result_stands_below_the_last_table_which_is_not_repeated(seen):
     assert seen["ends"]["headless"] == ["table", "last table", "PASS  the summary", "exit code 0", ""]
 
 
+def test_the_result_is_on_standard_output_unless_the_json_of_locust_is_there(seen):
+    assert seen["streams"] == {"text": "standard output", "json": "standard error"}
+
+
 def test_with_a_page_the_result_is_printed_when_the_run_has_ended_and_at_the_end(seen):
     summary = "PASS  the summary"
     tables = ["table", "table while the report is made"]

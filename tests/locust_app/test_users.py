@@ -45,3 +45,10 @@ def test_ctrl_c_interrupts_a_run_but_ends_one_of_tasks_that_nothing_else_ends(se
     by_locust = [["cut_short"], ["cut_short"], ["running"], ["running"]]
 
     assert seen["ends"] == after_ctrl_c + by_locust
+
+
+def test_requests_are_sent_for_as_long_as_the_run_time_says(seen):
+    """Locust's timer begins before the preflight; whatever else ends a test ends it at once."""
+    assert seen["run_times"]["the timer of -t"] >= 2000
+    assert seen["run_times"]["its web page"] < 2000
+    assert seen["run_times"]["Ctrl-C"] < 2000

@@ -126,9 +126,14 @@ class Link:
             return False
         return True
 
+    @property
+    def has_other_end(self) -> bool:
+        """Whether the master is another process: a local runner is its own."""
+        return bool(getattr(self._runner, "master_host", None))
+
     def beat(self, ended: Callable[[], bool], every_s: float) -> None:
-        """On a worker: have a pulse until `ended`; a local runner is its own master."""
-        if getattr(self._runner, "master_host", None):
+        """On a worker: have a pulse until `ended`."""
+        if self.has_other_end:
             name = self._worker(None)
             mark = self._seal.close("pulse", name, {})
             sealed = Message(f"{_PREFIX}pulse", mark, name)  # type: ignore[no-untyped-call]

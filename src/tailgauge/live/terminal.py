@@ -1,4 +1,4 @@
-"""What `tailgauge run` shows while it runs: a few lines that stay at the bottom of a terminal, else a line every few seconds.
+"""What `tailgauge run` shows while it runs: a few lines that stay at the bottom of a terminal, else one or two every few seconds.
 
 No line is longer than the terminal is wide. The second line is left out first, then the bar, what is open, what was sent;
 errors and 429s stay.
@@ -33,7 +33,8 @@ PLAIN_EVERY_S = 5.0
 RECENT_S = 10.0  # of which tokens/s are
 # Columns: of a terminal that does not say how wide it is, and where there is no terminal.
 WIDTH = 80
-PLAIN_WIDTH = 1000
+PLAIN_WIDTH = 1000  # of the display before it is folded
+PLAIN_INDENT = "      "
 NARROW = 60  # columns: below, there is one line
 BAR = (6, 31)  # columns of the bar, fewest and most
 FOLDED = 2  # lines of one message
@@ -202,12 +203,19 @@ def fold(text: str, width: int, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _plain(drawn: list[list[Part]]) -> str:
-    """The display in one line, without its bar."""
+def _plain(drawn: list[list[Part]], width: int) -> str:
+    """The display without its bar, in lines of at most that width; a part that fits into a line is not broken."""
     first, *more = drawn
     counts = [text for text, _ in first if not set(text) & set("━─")]
     counts.insert(1, "of")
-    return "   ".join(["".join(counts), *("".join(text for text, _ in line).strip() for line in more)])
+    rows = ["".join(counts)]
+    parts = [text.strip() for line in more for text, _ in line]
+    for part in filter(None, parts):
+        if len(f"{rows[-1]}   {part}") <= width:
+            rows[-1] += f"   {part}"
+        else:
+            rows.append(PLAIN_INDENT + part)
+    return "\n".join(line for row in rows for line in fold(row, width, PLAIN_INDENT))
 
 
 class Display:
@@ -263,7 +271,8 @@ class Display:
             self._draw(drawn)
         elif progress.passed_s >= self._plain_at_s:
             self._plain_at_s += PLAIN_EVERY_S
-            self.print_line(_plain(lines(progress, tokens_per_s, phase, PLAIN_WIDTH)))
+            drawn = lines(progress, tokens_per_s, phase, PLAIN_WIDTH)
+            self.write(harmless(_plain(drawn, columns())) + "\n")
 
     def _tokens_per_s(self, progress: Progress) -> float:
         """Output tokens a second of the answers that ended in the last seconds."""
@@ -300,4 +309,4 @@ class Display:
     def conclude(self, progress: Progress) -> None:
         """Remove the lines, and print the counts after the drain; the result follows."""
         self.close()
-        self.print_line(_plain([_counts(progress, "drained", PLAIN_WIDTH)]))
+        self.write(_plain([_counts(progress, "drained", PLAIN_WIDTH)], columns()) + "\n")

@@ -7,7 +7,8 @@ processes names an exit code of its own.
 from __future__ import annotations
 
 import logging
-from typing import Any
+import sys
+from typing import Any, TextIO
 
 from click import unstyle
 
@@ -22,7 +23,10 @@ EXIT_CODE = "Shutting down (exit code"  # begins Locust's message
 
 
 class Console:
-    """Prints the results of a Locust process that leads runs. `stays`: for a page, after each run; else at the end only."""
+    """Prints the results of a Locust process that leads runs. `stays`: for a page, after each run; else at the end only.
+
+    The last result goes to standard output, unless Locust's --json is there.
+    """
 
     def __init__(self, environment: Any, *, stays: bool) -> None:
         self._environment = environment
@@ -30,6 +34,9 @@ class Console:
         self._has_pause = False
         self._is_quitting = False
         self._result = ""  # of the last run, or why it has none
+        self.stream: TextIO = sys.stdout
+        if getattr(environment.parsed_options, "json", False):
+            self.stream = sys.stderr
         MAIN.addFilter(names_no_exit_code)
         TABLES.addFilter(lambda _: not self._has_pause)
         environment.events.quitting.add_listener(self._on_quitting)
@@ -60,9 +67,10 @@ class Console:
         self._has_pause = False
 
     def _on_quit(self, exit_code: int, **_: Any) -> None:
-        if self._result:
-            TABLES.info("%s", self._result)
-        TABLES.info("%s", f"exit code {exit_code}{self._origin(exit_code)}")
+        lines = [self._result] if self._result else []
+        lines.append(f"exit code {exit_code}{self._origin(exit_code)}")
+        self.stream.write("".join(f"{line}\n" for line in lines))
+        self.stream.flush()
 
     def _origin(self, exit_code: int) -> str:
         """Whose code it is, where it is not that of the result."""

@@ -26,7 +26,7 @@ from tailgauge.channel.auth import Seal, given
 from tailgauge.channel.messages import Link
 from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import Exit, InterruptedRunError, TailgaugeError, UsageError
+from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import screen, web
 from tailgauge.live.terminal import announcement, span
 from tailgauge.locust_app import locustfile
@@ -53,9 +53,11 @@ log = logging.getLogger("tailgauge")
 # reveal a loss sooner, and each heartbeat costs the master as much as one of them: one in 5 s is enough.
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
+WAIT_S = 0.05  # between looks at a run
 USERS_S = 2.0  # for Locust's start of the users, which waits 1 s for the workers; a slow -r takes longer
 MAX_REFUSED = 1_000  # refused workers that are remembered
 MAX_NAME = 100  # characters of a worker's name
+TIMER_S = 1.0  # how much earlier than -t says the timer of Locust may end a test
 CUT_SHORT = "cut_short"  # Locust ended the run early: -t, or Stop on the web page
 
 
@@ -75,7 +77,8 @@ class Master:
         self.is_alive: Callable[[str], bool] = self.is_known
         self.run: Run | None = None
         self.is_interrupted = False  # by Ctrl-C or SIGTERM, of which Locust tells nobody
-        self._has_run_time = bool(getattr(environment.parsed_options, "run_time", None))
+        self._environment = environment
+        self._test_start_ns = 0
         link.subscribe("ping", self._on_ping)
         link.subscribe("hello", self._on_hello)
         link.subscribe("pulse", self._on_pulse)
@@ -140,6 +143,7 @@ class Master:
 
     def _on_test_start(self, **_: Any) -> None:
         self.settings = self.before_start()
+        self._test_start_ns = monotonic_ns()
         self.run = None
         if self.settings is None:
             return
@@ -162,12 +166,13 @@ class Master:
     def end_run(self, **_: Any) -> None:
         """End the run in progress, if there is one, and report it."""
         if (run := self.run) is not None and not run.over.is_set():
+            self._await_run_time(run)
             first = not run.finishing
             run.notes.extend(dropped_messages())
             run.look_for_workers()
             ends_here = run.scenario.arrival.process == TASKS  # and nowhere else
             gevent.sleep(0)  # the handlers of one signal follow each other
-            if self.is_interrupted and (self._has_run_time or not ends_here):
+            if self.is_interrupted and (self._run_time_s or not ends_here):
                 run.interrupt()
             else:
                 run.cut_short(run.state if ends_here else CUT_SHORT)
@@ -179,6 +184,32 @@ class Master:
         with gevent.Timeout(USERS_S, False):
             while not getattr(self.runner, "spawning_completed", True):
                 gevent.sleep(0.01)
+
+    @property
+    def _run_time_s(self) -> int:
+        """Seconds of -t, or of the web page's start form; 0 without them."""
+        return getattr(self._environment.parsed_options, "run_time", None) or 0
+
+    def _await_run_time(self, run: Run) -> None:
+        """Go on until requests were sent for as long as -t says: Locust counts from the start of the test, before the preflight."""
+        run_time_ns = self._run_time_s * 1_000_000_000
+        tested_ns = monotonic_ns() - self._test_start_ns
+        if not run_time_ns or tested_ns < run_time_ns - TIMER_S * 1e9:
+            return  # something else ends the test
+        is_logged = False
+        while not (run.admitted.is_set() or self.is_interrupted):
+            left_s = WAIT_S
+            if run.start_at_ns is not None:
+                left_s = (run.start_at_ns + run_time_ns - monotonic_ns()) / 1e9
+            if left_s <= 0:
+                return
+            if not is_logged:
+                is_logged = True
+                more = (
+                    "none was sent yet" if run.start_at_ns is None else f"the test goes on for {left_s:.1f} s"
+                )
+                log.info("-t %s counts from the first request: %s", span(self._run_time_s), more)
+            gevent.sleep(min(WAIT_S, left_s))
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
@@ -275,7 +306,7 @@ def _init(environment: Any, **_: Any) -> None:
     master = Master(environment, settings, seal, stays=page is not None)
     console = Console(environment, stays=page is not None)
     environment.events.test_start.add_listener(lambda **_: console.begin())
-    master.on_end = lambda run: _conclude(environment, run, console, is_interrupted=master.is_interrupted)
+    master.on_end = lambda run: _conclude(environment, run, console)
     # Locust decides on its exit code before it stops a run that Ctrl-C ends.
     environment.events.quitting.add_listener(master.end_run)
     _notice_interrupts(master)
@@ -399,7 +430,7 @@ def _out(environment: Any) -> Path:
     return Path(out)
 
 
-def _conclude(environment: Any, run: Run, console: Console, *, is_interrupted: bool) -> None:
+def _conclude(environment: Any, run: Run, console: Console) -> None:
     """Report a run of plain Locust: the summary goes below Locust's tables, the exit code to Locust."""
     console.pause()
     if run.failure is not None:
@@ -409,14 +440,9 @@ def _conclude(environment: Any, run: Run, console: Console, *, is_interrupted: b
         if run.failure is None:
             console.fail("the run ended before its first request")
             environment.process_exit_code = int(Exit.INTERRUPTED)
-        run_time_s = environment.parsed_options.run_time
-        is_stopped = run.failure is None or isinstance(run.failure, InterruptedRunError)
-        if run_time_s and is_stopped and not is_interrupted:
-            how = "-t counts the start of the run, too; choose a longer one"
-            console.fail(f"if -t {span(run_time_s)} ended it: {how}")
         return
     log.info("making the report")
-    report = ReportProcess(run.folder, run.settings.out, screen.as_environment(sys.stderr)).output()
+    report = ReportProcess(run.folder, run.settings.out, screen.as_environment(console.stream)).output()
     console.show(report.summary)
     if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
         environment.process_exit_code = int(report.exit_code)

@@ -110,7 +110,8 @@ class Worker:
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
         if not self._welcome:
             self._welcome = True
-            log.info("connected to the master; waiting for a run")
+            if self._link.has_other_end:
+                log.info("connected to the master; waiting for a run")
 
     def _refused(self, _: str, data: dict[str, Any]) -> None:
         if not self._welcome:  # not sealed: ignored once accepted

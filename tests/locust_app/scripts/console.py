@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +22,16 @@ SUMMARY = "PASS  the summary"
 class Terminal:
     """A Locust process that prints its tables as Locust does."""
 
-    def __init__(self, *, stays: bool) -> None:
-        self.environment = Environment()
+    def __init__(self, *, stays: bool, json: bool = False) -> None:
+        self.environment = Environment(parsed_options=SimpleNamespace(json=json))
         self._text = io.StringIO()
         for logger in (TABLES, MAIN, logging.getLogger("tailgauge")):
             logger.filters.clear()
             logger.handlers = [logging.StreamHandler(self._text)]
             logger.setLevel(logging.INFO)
             logger.propagate = False
-        self.console = Console(self.environment, stays=stays)
+        with redirect_stdout(self._text):
+            self.console = Console(self.environment, stays=stays)
 
     def table(self, name: str = "table") -> None:
         TABLES.info(name)
@@ -40,6 +43,16 @@ class Terminal:
         self.table("last table")
         self.environment.events.quit.fire(exit_code=code)
         return self._text.getvalue().split("\n")
+
+    @property
+    def stream(self) -> str:
+        """Where the last result goes."""
+        return "standard error" if self.console.stream is sys.stderr else "standard output"
+
+
+@case
+def streams() -> dict[str, str]:
+    return {name: Terminal(stays=False, json=json).stream for name, json in (("text", False), ("json", True))}
 
 
 @case

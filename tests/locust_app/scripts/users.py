@@ -9,6 +9,7 @@ from starting.script import case, print_facts
 
 from tailgauge import __version__
 from tailgauge.channel.auth import Seal
+from tailgauge.clock import monotonic_ns
 from tailgauge.locust_app.users import Master
 from tailgauge.master.workers import RunWorkers
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -60,11 +61,12 @@ def forgotten(*, stays: bool) -> list[Any]:
     return [at_the_end, list(runner.clients), sent]
 
 
-def ended(process: str, *, run_time: int | None, interrupted: bool) -> list[str]:
-    """How a run ends that Locust stops, after Ctrl-C or without it."""
-    calls: list[str] = []
-    run = SimpleNamespace(
+def run_of(process: str, calls: list[str], start_at_ns: int = 1) -> Any:
+    """A run that notes in `calls` how it ends. By default it began long ago."""
+    return SimpleNamespace(
         over=SimpleNamespace(is_set=lambda: False),
+        admitted=SimpleNamespace(is_set=lambda: False),
+        start_at_ns=start_at_ns,
         finishing=False,
         notes=[],
         state="running",
@@ -75,11 +77,38 @@ def ended(process: str, *, run_time: int | None, interrupted: bool) -> list[str]
         interrupt=lambda: calls.append("interrupted"),
         finish=lambda: None,
     )
+
+
+def ended(process: str, *, run_time: int | None, interrupted: bool) -> list[str]:
+    """How a run ends that Locust stops, after Ctrl-C or without it."""
+    calls: list[str] = []
     master = master_of(SimpleNamespace(), stays=False, run_time=run_time)
-    master.run = run  # type: ignore[assignment]
+    master.run = run_of(process, calls)
     master.is_interrupted = interrupted
     master.end_run()
     return calls
+
+
+def sending_ms(*, preflight_ms: int, tested_ms: int, interrupted: bool = False) -> float:
+    """For how long a run with -t 2s has sent requests when the test ends after `tested_ms`."""
+    calls: list[str] = []
+    master = master_of(SimpleNamespace(), stays=False, run_time=2)
+    master._test_start_ns = monotonic_ns() - tested_ms * 1_000_000
+    start_at_ns = master._test_start_ns + preflight_ms * 1_000_000
+    master.run = run_of("tasks", calls, start_at_ns)
+    master.is_interrupted = interrupted
+    master.end_run()
+    assert calls
+    return (monotonic_ns() - start_at_ns) / 1e6
+
+
+@case
+def run_times() -> dict[str, float]:
+    return {
+        "the timer of -t": sending_ms(preflight_ms=150, tested_ms=2000),
+        "its web page": sending_ms(preflight_ms=1, tested_ms=500),
+        "Ctrl-C": sending_ms(preflight_ms=1500, tested_ms=2000, interrupted=True),
+    }
 
 
 @case
