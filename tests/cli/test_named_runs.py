@@ -26,7 +26,8 @@ C = "20250302T101500Z-cached-0a1d"
 def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with A and B below runs/, in another one C and a curve's report."""
     monkeypatch.chdir(tmp_path)
-    for place in (f"runs/{A}", f"runs/{B}", f"out/runs/{C}", "out/reports/20250302T101500Z-curve-0a1e"):
+    experiment = "20250302T101500Z-curve-0a1e"
+    for place in (f"runs/{A}", f"runs/{B}", f"out/runs/{C}", f"out/reports/{experiment}", f"my out/runs/{A}"):
         Path(place).mkdir(parents=True)
     return Path("out")
 
@@ -55,6 +56,8 @@ def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folde
     [
         (Path("out"), "`tailgauge runs --out out` lists them, the newest is 20250302T101500Z-curve-0a1e"),
         (Path(), f"`tailgauge runs` lists them, the newest is {B}"),
+        (Path("empty"), f"`tailgauge runs` lists them, the newest is {B}"),
+        (Path("my out"), f"`tailgauge runs --out 'my out'` lists them, the newest is {A}"),
     ],
 )
 def test_a_name_that_no_run_has_is_answered_with_the_newest(out: Path, place: Path, expected: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -125,9 +126,10 @@ def _no_such_command(name: str, context: click.Context) -> str:
     names = list(group.commands) if isinstance(group, click.Group) else []
     near = near_names(name, names, cutoff=0.5)
     if context.parent is None and name.startswith(("http://", "https://")):
-        return f"no such command {name[:200]}; did you mean `{context.command_path} run streaming --target {name[:200]}`?"
+        url = shlex.quote(name[:200])
+        return f"no such command {name[:200]}; did you mean `{context.command_path} run streaming --target {url}`?"
     if context.parent is None and _is_scenario(name):
-        return f"no such command {name}; did you mean `{context.command_path} run {name}`?"
+        return f"no such command {name}; did you mean `{context.command_path} run {shlex.quote(name)}`?"
     if near:
         return f"no such command {name}; did you mean `{context.command_path} {near[0]}`?"
     return f"no such command {name}. Commands of {context.command_path}: {', '.join(names)}"

@@ -6,6 +6,7 @@ Click prints a paragraph that begins with \\b line by line. errors.py defines th
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -152,18 +153,14 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
 
 def _known_runs(out: Path) -> str:
     """Where the runs are listed, and the newest of them."""
-    runs: set[str] = set()
-    for place in (Path(), out):
-        for path in (*place.glob("runs/*"), *place.glob("reports/*")):
-            if path.is_dir():
-                runs.add(path.name)
-    folder = "" if out == Path() else f" --out {out}"
-    newest = max(runs, default="")
-    if not newest:
-        return (
-            f"there are none{f' in {out}' if folder else ' here'} yet: `tailgauge run quickstart` makes one"
-        )
-    return f"`tailgauge runs{folder}` lists them, the newest is {newest}"
+    for place in (out, Path()):
+        folders = [*place.glob("runs/*"), *place.glob("reports/*")]
+        newest = max((path.name for path in folders if path.is_dir()), default="")
+        if newest:
+            option = "" if place == Path() else f" --out {shlex.quote(str(place))}"
+            return f"`tailgauge runs{option}` lists them, the newest is {newest}"
+    where = "here" if out == Path() else f"in {out}"
+    return f"there are none {where} yet: `tailgauge run quickstart` makes one"
 
 
 def allow() -> Callable[[_Command], _Command]:

@@ -26,6 +26,7 @@ from tailgauge.experiments.course import (
 from tailgauge.experiments.runners import Progress, RunCounter, Runner
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.model import Guard
+from tailgauge_analysis import plural
 
 INTERRUPTED = "interrupted"
 LATE = 1.1  # times its minutes: an experiment ends by then, its dry run included
@@ -74,7 +75,7 @@ class StepLedger:
             if key in left:
                 left[key] -= used or 0
                 if left[key] <= 0:
-                    raise SpentError(f"guard.{key}: used up after {self.runs} runs")
+                    raise SpentError(f"guard.{key}: used up after {plural(self.runs, 'run')}")
         return left
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tailgauge.errors import Exit
 from tailgauge.master.looks import reader
+from tailgauge.plugins import plugin
 from tailgauge.rows.run_folder import RunFolder
 
 
@@ -54,13 +55,16 @@ class ReportProcess:
         except ValueError:
             code = self._process.returncode
             reason = " | ".join(error_text.strip().splitlines()[-3:]) or _ending(code)
-            command = f"tailgauge report {shlex.quote(str(folder.path))}"
-            text = f"the report could not be made: {reason}\nthe rows are in {folder.path}; run: {command}"
+            text = f"the report could not be made: {reason}\nthe rows are in {folder.path}; run: {self._command()}"
             if code in {-signal.SIGTERM, -signal.SIGINT}:
                 return ReportOutput(text, Exit.INTERRUPTED, {})
             failed = code in set(Exit) - {Exit.OK}
             return ReportOutput(text, Exit(code) if failed else Exit.INTERNAL, {})
         return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)
+
+    def _command(self) -> str:
+        """The command that makes the same report."""
+        return shlex.join(["tailgauge", "report", str(self._folder.path), *plugin.options()])
 
     def interrupt(self) -> None:
         """As Ctrl-C does: no report is made."""

@@ -20,6 +20,7 @@ import hashlib
 import importlib.util
 import logging
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -107,7 +108,7 @@ def needed(names: object, where: str) -> None:
     """Check that the plugins which a scenario names are loaded. UsageError naming the option that permits it."""
     for name in names if isinstance(names, list | tuple) else ():
         if isinstance(name, str) and name_of(name) not in LOADED:
-            how = f"add --plugin {name}, or --allow-plugins to load what the scenario names"
+            how = f"add --plugin {shlex.quote(name)}, or --allow-plugins to load what the scenario names"
             what = f"the scenario needs the plugin {name!r}, whose code runs here"
             raise UsageError(f"{where}: {what}: look at it, then {how}")
 
@@ -256,7 +257,7 @@ def _other_kind(name: str, where: str) -> str:
     """What was given instead of a plugin, and what to give; empty where it may be a plugin's name."""
     path = Path(name)
     if path.suffix == ".toml":
-        return f"this is a scenario, a plugin is a Python file: tailgauge run {name}"
+        return f"this is a scenario, a plugin is a Python file: tailgauge run {shlex.quote(name)}"
     if path.is_dir():
         return f"a folder, not a file: give its Python file, as {where} {path / 'plugin.py'}"
     module = name.partition(":")[0]
