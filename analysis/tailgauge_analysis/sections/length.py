@@ -12,15 +12,12 @@ from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import Criterion, read
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import commands, load_steps, objectives
-from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.proportions import Proportion, counted
+from tailgauge_analysis.stats.proportions import MOST_TIMES, Proportion, counted, times_to_decide
 from tailgauge_analysis.stats.quantiles import EPISODES
 from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.section import ObjectiveLine
 
 ROUND_REQUESTS = 50
-MOST_TIMES = 50.0  # the length of the run: more would not be called "longer"
-STEP = 1.1
 SPARE = 1.05
 ROUND_S = 10
 ANSWERS_LONG = 4.0  # a stage this many times as long as its answers has most of them
@@ -86,20 +83,10 @@ class _Missing:
 
     def times(self) -> float:
         """Return how many times as many requests decide whether this share is allowed; +inf: more than would be called longer."""
-        times = 1.0
-        while not self._is_decided(times):
-            times *= STEP
-            if times > MOST_TIMES:
-                return math.inf
-        times = max(times, self.fewest)
+        times = max(times_to_decide(self.share, self.allowed), self.fewest)
         if self.share.mark and self.share.episodes and not self.is_beyond:
             times = max(times, EPISODES / self.share.episodes)
         return times
-
-    def _is_decided(self, times: float) -> bool:
-        n = self.share.n_eff * times
-        low, high = clopper_pearson(self.value * n, n)
-        return high <= self.allowed or low > self.allowed
 
 
 def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:

@@ -26,6 +26,9 @@ from tailgauge_analysis.stats.quantiles import (
     worth,
 )
 
+MOST_TIMES = 50.0  # as many values: more would not be called "longer"
+STEP = 1.1
+
 
 @dataclass(frozen=True, slots=True)
 class Proportion:
@@ -99,6 +102,19 @@ def proportion(
         mark=mark,
         limited_by=found.limited_by,
     )
+
+
+def times_to_decide(share: Proportion, allowed: float) -> float:
+    """Return how many times as many values decide whether a share is at most `allowed`; +inf beyond `MOST_TIMES`."""
+    value = share.value or 0.0
+    times = 1.0
+    while times <= MOST_TIMES:
+        n = share.n_eff * times
+        low, high = clopper_pearson(value * n, n)
+        if high <= allowed or low > allowed:
+            return times
+        times *= STEP
+    return math.inf
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:

@@ -68,6 +68,8 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     if warning := caveat(runs, measurement):
         result = replace(result, sentence=f"{warning}: {result.sentence}")
     target = base.scenario.target.url
+    if dry_run and target != SIMULATED:
+        result = replace(result, advice="")  # it would be about the simulated endpoint
     if failures:
         details = (f"the simulated endpoint: {result.outcome}, {result.sentence}", *result.details)
         result = replace(result, outcome=FAIL, sentence="; ".join(failures), details=details)
@@ -161,7 +163,9 @@ def plan_lines(done: Conducted, base: Base) -> list[str]:
         lines.append(_unlike(planner, base))
     elif not is_simulated:
         lines.append("counted at a simulated endpoint: your target may differ")
-    return [*lines, *planner.shorter]
+    if planner.order:
+        lines.append(planner.order)
+    return [*lines, *planner.needs, *planner.shorter]
 
 
 def _is_open_end(planner: Planner, base: Base) -> bool:

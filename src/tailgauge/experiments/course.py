@@ -8,13 +8,13 @@ or real runs, so a dry run is the experiment itself. A run is read once, and com
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from tailgauge.command_line import run_line
+from tailgauge.command_line import OPTION_OF, run_line
 from tailgauge.errors import TailgaugeError, UsageError
 from tailgauge.experiments.answer import Answer, RunRow, measured
 from tailgauge.plan.resolve import Settings, resolve
@@ -24,6 +24,7 @@ from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.objective import name_of
 from tailgauge.scenario.packaged import packaged
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
@@ -175,6 +176,16 @@ class Planner(ABC):
         return None
 
     @property
+    def order(self) -> str:
+        """Why the runs come in their order, where a reader may wonder; may be empty."""
+        return ""
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """Lines that compare what the objectives need with what the runs had, as in a dry run."""
+        return ()
+
+    @property
     def shorter(self) -> Sequence[str]:
         """Lines that say what makes the experiment shorter."""
         return ["shorter: --set experiment.minutes=N"]
@@ -226,10 +237,17 @@ class Base:
         keys = {key for key, _ in self.pairs}
         return bool(keys & OF_LOAD) or any(key.partition(".")[0] == "arrival" for key in keys)
 
-    def command(self, overrides: Sequence[str], *, dry_run: bool = False) -> str:
-        """The command that runs this scenario with these overrides."""
+    def command(self, overrides: Sequence[str], *, dry_run: bool = False, options: Sequence[str] = ()) -> str:
+        """The command that runs this scenario with these overrides; `options` are words behind them."""
         named = self.path.stem if self.path.parent == packaged("scenarios") else str(self.path)
-        return run_line(named, overrides, plugins=plugin.sources(), workers=self.workers, dry_run=dry_run)
+        return run_line(
+            named,
+            overrides,
+            plugins=plugin.sources(),
+            workers=self.workers,
+            dry_run=dry_run,
+            options=options,
+        )
 
     def line_of(self, kind: str, *changes: str) -> str:
         """The command of another experiment on the same traffic and target."""
@@ -289,6 +307,20 @@ class Base:
         settings = resolve(str(file), typed, self.out, workers=self.workers, sends=sends)
         options = tuple(f"--set={scenarios.spelled(key, value)}" for key, value in typed)
         return Prepared(step, file, settings, options)
+
+
+def as_options(pairs: Iterable[tuple[str, Any]]) -> tuple[list[str], list[str]]:
+    """Return overrides of the pairs that no option of `tailgauge run` sets, and the options of the others."""
+    overrides = []
+    options = []
+    for key, value in pairs:
+        if isinstance(value, str) and key == f"slo.{name_of(value)}":
+            options += ["--slo", value]
+        elif key in OPTION_OF:
+            options += [OPTION_OF[key], str(value)]
+        else:
+            overrides.append(scenarios.spelled(key, value))
+    return overrides, options
 
 
 def _is_of_experiment(key: str) -> bool:

@@ -26,10 +26,11 @@ from tailgauge.experiments.answer import (
     load_line,
     tone_of,
 )
-from tailgauge.experiments.course import Base, RunReading, Step, Steps
+from tailgauge.experiments.course import Base, RunReading, Step, Steps, as_options
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, is_limited
 from tailgauge.experiments.loads.planner import (
     SHORTEST_S,
+    WARMUP,
     Series,
     SeriesPlanner,
     Unit,
@@ -37,7 +38,10 @@ from tailgauge.experiments.loads.planner import (
 )
 from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search, bracket
+from tailgauge.experiments.next_loads import FollowUp, InconclusiveLoad, explain, follow_up
 from tailgauge.scenario.experiment import RUN_S
+from tailgauge.scenario.figures import LATENCY
+from tailgauge.scenario.objective import Objective, fewest
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import ENDLESS_S
 from tailgauge_analysis import (
@@ -75,6 +79,7 @@ from tailgauge_analysis import (
     ms,
     on_latency,
     percentile,
+    plural,
     quantile_values,
     share,
     unknown_pace,
@@ -82,13 +87,21 @@ from tailgauge_analysis import (
 
 LEAST = 1 / 16  # of today's load
 NARROW = 1.01  # ratio of two loads between which there is no other
-GAINS = 1.1  # times the requests/s of half the users: less is no gain
+GAINS = 1.1  # times the requests/s for twice the users: less is no gain
 SATURATED = 0.98  # of the most output tokens/s: the lowest load that gives so many is named
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
 LAST_COLUMNS = ("holds", "refused", "within [slo]/s", "requests", "backlog grows")  # of a terminal
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
+TWO_SIDED = 0.975  # confidence of each end of a 95% interval
+ROUND_REQUESTS = 50
+ROUND_S = 10
+# What the options of a sweep replace.
+OF_SWEEP = frozenset({
+    "experiment", "experiment.kind", "experiment.minutes", "experiment.curve.by", "experiment.curve.loads",
+    "experiment.curve.requests", "experiment.curve.step_s", "experiment.curve.most", "arrival.rate_per_s",
+})  # fmt: skip
 NO_SLO = (
     "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
@@ -114,7 +127,7 @@ class Evidence:
 
     holds: float | None = None
     fails: float | None = None
-    unsure: Sequence[float] = ()
+    unsure: Sequence[InconclusiveLoad] = ()
     missing: Sequence[float] = ()
 
     @property
@@ -171,19 +184,68 @@ class CurvePlanner(SeriesPlanner):
     @property
     def shorter(self) -> Sequence[str]:
         """The length of each load, where one was given; else the minutes."""
-        if self._settings.requests is not None:
-            return ["shorter: fewer loads, or fewer requests for each: --requests N"]
-        if self._settings.loads and self._settings.step_s is not None:
-            return ["shorter: fewer loads, or fewer seconds for each: --duration 15s"]
-        return super().shorter
+        settings = self._settings
+        if not settings.loads or (settings.requests is None and settings.step_s is None):
+            return super().shorter
+        text = "shorter: fewer loads"
+        times = self._times_needed()
+        if times is None or times >= 1:
+            return [text]
+        if settings.requests is not None:
+            return [f"{text}, or fewer requests for each: --requests {math.ceil(settings.requests * times)}"]
+        assert settings.step_s is not None
+        return [f"{text}, or fewer seconds for each: --duration {math.ceil(settings.step_s * times)}s"]
+
+    def _times_needed(self) -> float | None:
+        """Return how many times as long the runs must be for each load to decide the objectives; None where that is not known."""
+        needed = [objective.needs() for objective in self._latency_objectives()]
+        known = [count for count in needed if count is not None]
+        if not known or not self.runs:
+            return None
+        return max(known) / max(1, min(run.requests for run in self.runs))
+
+    def _latency_objectives(self) -> list[Objective]:
+        return [each for each in self._scenario.slo.values() if each.figure.unit == LATENCY]
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """How many requests a load needs, and has; the length that has them, where it is no long one."""
+        if not self.runs or not self._settings.loads:
+            return []
+        lines = []
+        counts = [run.requests for run in self.runs]
+        has = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+        for objective in self._latency_objectives():
+            name = f"{objective.label} {objective.bound_text}"
+            few = f"{fewest(1 - objective.allowed, TWO_SIDED)} requests decide a load that never misses it"
+            lines.append(
+                f"{name}: {few}, {objective.needs()} one near the bound; this plan has {has} at a load"
+            )
+        return lines
+
+    @property
+    def order(self) -> str:
+        """The order of given loads."""
+        if not self._settings.loads:
+            return ""
+        loads = ", ".join(figures(load) for load in self._order())
+        why = (
+            "random, so that a change of the target in the meantime does not look like an effect of the load"
+        )
+        return f"order of the loads: {loads} ({why})"
+
+    def _order(self) -> list[float]:
+        """Return the given loads in the order in which they run."""
+        loads = sorted(set(self._settings.loads))
+        Random(self._scenario.seed).shuffle(loads)
+        return loads
 
     def steps(self) -> Steps:
         """Run the given loads once each in random order, or search."""
         if not self._settings.loads:
             yield from super().steps()
             return
-        loads = sorted(set(self._settings.loads))
-        Random(self._scenario.seed).shuffle(loads)
+        loads = self._order()
         for number, load in enumerate(loads):
             left = len(loads) - number
             yield from self.run([self._given_step(load, left)], again=False)
@@ -253,9 +315,7 @@ class CurvePlanner(SeriesPlanner):
             refused = (last.refused.low or 0.0) > self._refused
             many = (last.refused.value or 0.0) > MANY_REFUSED
             return last.saturated or (refused and (many or is_limited([last])))
-        halves = [run for run in self.runs if run.load <= last.load / 2]
-        half = max(halves, key=lambda run: run.load, default=None)
-        return half is not None and last.served.value < GAINS * half.served.value
+        return any(_gains_nothing(run, last) for run in self.runs if run.load < last.load)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
         """Return the traffic at another load."""
@@ -313,25 +373,69 @@ class CurvePlanner(SeriesPlanner):
             model=self._scenario.target.model,
         )
         evidence = self._evidence(series)
-        return _answer(
+        outcome = self._met(series, outcomes, evidence)
+        answer = _answer(
             curve,
-            self._met(series, outcomes, evidence),
+            outcome,
             self._unit,
             self.remarks,
             evidence=evidence,
             is_open=self._is_open,
+            is_given=bool(self._settings.loads),
         )
+        advice = self._advice(series, evidence, outcome)
+        return replace(answer, result=replace(answer.result, advice=advice))
 
     def _evidence(self, series: Series) -> Evidence:
         missing = self.loads_without_run()
         if not self._settings.loads or series.by is not None:
             return Evidence(missing=missing)
-        lowest, highest = bracket(series.loads)
-        holds = None if lowest is None else lowest.load
-        fails = None if highest is None else highest.load
-        inside = [load for load in series.loads if (holds or 0.0) < load.load < (fails or math.inf)]
-        unsure = [load.load for load in inside if load.outcome == INCONCLUSIVE]
-        return Evidence(holds=holds, fails=fails, unsure=unsure, missing=missing)
+        holds, fails = _ends_of(series)
+        return Evidence(holds=holds, fails=fails, unsure=_inconclusive_loads(series), missing=missing)
+
+    def _advice(self, series: Series, evidence: Evidence, outcome: str) -> str:
+        """Return the command that answers what the loads leave open; empty where there is nothing, or no objective."""
+        is_answered = not self._settings.loads and outcome != INCONCLUSIVE
+        if is_answered or evidence.missing_between or not self._latency_objectives():
+            return ""
+        holds, fails = _ends_of(series)
+        following = follow_up(
+            [run.load for run in self.runs],
+            holds=holds,
+            fails=fails,
+            unsure=_inconclusive_loads(series),
+            whole=not self._is_open,
+        )
+        if following is None:
+            return ""
+        length, seconds = self._length_of(following)
+        loads = ",".join(f"{load:.10g}" for load in following.loads)
+        kept, options = as_options(pair for pair in self._base.pairs if pair[0] not in OF_SWEEP)
+        options += ["--rate" if self._is_open else "--concurrency", loads, *length]
+        command = self._base.command(kept, options=options)
+        minutes = max(1, round((seconds + len(following.loads) * RUN_S) / 60))
+        return f"{following.why}, about {plural(minutes, 'minute')}: {command}" if command else ""
+
+    def _length_of(self, following: FollowUp) -> tuple[list[str], float]:
+        """Return the option that sets the length of each load to run next, and the seconds of all."""
+        if self._settings.requests is not None:
+            requests = self._settings.requests
+            if following.times > 1:
+                requests = _up(requests * following.times, ROUND_REQUESTS)
+            rates = [self._served_at(load) for load in following.loads]
+            return ["--requests", str(requests)], sum(requests / rate for rate in rates if rate)
+        measured_s = [run.seconds for run in self.runs if run.load in following.loads]
+        seconds = self._settings.step_s or max(measured_s, default=SHORTEST_S)
+        if following.times > 1:
+            seconds = _up(seconds * following.times, ROUND_S)
+        return ["--duration", f"{seconds:.4g}s"], seconds * (1 + WARMUP) * len(following.loads)
+
+    def _served_at(self, load: float) -> float:
+        """Return the requests per second of a load, by the run nearest to it."""
+        if self._is_open:
+            return load * self._planned.requests_per_arrival
+        nearest = min(self.runs, key=lambda run: abs(math.log(run.load / load)))
+        return nearest.requests / nearest.seconds if nearest.seconds else 0.0
 
     def _knee(self, series: Series) -> Ends:
         ends = (series.value, series.low, series.high)
@@ -342,10 +446,15 @@ class CurvePlanner(SeriesPlanner):
     def _met(self, series: Series, outcomes: Mapping[float, str], evidence: Evidence) -> str:
         """Judge today's load: by the interval, else by its own runs.
 
-        Without one a load must hold, and no load that may be the largest is without a run.
+        Without one a load must hold, and no load that may be the largest is without a run; it fails where every load does.
         """
         if self._today is None:
-            return INCONCLUSIVE if series.low is None or evidence.missing_between else PASS
+            if evidence.missing_between:
+                return INCONCLUSIVE
+            if series.low is None:
+                is_lowest = evidence.fails == min(outcomes)
+                return FAIL if is_lowest else INCONCLUSIVE
+            return PASS
         return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
 
     def _saturation(self) -> tuple[Ends, Ends]:
@@ -363,6 +472,30 @@ class CurvePlanner(SeriesPlanner):
         return _hull([point.output_tokens_per_s for point in full]), _hull(
             [point.requests_per_s for point in full]
         )
+
+
+def _ends_of(series: Series) -> tuple[float | None, float | None]:
+    """Return the largest load that holds, and the smallest that fails."""
+    lowest, highest = bracket(series.loads)
+    return None if lowest is None else lowest.load, None if highest is None else highest.load
+
+
+def _inconclusive_loads(series: Series) -> list[InconclusiveLoad]:
+    """Return the inconclusive loads between those that hold and fail."""
+    holds, fails = _ends_of(series)
+    inside = [load for load in series.loads if (holds or 0.0) < load.load < (fails or math.inf)]
+    return [explain(load) for load in inside if load.outcome == INCONCLUSIVE]
+
+
+def _up(value: float, step: int) -> int:
+    return step * math.ceil(value / step)
+
+
+def _gains_nothing(run: LoadRun, higher: LoadRun) -> bool:
+    """Return whether a closed loop with more users completes hardly more."""
+    doublings = math.log2(higher.load / run.load)
+    least: float = GAINS**doublings * run.served.value
+    return higher.served.value < least
 
 
 def _hull(estimates: Sequence[Ends]) -> Ends:
@@ -462,12 +595,20 @@ def _binds(series: Series) -> str:
 
 
 def _answer(
-    curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, evidence: Evidence, is_open: bool
+    curve: Curve,
+    outcome: str,
+    unit: Unit,
+    remarks: Sequence[str],
+    *,
+    evidence: Evidence,
+    is_open: bool,
+    is_given: bool,
 ) -> Answer:
     knee = curve.knee
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
     holds = _holds(curve, unit, evidence) if curve.objectives else ""
-    texts = [holds, _saturated(curve, unit), *today, _missing(evidence, unit)]
+    causes = [f"inconclusive at {unit.text(load.load)}: {load.text}" for load in evidence.unsure]
+    texts = [holds, *causes, _saturated(curve, unit), *today, _missing(evidence, unit)]
     if not curve.objectives:
         texts.append(NO_SLO)
     sentence, *details = filter(None, [*texts, *remarks])
@@ -486,7 +627,7 @@ def _answer(
         result,
         curve,
         [table],
-        [*_notes(curve), FILES_NOTE],
+        [*_notes(curve, is_given=is_given), FILES_NOTE],
         smallest=smallest,
         pictures=curve_pictures(curve),
         files=curve_files(curve),
@@ -500,6 +641,9 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     saturation = curve.saturation_load
     holds = "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"
     lines = [_saturated(curve, unit), *dict.fromkeys(_today(curve, unit))]
+    load = _largest_held(curve, evidence)
+    if load is not None:
+        lines = [*filter(None, [_work_at(curve, unit, load)]), *lines]
     if evidence.holds is not None and evidence.fails is not None:
         value = Value(unit.text(evidence.holds))
         fails = "it fails" if len(curve.objectives) == 1 else "they fail"
@@ -520,6 +664,54 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
 
 
+def _largest_held(curve: Curve, evidence: Evidence) -> float | None:
+    """Return the largest load that was run and holds."""
+    if evidence.holds is not None:
+        return evidence.holds
+    ends = [end for end in (curve.knee.value, curve.knee.low) if end is not None]
+    held = [point.load for point in curve.points if point.meets == PASS]
+    below = [load for load in held if ends and load <= max(ends)]
+    return max(below, default=None)
+
+
+def _point_at(curve: Curve, load: float) -> CurvePoint:
+    return next(point for point in curve.points if point.load == load)
+
+
+def _latencies_at(curve: Curve, load: float) -> str:
+    """Say `TTFT p95 154 ms` of each objective that is known there; empty where none is."""
+    point = _point_at(curve, load)
+    texts = []
+    for objective in curve_objectives(curve):
+        quantile = point.quantile(objective.metric, objective.quantile)
+        if quantile.value is not None:
+            texts.append(f"{_name(objective)} {ms(quantile.value)} ms")
+    return ", ".join(dict.fromkeys(texts))
+
+
+def _work_at(curve: Curve, unit: Unit, load: float) -> str:
+    """Say `at 4 requests in flight: TTFT p95 154 ms, 5.8 requests/s, 350 output tokens/s`."""
+    return f"at {unit.text(load)}: {_held(curve, load)}"
+
+
+def _rates_at(curve: Curve, load: float) -> str:
+    """Say `5.8 requests/s, 350 output tokens/s`: what is answered at a load."""
+    point = _point_at(curve, load)
+    texts = []
+    if point.requests_per_s.value is not None:
+        texts.append(f"{figures(point.requests_per_s.value)} requests/s")
+    if point.output_tokens_per_s.value is not None:
+        texts.append(f"{figures(point.output_tokens_per_s.value)} output tokens/s")
+    return ", ".join(texts)
+
+
+def _name(objective: CurveObjective) -> str:
+    """Name an objective's percentile: `TTFT p95`."""
+    is_short = objective.metric in {"ttft", "tpot"}
+    metric = objective.metric.upper() if is_short else objective.metric
+    return f"{metric} {objective.quantile}"
+
+
 def _above(curve: Curve, evidence: Evidence) -> str:
     """Say why nothing is known above the largest load that holds."""
     gaps = "; ".join(_gaps(evidence))
@@ -527,7 +719,7 @@ def _above(curve: Curve, evidence: Evidence) -> str:
         return gaps
     low = curve.knee.low or 0.0
     is_tested = any(point.load > low and point.meets == INCONCLUSIVE for point in curve.points)
-    return "too few requests at higher loads" if is_tested else "no higher load was tested"
+    return "higher loads are inconclusive" if is_tested else "no higher load was tested"
 
 
 def _missing(evidence: Evidence, unit: Unit) -> str:
@@ -544,20 +736,33 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
     holds = "the objective holds" if is_single else "the objectives hold"
     ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
     then = ends.get(curve.binds, "" if is_single else f"then {curve.binds} fails")
+    load = _largest_held(curve, evidence)
+    work = "" if load is None else f" ({_held(curve, load)})"
     if evidence.holds is not None and evidence.fails is not None:
         fails = "fails" if is_single else "fail"
-        text = f"{holds} at {figures(evidence.holds)} and {fails} at {unit.text(evidence.fails)}"
-        gaps = "; ".join(filter(None, [*_gaps(evidence), then]))
-        return f"{text} ({gaps})" if gaps else text
+        text = f"{holds} at {unit.text(evidence.holds)}{work} and {fails} at {figures(evidence.fails)}"
+        if latencies := _latencies_at(curve, evidence.fails):
+            text += f" ({latencies})"
+        return "; ".join(filter(None, [text, *_gaps(evidence), then]))
     if knee.value is not None:
         text = f"{holds} up to {unit.text(knee.value)} (CI {between(knee.low, knee.high)})"
-        return f"{text}; {then}" if then else text
+        at = "" if load is None else _work_at(curve, unit, load)
+        return "; ".join(filter(None, [text, then, at]))
     if knee.low is not None:
-        return f"{holds} up to {unit.text(knee.low)} at least; {_above(curve, evidence)}"
+        return f"{holds} up to {unit.text(knee.low)} at least{work}; {_above(curve, evidence)}"
     if knee.high is not None:
         fails = "the objective does not hold" if is_single else "the objectives do not hold"
-        return f"{fails} at {unit.text(knee.high)}, the lowest load that fails; no load was shown to hold"
-    return f"too few requests to show whether {holds}"
+        is_lowest = knee.high <= curve.points[0].load and not evidence.missing
+        text = f"{fails} at {unit.text(knee.high)}"
+        if is_lowest:
+            return f"{text}, the lowest load of this sweep"
+        gaps = "; ".join(_gaps(evidence))
+        return f"{text}, the lowest load that fails; {gaps or 'no load was shown to hold'}"
+    return f"inconclusive at every load: not shown whether {holds}"
+
+
+def _held(curve: Curve, load: float) -> str:
+    return ", ".join(filter(None, [_latencies_at(curve, load), _rates_at(curve, load)]))
 
 
 def _gaps(evidence: Evidence) -> Iterator[str]:
@@ -565,7 +770,7 @@ def _gaps(evidence: Evidence) -> Iterator[str]:
     if evidence.missing_between:
         yield f"no valid run at {listed(map(figures, evidence.missing_between))}"
     if evidence.unsure:
-        yield f"too few requests at {listed(map(figures, evidence.unsure))}"
+        yield f"inconclusive at {listed(figures(load.load) for load in evidence.unsure)}"
 
 
 def _saturated(curve: Curve, unit: Unit) -> str:
@@ -581,7 +786,12 @@ def _saturated(curve: Curve, unit: Unit) -> str:
         return f"saturation at {unit.text(full.load)}: {rates}"
     if answered_per_s:
         return f"saturation at {unit.text(full.load)}: {answered_per_s}"
-    return f"no saturation up to {unit.text(curve.points[-1].load)}"
+    text = f"no saturation up to {unit.text(curve.points[-1].load)}"
+    if curve.by == RATE or len(output) < 2:
+        return text
+    *_, (before, lower), (highest, _) = output
+    gain = highest / before - 1 if before else 0.0
+    return f"{text}: {share(gain)} more output tokens/s than at {figures(lower.load)}" if gain > 0 else text
 
 
 def _today(curve: Curve, unit: Unit) -> Iterator[str]:
@@ -590,8 +800,6 @@ def _today(curve: Curve, unit: Unit) -> Iterator[str]:
         if point.load == curve.today:
             for objective in curve_objectives(curve):
                 quantile = point.quantile(objective.metric, objective.quantile)
-                is_short = objective.metric in {"ttft", "tpot"}
-                name = objective.metric.upper() if is_short else objective.metric
                 if not curve.objectives and quantile.value is None and quantile.low is None:
                     continue  # as of a fan-out, which has no TTFT
                 value = "not known (too few requests)"
@@ -599,7 +807,7 @@ def _today(curve: Curve, unit: Unit) -> Iterator[str]:
                     value = f"{ms(quantile.value)} ms"
                 elif quantile.low:
                     value = f"at least {ms(quantile.low)} ms"
-                yield f"at today's {unit.text(point.load)} {name} {objective.quantile} is {value}"
+                yield f"at today's {unit.text(point.load)} {_name(objective)} is {value}"
             return
 
 
@@ -651,7 +859,7 @@ def _grows(point: CurvePoint) -> str:
     return "yes" if point.stable is False else "no"
 
 
-def _notes(curve: Curve) -> Iterator[str]:
+def _notes(curve: Curve, *, is_given: bool) -> Iterator[str]:
     """Say what a reader must know of the curve."""
     measured_s = [point.seconds for point in curve.points]
     shown = list(dict.fromkeys(figures(seconds) for seconds in sorted(measured_s)))
@@ -660,7 +868,9 @@ def _notes(curve: Curve) -> Iterator[str]:
     if lengths and max(lengths) > UNEQUAL * min(lengths):
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"
         yield f"answers have {span}, by load: not the same work; set traffic.*.output = 'exact'"
-    if curve.saturation.value is None:
+    if curve.saturation.value is None and not is_given:
         yield "no load was too much for the target: raise experiment.curve.most or experiment.minutes"
+    if is_given:
+        yield "the loads ran in random order, so that a change of the target in the meantime does not look like an effect of the load"
     if curve.knee.is_interval:
         yield "knee: between the largest load that holds and the smallest that fails, each judged with its neighbours"

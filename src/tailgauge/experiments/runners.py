@@ -99,11 +99,18 @@ class RunCounter:
 
 
 def figure_of(facts: Mapping[str, Any]) -> str:
-    """The first objective with a value in what `tailgauge run --json` prints, else a latency: `ttft p95 412 ms`."""
+    """The first objective with a value in what `tailgauge run --json` prints, else a latency: `ttft p95 412 ms`.
+
+    Too few requests have no percentile; the objective's value is the share of them that misses its bound.
+    """
     result = facts.get("result") or {}
     for objective in result.get("objectives", ()):
-        if objective["value"]:
-            return f"{objective['name']} {objective['value']}"
+        value = objective["value"]
+        numbers = objective.get("numbers")
+        if value and numbers is not None and numbers["value"] is None:
+            return f"{value} miss {objective['name']} {objective['required']}"
+        if value:
+            return f"{objective['name']} {value}"
     for row in facts.get("latency", ()):
         for name in ("p95", "p50"):
             value = row["percentiles"].get(name, {}).get("value")
