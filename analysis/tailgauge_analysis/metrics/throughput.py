@@ -133,8 +133,10 @@ class Throughput:
         """`9.78 requests/s offered, 9.81 completed (some sent in the warm-up)`; empty without both."""
         if self.offered_per_s is None or self.completed_per_s is None:
             return ""
-        text = f"{figures(self.offered_per_s)} requests/s offered, {figures(self.completed_per_s)} completed"
-        is_more = self.completed_per_s > self.offered_per_s
+        offered = figures(self.offered_per_s)
+        completed = figures(self.completed_per_s)
+        text = f"{offered} requests/s offered, {completed} completed"
+        is_more = self.completed_per_s > self.offered_per_s and completed != offered
         return f"{text} (some sent in the warm-up)" if is_more else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section, Table, Value
 from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.checks import CHECKS, CLIENT_ERROR
-from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict.client_error import ClientError, effect
 from tailgauge_analysis.verdict.clocks import clocks_json
 from tailgauge_analysis.verdict.explanations import explanations as of_client
 from tailgauge_analysis.verdict.late_client import connections
@@ -34,6 +35,7 @@ KEY = ""
 NOT_APPLICABLE = "not applicable"
 PASSED = "passed"
 SPELLS = 8
+LINE = 100  # columns of a list
 COMPUTED = (
     "Several events in one read share a timestamp: the earlier ones have a time range, whose end is used. "
     "Receive lag: from the kernel’s timestamp to the read; it moves no kernel timestamp."
@@ -69,7 +71,7 @@ class Verdict:
     reasons: list[Reason]
     """worst first; empty if VALID"""
     explanations: list[str]
-    """difficulties of the client that explain failed checks"""
+    """difficulties of the client, and last which figures it moved and by how much at most; empty without any"""
     checks: list[CheckResult]
     """all checks"""
 
@@ -114,9 +116,11 @@ def compute(run: Run) -> Quality:
 
 
 def explanations(run: Run) -> list[str]:
-    """Return the difficulties of workers and client that explain failed checks."""
+    """Return the difficulties of workers and client, and what those of the client mean for the figures."""
     lost = losses.explanations(run.evidence.conservation.workers)
-    return [*lost, *of_client(run.frames, run.steady)]
+    delays = of_client(run.frames, run.steady)
+    moved = effect(run.evidence.errors) if delays else ""
+    return [*lost, *delays, *filter(None, [moved])]
 
 
 def section(found: Quality) -> Section:
@@ -129,13 +133,13 @@ def section(found: Quality) -> Section:
     if found.clocks["sentence"]:
         facts.append(("Clocks", found.clocks["sentence"]))
     text = "The measurement error of every figure is within its limit."
-    tables = []
+    tables = _not_met(found.verdict)
     beyond = [error for error in evidence.errors if error.verdict != VALID]
     if beyond:
         text = f"The client may have moved {plural(len(beyond), 'figure')} by more than the limit."
         tables.append(_figures(beyond))
     if evidence.bad.spells:
-        facts.append(("Stalls", evidence.bad.sentence))
+        facts.append(("Stalls", f"{evidence.bad.sentence} {effect(evidence.errors)}".rstrip()))
         tables.append(_stalls(evidence.bad))
     if evidence.workers and not evidence.frames.run["dry_run"]:
         tables.append(_workers(evidence.workers))
@@ -146,21 +150,36 @@ def section(found: Quality) -> Section:
         facts=tuple(facts),
         tables=tuple(tables),
         figures=tuple(_client_state(evidence.frames.health)),
-        computed=(COMPUTED, *_checks(checks)),
+        computed=(COMPUTED,),
+        listing=_passed(checks),
         is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
         findings=tuple(_findings(found.verdict)),
     )
 
 
-def _checks(checks: Sequence[CheckResult]) -> Iterator[str]:
-    """What each check wants: those that are not met first, in a line each; those that passed in a sentence."""
-    for result in checks:
-        if result.verdict not in {PASSED, NOT_APPLICABLE}:
-            yield f"Not met ({result.verdict}): {result.passes_if}."
-    for verdict in (PASSED, NOT_APPLICABLE):
-        conditions = [result.passes_if for result in checks if result.verdict == verdict]
-        if conditions:
-            yield f"{plural(len(conditions), 'check')} {verdict}: {'; '.join(conditions)}."
+def _not_met(verdict: Verdict) -> list[Table]:
+    """A table of the checks that are not met; none where all are."""
+    conditions = {result.check: result.passes_if for result in verdict.checks}
+    columns = (
+        ("check", lambda reason: reason.check),
+        ("passes if", lambda reason: conditions[reason.check]),
+        ("found", lambda reason: reason.text),
+        ("verdict", lambda reason: Value(reason.verdict, outcome=reason.verdict)),
+    )
+    if not verdict.reasons:
+        return []
+    return [Table.of("Checks that are not met", verdict.reasons, columns, prose=(1, 2))]
+
+
+def _passed(checks: Sequence[CheckResult]) -> tuple[str, str]:
+    """A title and a line for each check that passed; those that do not apply to the run are not named."""
+    passed = [result for result in checks if result.verdict == PASSED]
+    width = max((len(result.check) for result in passed), default=0) + 2
+    lines: list[str] = []
+    for result in passed:
+        name = result.check.ljust(width)
+        lines += textwrap.wrap(name + result.passes_if, LINE, subsequent_indent=" " * width)
+    return f"{plural(len(passed), 'check')} passed", "\n".join(lines)
 
 
 def _findings(verdict: Verdict) -> Iterator[Finding]:

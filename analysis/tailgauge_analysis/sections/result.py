@@ -434,7 +434,7 @@ def remarks(run: Run) -> list[str]:
 def measurement(run: Run) -> section.Measurement:
     """Whether the numbers of a run can be used."""
     used = [error for error in run.evidence.errors if error.is_used]
-    worst = max((error.error_ms - error.polls_ms for error in used), default=None)
+    worst = max((error.moved_ms for error in used), default=None)
     sentence = "" if worst is None else f"measurement error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
     polls_ms = max((error.polls_ms for error in used), default=0.0)
     if polls_ms:

@@ -85,6 +85,7 @@ CHECKS: tuple[Check, ...] = (
         cause="a target that is slower at first",
         advice="Raise stages.warmup_s.",
         judge=distortion.settled,
+        applies=distortion.is_stability_judged,
     ),
     Check(
         name="cold_cache",
@@ -93,6 +94,7 @@ CHECKS: tuple[Check, ...] = (
         cause="an earlier run with the same prompts",
         advice="Leave repeat_prompts off, or restart the engine before the run.",
         judge=cold_cache.cold,
+        applies=cold_cache.has_counts,
     ),
     Check(
         name="drops",
@@ -126,7 +128,7 @@ CHECKS: tuple[Check, ...] = (
         cause="a client that sends or reads late: a busy core, a blocked event loop, new connections",
         advice="Use a lower rate, or a machine with nothing else to do.",
         judge=distortion.undistorted,
-        of_client=True,
+        applies=distortion.has_client,
     ),
     Check(
         name="clock_offset",
@@ -135,7 +137,7 @@ CHECKS: tuple[Check, ...] = (
         cause="a long or busy network path",
         advice="Use a shorter or less busy network path between workers and master.",
         judge=distortion.synchronized,
-        of_client=True,
+        applies=distortion.has_client,
     ),
     Check(
         name="clock_step",
@@ -144,7 +146,7 @@ CHECKS: tuple[Check, ...] = (
         cause="time synchronization that corrects the clock",
         advice="Let time synchronization settle (chrony, NTP), then run again.",
         judge=distortion.steady_clock,
-        of_client=True,
+        applies=distortion.has_kernel_timestamps,
     ),
     Check(
         name="endpoint",
@@ -154,6 +156,7 @@ CHECKS: tuple[Check, ...] = (
         cause="an endpoint that shares its core",
         advice="Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own.",
         judge=endpoint.punctual,
+        applies=endpoint.has_log,
     ),
 )
 COUNTED: tuple[Check, ...] = tuple(check for check in CHECKS if check.name != CLIENT_ERROR)

@@ -35,9 +35,11 @@ from tailgauge_analysis.metrics.pieces import sampled
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.reading.frames import CALL
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
-from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.formatting import listed, ms, percentile, plural, within_sentence
 
 HEADLINE = ("join_sched", "turnaround")  # what a user waits for who has no TTFT
+NOTICED_MS = 0.1  # an error below it is none to a reader
+FIGURES_LISTED = 3
 SHARE = 0.05
 OF_HALF_WIDTH = 0.25
 FLOOR_MS = 0.5
@@ -96,6 +98,8 @@ class ClientError:
     verdict: str
     is_used: bool
     decides: bool
+    moved_ms: float
+    """by how much the client moved it at most: the error without what polls leave open, with sends that were late by less than the limit"""
     polls_ms: float = 0.0
     """of the error, what polls leave open"""
 
@@ -128,6 +132,27 @@ def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[Client
         if known:
             errors += _errors(row, known, variants, uses)
     return errors
+
+
+def effect(errors: Sequence[ClientError]) -> str:
+    """Which figures the client may have moved, and by how much at most, in a sentence; empty where no figure is used."""
+    used = [error for error in errors if error.is_used]
+    if not used:
+        return ""
+    worst: dict[str, ClientError] = {}  # of completed requests, or of all
+    for error in sorted(used, key=lambda error: -error.moved_ms):
+        worst.setdefault(error.label, error)
+    noticed = [error for error in worst.values() if error.moved_ms >= NOTICED_MS]
+    if not noticed:
+        return f"The client moved no figure by {ms(NOTICED_MS)} ms or more."
+    texts = []
+    for error in noticed[:FIGURES_LISTED]:
+        beyond = "" if error.verdict == VALID else " (above its limit)"
+        texts.append(f"{within_sentence(error.label)} by at most {ms(error.moved_ms)} ms{beyond}")
+    if noticed[FIGURES_LISTED:]:
+        texts.append(f"{plural(len(noticed) - FIGURES_LISTED, 'other figure')} by less")
+    are_valid = all(error.verdict == VALID for error in used)
+    return f"The client moved {listed(texts)}{', each within its limit' if are_valid else ''}."
 
 
 def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> Figures:
@@ -258,10 +283,11 @@ def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, uses: Uses
         if not np.isfinite((low_ms, high_ms, punctual_ms)).all():  # among requests without answer
             continue
         limit_ms, most_ms = _limits_ms(metric.name, q)
-        shift_ms = 0.0
-        if is_scheduled and (variants.late_ns > limit_ms * 1e6).sum() >= LATE:
-            shift_ms = max(0.0, low_ms - punctual_ms)
-        error_ms = max(0.0, high_ms - low_ms) + shift_ms
+        range_ms = max(0.0, high_ms - low_ms)
+        late_ms = max(0.0, low_ms - punctual_ms)
+        are_late = is_scheduled and (variants.late_ns > limit_ms * 1e6).sum() >= LATE
+        shift_ms = late_ms if are_late else 0.0
+        error_ms = range_ms + shift_ms
         polls_ms = max(0.0, high_ms - polled_ms)
         error = ClientError(
             metric=metric.name,
@@ -276,6 +302,7 @@ def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, uses: Uses
             verdict=_verdict(error_ms, limit_ms, most_ms),
             is_used=(metric.name, q.p) in uses.shown | uses.asked.keys(),
             decides=_decides(uses.asked.get((metric.name, q.p)), q, high_ms, error_ms),
+            moved_ms=range_ms + late_ms,
             polls_ms=polls_ms,
         )
         errors.append(error)

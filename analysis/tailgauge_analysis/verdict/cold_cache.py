@@ -6,6 +6,8 @@ requests, as the target counts their tokens; where its usage does not say, by th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.metrics.answers import prompt_tokens
@@ -18,8 +20,37 @@ SHARE = 0.02  # of the prompt tokens
 NEW_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Prompt tokens of calls that should find no cache, and how many of them came out of one; `source`: who counted them."""
+
+    cached: float
+    tokens: float
+    calls: int
+    source: str
+
+
+def has_counts(evidence: Evidence) -> bool:
+    """Whether the plan expects no cached tokens, and the target counts them."""
+    return _counted(evidence) is not None
+
+
 def cold(evidence: Evidence) -> Fault | None:
     """Whether no prompt was read out of a cache that another run has warmed."""
+    counted = _counted(evidence)
+    if (
+        counted is None
+        or counted.cached <= SHARE * counted.tokens
+        or counted.cached <= NEW_TOKENS * counted.calls
+    ):
+        return None
+    part = f"{share(counted.cached / counted.tokens)} of the prompt tokens ({count(counted.cached)} of {count(counted.tokens)})"
+    text = f"The cache was not cold: {part} came out of it{counted.source}, and not from this run."
+    return Fault(DEGRADED, text)
+
+
+def _counted(evidence: Evidence) -> Counted | None:
+    """By the usage of the calls, else by the engine's counters; None where neither says it."""
     frames = evidence.frames
     scenario = frames.run["scenario"]
     if table(scenario, "arrival").get("process") in MAY_REPEAT:
@@ -32,7 +63,7 @@ def cold(evidence: Evidence) -> Fault | None:
     first = attempts[attempts["traffic"].isin(new) & is_first & is_counted]
     if first["cache_read_input_tokens"].notna().any():
         computed, cached = prompt_tokens(first)
-        return _judged(float(cached.sum()), float(computed.sum() + cached.sum()), len(first), "")
+        return Counted(float(cached.sum()), float(computed.sum() + cached.sum()), len(first), "")
     # The engine's counters have every prompt, also one that was sent again.
     repeats = (attempts["cause"] != schema.PRIMARY).any() or scenario.get("second_target")
     if len(first) == 0 or len(new) < len(tables) or repeats:
@@ -42,14 +73,7 @@ def cold(evidence: Evidence) -> Fault | None:
     tokens = number(counted.get("prompt"))
     if cached_tokens is None or tokens is None:
         return None
-    return _judged(cached_tokens, tokens, len(attempts), f", by {counted['engine']}'s own counters")
-
-
-def _judged(cached: float, tokens: float, calls: int, source: str) -> Fault | None:
-    if cached <= SHARE * tokens or cached <= NEW_TOKENS * calls:
-        return None
-    part = f"{share(cached / tokens)} of the prompt tokens ({count(cached)} of {count(tokens)})"
-    return Fault(DEGRADED, f"The cache was not cold: {part} came out of it{source}, and not from this run.")
+    return Counted(cached_tokens, tokens, len(attempts), f", by {counted['engine']}'s own counters")
 
 
 def _is_new(traffic: Json) -> bool:

@@ -43,6 +43,21 @@ FAR_BEYOND_CHUNKS = 50  # and so many chunks more
 ENDLESS = "no end at the deadline, far beyond the requested tokens"
 
 
+def has_client(evidence: Evidence) -> bool:
+    """Whether a client measured; a dry run has none."""
+    return not evidence.frames.run["dry_run"]
+
+
+def has_kernel_timestamps(evidence: Evidence) -> bool:
+    """Whether a time is the kernel's."""
+    return has_client(evidence) and evidence.stamps.kernel_attempts > 0
+
+
+def is_stability_judged(evidence: Evidence) -> bool:
+    """Whether the load was constant for long enough to tell a warm-up from the rest."""
+    return evidence.stability.stable is not None
+
+
 def ordered(evidence: Evidence) -> Fault | None:
     """Whether the times of every attempt are in order: a time before that of an earlier station is wrong."""
     attempts = evidence.frames.attempts

@@ -22,6 +22,11 @@ FIGURES = {"first": "TTFT since sent", "last": "time to the last content"}
 PS = (0.5, 0.99)
 
 
+def has_log(evidence: Evidence) -> bool:
+    """Whether the target is the simulated endpoint, and its log is here."""
+    return not evidence.frames.server_log.empty
+
+
 def punctual(evidence: Evidence) -> Fault | None:
     """Whether its lateness moved the median and p99 of no figure by more than the limit; None without its log."""
     calls = _logged_calls(evidence)

@@ -60,12 +60,17 @@ class Reason:
     advice: str
 
 
+def always(_evidence: Evidence) -> bool:
+    """Whether a check has a meaning that has one for every run."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A row of the table of trust.
 
     `figures` are wrong by the error that `passes_if` bounds: DEGRADED beyond it, or as its parenthesis says. `cause`: what
-    usually brings it about. A check `of_client` does not apply to a dry run, which has no client.
+    usually brings it about. `applies`: whether it has a meaning for a run.
     """
 
     name: str
@@ -74,11 +79,7 @@ class Check:
     cause: str
     advice: str
     judge: Callable[[Evidence], Fault | None]
-    of_client: bool = False
-
-    def applies(self, evidence: Evidence) -> bool:
-        """Whether the check has a meaning for this run."""
-        return not (self.of_client and evidence.frames.run["dry_run"])
+    applies: Callable[[Evidence], bool] = always
 
 
 def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:

@@ -8,6 +8,7 @@ import pytest
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import measurement
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS
@@ -170,6 +171,60 @@ def test_a_busy_worker_is_the_explanation(write):
         "worker 1 was at 97% of its core from 00:05 to 00:13: use 3 workers, on more machines (this one has 2 cores)"
         in explanations(found)
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"loop_lag_ms": 80.0}, "The client moved no figure by 0.10 ms or more."),
+        ({"delay_ms": LATE, "ttft_ms": 1000.0 + LATE, "loop_lag_ms": 80.0}, "The client moved TTFT since scheduled p99 by at most 15.0 ms"),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_a_late_loop_of_a_valid_run_says_what_it_means_for_the_figures(write, changes, sentence):
+    word, _, found = judged(write(n=N, **changes))
+    texts = explanations(found)
+
+    assert word == VALID
+    assert len(texts) == (3 if sentence else 0)  # two workers
+    assert not sentence or texts[-1].startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"server_log": False}, "endpoint"),
+        ({"stamps": "user"}, "clock_step"),
+        ({"scenario": {"arrival": {"process": "poisson", "rate_per_s": 50, "shape": {"kind": "ramp"}}}}, "settled"),
+    ],
+)  # fmt: skip
+def test_a_check_without_meaning_for_the_run_is_neither_passed_nor_named(write, changes, check):
+    found = Run([write(n=N, **changes)]).result(measurement.compute)
+    shown = measurement.section(found)
+
+    assert check in [one.check for one in found.verdict.checks if one.verdict == "not applicable"]
+    assert not any(line.startswith(f"{check} ") for line in shown.listing[1].splitlines())
+    assert not any(check in text for text in shown.computed)
+
+
+def test_checks_that_passed_are_a_folded_list_and_others_a_table(write):
+    sound = measurement.section(Run([write(n=N)]).result(measurement.compute))
+    stepped = measurement.section(Run([write(n=N, clock_step_ns=-1_000_001)]).result(measurement.compute))
+
+    title, lines = sound.listing
+    names = [line.split()[0] for line in lines.splitlines() if not line.startswith(" ")]
+    assert title == f"{len(names)} checks passed"
+    assert {"endpoint", "clock_step", "settled", "finished"} <= set(names)
+    assert (sound.is_folded, stepped.is_folded) == (True, False)
+    assert "Checks that are not met" not in {table.title for table in sound.tables}
+    (row,) = stepped.tables[0].rows
+    assert (stepped.tables[0].title, row[0], row[-1].text) == (
+        "Checks that are not met",
+        "clock_step",
+        "DEGRADED",
+    )
+    assert row[2].startswith("The wall clock stepped within a second")
+    assert "clock_step" not in stepped.listing[1]
 
 
 def test_checks_have_one_name_each():

@@ -17,7 +17,15 @@ from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import CLIENT, rank
-from tailgauge_analysis.verdict.client_error import NONE, Uses, client_errors, marked, of_first_table
+from tailgauge_analysis.verdict.client_error import (
+    NONE,
+    ClientError,
+    Uses,
+    client_errors,
+    effect,
+    marked,
+    of_first_table,
+)
 
 N, MS = 600, 1_000_000
 SEEDS = (1, 2, 3)
@@ -310,3 +318,35 @@ def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
         assert [e["quantile"] for e in used] == ([0.995] if more else [])
         assert ("client_error" in {r["check"] for r in data["verdict"]["reasons"]}) == bool(more)
     assert "TTFT since scheduled" in markdown(made)
+
+
+def error(title, quantile, error_ms, verdict=VALID, *, is_used=True, view="successes", polls_ms=0.0):
+    return ClientError(
+        metric=title, title=title, view=view, quantile=quantile, lows_value=100.0, highs_value=100.0 + error_ms, late_shift=0.0,
+        error_ms=error_ms, limit_ms=1.0, verdict=verdict, is_used=is_used, decides=False, moved_ms=error_ms - polls_ms, polls_ms=polls_ms,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ([], ""),
+        ([error("Chunk gap", 0.99, 5.0, is_used=False)], ""),
+        ([error("Chunk gap", 0.99, 0.04), error("TPOT", 0.5, 0.0)], "The client moved no figure by 0.10 ms or more."),
+        ([error("Turnaround", 0.5, 500.05, polls_ms=500.0)], "The client moved no figure by 0.10 ms or more."),
+        (
+            [error("TTFT since sent", 0.5, 0.3), error("Chunk gap", 0.99, 0.78), error("Chunk gap", 0.5, 0.01)],
+            "The client moved chunk gap p99 by at most 0.78 ms and TTFT since sent p50 by at most 0.30 ms, each within its limit.",
+        ),
+        (
+            [error("Chunk gap", 0.99, 19.1, INVALID), error("TPOT", 0.5, 0.2), error("TPOT", 0.5, 0.4, view="offered")],
+            "The client moved chunk gap p99 by at most 19.1 ms (above its limit) and TPOT p50 by at most 0.40 ms.",
+        ),
+        (
+            [error("TPOT", p, 0.2) for p in latency.PS],
+            f"The client moved {', '.join(f'TPOT {p} by at most 0.20 ms' for p in ('p50', 'p90', 'p95'))} and 2 other figures by less, each within its limit.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_client_did_to_the_figures_is_said_in_a_sentence(errors, text):
+    assert effect(errors) == text
