@@ -19,7 +19,11 @@ from starting.endpoint import endpoint
 from tailgauge.cli.main import cli
 from tailgauge.errors import Exit
 
-SHORT = {"--duration 60s": "--duration 3s", "--requests 100": "--requests 24"}
+SHORT = {
+    "--duration 60s": "--duration 3s",
+    "--duration 120s": "--duration 3s",
+    "--requests 100": "--requests 24",
+}
 MODEL = {"my-model": "tiny"}
 # Page -> what is put in the place of its hosts, lengths and names. `@url` is the endpoint, `@port` a free port.
 PAGES: dict[str, Mapping[str, str]] = {

@@ -4,7 +4,7 @@ import pytest
 
 from tailgauge.plan import objectives
 from tailgauge.plan.resolve import resolve
-from tailgauge.scenario.model import parse
+from tailgauge.scenario.model import override, parse
 from tailgauge.schedule.schedule import plan
 
 
@@ -27,28 +27,29 @@ def lines(slo, duration_s=60.0, **tables):
             "ttft p95 < 800ms",
             [
                 "objective: ttft p95 < 800 ms: needs 400 requests, this plan has 108",
-                "  may end INCONCLUSIVE: run 230 s, or use p50; 59 suffice if all meet it",
+                "  may end INCONCLUSIVE: --duration 230s, or use p50",
+                "  59 suffice if all meet it",
             ],
         ),
         (
             "ttft p99 < 800ms",
             [
                 "objective: ttft p99 < 800 ms: needs 2,000 requests, this plan has 108",
-                "  may end INCONCLUSIVE: run 1,120 s, or use p50",
+                "  may end INCONCLUSIVE: --duration 1120s, or use p50",
             ],
         ),
         (
             "error_rate < 1%",
             [
                 "objective: error_rate < 1%: needs 2,000 requests, this plan has 108",
-                "  may end INCONCLUSIVE: run 1,120 s, or bound it at 19%",
+                "  may end INCONCLUSIVE: --duration 1120s, or --set 'slo.goal=error_rate < 19%'",
             ],
         ),
         (
             "complete > 99%",
             [
                 "objective: complete > 99%: needs 2,000 requests, this plan has 108",
-                "  may end INCONCLUSIVE: run 1,120 s, or bound it at 81%",
+                "  may end INCONCLUSIVE: --duration 1120s, or --set 'slo.goal=complete > 81%'",
             ],
         ),
         ("chunk_gap p95 < 50ms", ["objective: chunk_gap p95 < 50 ms: needs 400 chunk gaps, has 432"]),
@@ -91,7 +92,7 @@ def test_a_run_that_is_as_long_as_advised_has_enough(tmp_path):
     """The advice holds where the warm-up is a share of the run."""
     pairs = [("slo.goal", "ttft p99 < 1s"), ("arrival.rate_per_s", 4.0), ("arrival.process", "constant")]
     short = resolve("streaming", pairs, tmp_path, duration_s=30.0, sends=False).objectives
-    seconds = float(short[-1].split(" run ")[1].split()[0])
+    seconds = float(short[-1].split(" --duration ")[1].partition("s")[0])
     longer = resolve("streaming", pairs, tmp_path, duration_s=seconds, sends=False).objectives
 
     assert "this plan has 108" in short[-2]
@@ -106,5 +107,31 @@ def test_a_comparison_in_blocks_says_how_many_pairs_it_needs_and_a_run_as_long_a
     def of(duration_s):
         return lines("ttft p50 < 1s", duration_s, traffic=both, crossover=blocks)[1:]
 
-    assert of(60.0) == ["comparison: needs 6 pairs of blocks, this plan has 2", "  run 140 s"]
+    assert of(60.0) == ["comparison: needs 6 pairs of blocks, this plan has 2", "  add --duration 140s"]
     assert of(140.0) == ["comparison: needs 6 pairs of blocks, has 6"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "option"),
+    [
+        ("error_rate", "error_rate < 1%", "--slo 'error_rate < 19%'"),
+        ("chat_complete", "chat: complete > 99%", "--slo 'chat: complete > 81%'"),
+        ("a", "team=a: error_rate < 2%", "--set 'slo.a=team=a: error_rate < 19%'"),
+    ],
+)
+def test_the_advice_on_a_plan_that_is_too_short_can_be_pasted_and_then_holds(name, text, option):
+    tables = {"traffic": {"chat": {"output_tokens": 5, "tags": {"team": "a"}}}}
+    tree = {
+        "name": "n",
+        "arrival": {"process": "constant", "rate_per_s": 2.0},
+        "stages": {"duration_s": 60.0},
+    }
+    scenario = parse({**tree, **tables, "slo": {name: text}}, "n.toml")
+    schedule = plan(scenario.arrival, scenario.traffic, 60.0, 1, warmup_s=scenario.stages.warmup)
+
+    (_, advice, *_) = objectives.lines(scenario, schedule)
+
+    assert advice.endswith(f"or {option}")
+    weaker = override(option.split("'")[1]) if option.startswith("--set") else ("", option.split("'")[1])
+    later = parse({**tree, **tables, "slo": {name: weaker[1]}}, "n.toml")
+    assert len(objectives.lines(later, schedule)) == 1

@@ -67,7 +67,7 @@ def test_before_the_run_it_says_when_it_may_be_known(rate, expected):
     text = objectives.lines(*made(rate=rate))
 
     assert text[1] == expected
-    assert text[2:] == ([] if rate > 2 else ["  run 2,220 s, or ask for less"])
+    assert text[2:] == ([] if rate > 2 else ["  add --duration 2220s, or ask for less"])
     assert all(len(line) <= 80 for line in text)
 
 

@@ -197,9 +197,10 @@ def test_slots_that_cannot_be_are_refused(tmp_path: Path, text: str, workers: in
 def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path: Path) -> None:
     made = settled(tmp_path, f"{CLOSED}[slo]\nchat = 'ttft p95 < 800 ms'\n", requests=100)
 
-    assert made.objectives[:2] == [
+    assert made.objectives[:3] == [
         "objective: ttft p95 < 800 ms: needs 400 requests, this plan has 100",
-        "  may end INCONCLUSIVE: send 400 requests, or use p50; 59 suffice if all meet it",
+        "  may end INCONCLUSIVE: --requests 400, or use p50",
+        "  59 suffice if all meet it",
     ]
 
 

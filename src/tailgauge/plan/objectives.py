@@ -10,7 +10,7 @@ import numpy as np
 from tailgauge.plan.looks import looks, needed
 from tailgauge.scenario.figures import CHUNK_GAPS, LATENCY, LEAST, SHARE
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import MISSES_NEEDED, Objective, values_needed
+from tailgauge.scenario.objective import MISSES_NEEDED, Objective, name_of, values_needed
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import Crossover
 from tailgauge.thresholds import FEWEST_PAIRS
@@ -21,7 +21,7 @@ PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
     """The objectives of a plan; those for which it is too short have a line of advice."""
     plan = _Plan(scenario, schedule)
-    texts = [plan.lines(objective) for objective in scenario.slo.values()]
+    texts = [plan.lines(name, objective) for name, objective in scenario.slo.items()]
     if scenario.crossover is not None:
         texts.append(plan.pairs(scenario.crossover))
     return [line for each in texts for line in each]
@@ -34,7 +34,7 @@ class _Plan:
     scenario: Scenario
     schedule: Schedule
 
-    def lines(self, objective: Objective) -> list[str]:
+    def lines(self, name: str, objective: Objective) -> list[str]:
         """What an objective needs and has; a second line is advice, or when it may be known to its precision."""
         text = f"objective: {objective.label} {objective.bound_text}"
         needs = objective.needs()
@@ -46,13 +46,14 @@ class _Plan:
             return [text]
         if has >= needs:
             return [f"{text}, has {has:,}", *self.precision(objective, has)]
-        options = [self.more(needs / has), weaker(objective, has)] if has else []
-        advice = ", or ".join(filter(None, options)) or "no request belongs to it"
+        if not has:
+            return [f"{text}, this plan has {has:,}", "  may end INCONCLUSIVE: no request belongs to it"]
+        options = [f"{self.more(needs / has)}", weaker(name, objective, has)]
+        advice = [f"  may end INCONCLUSIVE: {', or '.join(filter(None, options))}"]
         fewest = objective.fewest()
         if fewest is not None and has >= fewest:
-            advice += f"; {fewest:,} suffice if all meet it"
-        advice = f"  may end INCONCLUSIVE: {advice}"
-        return [f"{text}, this plan has {has:,}", advice, *self.precision(objective, has)]
+            advice.append(f"  {fewest:,} suffice if all meet it")
+        return [f"{text}, this plan has {has:,}", *advice, *self.precision(objective, has)]
 
     def precision(self, objective: Objective, has: int) -> list[str]:
         """When it may be known to the precision that it asks for."""
@@ -69,7 +70,7 @@ class _Plan:
                 return [f"{text} {requests:,} independent requests, {after}"]
         requests = needed(objective, planned[-1].confidence)
         lacks = f"{text} {requests:,} independent requests, this plan has {has:,}"
-        return [lacks, f"  {self.more(requests / max(has, 1))}, or ask for less"]
+        return [lacks, f"  add {self.more(requests / max(has, 1))}, or ask for less"]
 
     def pairs(self, blocks: Crossover) -> list[str]:
         """What a comparison in alternating blocks needs."""
@@ -80,7 +81,7 @@ class _Plan:
         text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
         if has >= FEWEST_PAIRS:
             return [f"{text}, has {has}"]
-        return [f"{text}, this plan has {has}", f"  {self.more(FEWEST_PAIRS * pair_s / steady_s)}"]
+        return [f"{text}, this plan has {has}", f"  add {self.more(FEWEST_PAIRS * pair_s / steady_s)}"]
 
     def values(self, objective: Objective) -> int | None:
         """How many values the steady stage has if each request gets an answer; None where the plan does not tell."""
@@ -102,16 +103,16 @@ class _Plan:
         return int(values[is_counted].sum())
 
     def more(self, factor: float) -> str:
-        """Advise a run with so many times as many requests: its number, or its length in seconds, rounded up."""
+        """The option for a run with so many times as many requests: their number, or its length in seconds, rounded up."""
         if self.scenario.arrival.is_counted:
-            return f"send {math.ceil(self.schedule.requests * factor):,} requests"
+            return f"--requests {math.ceil(self.schedule.requests * factor)}"
         seconds = self.scenario.stages.duration_s * factor
         step = 10 if seconds > 100 else 1
-        return f"run {math.ceil(seconds / step) * step:,} s"
+        return f"--duration {math.ceil(seconds / step) * step}s"
 
 
-def weaker(objective: Objective, has: int) -> str:
-    """Advise an objective on the same figure that so many values can decide; empty where there is none."""
+def weaker(name: str, objective: Objective, has: int) -> str:
+    """Advise an objective on the same figure that so many values can decide; empty where there is none. `name`: its key."""
     figure = objective.figure
     if figure.unit == LATENCY:
         decidable = [p for p in PERCENTILES if p < objective.quantile and values_needed(1 - p) <= has]
@@ -122,4 +123,11 @@ def weaker(objective: Objective, has: int) -> str:
     step = 0.01 if allowed >= 0.01 else 0.001
     allowed = math.ceil(allowed / step) * step
     bound = 1 - allowed if figure.sign == LEAST else allowed
-    return f"bound it at {figure.text(bound)}" if 0 < bound < 1 else ""
+    if not 0 < bound < 1:
+        return ""
+    if objective.traffic and objective.tag:
+        return f"bound it at {figure.text(bound)}"  # no text has both
+    subset = objective.traffic or objective.tag
+    text = f"{subset}: " if subset else ""
+    text += f"{objective.metric} {figure.sign} {figure.text(bound)}"
+    return f"--slo {text!r}" if name_of(text) == name else f"--set {f'slo.{name}={text}'!r}"
