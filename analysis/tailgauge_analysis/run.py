@@ -187,9 +187,8 @@ def _evidence(loaded: _Loaded) -> Evidence:
 
 def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[ClientError]]:
     """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
-    rows = latency.table(of_target)
-    if is_of_tasks(run.run["scenario"]):
-        rows = latency.of_tasks(rows)
+    named = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]
+    rows = named(latency.table(of_target))
     criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
     shown = client_error.of_first_table(
         rows, closed=run.run["arrival"] == "closed", is_coalesced=pace.is_coalesced(of_target.requests)
@@ -197,9 +196,7 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     of_all = [criterion for criterion in criteria if criterion.is_of_all]
     uses = Uses(shown, _bounds_ms(of_all)) if criteria else client_error.without_objective(shown)
     listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
-    more = [criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed]
-    if is_of_tasks(run.run["scenario"]):
-        more = latency.of_tasks(more)
+    more = named([criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed])
     errors = client_error.client_errors(of_target, [*rows, *more], uses)
     marked = client_error.marked(rows, errors)
     for criterion in criteria:

@@ -37,8 +37,7 @@ def run_line(
 ) -> str:
     """Return `tailgauge run SCENARIO ...` with these overrides; `options` are words behind them, as they are typed.
 
-    Keys are named by their variables in the scenario, so that none of them is in the line. Empty where a word is too long
-    to be printed, or has control characters: cut or cleaned, it would run something else.
+    Keys are named by their variables in the scenario, so that none of them is in the line.
     """
     line = ["tailgauge", "run", scenario]
     if dry_run:
@@ -50,6 +49,14 @@ def run_line(
     for text in overrides:
         line += ["--set", text]
     line += options
+    return shell_line(line)
+
+
+def shell_line(line: Sequence[str]) -> str:
+    """Return a command as a shell accepts it.
+
+    Empty where a word is too long to be printed, or has control characters: cut or cleaned, it would run something else.
+    """
     if not all(len(word) <= LONGEST and is_one_line(word) for word in line):
         return ""
     return shlex.join(line)

@@ -16,9 +16,8 @@ WORST_FIRST = (INVALID, DEGRADED, VALID)
 
 DROPS = 0.01  # of the scheduled requests: INVALID above, DEGRADED above none
 CLOCK_MS = 1.0
-VISIBLE_STALL_NS = (
-    250_000_000  # is shown while the run goes on, and in the first figure of a VALID measurement
-)
+# Is shown while the run goes on, and in the first figure of a VALID measurement.
+VISIBLE_STALL_NS = 250_000_000
 STALL_NS = 50_000_000  # longer than two or three chunk gaps: listed as a stall
 LAG_NS = 5_000_000  # of the event loop: explained
 # The live verdict speaks of a median lateness above both: a share of the TTFT median, and milliseconds.

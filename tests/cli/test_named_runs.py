@@ -40,6 +40,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (A[:-1] + "c", f"runs/{B}"),
         ("20250302", f"out/runs/{C}"),
         ("cached", f"out/runs/{C}"),
+        ("mix-0a1c", f"runs/{B}"),
         (f"runs/{A}", f"runs/{A}"),
         ("elsewhere/0a1b", "elsewhere/0a1b"),
         ("./0a1b", "0a1b"),
@@ -70,7 +71,14 @@ def test_a_report_is_meant_where_no_run_is(out: Path) -> None:
     assert named_run(Path("curve"), out, of_reports=True) == out / "reports" / "20250302T101500Z-curve-0a1e"
 
 
-@pytest.mark.parametrize("given", ["mix", "20250301", "0a1"])
+@pytest.mark.parametrize("given", ["ached", "0a1", "mi", "a1d", "T1015"])
+def test_letters_within_a_word_mean_no_run(out: Path, given: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        named_run(Path(given), out)
+    assert str(raised.value).startswith(f"{given}: no such run folder")
+
+
+@pytest.mark.parametrize("given", ["mix", "20250301", "2025"])
 def test_a_part_that_several_runs_have_lists_them(out: Path, given: str) -> None:
     with pytest.raises(UsageError) as raised:
         named_run(Path(given), out)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tailgauge.command_line import LONGEST, run_line
-from tailgauge.sanitize import plain
+from tailgauge.command_line import run_line, shell_line
 from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.text.json_values import Json, number, table
 
@@ -36,7 +34,7 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
 
 
 def _by_locust(command: Sequence[str], sets: Sequence[str], options: Sequence[str]) -> str | None:
-    """Return Locust's command with these changes; None where an older run does not have it."""
+    """Return Locust's command with these changes; None where it is not recorded or cannot be printed."""
     if not command:
         return None
     changed = list(command)
@@ -48,7 +46,7 @@ def _by_locust(command: Sequence[str], sets: Sequence[str], options: Sequence[st
             changed += ["-t", value]
     for text in sets:
         changed += ["--set", text]
-    return shlex.join(plain(word, LONGEST) for word in changed)
+    return shell_line(changed) or None
 
 
 def _last_of_each(overrides: Sequence[str]) -> list[str]:

@@ -29,8 +29,8 @@ from tailgauge_analysis.verdict.losses import due
 KEY = ""
 MOST_PROBLEMS = 20
 COMPUTED = (
-    "All times of the run count from its start, warm-up included. All statistics cover the steady stage. Conservation counts "
-    "the rows of the whole run without preflight and compares them with the counts of the master."
+    "All times of the run count from its start, warm-up included. All statistics cover the steady stage. The request counts "
+    "are of the rows of the whole run without preflight, compared with the counts of the master."
 )
 
 
@@ -133,7 +133,7 @@ def _accounts(counted: Conservation) -> Table:
     ]
     more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""
     note = f"Without a row: {'; '.join(missing[:5])}{more}." if missing else ""
-    return Table("Conservation", ("whole run", "requests"), tuple(rows), note)
+    return Table("Request counts", ("whole run", "requests"), tuple(rows), note)
 
 
 def _preflight_notes(entries: Sequence[Json]) -> Iterator[str]:

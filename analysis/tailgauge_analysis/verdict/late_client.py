@@ -83,6 +83,8 @@ def connections(frames: Frames) -> str:
         return f"{closes}: let it, and a proxy in front of it, keep them open"
     if cut > opened / 2:
         return f"calls that were cut short or broke off ({count(cut)}) took theirs along"
+    if is_of_tasks(frames.run["scenario"]):
+        return "the first requests of the users do"
     return f"open them before the run with target.preopened{f' = {most}' if most else ''}"
 
 

@@ -27,7 +27,7 @@ def baseline() -> None:
 def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None:
     """Add runs to a baseline.
 
-    RUN_DIR is a run folder, or a part of its name that no other run has. Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
+    RUN_DIR is a run folder, or the beginning or words of its name that no other run has. Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
     """
     from tailgauge_analysis.comparing.baseline import load, save
     from tailgauge_analysis.comparing.history import refused
@@ -61,14 +61,18 @@ def list_runs(folder: str) -> None:
 def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     """Remove runs from a baseline.
 
-    RUN is a run or a part of its name.
+    RUN is a run, the beginning of its name or words of it, as 0a1b.
     """
     from tailgauge_analysis.comparing.baseline import delete, load
 
     if bool(names) == bool(keep):
         raise UsageError("baseline drop: name runs, or give --keep N")
     runs = load(folder)
-    dropped = runs[:-keep] if keep else [run for run in runs if any(name in run.run_id for name in names)]
+    dropped = (
+        runs[:-keep]
+        if keep
+        else [run for run in runs if any(options.is_named(run.run_id, name) for name in names)]
+    )
     for run in dropped:
         delete(folder, run)
     click.echo(f"dropped {len(dropped)} of {len(runs)} runs")

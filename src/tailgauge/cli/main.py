@@ -381,7 +381,7 @@ def report(
 ) -> None:
     """Make the report of a run folder.
 
-    RUN_DIR is the folder, or a part of its name that no other run has. Several folders are parts of one run: the
+    RUN_DIR is the folder, or the beginning or words of its name that no other run has. Several folders are parts of one run: the
     master's, and those in which workers kept their rows. The exit code is that of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)

@@ -127,7 +127,7 @@ MOST_NAMED = 5  # runs that a message lists
 
 
 def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
-    """The run folder below runs/, here or in `out`, whose name begins with `given`, or has it within; a path as it is.
+    """The run folder below runs/, here or in `out`, that `given` names as in `is_named`; a path as it is.
 
     `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
     """
@@ -136,7 +136,7 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
         return given
     for below in ("runs", "reports"):
         places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
-        folders = {place.name: place for place in places if place.is_dir() and text in place.name}
+        folders = {place.name: place for place in places if place.is_dir() and is_named(place.name, text)}
         begun = [name for name in folders if name.startswith(text)]
         names = sorted(begun or folders)
         if text in folders or len(names) == 1:
@@ -149,6 +149,11 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
             listed = f"{', '.join(names[:MOST_NAMED])}{more}"
             raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
     raise UsageError(f"{given}: no such run folder: {_known_runs(out)}")
+
+
+def is_named(run_id: str, text: str) -> bool:
+    """Whether a text means this run: its name begins with it, or has it as whole words, as `quickstart` or `0a1b`."""
+    return run_id.startswith(text) or f"-{text}-" in f"-{run_id}-"
 
 
 def _known_runs(out: Path) -> str:

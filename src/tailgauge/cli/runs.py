@@ -44,7 +44,7 @@ def runs(
 ) -> None:
     """List and clean up runs.
 
-    RUN is a run or a part of its name, for example quickstart or 0a1b. An experiment and its runs are listed and
+    RUN is a run, the beginning of its name or words of it, for example quickstart or 0a1b. An experiment and its runs are listed and
     deleted together. A run that is still recorded is not deleted.
     """
     found = find_runs(out, names, older_than or 0.0)
@@ -72,7 +72,7 @@ def runs(
 
 
 def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[StoredRun]:
-    """The runs below `out`, the newest last, experiments with their steps within; those with one of `names` in a name."""
+    """The runs below `out`, the newest last, experiments with their steps within; those that one of `names` means."""
     folders: dict[str, list[Path]] = {}
     for path in (*out.glob("runs/*"), *out.glob("reports/*")):
         if _RUN_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
@@ -83,7 +83,7 @@ def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[Stor
         run.steps = [stored[step] for step in run.step_ids if step in stored]
     found = []
     for run_id, run in stored.items():
-        is_named = not names or any(name in named for name in names for named in run.names)
+        is_named = not names or any(options.is_named(named, name) for name in names for named in run.names)
         if run_id not in steps and is_named and time.time() - run.began_s >= older_than_s:
             found.append(run)
     return found

@@ -28,6 +28,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import UsageError
 from tailgauge.live.series import Live, RunView, chosen, document
 from tailgauge.master.progress import Progress
+from tailgauge.schedule.settings import TASKS
 
 if TYPE_CHECKING:
     from tailgauge.master.run import Run
@@ -109,6 +110,7 @@ def _view(run: Run, progress: Progress, workers: Sequence[RunWorker], total: int
         "run_id": run.run_id, "scenario": run.scenario.name, "scenario_file": run.settings.scenario_file,
         "targets": list(run.target_urls), "folder": str(run.folder.path), "state": _state(run),
         "notes": run.notes[-NOTES_SHOWN:],
+        "begin": "requested" if run.scenario.arrival.process == TASKS else "scheduled",
     }  # fmt: skip
     return RunView(facts, progress, [_worker(worker, now_ns) for worker in workers], total)
 

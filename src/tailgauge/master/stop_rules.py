@@ -31,9 +31,8 @@ class StopRules:
         self._seen = deque([Progress(0.0, 0.0)], _KEPT)
         self._connected = self._seen[0]  # when a call last did not fail to connect
         self._scenario = scenario
-        self._rejected_since: tuple[float, tuple[str, int]] | None = (
-            None  # when, and by which target with which status
-        )
+        # When, and by which target with which status.
+        self._rejected_since: tuple[float, tuple[str, int]] | None = None
 
     def broken(self, now: Progress) -> str | None:
         """Why the run has to stop now; None: it goes on."""

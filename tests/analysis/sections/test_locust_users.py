@@ -147,5 +147,8 @@ def test_a_length_replaces_that_of_the_command_or_is_added():
     longer = again(record, ["a.b=1"], ["--duration", "60s"])
 
     assert longer == "locust -f 'my chat.py' --headless -u 6 -r 2 -t 60s --set a.b=1"
+    assert again({**record, "command": [*COMMAND, "--set", "a=" + "b" * 3000]}) is None, (
+        "cut, it would run something else"
+    )
     endless = {**record, "command": COMMAND[:-2]}
     assert again(endless, options=["--duration", "60s"]).endswith("-r 2 -t 60s")

@@ -143,3 +143,12 @@ def test_advice_on_connections_can_help(attempts, target, text):
     found = connections(frames)
     assert found.startswith(text)
     assert ("preopened" in found) == ("preopened" in text)
+
+
+def test_users_of_locust_are_not_told_to_open_connections_before():
+    scenario = {"target": {}, "arrival": {"process": "tasks"}}
+    few = SimpleNamespace(run={"scenario": scenario}, attempts=calls(10, 194, opens=lambda i: i < 20))
+    all_closed = SimpleNamespace(run={"scenario": scenario}, attempts=calls(100, 50))
+
+    assert connections(few) == "the first requests of the users do"
+    assert connections(all_closed).startswith(CLOSES)

@@ -24,7 +24,7 @@ const clock = (s) => {
 
 const latency = (name, fewest) => (data) => {
   const window_s = data.windows_s[name];
-  return [ms(data.now[name]), window_s ? `last ${window_s} s, since scheduled` : `fewer than ${fewest} in 60 s`];
+  return [ms(data.now[name]), window_s ? `last ${window_s} s, since ${data.run.begin}` : `fewer than ${fewest} in 60 s`];
 };
 const TILES = [
   ["TTFT p50", latency("ttft_p50_ms", 6)],
@@ -229,6 +229,7 @@ function show(data) {
   known.receivedAt = new Date();
   at("stale").hidden = true;
   if (data.run === null) return;
+  for (const place of document.querySelectorAll(".begin")) put(place, data.run.begin);
   add(data);
   showRun(data.run, data.now);
   showObjectives(data.run.objectives);
