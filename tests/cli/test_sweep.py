@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ from tailgauge.cli.options import OVERRIDES, Loads, Positive, Whole
 from tailgauge.cli.run import curve_of
 from tailgauge.command_line import OPTION_OF
 from tailgauge.errors import UsageError
-from tailgauge.experiments.runners import RunCounter, figure_of
+from tailgauge.experiments.runners import RealRunner, RunCounter, figure_of
 from tailgauge.scenario.model import load, override
 
 
@@ -212,6 +213,20 @@ def test_a_repeated_run_is_announced_and_counted() -> None:
         "INVALID and repeated once: 8 in flight",
         "3 of 3  8 in flight  VALID",
     ]
+
+
+def test_what_a_run_waits_for_is_printed_and_all_else_is_logged(tmp_path: Path) -> None:
+    printed: list[str] = []
+    runner = RealRunner(tmp_path, 1, tmp_path / "log", RunCounter(printed.append))
+    lines = [
+        "calls go to http://h",
+        "note: http://h answered HTTP 503: waiting until it is ready",
+        "note: other",
+    ]
+    runner._follow(io.StringIO("".join(f"{line}\n" for line in lines)))
+
+    assert printed == ["http://h answered HTTP 503: waiting until it is ready"]
+    assert (tmp_path / "log").read_text(encoding="utf-8").splitlines() == lines
 
 
 LATENCY = {"metric": "ttft", "population": "offered", "unit": "ms"}

@@ -107,7 +107,7 @@ def test_it_doubles_until_the_target_is_full_then_goes_around_the_knee_in_random
     assert answer.finding.binds == "ttft p95 < 800 ms"
     assert answer.result.outcome == PASS
     assert answer.result.sentence.startswith("the objective holds up to ")
-    assert saturation(answer) == "2,000 output tokens/s, 20 requests/s answered"
+    assert saturation(answer) == "at most 2,000 output tokens/s, 20 requests/s"
     assert "at today's 3 requests/s TTFT p95 is 420 ms" in answer.result.details
     assert answer.smallest.startswith("a change of the largest load by ")
 
@@ -251,7 +251,7 @@ def test_the_command_repeats_options_as_they_are_typed(tmp_path):
     ("given", "text"),
     [
         ([2.0, 4.0, 9.0, 12.0, 13.0], "saturation at 12 requests in flight"),
-        ([4.0, 6.0, 8.0], "no saturation up to 8 requests in flight: 33.3% more output tokens/s than at 6"),
+        ([4.0, 6.0, 8.0], "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
     ],
 )
 def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given, text):
@@ -360,7 +360,7 @@ def test_without_an_objective_it_says_where_the_target_saturates(tmp_path):
     groups, answer = played(planner(tmp_path, slo={}), slo=False)
 
     assert answer.finding.knee == UNKNOWN
-    assert saturation(answer) == "2,000 output tokens/s, 20 requests/s answered"
+    assert saturation(answer) == "at most 2,000 output tokens/s, 20 requests/s"
     assert any("no objective on a latency in [slo]" in text for text in answer.result.details)
     assert all(0.5 * FULL < load < 1.2 * FULL for group in loads(groups)[4:] for load in group)
 

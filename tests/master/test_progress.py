@@ -17,6 +17,22 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     return {"ended": ended, "status": status, "error_type": error_type, "message": message}
 
 
+@pytest.mark.parametrize(
+    ("ready_s", "hint"),
+    [
+        (0.0, "--set limits.ready_s=120 waits for it"),
+        (300.0, "--set limits.ready_s=600 waits longer than the 300 s of this run"),
+        (3000.0, "--set limits.ready_s=3600 waits longer than the 3000 s of this run"),
+        (3600.0, "it was not ready within 3600 s"),
+    ],
+)
+@pytest.mark.parametrize("status", [None, 503])
+def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
+    found = seen(status=status, error_type="tcp", message="Loading model" if status else "Connection refused")
+
+    assert preflight_failure(URL, "openai", found, ready_s=ready_s).endswith(hint)
+
+
 @pytest.mark.parametrize(("what", "sentence"), [
     (
         seen(error_type="tcp", message="Connection refused"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,14 @@ def test_a_target_that_loads_is_waited_for_and_noted_once(facts):
         "URL/v1/chat/completions answered HTTP 503: waiting until it is ready, 30 s at most (limits.ready_s)"
     ]
     assert seen["spent"] == 6
+
+
+def test_a_wait_is_noted_again_with_the_seconds_left(facts):
+    notes = facts["loading"]["noted"]["notes"]
+
+    assert len(notes) == 3
+    for note in notes:
+        assert re.fullmatch(r"URL\S+ answered HTTP 503: waiting until it is ready, [23]\d s at most .*", note)
 
 
 @pytest.mark.parametrize("case", ["in vain", "no wait"])

@@ -25,6 +25,7 @@ from tailgauge.experiments.course import Base, Planner
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, RunCounter
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
+from tailgauge.master.listening import await_targets
 from tailgauge.plan.guard import excesses
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
@@ -43,6 +44,9 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     if dry_run and not planner.has_dry_run:
         raise UsageError(f"--dry-run: {kind} measures this machine, and a dry run sends nothing: omit it")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
+    if not dry_run:
+        with _named_interrupt():
+            await_targets(base.scenario, progress)
     started_at = utc_now()
     run_id = new_run_id(base.scenario.name)
     began = time.monotonic()

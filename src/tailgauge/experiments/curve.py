@@ -774,24 +774,24 @@ def _gaps(evidence: Evidence) -> Iterator[str]:
 
 
 def _saturated(curve: Curve, unit: Unit) -> str:
-    """Say `saturation at 24 requests/s: 2,430 output tokens/s, 19 requests/s answered`."""
+    """Say `saturation at 24 requests/s: at most 2,430 output tokens/s, 19 requests/s`."""
     tokens = curve.saturation
     requests = curve.saturation_load
     output = [(point.output_tokens_per_s.value or 0.0, point) for point in curve.points]
     most = max(rate for rate, _ in output)
     full = next(point for rate, point in output if rate >= SATURATED * most)
-    answered_per_s = "" if requests.value is None else f"{figures(requests.value)} requests/s answered"
-    if tokens.value is not None and answered_per_s:
-        rates = f"{figures(tokens.value)} output tokens/s, {answered_per_s}"
-        return f"saturation at {unit.text(full.load)}: {rates}"
-    if answered_per_s:
-        return f"saturation at {unit.text(full.load)}: {answered_per_s}"
+    rates = []
+    if tokens.value is not None:
+        rates.append(f"{figures(tokens.value)} output tokens/s")
+    if requests.value is not None:
+        rates.append(f"{figures(requests.value)} requests/s")
+        return f"saturation at {unit.text(full.load)}: at most {', '.join(rates)}"
     text = f"no saturation up to {unit.text(curve.points[-1].load)}"
     if curve.by == RATE or len(output) < 2:
         return text
     *_, (before, lower), (highest, _) = output
     gain = highest / before - 1 if before else 0.0
-    return f"{text}: {share(gain)} more output tokens/s than at {figures(lower.load)}" if gain > 0 else text
+    return f"{text}: {gain:.0%} more output tokens/s than at {figures(lower.load)}" if gain > 0 else text
 
 
 def _today(curve: Curve, unit: Unit) -> Iterator[str]:

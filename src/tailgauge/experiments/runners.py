@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import psutil
 
@@ -27,6 +29,8 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
 from tailgauge_analysis import listed, ms
 
+FOLLOW_S = 2.0  # for the last lines of a child
+WAITS = re.compile(r"note: (.*\bwaiting\b.*)", re.IGNORECASE)
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
 # What `tailgauge run` ended with, by its exit code, where there is no run.
 ERRORS: Mapping[int, type[TailgaugeError]] = {
@@ -78,6 +82,10 @@ class RunCounter:
         self._began = time.monotonic()
         self._done = 0
 
+    def note(self, text: str) -> None:
+        """Print what a run waits for."""
+        self._progress(text)
+
     def repeat(self, names: Sequence[str]) -> None:
         """Announce runs that replace INVALID ones, and count them."""
         if not names:
@@ -120,7 +128,7 @@ def figure_of(facts: Mapping[str, Any]) -> str:
 
 
 class RealRunner:
-    """Runs in child processes; their stderr goes to `log`, a line for each to `counter`."""
+    """Runs in child processes; their stderr goes to `log`, a line for each run and for each wait to `counter`."""
 
     sends = True
 
@@ -142,12 +150,13 @@ class RealRunner:
 
     def _together(self, group: Sequence[Prepared]) -> Paths:
         command = interpreter.tailgauge("run", *(str(one.file) for one in group))
-        with self._log.open("ab") as log:
-            child = subprocess.Popen(
-                [*command, *self._options, *group[0].options],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                env=environment(with_keys=True), start_new_session=True,
-            )  # fmt: skip
+        child = subprocess.Popen(
+            [*command, *self._options, *group[0].options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            env=environment(with_keys=True), start_new_session=True,
+        )  # fmt: skip
+        follower = threading.Thread(target=self._follow, args=(child.stderr,), daemon=True)
+        follower.start()
         try:
             assert child.stdout is not None
             done = 0
@@ -161,10 +170,20 @@ class RealRunner:
         finally:
             if child.stdout is not None:
                 child.stdout.close()
+            follower.join(FOLLOW_S)
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
         if done < len(group):
             raise self._failure(group[done], code)
+
+    def _follow(self, stream: TextIO) -> None:
+        """Log what a child prints, and print what it waits for."""
+        with self._log.open("a", encoding="utf-8") as log, stream:
+            for line in stream:
+                log.write(line)
+                log.flush()
+                if waits := WAITS.match(line):
+                    self._counter.note(waits[1])
 
     def _folder(self, one: Prepared, line: str) -> Path:
         try:

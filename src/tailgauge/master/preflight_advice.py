@@ -18,9 +18,11 @@ from tailgauge.rows import schema
 from tailgauge.sanitize import plain
 from tailgauge.transport.peer import HTTP, TLS
 
-_READY = "--set limits.ready_s=120 waits for it"
+_READY_S = 120.0  # to wait for a target, in an advice
+_LONGEST_READY_S = 3600.0
+_TCP = "Is it running, and is the port right?"
 _BY_KIND = {
-    "tcp": f"Is it running, and is the port right? If it is still loading: {_READY}",
+    "tcp": _TCP,
     "dns": "Is the host name right?",
     "timeout": "No answer in time: is it still loading, or does a firewall block it?",
     "tls_certificate": "For a private certificate authority, set target.ca_file to its PEM file",
@@ -85,9 +87,18 @@ def _about_a_proxy(name: str) -> str:
 
 
 def advice(
-    seen: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
+    seen: Mapping[str, Any],
+    kind: str,
+    text: str,
+    protocol: str,
+    target: TargetSettings | None,
+    *,
+    ready_s: float = 0.0,
 ) -> str:
-    """Return what to set or to look at; empty where nothing is known. `text`: the target's own message."""
+    """Return what to set or to look at; empty where nothing is known. `text`: the target's own message.
+
+    `ready_s`: how long the run has waited for the target.
+    """
     status = seen["status"]
     if status is None and seen["ended"] == schema.TIMEOUT:
         return _NO_ANSWER
@@ -96,10 +107,21 @@ def advice(
     if status == 200:
         return _about_an_answer(seen, kind, protocol)
     if is_loading(status, seen["message"]):
-        return f"Is it still loading? {_READY}"
+        return f"Is it still loading? {_wait_longer(ready_s)}"
     if status in {400, 401, 403, 404, 405, 422}:
         return _about_a_rejection(seen, kind, text, protocol, target)
-    return _about_a_port(seen.get("url") or "", kind, text) or _BY_KIND.get(kind, "")
+    known = _about_a_port(seen.get("url") or "", kind, text) or _BY_KIND.get(kind, "")
+    return f"{known} If it is still loading: {_wait_longer(ready_s)}" if known == _TCP else known
+
+
+def _wait_longer(ready_s: float) -> str:
+    """Return how to wait for a target, longer than the run did."""
+    if not ready_s:
+        return f"--set limits.ready_s={_READY_S:g} waits for it"
+    if ready_s >= _LONGEST_READY_S:
+        return f"it was not ready within {ready_s:g} s"
+    longer_s = min(_LONGEST_READY_S, 2 * ready_s)
+    return f"--set limits.ready_s={longer_s:g} waits longer than the {ready_s:g} s of this run"
 
 
 def _about_a_port(url: str, kind: str, text: str) -> str:

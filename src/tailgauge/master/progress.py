@@ -102,9 +102,14 @@ def unknown_engine(table: str, url: str) -> str:
 
 
 def preflight_failure(
-    url: str, protocol: str, seen: Mapping[str, Any], target: TargetSettings | None = None
+    url: str,
+    protocol: str,
+    seen: Mapping[str, Any],
+    target: TargetSettings | None = None,
+    *,
+    ready_s: float = 0.0,
 ) -> str:
-    """Which target, what it did, what to do."""
+    """Which target, what it did, what to do; `ready_s`: how long the run has waited for it."""
     status = seen["status"]
     kind = plain(seen["error_type"] or "") or (None if status else seen["ended"])
     message = _message(seen["message"] or "")
@@ -120,7 +125,7 @@ def preflight_failure(
             did = "answered HTTP 200, but not with an event stream"
         if kind in _NAMED_IN_200:
             did += f" ({kind})"
-    todo = preflight_advice.advice(seen, kind or "", message, protocol, target)
+    todo = preflight_advice.advice(seen, kind or "", message, protocol, target, ready_s=ready_s)
     if todo in preflight_advice.OTHER_BODIES:
         text = ""  # a page or JSON says nothing in its first characters
     models = [plain(name) for name in seen.get("models", ())]

@@ -289,8 +289,9 @@ class Run:
             if (call["ended"] not in USABLE or loads) and call["needed"]:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
+                target = self.targets[at]
                 raise TargetError(
-                    progress.preflight_failure(url, self.targets[at].protocol, call, self.targets[at])
+                    progress.preflight_failure(url, target.protocol, call, target, ready_s=limits.ready_s)
                 )
             whole_note = progress.not_whole(call)
             if whole_note:

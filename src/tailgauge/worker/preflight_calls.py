@@ -5,6 +5,7 @@ Excluded from all statistics. A failed call that the run needs ends the run; oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,6 +40,7 @@ _MODELS = 100  # of a target's list
 _TRIES = 3  # of one call: on a fresh connection, and in another form
 _PAUSE_S = 1.0  # between questions whether a target is ready
 _SILENT_S = 10.0  # of a call without an answer, after which a note reports it
+_NOTE_S = 10.0  # between notes that a target is waited for
 Notify = Callable[[str], None]
 
 
@@ -124,7 +126,7 @@ def _wait_until_ready(
     until_ns = monotonic_ns() + round(wait_s * 1e9)
     for one in preflight.readiness_calls(scenario):
         url = attempts.address(one.call, one.traffic) or ""
-        note = partial(_note_wait, notify, url, wait_s)
+        note = partial(_note_wait, notify, url)
         for row in _calls_until_ready(attempts, recorder, one, until_ns, note):
             if row.status is not None:  # a refused connection is no HTTP call
                 price = prices.get(one.model)
@@ -132,9 +134,9 @@ def _wait_until_ready(
     return spent
 
 
-def _note_wait(notify: Notify, url: str, wait_s: float, row: AttemptRow) -> None:
+def _note_wait(notify: Notify, url: str, row: AttemptRow, left_s: float) -> None:
     did = f"answered HTTP {row.status}" if row.status else "cannot be reached"
-    notify(f"{url} {did}: waiting until it is ready, {wait_s:g} s at most (limits.ready_s)")
+    notify(f"{url} {did}: waiting until it is ready, {math.ceil(left_s)} s at most (limits.ready_s)")
 
 
 @contextmanager
@@ -201,15 +203,17 @@ def call_once(
 
 
 def _calls_until_ready(
-    attempts: Attempts, recorder: Recorder, one: PreflightCall, until_ns: int, note: Callable[[AttemptRow], None]
+    attempts: Attempts, recorder: Recorder, one: PreflightCall, until_ns: int, note: Callable[[AttemptRow, float], None]
 ) -> list[AttemptRow]:  # fmt: skip
-    """Send a call again and again while its target loads; `note` takes the first row that says so."""
+    """Send a call again and again while its target loads; `note` takes now and then the last row, and the seconds left."""
     now_ns = monotonic_ns()
     origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, now_ns)
     rows = [_send(attempts, origin, Send(one.call), 0)]
+    note_at_ns = now_ns
     while preflight.may_become_ready(rows[-1]) and monotonic_ns() < until_ns:
-        if len(rows) == 1:
-            note(rows[-1])
+        if monotonic_ns() >= note_at_ns:
+            note(rows[-1], (until_ns - monotonic_ns()) / 1e9)
+            note_at_ns = monotonic_ns() + round(_NOTE_S * 1e9)
         gevent.sleep(_PAUSE_S)
         rows.append(_send_again(attempts, origin, one.call, len(rows)))
     _write(recorder, one, rows, now_ns)

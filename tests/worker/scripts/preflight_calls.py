@@ -212,6 +212,8 @@ def loading() -> Any:
         "no wait": prepared(loads),
         "ready": prepared({}, ready_s=30.0),
     }
+    preflight_calls._NOTE_S = 0.0
+    facts["noted"] = prepared(loads, ready_s=30.0)
     preflight_calls._SILENT_S = 0.05
     return facts | {"slow": prepared({}, delay_s=0.15)}
 
