@@ -193,3 +193,20 @@ def test_a_session_s_turn_follows_the_answer_before_it_and_carries_it():
     counters = kept.run.counters
     assert counters.leased == counters.dispatched + counters.not_reached
     assert counters.not_due == counters.not_reached > 0, "nothing that was due was left out"
+
+
+@pytest.mark.parametrize("closed", [{"users": 5, "think_s": 0.0}, {"users": 5, "think_s": 0.0, "requests": 400}])
+@pytest.mark.parametrize("limits", [{"rpm": 60, "burst": 3}, {"itpm": 6_000, "itpm_burst": 300, "overload": True}])
+def test_users_who_are_refused_at_once_do_not_stop_the_clock(closed, limits):
+    tree = {
+        "arrival": {"process": "closed", "closed": closed},
+        "stages": {"duration_s": 10.0},
+        "simulated": {"ttft_ms": 20.0, "limits": limits},
+        "traffic": {"chat": {"prompt_tokens": 100, "output_tokens": 4}},
+    }
+    rows = run_in_memory(tree).requests
+    refused = [row for row in rows if row.ended != "ok"]
+
+    assert 100 < len(refused) <= 5 * 10 * 10
+    assert all(row.ended_at_ns == row.scheduled_at_ns for row in refused)
+    assert len(rows) - len(refused) <= 3 + 10

@@ -153,6 +153,7 @@ _LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about a
 # objects: a dry run makes millions that live for a while, and little garbage in cycles
 _COLLECT_EVERY = 100_000
 _SAMPLE_WORDS = 1000
+_ROUND_TRIP_NS = 100_000_000  # to a provider: a refused user sends the next request after it
 
 
 class DryRun(Requests):
@@ -264,6 +265,12 @@ class DryRun(Requests):
             self._until_ns = self.last_ns - self.start_at_ns
             self._end.cancel()
         return self.last_ns
+
+    def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
+        """Plan the turn after this one. Simulated refusals take no time: users who ask again at once would stop the clock."""
+        if ended_at_ns <= self.start_at_ns + turn.at_ns:
+            ended_at_ns += _ROUND_TRIP_NS
+        super()._follow(turn, ended, ended_at_ns, answer)
 
     def _serve(self, waiting: Waiting) -> None:
         if not waiting.turn.prompts:
