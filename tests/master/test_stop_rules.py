@@ -53,7 +53,7 @@ class Workers:
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
-    "how", ["server_error", "rate_limited", "timeout", "truncated", "empty", "refused", "filtered", "aborted"]
+    "how", ["server_error", "overloaded", "timeout", "truncated", "empty", "refused", "filtered", "aborted"]
 )
 def test_a_target_that_fails_is_spared_after_a_few_seconds_whatever_the_number_of_workers(workers, how):
     run = Workers(workers)
@@ -95,6 +95,42 @@ def test_requests_whose_user_left_and_open_ones_do_not_count():
 def test_a_cut_answer_is_complete():
     assert Workers().until_stopped(60, cut=5, server_error=5) == (0, "")
     assert Workers().until_stopped(60, cut=5, refused=6)[0] > 0
+
+
+@pytest.mark.parametrize("second", [{"ok": 5, "rate_limited": 35}, {"ok": 1, "rate_limited": 400}])
+def test_a_target_that_spares_itself_by_429s_is_measured_to_the_end(second):
+    assert Workers().until_stopped(120, **second) == (0, "")
+
+
+def test_a_limit_that_counts_by_the_minute_may_refuse_everything_for_most_of_it():
+    run = Workers()
+
+    for _ in range(3):
+        assert run.until_stopped(5, ok=60) == (0, "")
+        assert run.until_stopped(55, rate_limited=60) == (0, "")
+
+
+def test_other_failures_beside_429s_count_as_without_them():
+    run = Workers()
+    run.until_stopped(10, ok=10)
+
+    _, why = run.until_stopped(20, server_error=8, ok=5, rate_limited=50)
+
+    assert why.endswith("requests completed (stop.min_completed 50%)")
+    assert not why.startswith("0 of")
+
+
+@pytest.mark.parametrize("before", [0, 10])
+def test_nothing_but_429s_for_longer_than_a_minute_stops_a_run(before):
+    run = Workers()
+    run.until_stopped(before, ok=10)
+
+    after, why = run.until_stopped(90, rate_limited=20)
+
+    assert after == 65
+    assert why.endswith("s, and none completed (stop.min_completed 50%)")
+    assert run.rules.how_to_go_on == "to go on all the same, add --set stop.min_completed=0"
+    assert Workers(stop={"min_completed": 0}).until_stopped(90, rate_limited=20) == (0, "")
 
 
 def test_half_completed_is_enough():
@@ -183,7 +219,7 @@ def test_without_a_bound_no_ttft_stops_a_run():
 @pytest.mark.parametrize(
     ("rule", "second"),
     [
-        ("min_completed", {"rate_limited": 20}),
+        ("min_completed", {"overloaded": 20}),
         ("min_completed", {"timeout": 9, "ok": 4}),
         ("connect_errors", {"connect_error": 1}),
     ],

@@ -15,6 +15,7 @@ from tailgauge.scenario.model import Scenario
 LAST = 50  # ended requests that a stop rule looks back on, at least, and
 LAST_S = 5.0  # seconds: a restart of the target is shorter
 REJECTED_S = 1.0  # seconds of equal rejections
+LIMITED_S = 65.0  # seconds without an answer but 429s: the window of a limit is a minute
 _KEPT = 3600  # looks, one per second
 
 
@@ -77,18 +78,30 @@ class StopRules:
         return f"{rejected['in_a_row']:,} equal rejections in a row (stop.rejections {allowed:,}): {cause}"
 
     def _failing(self, now: Progress) -> str | None:
-        longest_s = max(LAST_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)
+        longest_s = max(LIMITED_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)
         while len(self._seen) > 1 and _is_window(self._seen[1], now, longest_s):
             self._seen.popleft()
+        rule = f"stop.min_completed {self._min_completed:.0%}"
         then = next((look for look in reversed(self._seen) if _is_window(look, now, LAST_S)), None)
         if then is None:
-            return None
+            return self._limited(now, rule)
         ended = _ended(now) - _ended(then)
         completed = _completed(now) - _completed(then)
         if completed >= self._min_completed * ended:
-            return None
-        rule = f"stop.min_completed {self._min_completed:.0%}"
+            return self._limited(now, rule)
         return f"{completed:,} of the last {ended:,} requests completed ({rule})"
+
+    def _limited(self, now: Progress, rule: str) -> str | None:
+        """A 429 spares the target, so it counts only where nothing was answered for longer than the window of a limit."""
+        looks = reversed(self._seen)
+        then = next((look for look in looks if now.passed_s - look.passed_s >= LIMITED_S), None)
+        if then is None or not self._min_completed or _completed(now) > _completed(then):
+            return None
+        limited = _limited(now) - _limited(then)
+        if limited < LAST:
+            return None
+        seconds = now.passed_s - then.passed_s
+        return f"{limited:,} requests got 429 in {seconds:.0f} s, and none completed ({rule})"
 
     def _unreachable(self, now: Progress) -> str | None:
         in_a_row = _refused(now) - _refused(self._connected)
@@ -122,8 +135,13 @@ def _is_window(then: Progress, now: Progress, seconds: float) -> bool:
 
 
 def _ended(run: Progress) -> int:
-    """Requests without those whose user left."""
-    return sum(run.all.requests.values()) - run.all.requests.get(schema.CANCELLED, 0)
+    """Requests without those whose user left, and those that a limit refused."""
+    return sum(run.all.requests.values()) - run.all.requests.get(schema.CANCELLED, 0) - _limited(run)
+
+
+def _limited(run: Progress) -> int:
+    """Requests that ended with a 429."""
+    return run.all.requests.get(schema.RATE_LIMITED, 0)
 
 
 def _completed(run: Progress) -> int:

@@ -134,7 +134,9 @@ class Stop(Table):
     """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
 
     min_completed: float = Field(0.5, ge=0, le=1)
-    """least share completed of the requests that ended last, 50 and 5 s of them; 0: any; off where an objective bounds errors"""
+    """least share completed of the requests that ended last, 50 and 5 s of them, without 429s; 0: any; off where an objective
+    bounds errors
+    """
     connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
     """connection errors in a row, for 5 s or more; 0: any number"""
     rejections: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
