@@ -195,8 +195,12 @@ def test_a_session_s_turn_follows_the_answer_before_it_and_carries_it():
     assert counters.not_due == counters.not_reached > 0, "nothing that was due was left out"
 
 
-@pytest.mark.parametrize("closed", [{"users": 5, "think_s": 0.0}, {"users": 5, "think_s": 0.0, "requests": 400}])
-@pytest.mark.parametrize("limits", [{"rpm": 60, "burst": 3}, {"itpm": 6_000, "itpm_burst": 300, "overload": True}])
+@pytest.mark.parametrize(
+    "closed", [{"users": 5, "think_s": 0.0}, {"users": 5, "think_s": 0.0, "requests": 400}]
+)
+@pytest.mark.parametrize(
+    "limits", [{"rpm": 60, "burst": 3}, {"itpm": 6_000, "itpm_burst": 300, "overload": True}]
+)
 def test_users_who_are_refused_at_once_do_not_stop_the_clock(closed, limits):
     tree = {
         "arrival": {"process": "closed", "closed": closed},

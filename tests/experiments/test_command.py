@@ -31,10 +31,9 @@ def planned(tmp_path, kind, url=URL, more="", cost=None):
 @pytest.mark.parametrize(
     ("kind", "more", "length", "unlike"),
     [
-        ("headroom", "", "up to 3 minutes", f"{COUNTED} no limit: fewer calls where your target refuses earlier, at most about 28,800 requests"),
-        ("headroom", LIMITS, "up to 3 minutes", f"{COUNTED} the limits of [simulated.limits]: fewer calls where your target refuses earlier, at most about 28,800 requests"),
         ("headroom", "[experiment.headroom]\nno_429 = true\n", "about 3 minutes", "counted at a simulated endpoint: your target may differ"),
         ("curve", "", "up to 3 minutes", f"{COUNTED} no limit: fewer calls where your target refuses earlier"),
+        ("curve", LIMITS, "up to 3 minutes", f"{COUNTED} the limits of [simulated.limits]: fewer calls where your target refuses earlier"),
         ("curve", LOADS, "about 3 minutes", "counted at a simulated endpoint: your target may differ"),
     ],
 )  # fmt: skip
@@ -45,7 +44,7 @@ def test_the_plan_says_what_its_calls_depend_on(tmp_path, kind, more, length, un
     assert lines[1] == unlike
     assert [line for line in lines[2:] if not line.startswith("order of the loads: ")] == [
         MINUTES,
-        f"once a limit was met, each run waits 60 s: --set experiment.{kind}.rest_s=N",
+        f"once a limit was met, each run waits up to 60 s: --set experiment.{kind}.rest_s=N",
     ]
 
 
@@ -71,7 +70,7 @@ def test_what_makes_it_shorter_is_an_option_that_does(tmp_path, kind, more, shor
 def test_a_guard_ends_the_search_at_another_target_and_refuses_what_is_known_to_exceed_it(tmp_path):
     guard = "[guard]\nmax_requests = 5000\n"
     lines = []
-    check_guard(*planned(tmp_path, "headroom", more=guard), lines.append)
+    check_guard(*planned(tmp_path, "curve", more=guard), lines.append)
 
     assert len(lines) == 1
     assert "max_requests: expected 14,143 calls, allowed 5,000: the search may end early" in lines[0]

@@ -21,12 +21,13 @@ from tailgauge.dry_run.command import refusal
 from tailgauge.errors import InterruptedRunError, UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, caveat, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
-from tailgauge.experiments.course import Base, Planner
+from tailgauge.experiments.course import Base, Effort, Planner, Step
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, RunCounter
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
 from tailgauge.master.listening import await_targets
-from tailgauge.plan.guard import excesses
+from tailgauge.plan.estimate import Estimate
+from tailgauge.plan.guard import Excess, amount, excesses
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge.scenario.simulated import LimitsTable
@@ -35,6 +36,9 @@ from tailgauge_analysis import INTERRUPTED as INTERRUPTED_OUTCOME
 
 if TYPE_CHECKING:  # its libraries take a second to load
     from tailgauge_analysis import FinishedReport
+
+ESTIMATED_S = 60.0  # of a run at today's rate whose tokens and cost a search multiplies,
+ESTIMATED_ARRIVALS = 200  # at least
 
 
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
@@ -57,13 +61,15 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         folder = Path(name)
         if dry_run:
             done = conduct(planner, base, DryRunner(base.out), folder, progress)
-            planned = plan_lines(done, base)
-            failures = _excesses(done.ledger, base)
+            planned = search_lines(planner, base, folder)
+            if not planned:
+                planned = plan_lines(done, base)
+                failures = [excess.text for excess in _excesses(done.ledger, base)]
         else:
             count = 0
             if planner.has_dry_run:
                 planned, expected, count = _dry_run(base, folder, progress)
-            counter = RunCounter(progress, count, is_timed=True)
+            counter = RunCounter(progress, count, is_timed=True, most_s=base.table.minutes * 60)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
             done = conduct(planner, base, runner, folder, progress, began)
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
@@ -135,6 +141,11 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
         _refuse_guards(base, why)
         progress(f"no dry run before the real runs: {why}")
         return [], "", 0
+    lines = search_lines(planner_of(base.table.kind)(base), base, folder)
+    if lines:
+        for line in lines:
+            progress(f"plan: {line}")
+        return lines, "", 0
     progress("dry run first: all runs in seconds, nothing is sent")
     done = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
     lines = plan_lines(done, base)
@@ -164,12 +175,60 @@ def plan_lines(done: Conducted, base: Base) -> list[str]:
         text += _cost(ledger)
     lines = [text]
     if is_open_end:
-        lines.append(_unlike(planner, base))
+        lines.append(_unlike(base))
     elif not is_simulated:
         lines.append("counted at a simulated endpoint: your target may differ")
     if planner.order:
         lines.append(planner.order)
     return [*lines, *planner.needs, *planner.shorter]
+
+
+def search_lines(planner: Planner, base: Base, folder: Path) -> list[str]:
+    """What a search takes at a target of which nothing is known, from the least to the most; empty where a dry run tells."""
+    efforts = planner.efforts() if _is_open_end(planner, base) else ()
+    if not efforts:
+        return []
+    seconds = max(ESTIMATED_S, ESTIMATED_ARRIVALS / base.today())
+    step = Step("plan", (), seconds, base.scenario.seed)
+    estimate = base.prepare(step, 0, folder, sends=False).settings.estimate
+    ledgers = [_ledger(effort, estimate) for effort in efforts]
+    least = min(ledgers, key=lambda ledger: ledger.calls)
+    most = max(ledgers, key=lambda ledger: ledger.calls)
+    minutes = _between([max(1, round(effort.seconds / 60)) for effort in efforts])
+    runs = _between([effort.runs for effort in efforts])
+    calls = _between([least.calls, most.calls])
+    tokens = _between([least.tokens, most.tokens])
+    text = f"{minutes} minutes, {runs} runs, {calls} calls, {tokens} tokens{_cost(most)}"
+    limit = "the target's limits decide: few calls where it refuses today's rate, most where it refuses much later"
+    ends = [
+        f"{excess.name} ends the search at {amount(excess.allowed)} {excess.unit}"
+        for excess in _excesses(most, base)
+    ]
+    return [text, limit, *ends, *planner.shorter]
+
+
+def _ledger(effort: Effort, estimate: Estimate) -> StepLedger:
+    """What an effort takes in calls, tokens and cost, by the estimate of a run."""
+    runs = effort.arrivals / max(1, estimate.arrivals)
+    tokens = (estimate.input_tokens or 0) + (estimate.output_tokens or 0)
+    return StepLedger(
+        runs=effort.runs,
+        calls=_rounded(runs * (estimate.calls or 0)),
+        tokens=_rounded(runs * tokens),
+        cost=None if estimate.cost is None else runs * estimate.cost,
+        currency=estimate.currency,
+    )
+
+
+def _rounded(value: float) -> int:
+    """Two digits: an estimate has no more."""
+    return int(float(f"{value:.2g}"))
+
+
+def _between(values: Sequence[int]) -> str:
+    least = min(values)
+    most = max(values)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _is_open_end(planner: Planner, base: Base) -> bool:
@@ -183,20 +242,17 @@ def _cost(ledger: StepLedger) -> str:
     return f"; up to {ledger.cost:,.2f} {ledger.currency}" if ledger.currency else ""
 
 
-def _unlike(planner: Planner, base: Base) -> str:
+def _unlike(base: Base) -> str:
     """Say how the calls of a search depend on the target."""
     has_limits = base.scenario.simulated.limits != LimitsTable()
     limits = "the limits of [simulated.limits]" if has_limits else "no limit"
-    text = f"counted at a simulated endpoint with {limits}: fewer calls where your target refuses earlier"
-    if planner.most_requests is None:
-        return text
-    return f"{text}, at most about {planner.most_requests:,.0f} requests"
+    return f"counted at a simulated endpoint with {limits}: fewer calls where your target refuses earlier"
 
 
-def _excesses(ledger: StepLedger, base: Base) -> list[str]:
+def _excesses(ledger: StepLedger, base: Base) -> list[Excess]:
     """Return which limits of [guard] all runs together exceed."""
     keys = [key for key, _ in base.pairs]
-    return [excess.text for excess in excesses(base.scenario.guard, ledger.used, ledger.currency, keys)]
+    return list(excesses(base.scenario.guard, ledger.used, ledger.currency, keys))
 
 
 def check_guard(done: Conducted, base: Base, progress: Progress) -> None:
@@ -204,7 +260,7 @@ def check_guard(done: Conducted, base: Base, progress: Progress) -> None:
     failures = _excesses(done.ledger, base)
     if not failures:
         return
-    text = "; ".join(failures)
+    text = "; ".join(excess.text for excess in failures)
     if not _is_open_end(done.experiment, base):
         raise UsageError(f"{text}: raise it, or set experiment.minutes lower")
     progress(f"{text}: the search may end early")

@@ -106,6 +106,15 @@ class SpentError(TailgaugeError):
     """The experiment's time, calls, tokens or money are used up. Thrown into the course, which then concludes."""
 
 
+@dataclass(slots=True)
+class Effort:
+    """What a course takes: runs, arrivals, and seconds with its rests."""
+
+    runs: int = 0
+    arrivals: float = 0.0
+    seconds: float = 0.0
+
+
 Steps = Generator[Sequence[Step], Sequence[StepResult], None]
 Course = Generator[Sequence[Step], Sequence[StepResult], Answer]
 
@@ -170,10 +179,9 @@ class Planner(ABC):
         """Whether the target decides which loads are run, so that a dry run tells little of their calls."""
         return False
 
-    @property
-    def most_requests(self) -> float | None:
-        """About the most requests of a search; None where they are not worth telling."""
-        return None
+    def efforts(self) -> Sequence[Effort]:
+        """What the course takes at each of several targets that are assumed; empty where a dry run tells."""
+        return ()
 
     @property
     def order(self) -> str:

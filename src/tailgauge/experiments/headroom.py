@@ -7,9 +7,12 @@ INCONCLUSIVE if that lies inside the interval, or nothing was found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from tailgauge.experiments.answer import (
     NONE,
@@ -21,14 +24,17 @@ from tailgauge.experiments.answer import (
     load_line,
     tone_of,
 )
-from tailgauge.experiments.course import Base, RunReading, Step
+from tailgauge.experiments.course import Base, Effort, RunReading, Step
 from tailgauge.experiments.loads import limits
+from tailgauge.experiments.loads.forecast import efforts
 from tailgauge.experiments.loads.judge import JudgedLoad, is_limited
-from tailgauge.experiments.loads.limits import CAPACITY, OBJECTIVES, Bound
+from tailgauge.experiments.loads.limits import CAPACITY, OBJECTIVES, Bound, Limit
 from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, holds
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.figures import LATENCY
+from tailgauge.scenario.model import spelled
 from tailgauge_analysis import (
     COUNTED,
     FAIL,
@@ -38,6 +44,7 @@ from tailgauge_analysis import (
     MOST_FACTOR,
     PASS,
     RED,
+    REQUESTS,
     Card,
     Cell,
     Column,
@@ -53,6 +60,7 @@ from tailgauge_analysis import (
     figures,
     kind_name,
     listed,
+    plural,
     share,
     share_cell,
     worst_outcome,
@@ -60,6 +68,8 @@ from tailgauge_analysis import (
 
 LEAST = 1 / 64  # of today's rate
 DOUBLE = 2.0  # growth where nothing refuses
+RARE = 1e-4  # refused share that a reader calls none
+MINUTE_S = 60  # over which most limits count
 NO_HEADER = "no answer without a 429: no header of the target names a limit"
 SAME_TRACE = (
     "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
@@ -92,6 +102,7 @@ class Sustained:
     """What was found, in arrivals/s: the best value, the highest rate that holds, the lowest that fails; None if unknown.
 
     `unit`: of the rates; `requests_per_arrival`: of a conversation; `prompts_per_request`: of a fan-out or a batch.
+    `rarely_refused_per_s`: the rate at which the limit that binds refuses one call in 10,000.
     """
 
     today_per_s: float
@@ -103,6 +114,7 @@ class Sustained:
     sustained_per_s: float | None = None
     low_per_s: float | None = None
     high_per_s: float | None = None
+    rarely_refused_per_s: float | None = None
     growth: float | None = None
     binding: str | None = None
     without_cache: WithoutCache | None = None
@@ -138,11 +150,12 @@ class HeadroomPlanner(SeriesPlanner):
         """Whether the target decides which rates are run."""
         return not self._settings.no_429
 
-    @property
-    def most_requests(self) -> float | None:
-        """The highest rate of the search, for all minutes."""
-        most_per_s = self._settings.most * self._today * self._planned.requests_per_arrival
-        return most_per_s * self._all_s
+    def efforts(self) -> Sequence[Effort]:
+        """What the search takes at each of several targets that are assumed."""
+        if not self.is_search:
+            return ()
+        is_single = self._planned.requests_per_arrival == 1
+        return efforts(lambda: HeadroomPlanner(self._base), self._today, names_limits=is_single)
 
     def search(self, series: Series) -> list[NextLoad]:
         """Search, or run today's rate once."""
@@ -186,8 +199,56 @@ class HeadroomPlanner(SeriesPlanner):
             return answered("headroom", "Sustained rate", result, found, [])
         series = self.series()
         found = _by_headers(found, series) if found.no_429 else _by_search(found, series)
+        found = replace(found, rarely_refused_per_s=self._rarely_refused(series.by))
         remarks = [SAME_TRACE] if self._is_trace else []
-        return _answer(found, series, self._settings.need, [*remarks, *self.remarks])
+        remarks += self.remarks
+        if found.high_per_s is None and not self._is_simulated and not is_limited(self.runs):
+            remarks += _too_short(series)
+        answer = _answer(found, series, self._settings.need, remarks)
+        steps = () if found.no_429 else self._next_steps(found, series, answer.result)
+        return replace(answer, result=replace(answer.result, advice="\n".join(steps)))
+
+    @property
+    def _is_simulated(self) -> bool:
+        return self._scenario.target.url == SIMULATED
+
+    def _rarely_refused(self, by: Bound | None) -> float | None:
+        """Return the rate at which the limit that binds refuses almost nothing; None without such a limit."""
+        if by is None or by.limit is None:
+            return None
+        rare = limits.bounds(self.runs, self._planned, min(RARE, self._settings.refused), self._precision)
+        return next((bound.per_s.value for bound in rare if bound.kind == by.kind), None)
+
+    def _next_steps(self, found: Sustained, series: Series, result: Result) -> Iterator[str]:
+        """What to change where the rate that is needed is not sustained: at the client, and at the provider."""
+        if result.outcome == INCONCLUSIVE and self.is_spent:
+            longer = self._base.line_of("headroom", f"experiment.minutes={2 * self._base.table.minutes:g}")
+            yield f"run longer: {longer}"
+        if result.outcome != FAIL:
+            return
+        needed = self._today * max(1.0, self._settings.need)
+        if found.low_per_s:
+            rate = float(f"{found.low_per_s:.3g}")
+            text = f"pace the client at {found.text(rate)}{_evenly(found, series)}"
+            yield text if self._is_trace else f"{text}, which this confirms: {self._plain_line(rate)}"
+        if series.by is not None and found.sustained_per_s:
+            factor = needed / found.sustained_per_s
+            for_rate = f"for {found.text(needed)}"
+            limit = series.by.limit
+            if limit is None:
+                yield f"or give the target {factor:.2g}x of its capacity {for_rate}"
+            else:
+                now = MINUTE_S * limit.rate.value
+                kind = kind_name(limit.kind)
+                raised = f"from {figures(now)} to {figures(math.ceil(factor * now))} per minute"
+                yield f"or raise the limit on {kind} {raised}, {for_rate}"
+
+    def _plain_line(self, rate_per_s: float) -> str:
+        """The command of a plain run of the same traffic at another rate."""
+        pairs = [(key, value) for key, value in self._base.pairs if not key.startswith("experiment")]
+        kept = dict(pairs) | {"arrival.rate_per_s": rate_per_s}
+        overrides = [spelled(key, value) for key, value in kept.items()]
+        return self._base.command(overrides)
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
@@ -328,7 +389,7 @@ def _text(found: Sustained, series: Series) -> tuple[str, list[str]]:
         return f"at least {found.text(low)} can be sustained", details
     ends = between(low, high)
     if value is not None:
-        details = [f"{_times(found.times(value))} {today}; {binds}", _how(found, series)]
+        details = [f"{_times(found.times(value))} {today}; {binds}", *_how(found, series)]
         return f"{found.text(value)} can be sustained (CI {ends})", details
     refused = series.loads[0].runs[0].refused.k
     met = f"{refused:,} calls were refused" if refused else "without a single 429"
@@ -336,14 +397,60 @@ def _text(found: Sustained, series: Series) -> tuple[str, list[str]]:
     return f"{ends} {found.unit} can be sustained, from one run ({met})", details
 
 
-def _how(found: Sustained, series: Series) -> str:
-    """Say where the rate comes from, and how many calls may be refused at it."""
-    allowed = f"up to {figures(100 * found.refused_at_most)}% of calls may be refused"
-    if series.by is None:
-        return f"between the rates that hold and that fail; {allowed}"
-    if series.by.limit is None:
-        return f"computed from what it answers at capacity; {allowed}"
-    return f"computed from the limit's refill and burst; {allowed}"
+def _how(found: Sustained, series: Series) -> Iterator[str]:
+    """Say where the rate comes from, which run confirms it, and how many calls may be refused at it."""
+    limit = None if series.by is None else series.by.limit
+    source = "between the rates that hold and that fail"
+    if limit is not None:
+        yield _limit_text(limit, series, found)
+        source = "computed from the limit's refill and burst"
+    elif series.by is not None:
+        source = "computed from what it answers at capacity"
+    yield f"{source}; {_confirmation(found, series)}"
+    allowed = f"{figures(100 * found.refused_at_most)}% of calls refused (experiment.headroom.refused)"
+    rare = found.rarely_refused_per_s
+    yield allowed if rare is None else f"{allowed}; {100 * RARE:g}% at {figures(rare)} {found.unit}"
+
+
+def _limit_text(limit: Limit, series: Series, found: Sustained) -> str:
+    """Name a limit as its provider does, and say how long it lasts today."""
+    per_minute = figures(MINUTE_S * limit.rate.value)
+    text = f"limit: {per_minute} {kind_name(limit.kind)} per minute, burst {figures(limit.burst.value)}"
+    charges = [run.charges.cached[limit.kind] for load in series.loads for run in load.runs]
+    mean = float(np.concatenate(charges).mean()) * found.requests_per_arrival
+    excess_per_s = found.today_per_s * mean - limit.rate.value
+    if excess_per_s <= 0:
+        return text
+    return f"{text}: used up in {figures(limit.burst.value / excess_per_s)} s at today's rate"
+
+
+def _evenly(found: Sustained, series: Series) -> str:
+    """Say up to which rate evenly spaced requests are never refused, where each of them costs the same."""
+    limit = None if series.by is None else series.by.limit
+    is_single = found.requests_per_arrival == found.prompts_per_request == 1
+    if limit is None or limit.kind != REQUESTS or not is_single:
+        return ""
+    return f" (evenly spaced: up to {figures(limit.rate.low)})"
+
+
+def _confirmation(found: Sustained, series: Series) -> str:
+    """Name the highest rate that held in a run, as far as the answer reaches."""
+    high = found.high_per_s or math.inf
+    held = [load for load in series.loads if load.outcome == PASS and load.load <= high]
+    if not held:
+        return "not confirmed: no rate held in a run"
+    highest = max(held, key=lambda load: load.load)
+    return f"confirmed at {figures(highest.load)} by {plural(len(highest.runs), 'run')}"
+
+
+def _too_short(series: Series) -> list[str]:
+    """Say that a limit per minute may be higher than what the runs used of it."""
+    longest_s = max(run.seconds for load in series.loads for run in load.runs)
+    if longest_s >= MINUTE_S:
+        return []
+    most = max(run.requests for load in series.loads for run in load.runs)
+    text = f"a limit above {most:,} requests per minute would not have shown: no run lasted a minute"
+    return [f"{text} (experiment.headroom.step_s=75)"]
 
 
 def _cache_text(found: Sustained, without: WithoutCache, *, breaks: bool) -> str:
@@ -373,7 +480,8 @@ def _notes(found: Sustained, series: Series) -> Iterator[str]:
     failed = [load for load in series.loads if load.outcome == FAIL]
     refused = any((load.refused.low or 0.0) > found.refused_at_most for load in failed)
     if refused and series.by is None and series.contradicted is None:
-        yield "no limit explains the refusals: the interval is based on the tried rates alone"
+        text = "no limit explains the refusals: the interval is based on the tried rates alone"
+        yield f"{text}, whose runs may have begun with a full burst: longer ones by experiment.headroom.step_s=120"
 
 
 def limit_name(kind: str | None) -> str:

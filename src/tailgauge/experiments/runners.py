@@ -72,13 +72,17 @@ class DryRunner:
 class RunCounter:
     """One line of progress for each run: its number, its load, a figure, its verdict and the time left.
 
-    `planned`: how many runs there will be, 0 where nobody knows; `is_timed`: whether they take real time.
+    `planned`: how many runs there will be, 0 where nobody knows; `is_timed`: whether they take real time; `most_s`: the
+    seconds that all of them may take.
     """
 
-    def __init__(self, progress: Progress, planned: int = 0, *, is_timed: bool = False) -> None:
+    def __init__(
+        self, progress: Progress, planned: int = 0, *, is_timed: bool = False, most_s: float = 0.0
+    ) -> None:
         self._progress = progress
         self._planned = planned
         self._is_timed = is_timed
+        self._most_s = most_s
         self._began = time.monotonic()
         self._done = 0
 
@@ -94,16 +98,23 @@ class RunCounter:
             self._planned = max(self._planned, self._done) + len(names)
         self._progress(f"INVALID and repeated once: {listed(names)}")
 
-    def ended(self, name: str, figure: str, verdict: str) -> None:
+    def ended(self, name: str, figure: str, verdict: str = "") -> None:
         """Print the line of a run."""
         self._done += 1
         left = self._planned - self._done
         number = f"{self._done} of {self._planned}" if left >= 0 else str(self._done)
         parts = [number, name, figure, verdict]
+        passed_s = time.monotonic() - self._began
         if self._is_timed and left > 0:
-            minutes = left * (time.monotonic() - self._began) / self._done / 60
-            parts.append(f"about {minutes:.0f} min left" if minutes >= 1 else "under 1 min left")
+            parts.append(_time_left("about", left * passed_s / self._done))
+        elif self._is_timed and not self._planned and self._most_s:
+            parts.append(_time_left("at most", self._most_s - passed_s))
         self._progress("  ".join(filter(None, parts)))
+
+
+def _time_left(how: str, seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{how} {minutes} min left" if minutes >= 1 else "under 1 min left"
 
 
 def figure_of(facts: Mapping[str, Any]) -> str:
@@ -196,7 +207,7 @@ class RealRunner:
             raise KeyboardInterrupt
         if code in {Exit.INTERNAL, Exit.USAGE} or not was_recorded(facts):
             raise self._failure(one, code)
-        self._counter.ended(one.step.name, figure_of(facts), facts["verdict"])
+        self._counter.ended(one.step.name, figure_of(facts))  # its experiment has checks of its own
         return folder
 
     def _failure(self, one: Prepared, code: int) -> TailgaugeError:

@@ -66,9 +66,20 @@ def test_once_a_limit_is_known_a_load_just_below_it_is_confirmed() -> None:
     assert next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known=known) == []
 
 
-def test_where_nothing_fails_the_highest_load_is_confirmed() -> None:
-    assert SEARCH.next_loads([tried_load(40.0)]) == [NextLoad(40.0, 2)]
-    assert next_loads([tried_load(40.0, runs=3)]) == []
+def test_a_known_limit_is_confirmed_at_once_where_every_load_was_beyond_it() -> None:
+    known = Interval(3.0, 2.9, 3.1)
+    below = NextLoad(2.857, 3)
+
+    assert SEARCH.next_loads([fails(4.0)], known) == [below]
+    assert SEARCH.next_loads([tried_load(below.load, runs=3), fails(4.0)], known) == []
+    assert next_loads([fails(2.8, runs=3), fails(4.0)], known=known) == [pytest.approx(2.8 / 1.25**2)]
+    assert next_loads([fails(4.0)], known=Interval(0.05, 0.04, 0.06)) == [pytest.approx(4 / 1.25**2)]
+
+
+def test_where_nothing_fails_the_highest_load_is_run_again_until_it_is_shown_to_hold() -> None:
+    assert SEARCH.next_loads([tried_load(40.0)]) == []
+    assert SEARCH.next_loads([tried_load(40.0, INCONCLUSIVE)]) == [NextLoad(40.0, 2)]
+    assert next_loads([tried_load(40.0, INCONCLUSIVE, runs=3)]) == []
 
 
 def test_on_both_sides_loads_come_ever_closer_and_none_is_run_twice() -> None:

@@ -199,6 +199,16 @@ def sentence(limits: RateLimits) -> str:
     return f"{text}."
 
 
+def _limit_text(kind: str, bucket: Bucket | None) -> str:
+    """Name a limit, as its provider does where its size is known: `300 requests per minute, burst 20`."""
+    name = kind_name(kind)
+    if bucket is None or bucket.rate.value is None:
+        return name
+    text = f"{_short(MINUTE_S * bucket.rate.value)} {name} per minute"
+    size = bucket.burst.value
+    return text if size is None else f"{text}, burst {_short(size)}"
+
+
 def _card(limits: RateLimits) -> Card | None:
     """Return the share of 429s and what binds, or the retries; None where neither matters.
 
@@ -210,7 +220,7 @@ def _card(limits: RateLimits) -> Card | None:
     if refused.k:
         lines = []
         if limits.binding.kind:
-            lines.append(f"binding limit: {kind_name(limits.binding.kind)}")
+            lines.append(f"binding limit: {_limit_text(limits.binding.kind, limits.binding.bucket)}")
         if limits.first_at_s is not None:
             lines.append(f"first 429 at {limits.first_at_s:,.3g} s of the run")
         lines += [table.text for table in limits.amplification if table.observed >= MUCH]

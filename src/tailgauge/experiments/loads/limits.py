@@ -112,7 +112,7 @@ def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterat
 def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> bool:
     """Return whether a bucket that was full at first may carry more in this run than it does in the long run.
 
-    The load is beyond what the bucket sustains, and what arrived did not empty it.
+    The planned load is beyond what the bucket sustains, and what arrived did not empty it.
     """
     for bound in found:
         limit = bound.limit
@@ -124,7 +124,7 @@ def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> 
         demand_per_s = requests_per_arrival * float(charges.mean())
         sustained_per_s = bound.per_s.low if limit.seen else limit.rate.value / demand_per_s
         excess_per_s = run.arrived * demand_per_s - limit.rate.value
-        if max(run.load, run.arrived) > sustained_per_s and excess_per_s * run.seconds < limit.burst.high:
+        if run.load > sustained_per_s and excess_per_s * run.seconds < limit.burst.high:
             return True
     return False
 

@@ -1,7 +1,8 @@
 """The course of a series: run loads until the search is over or the minutes are spent.
 
 All prompts are cold, so the order of the loads leaves no trace in a cache. Once a limit was met every run begins with a
-rest. Runs are short while the load doubles; between the ends they share the time that is left.
+rest, until the limit has refilled where that is known. Runs are short while the load doubles; between the ends they share
+the time that is left.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ LONGER = 3.0  # times as long, where requests are few or answers slow
 # depends on itself from conversation to conversation, so few of them show too seldom how long it may become.
 FEWEST = 60
 FEWEST_CONVERSATIONS = 200
+ENOUGH = 5_000  # arrivals of a run: more of them cost calls and change no answer
+SHOWS = 5.0  # calls that would be refused in the confirming runs at the allowed share: none then shows that it holds
 FILLS = 4.0
 # The warm-up as a share of a run, and the most that it may be.
 WARMUP = 0.15
@@ -128,6 +131,7 @@ class SeriesPlanner(Planner):
         self._all_s = base.table.minutes * 60
         self._wanted_s = settings.step_s  # measured, of a run
         self._points = 0  # fewest runs
+        self._by: Bound | None = None  # the known limit that agrees with the runs until now
         self._planned = Planned(np.empty(0))
         self._unit = Unit("requests in flight")
         self._is_trace = base.scenario.arrival.process == TRACE
@@ -163,6 +167,7 @@ class SeriesPlanner(Planner):
         """Run what the search chooses, in random order, while there is time."""
         for _ in range(ROUNDS):
             series = self.series()
+            self._by = series.by
             wanted = [load for load in self.search(series) for _ in range(load.times)]
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
@@ -215,7 +220,7 @@ class SeriesPlanner(Planner):
         if not self._rest_s:
             return super().shorter
         key = f"experiment.{self._base.table.kind}.rest_s"
-        rest = f"once a limit was met, each run waits {figures(self._rest_s)} s: --set {key}=N"
+        rest = f"once a limit was met, each run waits up to {figures(self._rest_s)} s: --set {key}=N"
         return [*super().shorter, rest]
 
     def left_s(self) -> float:
@@ -223,8 +228,13 @@ class SeriesPlanner(Planner):
         return self._all_s - self.spent_s
 
     def rest(self) -> float:
-        """Return the seconds of rest before a run."""
-        return self._rest_s if is_limited(self.runs) else 0.0
+        """Return the seconds of rest before a run: until a known limit is full again, as far as the settings allow."""
+        if not is_limited(self.runs):
+            return 0.0
+        limit = None if self._by is None else self._by.limit
+        if limit is None or not limit.rate.low:
+            return self._rest_s
+        return min(self._rest_s, limit.burst.high / limit.rate.low)
 
     def _stay_s(self) -> float:
         return min((run.stay_s for run in self.runs if not run.growing and run.stay_s), default=0.0)
@@ -238,8 +248,13 @@ class SeriesPlanner(Planner):
         slowest = min(load.load for load in wanted)
         tried = [load.load for load in series.loads]
         is_outside = not tried or slowest > max(tried) or slowest < min(tried)
+        is_confirming = bool(tried) and self._by is not None
         length_s = None if self._wanted_s is None else self.with_warm_up(self._wanted_s)
-        if length_s is None and is_outside:
+        if length_s is None and is_confirming:
+            fewest = max(FEWEST, math.ceil(SHOWS / self._refused / len(wanted)))
+            usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
+            length_s = self._long_enough(slowest, fewest, usual_s)
+        elif length_s is None and is_outside:
             usual_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
             length_s = self._long_enough(slowest, FEWEST, usual_s)
         elif length_s is None:
@@ -248,16 +263,22 @@ class SeriesPlanner(Planner):
             usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
             length_s = self._long_enough(slowest, fewest, usual_s)
             fitting = max(1, int(left_s // (length_s + beside_s)), self._points - len(self.runs))
-            length_s = max(SHORTEST_S, min(left_s / fitting - beside_s, LONGER * length_s))
+            longest_s = min(LONGER * length_s, max(length_s, self._enough_s(slowest)))
+            length_s = max(SHORTEST_S, min(left_s / fitting - beside_s, longest_s))
         count = int((left_s + 0.01) // (length_s + beside_s))
         if not count and left_s >= SHORTEST_S + beside_s and self._wanted_s is None:
             return [left_s - beside_s]
         return [length_s] * min(count, len(wanted))
 
     def _long_enough(self, load: float, arrivals: int, length_s: float) -> float:
-        """Lengthen a run where arrivals are few or slow."""
+        """Lengthen a run where arrivals are few or slow, shorten it where they are many."""
         needed_s = max(FILLS * self._stay_s(), self.seconds_of(arrivals, load))
-        return min(max(length_s, needed_s), LONGER * length_s)
+        usual_s = max(SHORTEST_S, min(length_s, self._enough_s(load)))
+        return min(max(usual_s, needed_s), LONGER * length_s)
+
+    def _enough_s(self, load: float) -> float:
+        """Return the seconds after which more arrivals change no answer."""
+        return self.seconds_of(ENOUGH, load) or math.inf
 
     def seconds_of(self, arrivals: int, load: float) -> float:
         """Return the seconds in which so many arrive."""

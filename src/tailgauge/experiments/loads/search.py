@@ -1,7 +1,7 @@
 """Which loads to run next: pure, from the loads judged until now.
 
 Double until a load fails, halve while the first one does, then halve the widest gap between the largest load that holds and
-the smallest that fails. Where a limit is known, a load just below it is confirmed instead.
+the smallest that fails. Where a limit is known, a load just below it is confirmed instead, at once.
 """
 
 from __future__ import annotations
@@ -84,16 +84,21 @@ class Search:
         high = min((load.load for load in tried if load.leans == FAIL), default=None)
         if high is None:
             return self._upwards(tried, max(loads), ceiling)
-        if not any(load.leans == PASS and load.load < high for load in tried):
+        holds = any(load.leans == PASS and load.load < high for load in tried)
+        below = math.inf if known is None else min(known.value / self.narrow, known.low)
+        if holds and known is not None:
+            return self._repeated(tried, below)
+        if not holds and self.least <= below < min(loads) * (1 - SAME):
+            return self._repeated(tried, below)
+        if not holds:
             lower = min(loads) / min(self.growth**2, PER_MINUTE)
             return [NextLoad(self._rounded(lower))] if lower >= self.least else []
-        if known is not None:
-            return self._repeated(tried, min(known.value / self.narrow, known.low))
         return self._between(tried) or self._confirmed(tried)
 
     def _upwards(self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None) -> list[NextLoad]:
         if highest >= self.most * (1 - SAME):
-            return self._repeated(tried, highest)
+            is_shown = any(load.load == highest and load.outcome == PASS for load in tried)
+            return [] if is_shown else self._repeated(tried, highest)
         load = highest * self.growth
         if ceiling is not None and load < ceiling:
             fastest = highest * PER_MINUTE ** (self.period_s / 60)
