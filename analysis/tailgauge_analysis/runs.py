@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pandas as pd
 
 from tailgauge.errors import UsageError
+from tailgauge.rows import schema
 from tailgauge.rows.object_store import is_remote, local
 from tailgauge_analysis import run
 from tailgauge_analysis.comparing import pairs
 from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics import definitions, latency
-from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, Metric
+from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
@@ -40,6 +42,11 @@ Since = Literal["scheduled", "sent"]
 Population = Literal["completed", "offered"]
 _ENDINGS = {"scheduled": "_sched", "sent": "_sent"}
 _VIEWS = {"completed": latency.SUCCESSES, "offered": latency.OFFERED}
+_HAVE = {
+    schema.JOIN: "are fan-outs, whose latency is metric join",
+    schema.TURNAROUND: "are jobs or batches, whose latency is metric turnaround",
+}
+_HAVE_ANSWERS = "have one answer each, whose latencies are metrics ttft, tpot, chunk_gap and e2e"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,8 @@ class Run(run.Run):
 
         `metric`: a name of docs/reference/metrics.md; `since` says when its clock starts where it has two. `offered` adds
         the requests that failed, as slower than any other: there the value may be infinite. `traffic`: one traffic table.
-        None where there are too few samples. With `interval`: with its 95% interval and its mark.
+        None where there are too few samples. With `interval`: with its 95% interval and its mark. UsageError where these
+        requests cannot have the metric: a fan-out has a join, and no TTFT.
         """
         if not 0 < p < 1:
             raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")
@@ -118,6 +126,8 @@ class Run(run.Run):
             raise UsageError(f"{metric}: known of completed requests only")
         with self._level():
             row = latency.row(named, of, view, (p,))
+        if not row.n:
+            _check_answers(metric, named, of, traffic)
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], client_error.NONE))
         found = _percentile(marked.quantiles[0])
         return found if interval else found.value
@@ -175,6 +185,15 @@ def list_runs(out: Folder = ".") -> pd.DataFrame:
             "started_at": pd.to_datetime(str(record.get("started_at")), errors="coerce", utc=True), "folder": f"{place.rstrip('/')}/runs/{path.parent.name}" if is_remote(place) else str(path.parent),
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["run_id", "scenario", "state", "verdict", "started_at", "folder"])
+
+
+def _check_answers(metric: str, named: Metric, of: Steady, traffic: str) -> None:
+    """Refuse a metric that none of these requests can have."""
+    kinds = of.requests["answer"].value_counts()
+    if kinds.empty or named.level == ATTEMPT or kinds.index.isin(named.of).any():
+        return
+    subject = f"the requests of {traffic}" if traffic else "the requests of this run"
+    raise UsageError(f"{metric}: {subject} {_HAVE.get(str(kinds.index[0]), _HAVE_ANSWERS)}")
 
 
 def _percentile(found: Quantile) -> Percentile:

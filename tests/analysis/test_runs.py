@@ -123,6 +123,16 @@ def test_times_of_a_dry_run_have_no_date(run):
         (("ttft", 0.5, {"since": "start"}), "since='start': choose from scheduled, sent"),
         (("ttft", 0.5, {"population": "all"}), "population='all': choose from completed, offered"),
         (("ttft", 0.5, {"traffic": "nobody"}), "traffic='nobody': choose from"),
+        (
+            ("chunk_gap", 0.5, {"traffic": "research"}),
+            "chunk_gap: the requests of research are fan-outs, whose latency is metric join",
+        ),
+        (
+            ("ttft", 0.5, {"traffic": "research", "population": "offered"}),
+            "ttft: the requests of research are fan-outs",
+        ),
+        (("join", 0.5, {"traffic": "chat"}), "join: the requests of chat have one answer each"),
+        (("turnaround", 0.5), "turnaround: the requests of this run have one answer each"),
     ],
 )
 def test_a_wrong_argument_says_what_is_expected(run, arguments, message):

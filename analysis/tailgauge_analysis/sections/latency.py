@@ -53,6 +53,7 @@ from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
 KEY = ""
 ALL = "all"
+_ANSWER_TIMES = "TTFT, TPOT, chunk gap and end to end"
 NARROW_PS = (0.5, 0.95, 0.99)  # what a phone has room for
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN))
 MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
@@ -144,6 +145,10 @@ class Latencies:
     """users wait for answers: what they wait for counts since sent"""
     is_of_tasks: bool = field(metadata=UNPUBLISHED)
     """of Locust's users"""
+    joined: int = field(metadata=UNPUBLISHED)
+    """requests that have a join instead of an answer: fan-outs"""
+    fetched: int = field(metadata=UNPUBLISHED)
+    """requests that have a turnaround: jobs, and those of a message batch"""
 
 
 def compute(run: Run) -> Latencies:
@@ -169,6 +174,8 @@ def compute(run: Run) -> Latencies:
         is_pooled=run.result(load_steps.compute) is not None,
         is_closed=is_closed,
         is_of_tasks=is_of_tasks(run.record["scenario"]),
+        joined=int((run.of_target.requests["answer"] == schema.JOIN).sum()),
+        fetched=int((run.of_target.requests["answer"] == schema.TURNAROUND).sum()),
     )
 
 
@@ -197,6 +204,8 @@ def section(found: Latencies) -> Section:
     pooled = f", {load_steps.POOLED}" if found.is_pooled else ""
     tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
     tables.append(_percentiles(f"Among successes{pooled}", successes))
+    first = tables[0]
+    tables[0] = replace(first, note=" ".join(filter(None, (*_left_out(found), first.note))))
     if len(found.groups) > 1:
         since = "sent" if found.is_closed else "scheduled"
         tables.append(_by_group(found.groups, found.smaller_groups, since))
@@ -217,6 +226,15 @@ def section(found: Latencies) -> Section:
     gaps = (GAPS,) if has_gaps else ()
     computed = (exact, f"{SINCE[found.is_of_tasks]} {SINCE_SENT}", *gaps, *others)
     return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), computed)
+
+
+def _left_out(found: Latencies) -> Iterator[str]:
+    """Which requests have one time instead of those of an answer."""
+    if found.joined:
+        legs = "the times of their legs are in the section Fan-out"
+        yield f"{plural(found.joined, 'fan-out')}: a join instead of {_ANSWER_TIMES}; {legs}."
+    if found.fetched:
+        yield f"{plural(found.fetched, 'job')}: a turnaround instead of {_ANSWER_TIMES}."
 
 
 def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:

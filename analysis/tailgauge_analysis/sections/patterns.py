@@ -24,7 +24,7 @@ from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
 from tailgauge_analysis.sections.waiting import Groups, waiting
-from tailgauge_analysis.stats.quantiles import FEWEST, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import (
     quantile_cell,
     quantiles_text,
@@ -40,6 +40,7 @@ KEY = "patterns"
 KEYS = list(CALL)
 CLOSED = (schema.CANCELLED, schema.TIMEOUT)  # by the user, or because the client waited no longer
 PS = (0.5, 0.95)
+HARDLY_ANY = 0.1  # of the retried requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +243,61 @@ def _second_call(of: _Of) -> Sentence | None:
     return Sentence(text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups)
 
 
+def _retry(of: _Of) -> Sentence | None:
+    """Of retries: how many of the retried requests completed, and how many calls, tokens and seconds the retries took."""
+    attempts = of.stage.attempts
+    retries = attempts[(attempts["cause"] == schema.RETRY) & attempts["sent_at_ns"].notna()]
+    if retries.empty:
+        return None
+    requests = of.stage.requests
+    is_retried = requests["request_id"].isin(retries["request_id"])
+    retried = requests[is_retried]
+    is_complete = retried["ended"].isin(schema.COMPLETE)
+    completed = of.stage.share_of(retried, is_complete.to_numpy(np.bool_))
+    of_calls = len(retries) / int(attempts["sent_at_ns"].notna().sum())
+    cost = (
+        f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_calls)} of all calls"
+    )
+    if wasted := _wasted_tokens(retries):
+        cost += f", {count(wasted)} tokens of retries that failed"
+    text = f"{of.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"
+    text += _failed_later(attempts, retried[~is_complete])
+    if (completed.value or 0.0) < HARDLY_ANY:
+        text = f"Retrying gained {'hardly anything' if completed.k else 'nothing'}: {text}"
+    card = Card(
+        label="retried",
+        value=of.share(retries),
+        detail=f"of {of.number} were retried",
+        lines=(f"{count(completed.k)} of these {count(completed.n)} completed", cost),
+        tone="warn" if (completed.value or 0.0) < HARDLY_ANY else "",
+    )
+    groups = {"one call": of.first_ms(~is_retried), "retried": of.first_ms(is_retried)}
+    return Sentence(text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups)
+
+
+def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
+    """How much later than their first attempt the requests failed that no retry saved."""
+    first_ended = attempts.groupby("request_id")["ended_at_ns"].min().reindex(failed["request_id"])
+    later = (failed["ended_at_ns"] - first_ended.to_numpy()).dropna()
+    found = _quantiles(later)
+    if found[0].mark == TOO_FEW:
+        return ""
+    return f"; the others failed later than at their first attempt, by {quantiles_text(*found)}"
+
+
+def _wasted_tokens(retries: pd.DataFrame) -> float:
+    """Tokens that the target counted for retries without a complete answer."""
+    failed = retries[~retries["ended"].isin(schema.COMPLETE)]
+    return float(failed[[*PROMPT, "output_tokens"]].sum().sum())
+
+
 ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
     "progressive": _progressive,
     "fallback": lambda of: _second(of, schema.FALLBACK, "fallback", "fell back"),
     "resubmit": lambda of: _second(of, schema.RESUBMIT, "resubmit", "were sent twice"),
     "cancel": _cancel,
     "two calls": _second_call,
+    "retry": _retry,
 }
 
 

@@ -217,3 +217,57 @@ def test_rows_that_are_missing_leave_a_sentence_of_the_others(tmp_path, lost):
 
     assert set(found) == set(TRAFFIC) - {"whole"}
     assert not any(word in " ".join(found.values()) for word in ("nan", "NaN", "inf"))
+
+
+REFUSED = {"ended": "rate_limited", "status": 429}
+
+
+def retried(mixed, tmp_path, saved, tries=2, plain=20, **failure):
+    """40 requests that are retried, of which so many complete by their last try, among others that need no retry."""
+    run = mixed()
+    for i in range(40):
+        attempts = [
+            {**REFUSED, **failure, "attempt": n, "cause": "retry" if n else "primary", "of_attempt": n - 1 if n else None,
+             "sent": 0.1 + 500 * n, "end": 20 + 500 * n}
+            for n in range(tries + 1)
+        ]  # fmt: skip
+        if i < saved:
+            last = attempts[-1]
+            attempts[-1] = {key: last[key] for key in ("attempt", "cause", "of_attempt", "sent")} | {
+                "first": 500 * tries + 100
+            }
+        run.request(i * 200, attempts, ended="ok" if i < saved else "rate_limited", winner=tries)
+    for i in range(plain):
+        run.request(i * 200 + 100, [{"first": 100}])
+    return compute(Run([run.write(tmp_path / "run")]))
+
+
+@pytest.mark.parametrize(
+    ("saved", "tries", "begin", "share"),
+    [(0, 2, "Retrying gained nothing: 66.7% of 60 requests", "80 retries, 57.1% of all calls"),
+     (1, 3, "Retrying gained hardly anything: 66.7% of 60 requests", "120 retries, 66.7% of all calls"),
+     (34, 1, "66.7% of 60 requests", "40 retries, 40.0% of all calls"),
+     (38, 1, "66.7% of 60 requests", "40 retries, 40.0% of all calls")],
+)  # fmt: skip
+def test_what_retries_took_and_gained_is_in_a_sentence(mixed, tmp_path, saved, tries, begin, share):
+    (found,) = retried(mixed, tmp_path, saved, tries)
+
+    assert found.pattern == "retry"
+    assert found.text.startswith(begin)
+    assert share in found.text
+    assert (f"by p50 {500 * tries:,} ms" in found.text) == (saved < 38)  # of two no median is known
+    assert "too few" not in found.text
+    assert found.card.lines == (f"{saved} of these 40 completed", share)
+    assert found.card.tone == ("warn" if saved < 4 else "")
+
+
+def test_tokens_of_failed_retries_are_counted_and_a_run_without_retries_has_no_sentence(mixed, tmp_path):
+    usage = {"input_tokens": 10, "output_tokens": 5}
+    (found,) = retried(mixed, tmp_path, 0, 1, **usage)
+
+    assert "40 retries, 40.0% of all calls, 600 tokens of retries that failed" in found.text
+
+    run = mixed()
+    for i in range(30):
+        run.request(i * 200, [{"first": 100}])
+    assert compute(Run([run.write(tmp_path / "without")])) == []

@@ -179,6 +179,31 @@ def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
     assert "latency   join p50 120  p95 120 ms\n" in report.summary
 
 
+@pytest.mark.parametrize(
+    ("chats", "fans", "note"),
+    [
+        (80, 0, ""),
+        (80, 1, "1 fan-out: a join instead of TTFT, TPOT, chunk gap and end to end; the times of their legs are in the section Fan-out."),
+        (0, 60, "60 fan-outs: a join instead of TTFT, TPOT, chunk gap and end to end; the times of their legs are in the section Fan-out."),
+    ],
+)  # fmt: skip
+def test_the_first_latency_table_names_the_requests_that_are_in_one_row_only(
+    mixed, tmp_path, chats, fans, note
+):
+    run = mixed()
+    for i in range(chats):
+        run.request(i * 100, [{"first": 100}])
+    for i in range(fans):
+        run.request(
+            i * 100 + 50, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121
+        )
+    first, *others = latency.section(Run([run.write(tmp_path / "run")]).result(latency.compute)).tables
+
+    assert first.note.startswith(note)
+    assert ("fan-out:" in first.note or "fan-outs:" in first.note) == bool(note)
+    assert not any("a join instead" in table.note for table in others)
+
+
 def test_tags_and_phases_that_are_no_json_are_no_traceback(mixed, tmp_path):
     run = mixed()
     for i in range(5):

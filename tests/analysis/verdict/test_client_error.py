@@ -348,5 +348,5 @@ def error(title, quantile, error_ms, verdict=VALID, *, is_used=True, view="succe
         ),
     ],
 )  # fmt: skip
-def test_what_the_client_did_to_the_figures_is_said_in_a_sentence(errors, text):
+def test_one_sentence_names_the_figures_that_the_client_moved(errors, text):
     assert effect(errors) == text
