@@ -251,6 +251,10 @@ def test_the_command_repeats_options_as_they_are_typed(tmp_path):
     ("given", "text"),
     [
         ([2.0, 4.0, 9.0, 12.0, 13.0], "saturation at 12 requests in flight"),
+        (
+            [1.0, 9.0, 64.0],
+            "saturation at 9 requests in flight: at most 2,000 output tokens/s, 20 requests/s",
+        ),
         ([4.0, 6.0, 8.0], "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
     ],
 )
@@ -262,6 +266,29 @@ def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given,
     assert len(texts) == 1
     assert texts[0].startswith(text)
     assert not any("too much for the target" in note for note in answer.sections[0].notes)
+
+
+def test_a_rate_that_is_not_answered_in_full_is_not_called_unsaturated(tmp_path):
+    course = planner(tmp_path, loads=[2.0, 24.0]).course()
+    steps = next(course)
+    while True:
+        (step,) = steps
+        found = result(step)
+        found = replace(found, run=replace(found.run, growing=False, saturated=False))
+        try:
+            steps = course.send([StepResult(step, "run", "VALID", "", found)])
+        except StopIteration as end:
+            texts = end.value.result.details
+            break
+
+    assert "20 requests/s answered at 24 requests/s: it may be more than the target can do" in texts
+    assert not any("no saturation" in text for text in texts)
+
+
+def test_one_request_is_no_plural(tmp_path):
+    _, answer = played(planner(tmp_path, loads=[1.0], by="concurrency"), is_open=False)
+
+    assert "up to 1 request in flight at least" in answer.result.sentence
 
 
 def test_the_order_of_given_loads_is_the_one_of_the_plan(tmp_path):

@@ -773,24 +773,38 @@ def _gaps(evidence: Evidence) -> Iterator[str]:
         yield f"inconclusive at {listed(figures(load.load) for load in evidence.unsure)}"
 
 
+def _least_of_full(curve: Curve, point: CurvePoint, best: CurvePoint) -> float:
+    """Return the share of the most output tokens/s from which a load fills the target; users who add little fill it too."""
+    if curve.by == RATE or point.load >= best.load:
+        return SATURATED
+    doublings = math.log2(best.load / point.load)
+    gain: float = GAINS**doublings
+    return min(SATURATED, 1 / gain)
+
+
 def _saturated(curve: Curve, unit: Unit) -> str:
     """Say `saturation at 24 requests/s: at most 2,430 output tokens/s, 19 requests/s`."""
     tokens = curve.saturation
     requests = curve.saturation_load
     output = [(point.output_tokens_per_s.value or 0.0, point) for point in curve.points]
-    most = max(rate for rate, _ in output)
-    full = next(point for rate, point in output if rate >= SATURATED * most)
+    most, best = max(output, key=lambda pair: pair[0])
+    full = next(point for rate, point in output if rate >= _least_of_full(curve, point, best) * most)
     rates = []
     if tokens.value is not None:
         rates.append(f"{figures(tokens.value)} output tokens/s")
     if requests.value is not None:
         rates.append(f"{figures(requests.value)} requests/s")
         return f"saturation at {unit.text(full.load)}: at most {', '.join(rates)}"
-    text = f"no saturation up to {unit.text(curve.points[-1].load)}"
+    highest = curve.points[-1]
+    answered_per_s = highest.requests_per_s
+    if curve.by == RATE and (answered_per_s.high or math.inf) < highest.load * unit.requests:
+        rate = f"{figures(answered_per_s.value or 0.0)} requests/s answered at {unit.text(highest.load)}"
+        return f"{rate}: it may be more than the target can do"
+    text = f"no saturation up to {unit.text(highest.load)}"
     if curve.by == RATE or len(output) < 2:
         return text
-    *_, (before, lower), (highest, _) = output
-    gain = highest / before - 1 if before else 0.0
+    *_, (before, lower), (last, _) = output
+    gain = last / before - 1 if before else 0.0
     return f"{text}: {gain:.0%} more output tokens/s than at {figures(lower.load)}" if gain > 0 else text
 
 

@@ -55,6 +55,7 @@ DRAIN_S = 5.0
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
 GAPS = 40_000  # arrivals for the long-run estimate
 ROUNDS = 60
+IN_FLIGHT = "requests in flight"
 ARRIVALS = {"job": "jobs", "batch": "batches"}  # by pattern
 UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
@@ -70,7 +71,8 @@ class Unit:
 
     def text(self, load: float) -> str:
         """Name a load, in requests and prompts too where an arrival has several: `0.8 conversations/s = 4 requests/s`."""
-        text = f"{figures(load)} {self.name}"
+        name = "request in flight" if load == 1 and self.name == IN_FLIGHT else self.name
+        text = f"{figures(load)} {name}"
         if self.requests != 1:
             text += f" = {figures(load * self.requests)} requests/s"
         if self.prompts != 1:
@@ -133,7 +135,7 @@ class SeriesPlanner(Planner):
         self._points = 0  # fewest runs
         self._by: Bound | None = None  # the known limit that agrees with the runs until now
         self._planned = Planned(np.empty(0))
-        self._unit = Unit("requests in flight")
+        self._unit = Unit(IN_FLIGHT)
         self._is_trace = base.scenario.arrival.process == TRACE
         bounds_ms = [row.bound for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
         self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
