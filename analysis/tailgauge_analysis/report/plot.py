@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.picture import (
     BLUE,
     GREEN,
@@ -24,8 +25,10 @@ from tailgauge_analysis.text.picture import (
     TIME,
     Band,
     Mark,
+    Panel,
     Picture,
     PlotCurve,
+    Scale,
     Values,
 )
 
@@ -39,7 +42,9 @@ MODES = {
     "line and points": "lines+markers",
     "ticks": "markers",
 }
-LOG_TICKS = [digit * 10.0**power for power in range(-2, 7) for digit in (1, 2, 5)]
+LONG_AXIS = (1.0, 2.0, 5.0)  # ticks of each decade on a logarithmic axis
+SHORT_AXIS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # and on one of less than a decade
+EVEN_AXIS = 0.5  # decades: below, the ticks have equal steps
 TAIL_TICKS = {
     1.0: "100%",
     0.5: "50% (p50)",
@@ -53,7 +58,6 @@ SCALES: dict[str, Tree] = {
     "linear": {},
     "category": {"type": "category"},
     "percent": {"range": [0, 103]},
-    "log": {"type": "log", "tickvals": LOG_TICKS, "ticktext": [f"{tick:,g}" for tick in LOG_TICKS]},
     "tail": {"type": "log", "tickvals": list(TAIL_TICKS), "ticktext": list(TAIL_TICKS.values())},
 }
 GAP = 0.07  # between panels, of the height
@@ -114,6 +118,7 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
             "type": "bar",
             "orientation": "h",
             "y": list(curve.labels),
+            "width": 0.6,
             "marker": {"color": colour},
         }
     if curve.style == "bars":
@@ -156,6 +161,7 @@ def _layout(picture: Picture) -> Tree:
     end_s = _end_s(picture) if is_over_time else 0.0
     if end_s:
         x["range"] = [0, end_s]
+    x_values = [curve.x for panel in picture.panels for curve in panel.curves]
     annotations = [_annotation(mark, end_s) for mark in picture.marks if mark.text]
     legend_y = 1.02 + (ANNOTATION_PX / picture.height if annotations else 0.0)
     layout: Tree = {
@@ -170,7 +176,7 @@ def _layout(picture: Picture) -> Tree:
         "bargap": 0 if is_over_time else 0.2,
         "shapes": [_shape(mark) for mark in picture.marks],
         "annotations": annotations,
-        "xaxis": axis | x | SCALES[picture.x_scale],
+        "xaxis": axis | x | _scale(picture.x_scale, x_values),
     }
     heights = sum(panel.height for panel in picture.panels)
     share = (1 - GAP * (len(axes) - 1)) / heights
@@ -182,9 +188,48 @@ def _layout(picture: Picture) -> Tree:
         if panel.scale == "tail":  # down to the median, however few have an answer
             shares = [min(curve.y) for curve in panel.curves if isinstance(curve, PlotCurve)]
             y["range"] = [math.log10(min(0.5, *shares)) - 0.1, 0.05]
-        layout[name.replace("y", "yaxis")] = axis | y | SCALES[panel.scale]
+        layout[name.replace("y", "yaxis")] = axis | y | _scale(panel.scale, _y_values(panel))
         top = bottom - GAP
     return layout
+
+
+def _y_values(panel: Panel) -> list[Values]:
+    values = list[Values]()
+    for curve in panel.curves:
+        values += [curve.low, curve.high]
+        if isinstance(curve, PlotCurve):
+            values.append(curve.y)
+    return values
+
+
+def _scale(name: Scale, values: Sequence[Values]) -> Tree:
+    if name != "log":
+        return SCALES[name]
+    ticks = log_ticks(np.concatenate([np.asarray(some, np.float64) for some in values]))
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+
+
+def log_ticks(values: Floats) -> list[float]:
+    """Return the ticks of a logarithmic axis: at least three on an axis that is not a point."""
+    shown = values[np.isfinite(values) & (values > 0)]
+    if not len(shown) or shown.max() == shown.min():
+        return _decades(LONG_AXIS, -2, 7)
+    low, high = float(shown.min()), float(shown.max())
+    powers = (math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    decades = math.log10(high / low)
+    if decades >= EVEN_AXIS:
+        return _decades(LONG_AXIS if decades >= 1 else SHORT_AXIS, *powers)
+    rough = (high - low) / 4
+    step = max(
+        tick for tick in _decades(LONG_AXIS, math.floor(math.log10(rough)), powers[1]) if tick <= rough
+    )
+    return [
+        float(f"{number * step:.9g}") for number in range(math.floor(low / step), math.ceil(high / step) + 1)
+    ]
+
+
+def _decades(digits: Sequence[float], first: int, end: int) -> list[float]:
+    return [float(f"{digit}e{power}") for power in range(first, end) for digit in digits]
 
 
 def _rows(names: Sequence[str]) -> Tree:

@@ -14,7 +14,7 @@ from run_folders.loaded import LoadedRun
 from tailgauge_analysis.metrics.timeline import Timeline, width, windows
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.plot import LIBRARY, library, plot
+from tailgauge_analysis.report.plot import LIBRARY, library, log_ticks, plot
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.picture import tail_curve
 
@@ -220,3 +220,19 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
     assert tokens > 0
     assert t.tokens_per_s.sum() * t.width_s == pytest.approx(fetched["output_tokens"].sum())
     assert {"tail", "tokens"} <= {figure.name for figure in made.figures}
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(200.5, 780.0), (201.0, 235.0), (0.4, 0.9), (95.0, 130.0), (66.0, 4100.0), (0.02, 90_000.0)],
+)
+def test_a_logarithmic_axis_of_any_length_has_ticks(low, high):
+    ticks = log_ticks(np.array([low, np.nan, 0.0, high]))
+
+    assert 3 <= sum(low <= tick <= high for tick in ticks) <= 21
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_logarithmic_axis_of_a_single_value_or_none_has_ticks_around_it():
+    assert {100.0, 500.0} <= set(log_ticks(np.array([200.0, 200.0])))
+    assert log_ticks(np.array([])) == log_ticks(np.array([np.nan, 0.0]))

@@ -19,6 +19,7 @@
         out[key] = { ...layout[key], gridcolor: c.line, linecolor: c.line, tickcolor: c.line };
       }
     }
+    out.shapes = (layout.shapes ?? []).map((shape) => dark.matches && shape.opacity ? { ...shape, opacity: 1.8 * shape.opacity } : shape);
     out.annotations = (layout.annotations ?? []).map((note) => ({ ...note, font: { color: c.text } }));
     if (narrow.matches) {
       out.margin = { ...layout.margin, l: 44, r: 6 };
