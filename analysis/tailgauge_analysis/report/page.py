@@ -6,13 +6,14 @@ cannot occur. The page's Content-Security-Policy also forbids every request, and
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tailgauge.command_line import options_of, with_command
 from tailgauge_analysis.report.plot import library, plot
@@ -27,6 +28,15 @@ SMALL = 6.4
 PADDING = 14
 NAME = 150
 PROSE = 230
+STICKY = 132  # at most, of the names that stay in view while a narrow table scrolls
+NAME_LETTERS = 11  # a longer name may wrap
+LONG = 28  # letters from which a cell of words wraps
+VERY_LONG = 120  # and from which it needs a wide column, else its row is mostly empty
+_NUMBER = r"[+\-−]?\d(?:[\d,.:]{0,20}\d)?[%x]?"
+WHOLE = re.compile(
+    rf"((?<![\w.-])(?:[<>≤≥±=]{{1,2}} )?{_NUMBER}(?:(?: – |-)(?:{_NUMBER}|\?)){{0,2}}"
+    r"(?: (?:ms|s|min|h|kB|MB|GB|MiB|GiB|UTC)\b)?)"
+)
 
 
 @cache
@@ -41,6 +51,9 @@ def _environment() -> Environment:
         in_script=_in_script,
         with_command=with_command,
         options=options_of,
+        whole=keep_whole,
+        prose_class=prose_class,
+        sticky_width=sticky_width,
     )
     environment.tests["wide"] = is_wide
     return environment
@@ -70,6 +83,43 @@ def _hash(script: str) -> str:
 def _in_script(figure: Picture) -> Markup:
     """JSON that cannot end the script element it stands in; it is ASCII."""
     return Markup(plot(figure).replace("<", "\\u003c"))  # noqa: S704
+
+
+def keep_whole(text: str) -> Markup:
+    """Return a text whose lines break neither within a number, a date or an interval nor before its unit."""
+    if "--" in text:  # a command to copy
+        return escape(text)
+    parts = []
+    for number, part in enumerate(WHOLE.split(text)):
+        is_one_number = number % 2 == 1
+        can_break = " " in part or "-" in part
+        parts.append(
+            Markup("<span class=whole>{}</span>").format(part)
+            if is_one_number and can_break
+            else escape(part)
+        )
+    return Markup().join(parts)
+
+
+def sticky_width(table: Table) -> int:
+    """Return the least width of the first column in pixels: its longest word is whole, and few names need many lines."""
+    names = [table.header[0], *(_text(row[0]) for row in table.rows)]
+    longest_name = max(map(len, names))
+    longest_word = max(len(word) for name in names for word in name.split() or [""])
+    letters = max(longest_word, min(longest_name, NAME_LETTERS)) + 2
+    return min(STICKY, round(letters * LETTER))
+
+
+def prose_class(cell: Cell) -> str:
+    """Return the class of a cell of words, by its length."""
+    length = len(_text(cell))
+    if length > VERY_LONG:
+        return "prose very-long"
+    return "prose long" if length > LONG else "prose"
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def is_wide(table: Table) -> bool:
