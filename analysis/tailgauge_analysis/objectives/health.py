@@ -79,7 +79,7 @@ def line(target: Health) -> ObjectiveLine | None:
     judged = target.judged
     if not target.outcome or judged.value is None:
         return None
-    sign = "<" if judged.value < target.bound else ">="
+    sign = "<" if judged.value < target.bound else "≥"
     smallest = detectable(1 - target.bound, judged.n_eff, confidence(), POWER)
     return ObjectiveLine(
         name=COMPLETE,
@@ -92,7 +92,7 @@ def line(target: Health) -> ObjectiveLine | None:
         numbers=Numbers(
             value=judged.value, bound=target.bound, low=judged.low, high=judged.high, unit="share"
         ),
-        required=f">= {100 * target.bound:g}%",
+        required=f"≥ {100 * target.bound:g}%",
     )
 
 

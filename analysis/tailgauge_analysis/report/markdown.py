@@ -57,9 +57,9 @@ def _summary(report: Report) -> Iterator[str]:
     yield from (f"- planned: {markdown_line(text)}" for text in report.planned)
     if report.state == DRY_RUN:
         yield f"The simulated endpoint: {answer}"
-    yield from (f"- **Note** {markdown_inline(text)}" for text in report.findings)
     yield from (f"- {markdown_line(text)}" for text in result.details)
     yield from (f"- **{FAIL}** {markdown_inline(text)}" for text in result.problems)
+    yield from (f"- **Note** {markdown_inline(text)}" for text in report.findings)
     yield from _advice(result.advice)
     dry_run = "dry run" if report.dry_run and report.state != DRY_RUN else ""
     yield markdown_line(" · ".join(filter(None, (dry_run, *report.about))))

@@ -66,12 +66,12 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     if report.is_of_simulated:
         answer = f"{result.outcome}  {result.sentence}"
         yield from _broken(f"{'simulated':<{LABEL}}{answer}", width)
-    yield from _findings(report, width)
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
     for text in result.problems:
         for line in _wrapped(f"  {SIGNS[FAIL]} {text}", width, "    "):
             yield style(line, fg=COLOURS["bad"])
+    yield from _findings(report, width)
     if result.outcome != NO_ANSWER:
         yield from _objectives([one for one in result.objectives if not result.states(one)], width)
     if result.advice:

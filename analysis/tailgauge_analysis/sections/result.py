@@ -174,7 +174,7 @@ def _no_answer(run: Run, lines: Lines) -> Result | None:
     text = f"none of {plural(len(run.steady.requests), 'request')} completed"
     cause = prevailing(run)
     advice = "" if cause is None else cause.advice
-    return Result(NO_ANSWER, _with_cause(cause, text), lines, (*_stop(run), *_causes(run)), advice)
+    return Result(NO_ANSWER, _with_cause(cause, text), lines, (*_causes(run), *_stop(run)), advice)
 
 
 def _failed(run: Run, lines: Lines) -> Result | None:
@@ -303,7 +303,7 @@ def _consequences(
     names = {line.name for line in failed}
     details: tuple[str, ...] = ()
     if not OF_ANSWERS.isdisjoint(names):
-        details = (*_stop(run), *_causes(run))
+        details = (*_causes(run), *_stop(run))
     if cause is not None:
         grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
         return (*(details or _causes(run)), *grows), cause.advice
