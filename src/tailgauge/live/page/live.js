@@ -86,8 +86,10 @@ function showRun(run, now) {
   for (const id of ["state", "clock", "run"]) at(id).hidden = false;
 }
 
+// Locust names a worker after its host and 32 random digits: eight of them tell it from others.
+const short = (name) => name.replace(/_([0-9a-f]{8})[0-9a-f]{24}$/, "_$1");
 const WORKER = [
-  (w) => w.name === String(w.worker) ? w.name : `${w.worker} · ${w.name}`,
+  (w) => w.name === String(w.worker) ? w.name : `${w.worker} · ${short(w.name)}`,
   (w) => w.host,
   (w) => w.state,
   (w) => count(w.sent),
