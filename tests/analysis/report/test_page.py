@@ -1,4 +1,4 @@
-"""What the page does with the text of a report: which words stay in a line, what is said once, what comes first."""
+"""The page: numbers stay in a line, nothing is repeated, the result comes before notes on the figures."""
 
 from dataclasses import replace
 
