@@ -285,6 +285,19 @@ def test_a_rate_that_is_not_answered_in_full_is_not_called_unsaturated(tmp_path)
     assert not any("no saturation" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+    ("curve", "longer"),
+    [({"requests": 30}, ": --requests 100"), ({"step_s": 4.0}, ": --duration 10s"), ({}, None)],
+)
+def test_a_plan_that_is_too_short_names_the_length_that_is_not(tmp_path, curve, longer):
+    of = planner(tmp_path, loads=[2.0, 12.0], **curve)
+    played(of)
+    (line,) = of.needs
+
+    assert ("may end INCONCLUSIVE" in line) == (longer is not None)
+    assert line.endswith(longer or " at a load")
+
+
 def test_one_request_is_no_plural(tmp_path):
     _, answer = played(planner(tmp_path, loads=[1.0], by="concurrency"), is_open=False)
 

@@ -217,11 +217,24 @@ class CurvePlanner(SeriesPlanner):
         has = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
         for objective in self._latency_objectives():
             name = f"{objective.label} {objective.bound_text}"
-            few = f"{fewest(1 - objective.allowed, TWO_SIDED)} requests decide a load that never misses it"
-            lines.append(
-                f"{name}: {few}, {objective.needs()} one near the bound; this plan has {has} at a load"
+            few = fewest(1 - objective.allowed, TWO_SIDED)
+            text = (
+                f"{few} requests decide a load that never misses it, {objective.needs()} one near the bound"
             )
+            text = f"{name}: {text}; this plan has {has} at a load"
+            if max(counts) < few:
+                text += f": may end INCONCLUSIVE{self._longer(few / max(1, *counts))}"
+            lines.append(text)
         return lines
+
+    def _longer(self, times: float) -> str:
+        """Name the option of a plan that is so many times as long; empty where the minutes decide it."""
+        settings = self._settings
+        if settings.requests is not None:
+            return f": --requests {_up(settings.requests * times, ROUND_REQUESTS)}"
+        if settings.step_s is not None:
+            return f": --duration {_up(settings.step_s * times, ROUND_S)}s"
+        return ""
 
     @property
     def order(self) -> str:
