@@ -76,3 +76,23 @@ def test_every_count_of_the_table_is_a_column_or_makes_one():
     for protocol in vendors.TABLE["ends"]:
         counts = set(vendors.TABLE["usage"][protocol]) - {"places", "prompt_tokens", "total_tokens"}
         assert counts <= columns
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (
+            "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.",
+            "max_tokens",
+        ),
+        ("Unrecognized request argument supplied: max_completion_tokens", "max_completion_tokens"),
+        (
+            "[{'loc': ['body', 'max_completion_tokens'], 'msg': 'Extra inputs are not permitted'}]",
+            "max_completion_tokens",
+        ),
+        ("max_tokens is too large: 9000", ""),
+        ("This model does not support tools", ""),
+    ],
+)
+def test_the_limit_field_that_an_error_refuses_is_the_first_that_it_names(message, field):
+    assert vendors.refused_limit_field(message) == field

@@ -18,6 +18,21 @@ TABLE: Mapping[str, Any] = tomllib.loads(FILE.read_text(encoding="utf-8"))
 _STATUS_CLASSES = {429: schema.RATE_LIMITED, 503: schema.OVERLOADED, 529: schema.OVERLOADED}
 
 
+_LIMIT_FIELD = r"\bmax_(?:completion_)?tokens\b"
+_REFUSAL = r"(?:support|recogni|unknown|permitted|unexpected|extra)"
+_REFUSED_FIELD = re.compile(
+    rf"{_LIMIT_FIELD}.{{0,80}}{_REFUSAL}|{_REFUSAL}.{{0,80}}{_LIMIT_FIELD}", re.IGNORECASE | re.DOTALL
+)
+
+
+def refused_limit_field(message: str) -> str:
+    """Return the field with the maximum of output tokens that an error refuses: the first that it names; "" for others."""
+    first = re.search(_LIMIT_FIELD, message, re.IGNORECASE)
+    if first is None or not _REFUSED_FIELD.search(message):
+        return ""
+    return first[0].lower()
+
+
 def class_of_status(status: int) -> str:
     """Return the class of a response with this status, 300 or more."""
     if status in _STATUS_CLASSES:

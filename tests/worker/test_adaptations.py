@@ -72,8 +72,8 @@ class TestLimits:
             "target http://h answered HTTP 400: Unsupported parameter: 'max_tokens' is not supported"
         )
         assert text.endswith(
-            "--set target.max_tokens_field=none sends none; or give the name that it takes: "
-            "max_tokens, max_completion_tokens"
+            "It refuses max_tokens: use --set target.max_tokens_field=max_completion_tokens, "
+            "or with `none` send no maximum of output tokens"
         )
 
     def test_at_the_provider_the_older_name_is_tried_where_the_newer_is_refused(self):

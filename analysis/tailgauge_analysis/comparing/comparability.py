@@ -38,6 +38,9 @@ Facts = dict[str, dict[str, str]]
 """What must be equal, as text, by group and key."""
 
 
+TO_ALLOW = ". To allow this difference: "
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One difference. `a` and `b`: the values of each side, in order of appearance. `between_variants`: one value throughout
@@ -65,7 +68,7 @@ class Difference:
         text = self.text(sides) if is_key else f"{self.group}, {self.text(sides)}"
         if self.mixed:
             return f"a variant must be the same in all its runs; {text}"
-        return f"{text}. To allow this difference: --allow {self.key if is_key else self.group}"
+        return f"{text}{TO_ALLOW}--allow {self.key if is_key else self.group}"
 
 
 def permission(differs: Iterable[Difference]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
-from tailgauge_analysis.comparing.comparability import Difference, permission
+from tailgauge_analysis.comparing.comparability import TO_ALLOW, Difference, permission
 from tailgauge_analysis.comparing.effect import (
     BETTER,
     INCONCLUSIVE,
@@ -123,10 +123,15 @@ def conclude(found: Comparison) -> Comparison:
     verdict = found.verdict or _verdict(found)
     sentence = found.sentence or _sentence(found, verdict)
     if found.against:
-        sentence = f"{b} against {a}: not comparable, {found.against[0]}"
+        sentence = f"{b} against {a}: not comparable, {_without_option(found.against[0])}"
     elif found.unequal:
         sentence = f"Not the same work, {b} got {' and '.join(found.unequal)}. {sentence}"
     return replace(found, verdict=verdict, sentence=sentence)
+
+
+def _without_option(reason: str) -> str:
+    """Return a reason without the option that allows it: one line has the options of all."""
+    return reason.partition(TO_ALLOW)[0]
 
 
 def _verdict(found: Comparison) -> str:
@@ -299,7 +304,8 @@ def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
     """Return the reasons against the comparison, else the worst verdict of what is compared."""
     if found.against:
         advice = permission(found.differs)
-        reasons = tuple((text, advice) for text in _shortened(found.against, "reason"))
+        texts = [_without_option(text) if advice else text for text in found.against]
+        reasons = tuple((text, advice) for text in _shortened(texts, "reason"))
         return Measurement(INVALID, NOT_COMPARABLE, reasons)
     degraded = verdicts.count(DEGRADED)
     total = plural(len(verdicts), "run")

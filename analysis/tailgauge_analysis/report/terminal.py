@@ -78,7 +78,8 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         yield from _next(result.advice, width)
     yield from _run_lines(report, width)
     verdict = measurement.verdict
-    if report.dry_run and verdict == VALID:  # nothing was measured
+    is_without_figures = result.outcome == INTERRUPTED and not report.summary
+    if is_without_figures or (report.dry_run and verdict == VALID):  # nothing was measured
         return
     why = "see above" if measurement.sentence in report.findings else measurement.sentence
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
@@ -193,7 +194,8 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     yield from _findings(report, width)
     if reasons and reasons[0][1]:
         yield from _labelled("next", reasons[0][1], width)
-    yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
+    if not (reasons and reasons[0][0] in result.sentence):
+        yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
     if measurement.unusable and result.advice:
         yield from _next(result.advice, width)
     if measurement.unusable:

@@ -19,8 +19,9 @@ from tailgauge.call import MAIN
 from tailgauge.command_line import with_command
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
+from tailgauge.vendors import refused_limit_field
 from tailgauge_analysis.metrics import stability
-from tailgauge_analysis.metrics.steady import at_slots, end_ns
+from tailgauge_analysis.metrics.steady import at_slots, end_ns, is_of_tasks
 from tailgauge_analysis.metrics.unanswered import SIGNS
 from tailgauge_analysis.metrics.waiting import seconds
 from tailgauge_analysis.run import Run
@@ -56,6 +57,7 @@ NEAR = 0.5  # of the wait of those that failed, at the p90 of those that were an
 LONG = 0.7  # of the deadline, at the p90 of the complete answers: others come too late by chance
 
 MIN_COMPLETED = "stop.min_completed"
+EQUAL_REJECTIONS = "stop.rejections"
 QUEUE = "queue"
 RETRIES = "retries"
 HEDGES = "hedges"
@@ -221,7 +223,9 @@ class Evidence:
 
     @property
     def quoted(self) -> str:
-        """Return ` (it says "...")`; empty where the target says nothing."""
+        """Return ` (it says "...")`; empty where the target says nothing, or where the reason of a stop says it already."""
+        if EQUAL_REJECTIONS in self.run.record["stopped"]:
+            return ""
         quote = self.found.quote
         return f" (it says {quote})" if quote else ""
 
@@ -511,7 +515,7 @@ def _key(evidence: Evidence) -> str:
     if evidence.onset.since_s is not None and len(evidence.complete_s):
         refuses += ", which it accepted before"
     if not variable and f"api.{text(target.get('protocol'))}.com" not in text(target.get("url")):
-        return f"{refuses}: export it as KEY and add --set target.api_key_env=KEY"
+        return f"{refuses}: export API_KEY=... and add --set target.api_key_env=API_KEY"
     return f"{refuses}: check the key in {plain(known, 100)} and its permissions"
 
 
@@ -549,7 +553,18 @@ def _address(evidence: Evidence) -> str:
 
 def _request(evidence: Evidence) -> str:
     quote = evidence.found.quote
+    refused = refused_limit_field(quote)
+    if refused:
+        return f"the target refuses {refused}{evidence.when}: {_other_limit_field(evidence, refused)}"
     return f"change what is sent: the target rejects these requests{evidence.when}{': ' if quote else ', and Errors has its reasons'}{quote}"
+
+
+def _other_limit_field(evidence: Evidence, refused: str) -> str:
+    """Return how to send the maximum of output tokens under its other name."""
+    other = "max_tokens" if refused == "max_completion_tokens" else "max_completion_tokens"
+    if is_of_tasks(evidence.run.record["scenario"]):
+        return f"write {other} in the body of the task"
+    return f"add --set target.max_tokens_field={other}"
 
 
 def _protocol(evidence: Evidence) -> str:

@@ -27,6 +27,7 @@ from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import errors, load_steps, objectives, throughput
 from tailgauge_analysis.sections.advice import (
+    EQUAL_REJECTIONS,
     REFUSED_ADVICE,
     Cause,
     of_growth,
@@ -599,6 +600,8 @@ def _causes(run: Run) -> Iterator[str]:
         yield f"not completed: {', '.join(ends)}"
     has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())
     listed = run.result(errors.compute).errors
+    if EQUAL_REJECTIONS in run.record["stopped"]:
+        return  # the reason of the stop has this error
     if listed and not has_complete and listed[0].ended not in ENDED_BY_TARGET:
         first = listed[0]
         status = f"HTTP {first.status}" if first.status else first.ended

@@ -333,7 +333,8 @@ class Launch:
     def _conclude(self, run: Run) -> Outcome:
         if run.start_at_ns is None:
             if self._interrupts:
-                return Outcome(Exit.INTERRUPTED, None, run)
+                ended = InterruptedRunError("interrupted before the first request of the run")
+                return Outcome(Exit.INTERRUPTED, None, run, ended)
             failure = run.failure or TailgaugeError("the run did not begin")
             return Outcome(failure.exit_code, None, run, failure)
         report = self._report_process(run).output()

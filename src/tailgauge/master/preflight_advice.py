@@ -17,6 +17,7 @@ from tailgauge.protocols.table import PROTOCOLS, PROVIDERS
 from tailgauge.rows import schema
 from tailgauge.sanitize import plain
 from tailgauge.transport.peer import HTTP, TLS
+from tailgauge.vendors import refused_limit_field
 
 _READY_S = 120.0  # to wait for a target, in an advice
 _LONGEST_READY_S = 3600.0
@@ -68,9 +69,6 @@ _TOO_LONG = re.compile(
     r"|prompt is too long|too many (?:input )?tokens",
     re.IGNORECASE,
 )
-_LIMIT = re.compile(r"\bmax_(?:completion_)?tokens\b.{0,80}(?:support|recogni|unknown|permitted|unexpected|extra)"
-                    r"|(?:support|recogni|unknown|permitted|unexpected|extra).{0,80}\bmax_(?:completion_)?tokens\b",
-                    re.IGNORECASE | re.DOTALL)  # fmt: skip
 
 
 def proxy_notes(urls: Iterable[str]) -> Iterator[str]:
@@ -206,10 +204,11 @@ def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:
         field = "prompt_cache_key" if "prompt_cache_key" in text else "breakpoints"
         setting = 'prompt_cache_key=""' if field == "prompt_cache_key" else "breakpoints=[]"
         return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"
-    if PROTOCOLS[protocol].limit_fields and _LIMIT.search(text):
-        others = ", ".join(name for name in PROTOCOLS[protocol].limit_fields if name != "none")
-        how = f"--set target.max_tokens_field=none sends none; or give the name that it takes: {others}"
-        return f"It refuses the field with the maximum of output tokens: {how}"
+    refused = refused_limit_field(text)
+    if PROTOCOLS[protocol].limit_fields and refused:
+        others = [name for name in PROTOCOLS[protocol].limit_fields if name not in {refused, "none"}]
+        how = " or ".join(f"--set target.max_tokens_field={name}" for name in others)
+        return f"It refuses {refused}: use {how}, or with `none` send no maximum of output tokens"
     if _TOO_LONG.search(text):
         return "Prompt and answer do not fit its context: use smaller sizes, as --input-tokens 30 --output-tokens 20"
     return _BY_KIND.get(seen["error_type"] or "", "")

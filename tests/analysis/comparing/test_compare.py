@@ -403,6 +403,9 @@ def test_the_variant_must_be_named(records):
     assert refused.data["against"] == [
         f"{VARIANT}: off in A, fixed in B. To allow this difference: --allow {VARIANT}"
     ]
+    shown = " ".join(terminal(refused, None, 80).split())
+    assert shown.count("off in A, fixed in B") == 1, "a reason stands once"
+    assert shown.count("--allow") == 1
     assert weighed(records, experiment(), ["traffic.chat"]).exit_code == 1
 
 

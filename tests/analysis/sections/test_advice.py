@@ -114,6 +114,17 @@ def test_a_target_that_fails_for_another_reason_is_not_to_be_loaded_further(resu
     assert "stop." not in found.advice
 
 
+def test_the_text_of_equal_rejections_stands_in_the_reason_of_the_stop_only(result):
+    stopped = (
+        "4 s into the run: 20 equal rejections in a row (stop.rejections 20): target answered HTTP 401: bad"
+    )
+    found = result(*[with_status(401, message="bad")] * 30, record={"state": "stopped", "stopped": stopped})
+
+    assert "api_key_env" in found.advice
+    assert "bad" not in found.advice
+    assert not any("bad" in detail for detail in found.details)
+
+
 @pytest.mark.parametrize(
     ("attempt", "pattern"),
     [
@@ -121,6 +132,10 @@ def test_a_target_that_fails_for_another_reason_is_not_to_be_loaded_further(resu
         (with_status(401), "refuses the key.*api_key_env"),
         (with_status(403, message="no"), 'refuses the key .it says "no"'),
         (with_status(400, message="too long"), 'change what is sent.*"too long"'),
+        (with_status(400, message="Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'."),
+         "refuses max_tokens: add --set target.max_tokens_field=max_completion_tokens"),
+        (with_status(422, message="max_completion_tokens: extra inputs are not permitted"),
+         "refuses max_completion_tokens: add --set target.max_tokens_field=max_tokens"),
         (INSIDE, "change what is sent"),
         (NO_JSON, "look at the endpoint or the gateway before it"),
         (CUT_OFF, "answers break off"),

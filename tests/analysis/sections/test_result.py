@@ -236,6 +236,9 @@ def test_an_interrupted_run_says_when_and_how_much_it_has(made, n, warmup_s, whe
     assert re.fullmatch(f"{when}; {n:,} requests recorded in runs/{report.report.run_id}", result.sentence)
     assert {line.name for line in result.objectives} == objectives
     assert report.summary.startswith("INTERRUPTED  after ")
+    assert ("\nmeasured  " in report.summary) == ("steady" not in when), (
+        "nothing was measured before the steady stage"
+    )
     assert "next  " not in report.summary
     assert "run longer" not in report.summary
     assert "INTERRUPTED</span> after" in report.html.read_text(encoding="utf-8")
