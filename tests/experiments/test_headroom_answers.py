@@ -76,6 +76,10 @@ def test_a_rate_that_no_run_confirms_is_named_as_such(tmp_path):
     assert len(steps) == 1
     (source,) = [text for text in answer.result.details if text.startswith("computed from")]
     assert source.endswith("not confirmed: no rate held in a run")
+    longer, raised = answer.result.advice.split("\n")[::2]
+    assert longer.startswith("search longer: tailgauge run ")
+    assert "--set experiment.kind=headroom --set experiment.minutes=30" in longer
+    assert raised.startswith("or raise the limit on requests ")
 
 
 @pytest.mark.parametrize("need", [0, 3])
@@ -90,7 +94,9 @@ def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_p
     assert pace.startswith(
         f"pace the client at {answer.facts['low_per_s']:.3g} requests/s (evenly spaced: up to 5)"
     )
-    assert "9000" in pace, "the guard of the user is kept"
+    for option in (f"--target {URL}", "--max-requests 9000", "--output-tokens 50"):
+        assert option in pace, "options are kept as options"
+    assert pace.endswith(f" --rate {answer.facts['low_per_s']:.3g}")
     assert "experiment" not in pace
     assert limit.startswith("or raise the limit on requests from 300 to ")
     assert limit.endswith(f" per minute, for {needed:g} requests/s")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tailgauge.command_line import run_line, shell_line
+from tailgauge.command_line import OPTION_OF, run_line, shell_line
 from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.text.json_values import Json, number, table
 
@@ -14,6 +15,7 @@ HEADROOM = "headroom"
 CURVE = "curve"
 MINUTES = 15  # of an experiment, in its command, because a reader may want fewer
 STAGES = "stages="
+RATE = "arrival.rate_per_s"
 REQUESTS = "arrival.closed.requests="
 LENGTHS = (STAGES, REQUESTS)  # what --duration and --requests set
 RETRY = re.compile(r"traffic\.[^.=]+\.retry\b")
@@ -82,7 +84,32 @@ def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
     if kind == HEADROOM:
         overrides = [text for text in overrides if not RETRY.match(text)]
         sets += _without_retries(table(scenario, "traffic"))
-    return _command_line(record, [*overrides, *sets])
+    kept, options = _as_options(_last_of_each(overrides))
+    if kind == HEADROOM and table(scenario, "guard").get("max_requests") is None:
+        rate = number(arrival.get("rate_per_s")) or rate_per_s
+        options += [] if rate is None else ["--max-requests", str(_most_calls(rate))]
+    return _command_line(record, [*kept, *sets], options)
+
+
+def _as_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides that no option sets, and the options of the others, as a user types them."""
+    kept: list[str] = []
+    options: list[str] = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        option = OPTION_OF.get(key)
+        if key == RATE and value.removesuffix(".0"):
+            options += ["--rate", value.removesuffix(".0")]
+        elif option is None or value.startswith('"'):
+            kept.append(text)
+        else:
+            options += [option, value]
+    return kept, options
+
+
+def _most_calls(rate_per_s: float) -> int:
+    """Return what a search sends at this rate in all of its minutes, rounded up: it goes down from a rate that is refused."""
+    return math.ceil(rate_per_s * 60 * MINUTES / 1000) * 1000
 
 
 def _without_retries(traffic: Json) -> list[str]:

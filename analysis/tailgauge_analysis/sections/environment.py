@@ -154,7 +154,7 @@ def section(of: Environment) -> Section:
 def _no_command(run: Json) -> str:
     if is_of_tasks(run["scenario"]):
         return "Start the locustfile again: this run does not have Locust's command line."
-    return "The run does not name its scenario file."
+    return "A step of an experiment: the report of the experiment has the command, and the scenario is below."
 
 
 def _seed(of: Environment) -> str:

@@ -54,7 +54,7 @@ With --dry-run the code is about the simulated endpoint.
 
 \b
 An experiment takes up to experiment.minutes: --set experiment.minutes=5.
-Once a limit was met, headroom and curve wait a minute before each run:
+Once a limit was met, headroom and curve wait up to a minute before a run:
 --set experiment.headroom.rest_s=10, --set experiment.curve.rest_s=10."""
 COMPARE = exit_codes(
     Exit.TARGET,

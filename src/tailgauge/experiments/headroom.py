@@ -24,7 +24,7 @@ from tailgauge.experiments.answer import (
     load_line,
     tone_of,
 )
-from tailgauge.experiments.course import Base, Effort, RunReading, Step
+from tailgauge.experiments.course import Base, Effort, RunReading, Step, as_options
 from tailgauge.experiments.loads import limits
 from tailgauge.experiments.loads.forecast import efforts
 from tailgauge.experiments.loads.judge import JudgedLoad, is_limited
@@ -34,7 +34,6 @@ from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.figures import LATENCY
-from tailgauge.scenario.model import spelled
 from tailgauge_analysis import (
     COUNTED,
     FAIL,
@@ -219,36 +218,33 @@ class HeadroomPlanner(SeriesPlanner):
         rare = limits.bounds(self.runs, self._planned, min(RARE, self._settings.refused), self._precision)
         return next((bound.per_s.value for bound in rare if bound.kind == by.kind), None)
 
-    def _next_steps(self, found: Sustained, series: Series, result: Result) -> Iterator[str]:
-        """What to change where the rate that is needed is not sustained: at the client, and at the provider."""
-        if result.outcome == INCONCLUSIVE and self.is_spent:
-            longer = self._base.line_of("headroom", f"experiment.minutes={2 * self._base.table.minutes:g}")
-            yield f"run longer: {longer}"
-        if result.outcome != FAIL:
-            return
+    def _next_steps(self, found: Sustained, series: Series, result: Result) -> list[str]:
+        """What to change where the rate that is needed is not sustained, at the client or the provider; a longer search where no rate held."""
         needed = self._today * max(1.0, self._settings.need)
+        steps = []
+        if found.high_per_s is not None and not _held(found, series):
+            minutes = f"experiment.minutes={2 * self._base.table.minutes:g}"
+            steps.append(f"search longer: {self._command(self._today, 'experiment.kind=headroom', minutes)}")
+        if result.outcome != FAIL:
+            return steps
         if found.low_per_s:
             rate = float(f"{found.low_per_s:.3g}")
             text = f"pace the client at {found.text(rate)}{_evenly(found, series)}"
-            yield text if self._is_trace else f"{text}, which this confirms: {self._plain_line(rate)}"
+            steps.append(text if self._is_trace else f"{text}, which this confirms: {self._command(rate)}")
         if series.by is not None and found.sustained_per_s:
-            factor = needed / found.sustained_per_s
-            for_rate = f"for {found.text(needed)}"
-            limit = series.by.limit
-            if limit is None:
-                yield f"or give the target {factor:.2g}x of its capacity {for_rate}"
-            else:
-                now = MINUTE_S * limit.rate.value
-                kind = kind_name(limit.kind)
-                raised = f"from {figures(now)} to {figures(math.ceil(factor * now))} per minute"
-                yield f"or raise the limit on {kind} {raised}, {for_rate}"
+            steps.append(_more_at_provider(series.by, needed / found.sustained_per_s, found.text(needed)))
+        return [f"or {step}" if number else step for number, step in enumerate(steps)]
 
-    def _plain_line(self, rate_per_s: float) -> str:
-        """The command of a plain run of the same traffic at another rate."""
-        pairs = [(key, value) for key, value in self._base.pairs if not key.startswith("experiment")]
-        kept = dict(pairs) | {"arrival.rate_per_s": rate_per_s}
-        overrides = [spelled(key, value) for key, value in kept.items()]
-        return self._base.command(overrides)
+    def _command(self, rate_per_s: float, *overrides: str) -> str:
+        """The command of a run of the same traffic at this rate."""
+        pairs = [
+            (key, value)
+            for key, value in self._base.pairs
+            if not key.startswith("experiment") and key != "arrival.rate_per_s"
+        ]
+        kept, options = as_options(pairs)
+        options += ["--rate", f"{rate_per_s:.10g}"]
+        return self._base.command([*kept, *overrides], options=options)
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
@@ -433,10 +429,24 @@ def _evenly(found: Sustained, series: Series) -> str:
     return f" (evenly spaced: up to {figures(limit.rate.low)})"
 
 
-def _confirmation(found: Sustained, series: Series) -> str:
-    """Name the highest rate that held in a run, as far as the answer reaches."""
+def _more_at_provider(by: Bound, factor: float, needed: str) -> str:
+    """Name the limit, or the capacity, that the needed rate takes."""
+    if by.limit is None:
+        return f"give the target {factor:.2g}x of its capacity for {needed}"
+    per_minute = MINUTE_S * by.limit.rate.value
+    raised = f"from {figures(per_minute)} to {figures(math.ceil(factor * per_minute))} per minute"
+    return f"raise the limit on {kind_name(by.limit.kind)} {raised}, for {needed}"
+
+
+def _held(found: Sustained, series: Series) -> list[JudgedLoad]:
+    """Return the rates that held in a run, as far as the answer reaches."""
     high = found.high_per_s or math.inf
-    held = [load for load in series.loads if load.outcome == PASS and load.load <= high]
+    return [load for load in series.loads if load.outcome == PASS and load.load <= high]
+
+
+def _confirmation(found: Sustained, series: Series) -> str:
+    """Name the highest rate that held in a run."""
+    held = _held(found, series)
     if not held:
         return "not confirmed: no rate held in a run"
     highest = max(held, key=lambda load: load.load)

@@ -84,7 +84,9 @@ def test_a_rate_is_blamed_for_what_load_can_cause(result, attempt, experiment, s
     assert found.outcome == FAIL
     line = shlex.split(found.advice.rpartition(": ")[2])
     sets = ["--set", f"experiment.kind={experiment}", "--set", "experiment.minutes=15"]
-    assert line == ["tailgauge", "run", "synthetic.toml", *sets]
+    bound = line[line.index("--max-requests") :] if experiment == "headroom" else []
+    assert line == ["tailgauge", "run", "synthetic.toml", *sets, *bound]
+    assert len(bound) == (2 if experiment == "headroom" else 0)
 
 
 STOPPED = "43 s into the run: 24 of the last 53 requests completed (stop.min_completed 50%)"

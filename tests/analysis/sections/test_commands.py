@@ -24,11 +24,15 @@ def with_arrival(**arrival):
 @pytest.mark.parametrize(
     ("run", "kind", "line"),
     [
-        (with_arrival(process="poisson", rate_per_s=5.0), "headroom", HEADROOM),
+        (with_arrival(process="poisson", rate_per_s=5.0), "headroom", f"{HEADROOM} --max-requests 5000"),
         (with_arrival(process="closed"), "headroom", None),
         (with_arrival(process="closed"), "curve", f"{CURVE} --set experiment.curve.by=concurrency"),
         (with_arrival(process="tasks"), "curve", None),
-        (with_arrival(process="trace"), "headroom", f"{HEADROOM} --set arrival.rate_per_s=3.142"),
+        (
+            with_arrival(process="trace"),
+            "headroom",
+            f"{HEADROOM} --set arrival.rate_per_s=3.142 --max-requests 3000",
+        ),
         (with_arrival(process="trace", rate_per_s=2.0), "curve", CURVE),
     ],
 )
@@ -40,7 +44,12 @@ def test_an_experiment_sets_the_load_that_the_run_has(run, kind, line):
 
 @pytest.mark.parametrize(
     ("length", "kept"),
-    [(STAGES, False), ("arrival.closed.requests=100", False), ("stages.warmup_s=3", True), ("seed=7", True)],
+    [
+        (STAGES, False),
+        ("arrival.closed.requests=100", False),
+        ("stages.warmup_s=3", True),
+        ("clock=user", True),
+    ],
 )
 def test_an_experiment_does_not_take_the_length_of_the_run(length, kept):
     line = experiment(record(overrides=[length]), "curve", None)
@@ -68,6 +77,25 @@ def test_headroom_is_measured_without_retries_and_a_curve_with_those_of_the_run(
     assert line.count("retry") == len(off)
     assert all(text in line for text in (*off, "traffic.chat.prompt_tokens=9"))
     assert experiment(run, "curve", None).count("retry") == len(overrides)
+
+
+def test_an_experiment_keeps_options_as_options_and_bounds_its_calls():
+    given = [
+        "target.url=http://127.0.0.1:9",
+        "arrival.rate_per_s=8.0",
+        "traffic.*.output_tokens=50",
+        "stop.connect_errors=0",
+    ]
+    scenario = {"arrival": {"process": "poisson", "rate_per_s": 8.0}, "traffic": {}}
+    line = experiment(record(overrides=given, scenario=scenario), "headroom", None)
+    guarded = record(
+        overrides=[*given, "guard.max_requests=500"], scenario=scenario | {"guard": {"max_requests": 500}}
+    )
+
+    assert "--target http://127.0.0.1:9 --rate 8 --output-tokens 50 --max-requests 8000" in line
+    assert "--set stop.connect_errors=0 --set experiment.kind=headroom" in line
+    assert "--max-requests" not in experiment(record(overrides=given, scenario=scenario), "curve", None)
+    assert experiment(guarded, "headroom", None).endswith("--max-requests 500")
 
 
 def test_a_step_of_an_experiment_has_no_command():

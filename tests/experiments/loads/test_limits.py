@@ -13,15 +13,18 @@ from tailgauge.experiments.loads.judge import judge
 from tailgauge.experiments.loads.limits import (
     CAPACITY,
     OBJECTIVES,
+    Bound,
+    Limit,
     Turns,
     binding,
     capacity,
     demand_of,
     demand_of_sessions,
+    hides,
     retried,
     sustained,
 )
-from tailgauge.experiments.loads.run import Interval
+from tailgauge.experiments.loads.run import Charges, Interval
 
 REFUSED = 0.01
 GAPS = np.random.default_rng(7).exponential(1.0, 40_000)
@@ -49,6 +52,18 @@ def test_what_requests_ask_for_scales_the_rate_and_makes_it_unsure() -> None:
     assert demand.mean == pytest.approx(seen.mean())
     assert demand.error == pytest.approx(1.96 * seen.std() / seen.mean() / 20, rel=1e-3)
     assert sustained(demand, 2000.0, 12_000.0, REFUSED) == pytest.approx(2000 / seen.mean(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("load", "arrived", "is_hidden"), [(4.5, 4.9, False), (4.9, 4.5, True), (9.0, 9.0, False)]
+)
+def test_a_full_bucket_hides_only_a_planned_load_that_is_too_high(load, arrived, is_hidden) -> None:
+    """More arrivals than planned make a run harder, and a bucket that they emptied hides nothing."""
+    limit = Limit("requests", 9, Interval(5.0, 5.0, 5.0), Interval(20.0, 20.0, 20.0), seen=True)
+    bound = Bound("requests", Interval(4.8, 4.7, 4.9), None, limit)
+    run = at(load, arrived=arrived, charges=Charges({"requests": np.ones(9)}, {}))
+
+    assert hides(run, [bound], 1.0) == is_hidden
 
 
 def test_a_bucket_smaller_than_a_request_sustains_nothing() -> None:
