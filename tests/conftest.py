@@ -122,6 +122,7 @@ AT_FULL_SIZE = (
     "end_to_end/test_overloads_in_band.py",
     "end_to_end/test_pauses.py::test_a_worker_that_was_stopped",
     "end_to_end/test_plain_locust.py::test_master_and_workers",
+    "end_to_end/test_printed_commands_of_runs.py",
     "end_to_end/test_profile.py",
     "end_to_end/test_should_retry.py::test_the_policy_of_the_sdks_obeys_the_header[real, false]",
     "end_to_end/test_slow_output.py",

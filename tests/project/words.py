@@ -128,7 +128,7 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
         r"(src/tailgauge|tests)/(prompts|plan|dry_run|simulator|worker|master|real_engine)/.*",
         "the words that generated prompts are made of, and how many make a token",
     ),
-    (r"HOME", r"tests/gateways/litellm_proxy\.py", "the variable of the environment"),
+    (r"HOME", r"tests/(gateways/litellm_proxy|starting/shell)\.py", "the variable of the environment"),
     (r"presence_penalty", r"src/tailgauge/plan/input_bound\.py", "a parameter of APIs"),
     (r"owned_by", r"tests/end_to_end/test_other_shapes\.py", "a field of a list of models"),
     (r"arrow", r".*", "pyarrow"),

@@ -191,6 +191,24 @@ def test_a_whole_number_will_do_for_a_rate():
     assert parse({"name": "n", "arrival": {"rate_per_s": 50}}, "my.toml").arrival.rate_per_s == 50.0
 
 
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("fan_out", "fan_out"),
+        ("My chat (copy)", "my-chat-copy"),
+        ("it's mine.v2", "it-s-mine-v2"),
+        ("-a", "a"),
+        ("\u65e5", "scenario"),
+        ("x" * 60, "x" * 48),
+    ],
+)
+def test_a_scenario_without_a_name_has_that_of_its_file(stem, name, tmp_path):
+    path = tmp_path / f"{stem}.toml"
+    path.write_text("[traffic.chat]\n", encoding="utf-8")
+
+    assert load(path).name == name
+
+
 @pytest.mark.parametrize("path", sorted(packaged("scenarios").glob("*.toml")), ids=lambda p: p.stem)
 def test_a_scenario_survives_the_way_to_a_worker(path):
     """The master sends plain JSON values; the worker parses them again."""

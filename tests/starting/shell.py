@@ -76,10 +76,10 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        own = folder / "user"
-        own.mkdir()
+        user = folder / "user"
+        user.mkdir()
         path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
-        self.variables = {"HOME": str(own), "PATH": path, "COLUMNS": "80"}
+        self.variables = {"HOME": str(user), "PATH": path, "COLUMNS": "80"}
 
     def type(self, line: str, timeout_s: float = 200) -> Typed:
         """Run a line to its end."""

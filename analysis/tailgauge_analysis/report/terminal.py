@@ -66,8 +66,10 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     if report.is_of_simulated:
         answer = f"{result.outcome}  {result.sentence}"
         yield from _broken(f"{'simulated':<{LABEL}}{answer}", width)
-    for text in result.details:
+    for detail in result.details:
+        text, command = with_command(_safe(detail))
         yield from _dim(_wrapped(f"  {text}", width))
+        yield from _to_copy(command, width, "    ")
     for text in result.problems:
         for line in _wrapped(f"  {SIGNS[FAIL]} {text}", width, "    "):
             yield style(line, fg=COLOURS["bad"])
@@ -128,9 +130,13 @@ def _next(advice: str, width: int) -> Iterator[str]:
     for number, step in enumerate(advice.split("\n")):
         text, command = with_command(_safe(step))
         yield from _labelled("" if number else "next", text, width)
-        if command:
-            for line in _command_lines(command, width - LABEL):
-                yield f"{'':<{LABEL}}{line}"
+        yield from _to_copy(command, width, " " * LABEL)
+
+
+def _to_copy(command: str, width: int, indent: str) -> Iterator[str]:
+    """Yield the lines of a command, indented; none without one."""
+    for line in _command_lines(command, width - len(indent)) if command else ():
+        yield f"{indent}{line}"
 
 
 def _command_lines(command: str, width: int) -> list[str]:
@@ -234,8 +240,10 @@ def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
             text = "  ".join(cell.ljust(n) for cell, n in row)
             more = f"({ci} {one.interval})" if one.interval else ""
         sign = SIGNS[one.outcome]
+        more, command = with_command(_safe(more))
         first, *rest = _wrapped(f"  {sign} {text}  {more}".rstrip(), width, "    ")
         yield from (first.replace(sign, style(sign, COLOURS[TONES[one.outcome]]), 1), *rest)
+        yield from _to_copy(command, width, "    ")
     if len(lines) > MOST_OBJECTIVES:
         yield f"  {_more(len(lines) - MOST_OBJECTIVES, 'objective')}"
 

@@ -467,7 +467,7 @@ def load(
     path = find(argument)
     tree = {} if of_tasks and path.suffix == ".py" else read(path)
     is_empty = not tree and not of_tasks
-    tree.setdefault("name", path.stem.lower())
+    tree.setdefault("name", _name_of_file(path.stem))
     arrival = tree.get("arrival")
     is_of_tasks = isinstance(arrival, dict) and arrival.get("process") == TASKS
     tree.setdefault("traffic", {"main": {}} if of_tasks or is_of_tasks else {})
@@ -479,6 +479,11 @@ def load(
         raise ScenarioError(f"{path}: {_EMPTY}")
     plugin.needed(tree.get("plugins"), f"{path}: plugins")
     return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
+
+
+def _name_of_file(stem: str) -> str:
+    """The name of a scenario that names itself nowhere: what a name may have of its file's."""
+    return re.sub("[^a-z0-9_-]+", "-", stem.lower()).strip("-_")[:48] or "scenario"
 
 
 def _refuse_new_traffic(tables: Any, key: str) -> None:

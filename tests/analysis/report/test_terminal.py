@@ -233,11 +233,14 @@ LONG_COMMANDS = (
 
 
 @pytest.mark.parametrize("typed", LONG_COMMANDS)
+@pytest.mark.parametrize("place", ["advice", "details", "objectives"])
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_long_command_is_broken_between_options_and_a_shell_reads_the_same_words(typed, width):
+def test_a_long_command_is_broken_between_options_and_a_shell_reads_the_same_words(typed, place, width):
     plain = report()
-    advised = replace(plain, result=replace(plain.result, advice=f"Try this: {shlex.join(typed)}"))
-    lines = text(advised, width).splitlines()
+    message = f"Try this: {shlex.join(typed)}"
+    line = ObjectiveLine("calls are refused", FAIL, "", "", why=message)
+    change = {"advice": message, "details": (message,), "objectives": (line,)}[place]
+    lines = text(replace(plain, result=replace(plain.result, **{place: change})), width).splitlines()
     first = next(n for n, line in enumerate(lines) if line.lstrip().startswith("tailgauge run"))
     last = next(n for n in range(first, len(lines)) if not lines[n].endswith("\\"))
     command = "\n".join(lines[first : last + 1]).strip().replace("tailgauge", "printf '%s\\0'", 1)
