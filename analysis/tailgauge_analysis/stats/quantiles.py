@@ -404,8 +404,14 @@ def worth(
 
 
 def _episodes(rarer: Floats, places: Ints, time: float) -> Floats:
-    """Return the sizes of episodes: values no further apart than the correlation time."""
-    number = np.concatenate(([0], np.cumsum(np.diff(places) > time)))
+    """Return the sizes of episodes: values no further apart than the correlation time.
+
+    Where most places have some, as with the median of groups, all would be one episode: there each correlation time is one.
+    """
+    if 2 * len(places) > len(rarer):
+        number = (places / max(1.0, time)).astype(np.int64)
+    else:
+        number = np.concatenate(([0], np.cumsum(np.diff(places) > time)))
     return np.bincount(number, rarer[places]).astype(np.float64)
 
 

@@ -182,6 +182,18 @@ def test_slow_gaps_of_few_answers_are_few_episodes_although_they_are_many():
     assert one(rng.exponential(size=20_000), 0.99, sizes).mark == ""
 
 
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.95])
+def test_gaps_of_which_every_answer_has_some_beyond_are_not_one_episode(p):
+    """Neighbours would all belong together, however many answers there are."""
+    rng = np.random.default_rng(12)
+    sizes = np.full(185, 39)
+    gaps = rng.exponential(size=185 * 39)
+    paces = np.repeat(rng.lognormal(sigma=0.1, size=185), 39)
+
+    assert one(gaps, p, sizes).mark == ""
+    assert one(gaps * paces, p, sizes).mark == ""
+
+
 def test_a_median_of_less_than_fifty_effective_requests_is_marked():
     found = one(mm1_sojourn(np.random.default_rng(11), 1500, 0.95), 0.5)
 
