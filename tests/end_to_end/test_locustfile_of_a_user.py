@@ -56,7 +56,7 @@ class Chat(StreamingUser):
     def ask_at_length(self):
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 20,
                 "stream": True, "stream_options": {"include_usage": True}}
-        return self.client.post("/v1/chat/completions", json=body, name="long")
+        return self.client.post("/v1/chat/completions", json=body, name="long", stream=True)
 
 class Status(HttpUser):
     wait_time = between(0.1, 0.3)
@@ -142,6 +142,8 @@ def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = Fa
     noted = user_file.noted().task.value_counts()
     for name in ("short", "long"):
         assert counted[name, "total"] == counted[name, "TTFT"] == (noted[name], 0)
+    assert counted["long", "headers"] == (noted["long"], 0)
+    assert ("short", "headers") not in counted
     requests, _ = counted["/v1/models", "GET"]
     assert by_workers or noted["models"] <= requests
 
@@ -166,6 +168,8 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     assert f"| Reproduce | `locust -f {user_file.file} --headless` |" in text
     assert done.stderr.splitlines()[-1].startswith(f"exit code {done.code}")
     assert done.stderr.count("exit code") == 1
+    assert "users wait: 2 short calls try the target before the first task" in done.stderr
+    assert done.stderr.count("\nHttpUser  With") == done.stderr.count("\nHttpUser  Without") == 1
     assert 4 <= rows.session_id.nunique() <= 6, "as many users as the shape has of this class"
     assert (rows.dispatched_at_ns >= rows.scheduled_at_ns).all()
     attempts = run.table("attempts").merge(

@@ -39,6 +39,16 @@ def test_a_body_goes_out_as_it_is_and_a_key_in_its_headers_is_a_secret(seen):
     )
 
 
+def test_stream_true_adds_the_time_to_the_headers_and_the_lines_are_a_replay(seen):
+    found = seen["stream_argument"]
+
+    assert found["headers_ms"] == [None, 2.0, 2.0, 2.0]
+    assert found["lines"] == [["data: {}", "data: [DONE]"]] * 2, "the answer of a stream could be read once"
+    assert found["pieces"] == "data: {}\n\ndata: [DONE]\n\n"
+    assert found["statistics"] == {"TTFT": 3, "headers": 2}
+    assert found["sum"] == 0, "a request counts once, as total"
+
+
 def test_a_failed_request_fails_for_locust_too_and_keeps_its_own_class(seen):
     assert seen["failures"] == {
         "rejected": [429, False, "429 Client Error: To", [None]],

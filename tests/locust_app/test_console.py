@@ -44,6 +44,23 @@ def test_why_there_is_no_result_stands_below_the_tables_too(seen):
     assert (code, end) == ("exit code 4", "")
 
 
+def test_the_result_of_tasks_ends_with_the_response_time_that_an_http_user_shows(seen):
+    found = seen["http_user"]
+    to_headers = "HttpUser  With stream=True it shows the time to the headers: p50 290 ms, p95 590 ms."
+    to_end = "HttpUser  Without stream=True it shows the time to the end, as total:"
+
+    assert found["streamed"] == [f"{to_headers} Here, total is the time to the end."]
+    assert found["whole"] == [f"{to_end} p50 890 ms, p95 1,200 ms."]
+    assert [line[:64] for line in found["both"]] == [to_headers[:64], to_end[:64]]
+    assert found["both"][1].endswith("p50 40 ms, p95 40 ms."), "of the calls without it alone"
+    assert found["no request"] == []
+    *_, last, code, end = found["printed"]
+    assert found["printed"][-4].startswith("HttpUser  With stream=True")
+    assert last.startswith("          ")
+    assert (code, end) == ("exit code 0", "")
+    assert not any("HttpUser" in line for line in found["schedule"])
+
+
 def test_only_the_exit_code_is_left_to_the_master(seen):
     assert seen["other_messages"] == [False, True]
 

@@ -28,10 +28,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A request that has ended: its answer and its last call; `number` is its id, `url` empty where its task named none."""
+    """A request that has ended: its answer and its last call; `number` is its id, `url` empty where its task named none.
+
+    `headers_ms`: from the request of the task to the end of the headers, or to the failure before them.
+    """
 
     answer: Answer
     exchange: Exchange | None
     number: int
     name: str
+    headers_ms: float
     url: str = ""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tailgauge")
 TOTAL = "total"  # types in Locust's statistics
 TTFT = "TTFT"
+HEADERS = "headers"  # what an HttpUser's stream=True measures
 FINE = WITH_ANSWER | {CANCELLED}
 LIMITS = ("max_tokens", "max_completion_tokens")
 _SECRET_HEADERS = (*KEY_HEADERS, "cookie")
@@ -77,8 +78,10 @@ class Sender(Protocol):
     def judge(self, sent: SentRequest, failure: str | None) -> None:
         """Record a request that was sent to be judged."""
 
-    def report(self, request_meta: Mapping[str, Any], ttft_ms: float | None) -> None:
-        """Tell Locust."""
+    def report(
+        self, request_meta: Mapping[str, Any], ttft_ms: float | None, headers_ms: float | None
+    ) -> None:
+        """Tell Locust. `headers_ms`: of a call with stream=True."""
 
 
 class Client:
@@ -91,13 +94,14 @@ class Client:
 
     def post(
         self, url: str, data: Any = None, json: Any = None, *, name: str | None = None,
-        catch_response: bool = False, headers: Mapping[str, str] | None = None, stream: bool = False,  # noqa: ARG002 - an answer is always read as it comes
+        catch_response: bool = False, headers: Mapping[str, str] | None = None, stream: bool = False,
         timeout: float | tuple[float, float] | None = None, context: Mapping[str, Any] | None = None,
         tags: Mapping[str, object] | None = None, allow_redirects: bool = False, **other: Any,
     ) -> Response:  # fmt: skip
         """Send a body of the run's protocol and wait for its whole answer, with HttpUser's arguments.
 
-        `timeout`, in seconds, closes the call; `tags` become columns of the rows.
+        `timeout`, in seconds, closes the call; `tags` become columns of the rows. An answer is always read as it comes: with
+        `stream` Locust's statistics also have the time to its headers, which is what HttpUser measures then.
         """
         self.settle()
         what = f"client.post({url!r})"
@@ -113,7 +117,9 @@ class Client:
             what, given, limit_of(body), name=name or urlsplit(url).path, tags=tags, timeout_s=_seconds(timeout),
             is_checked=catch_response,
         )  # fmt: skip
-        response = Response.of(sent, self._user, catch_response=catch_response, context=context)
+        response = Response.of(
+            sent, self._user, stream=stream, catch_response=catch_response, context=context
+        )
         if catch_response:
             self._unjudged = response
         else:
@@ -181,6 +187,7 @@ class Response(ResponseContextManager):
         self.status_code = sent.answer.status or 0
         self.reason = REASONS.get(self.status_code, "")
         self.is_reported = False
+        self.has_stream_argument = False
         self._content: bytes = b""
         self._content_consumed = True
         self._entered = False
@@ -193,11 +200,12 @@ class Response(ResponseContextManager):
 
     @classmethod
     def of(
-        cls, sent: SentRequest, user: Sender, *, catch_response: bool,
+        cls, sent: SentRequest, user: Sender, *, stream: bool, catch_response: bool,
         context: Mapping[str, Any] | None = None,
     ) -> Response:  # fmt: skip
         """The response of a request that has ended."""
         made = cls(sent, user)
+        made.has_stream_argument = stream
         answer = sent.answer
         exchange = sent.exchange
         if exchange is not None and exchange.status is not None:
@@ -245,7 +253,8 @@ class Response(ResponseContextManager):
         if exception is not None and self.answer.ended in FINE:
             failure = str(exception) or type(exception).__name__
         self.user.judge(self.sent, failure)
-        self.user.report(self.request_meta, self.answer.ttft_ms)
+        headers_ms = self.sent.headers_ms if self.has_stream_argument else None
+        self.user.report(self.request_meta, self.answer.ttft_ms, headers_ms)
 
 
 def ended_error(ended: str, status: int | None) -> EndedError:

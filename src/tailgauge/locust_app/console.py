@@ -11,14 +11,17 @@ import sys
 from typing import Any, TextIO
 
 from click import unstyle
+from locust.stats import StatsEntry
 
 from tailgauge.errors import Exit
 from tailgauge.live import screen
 from tailgauge.live.terminal import fold
+from tailgauge.locust_app.client import HEADERS, TOTAL
 
 log = logging.getLogger("tailgauge")
 TABLES = logging.getLogger("locust.stats_logger")
 MAIN = logging.getLogger("locust.main")
+INDENT = " " * 10  # of the result's lines below their first
 EXIT_CODE = "Shutting down (exit code"  # begins Locust's message
 
 
@@ -34,6 +37,7 @@ class Console:
         self._has_pause = False
         self._is_quitting = False
         self._result = ""  # of the last run, or why it has none
+        self._is_of_tasks = False
         self.stream: TextIO = sys.stdout
         if getattr(environment.parsed_options, "json", False):
             self.stream = sys.stderr
@@ -46,11 +50,23 @@ class Console:
         """Print no tables of Locust's from the end of the load on, but its last ones."""
         self._has_pause = not (self._stays or self._is_quitting)
 
-    def show(self, summary: str) -> None:
+    def show(self, summary: str, *, is_of_tasks: bool = False) -> None:
         """Print the result of a run, below Locust's last tables too."""
         self._result = summary
+        self._is_of_tasks = is_of_tasks
         if self._stays and not self._is_quitting:
-            TABLES.info("%s", f"\n{unstyle(summary)}\n")  # the page shows it, too
+            TABLES.info("%s", f"\n{unstyle(self._whole_result())}\n")  # the page shows it, too
+
+    def _whole_result(self) -> str:
+        """The result, and what an HttpUser's response time was where tasks made the requests."""
+        lines = [self._result]
+        if self._is_of_tasks:
+            lines += [
+                part
+                for line in http_user_lines(self._environment.stats)
+                for part in fold(line, screen.columns(), INDENT)
+            ]
+        return "\n".join(lines)
 
     def fail(self, why: str) -> None:
         """Log why a run has no result, and print it below Locust's last tables too."""
@@ -60,6 +76,7 @@ class Console:
     def begin(self) -> None:
         """Forget the run before."""
         self._result = ""
+        self._is_of_tasks = False
         self._has_pause = False
 
     def _on_quitting(self, **_: Any) -> None:
@@ -67,7 +84,7 @@ class Console:
         self._has_pause = False
 
     def _on_quit(self, exit_code: int, **_: Any) -> None:
-        lines = [self._result] if self._result else []
+        lines = [self._whole_result()] if self._result else []
         lines.append(f"exit code {exit_code}{self._origin(exit_code)}")
         self.stream.write("".join(f"{line}\n" for line in lines))
         self.stream.flush()
@@ -77,6 +94,36 @@ class Console:
         if exit_code and self._result and self._environment.process_exit_code in {None, Exit.OK}:
             return ": Locust counted failures; the result above alone would be 0"
         return ""
+
+
+def http_user_lines(stats: Any) -> list[str]:
+    """What an HttpUser would show as the response time of the same requests, from Locust's statistics."""
+    streamed = {name for name, kind in stats.entries if kind == HEADERS}
+    to_headers = StatsEntry(stats, "", HEADERS)
+    to_end = StatsEntry(stats, "", TOTAL)
+    for (name, kind), entry in stats.entries.items():
+        if kind == HEADERS:
+            to_headers.extend(entry)
+        elif kind == TOTAL and name not in streamed:
+            to_end.extend(entry)
+    lines = []
+    if to_headers.num_requests:
+        lines.append(
+            f"HttpUser  With stream=True it shows the time to the headers: {_percentiles(to_headers)}."
+            " Here, total is the time to the end."
+        )
+    if to_end.num_requests:
+        lines.append(
+            f"HttpUser  Without stream=True it shows the time to the end, as total: {_percentiles(to_end)}."
+        )
+    return lines
+
+
+def _percentiles(entry: StatsEntry) -> str:
+    """The two that a reader remembers, rounded as Locust rounds them."""
+    p50 = entry.get_response_time_percentile(0.5)
+    p95 = entry.get_response_time_percentile(0.95)
+    return f"p50 {p50:,} ms, p95 {p95:,} ms"
 
 
 def names_no_exit_code(record: logging.LogRecord) -> bool:

@@ -20,6 +20,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.locust_app.answer import Answer, SentRequest
 from tailgauge.locust_app.client import (
     FINE,
+    HEADERS,
     TOTAL,
     TTFT,
     Client,
@@ -146,12 +147,16 @@ class StreamingUser(User):
             finally:
                 drive.leave()  # where this user was killed
         exchange = _exchange(drive)
-        answer = _answer(drive, exchange, run.dispatcher.start_at_ns + at_ns)
+        asked_at_ns = run.dispatcher.start_at_ns + at_ns
+        answer = _answer(drive, exchange, asked_at_ns)
         if answer.ended == CENSORED or (drive is None and run.dispatcher.stopped):
             raise StopUser  # the run is over
         if drive is None:
             gevent.sleep(AFTER_DROP_S)
-        return SentRequest(answer, exchange, number, row["name"], address)
+        headers_ms = answer.e2e_ms
+        if exchange is not None and exchange.headers_at_ns is not None:
+            headers_ms = (exchange.headers_at_ns - asked_at_ns) / 1e6
+        return SentRequest(answer, exchange, number, row["name"], headers_ms, address)
 
     def judge(self, sent: SentRequest, failure: str | None) -> None:
         """Record a request that was sent to be judged: as it ended, or with what its task found wrong."""
@@ -178,14 +183,18 @@ class StreamingUser(User):
             self._rules = _rules(run)
         return self._run
 
-    def report(self, request_meta: Mapping[str, Any], ttft_ms: float | None) -> None:
+    def report(
+        self, request_meta: Mapping[str, Any], ttft_ms: float | None, headers_ms: float | None = None
+    ) -> None:
         """Tell Locust, whose listeners may raise what they may of any client.
 
-        TTFT has an entry of its own, which is not in the sum of all requests.
+        TTFT and the time to the headers have entries of their own, which are not in the sum of all requests.
         """
         self.environment.events.request.fire(**request_meta)
         if ttft_ms is not None:
             self.environment.stats.get(request_meta["name"], TTFT).log(ttft_ms, 0)
+        if headers_ms is not None:
+            self.environment.stats.get(request_meta["name"], HEADERS).log(headers_ms, 0)
 
 
 def serve_tasks(environment: Any, worker: Worker) -> None:

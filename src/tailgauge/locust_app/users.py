@@ -39,6 +39,7 @@ from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.locust_app.streaming_user import StreamingUser, serve_tasks
 from tailgauge.locust_app.task_errors import TaskErrors
 from tailgauge.master.run import Run
+from tailgauge.plan.preflight import prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
 from tailgauge.rows.object_store import is_remote
@@ -152,6 +153,9 @@ class Master:
         for node, data in self.roster.items():
             if self.is_alive(node):
                 run.on_hello(node, data)
+        if run.scenario.arrival.process == TASKS:
+            calls = len(preflight_calls(run.scenario)) + prefixes(run.scenario)
+            log.info("users wait: %s the target before the first task", _tries(calls))
         gevent.spawn(self._conduct, run)
 
     def _conduct(self, run: Run) -> None:
@@ -206,9 +210,11 @@ class Master:
             if not is_logged:
                 is_logged = True
                 more = (
-                    "none was sent yet" if run.start_at_ns is None else f"the test goes on for {left_s:.1f} s"
+                    "and none was sent yet"
+                    if run.start_at_ns is None
+                    else f"so the test goes on for {left_s:.1f} s"
                 )
-                log.info("-t %s counts from the first request: %s", span(self._run_time_s), more)
+                log.info("not yet: -t %s counts from the first request, %s", span(self._run_time_s), more)
             gevent.sleep(min(WAIT_S, left_s))
 
     def _forget(self, run: Run) -> None:
@@ -230,6 +236,11 @@ class Master:
 
     def _tell(self, what: str, node: str) -> None:
         self.runner.server.send_to_client(Message(what, None, node))  # type: ignore[no-untyped-call]
+
+
+def _tries(calls: int) -> str:
+    """Say how many calls of the preflight try the target."""
+    return "one short call tries" if calls == 1 else f"{calls} short calls try"
 
 
 def refusal(node: str, why: str) -> str:
@@ -393,8 +404,8 @@ def _announce(environment: Any, settings: Settings | None) -> None:
             if options.run_time and options.run_time < planned_s:
                 lines.append(f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short")
         else:
-            lines.append("Locust's statistics: total is the time to the end of an answer, TTFT to its")
-            lines.append("first content, both since the task made the request")
+            lines.append("Locust's statistics, since the task made the request: TTFT to the first content,")
+            lines.append("total to the end. An HttpUser's response time with stream=True: headers")
     for line in lines:
         sys.stderr.write(f"{line}\n")
 
@@ -443,6 +454,6 @@ def _conclude(environment: Any, run: Run, console: Console) -> None:
         return
     log.info("making the report")
     report = ReportProcess(run.folder, run.settings.out, screen.as_environment(console.stream)).output()
-    console.show(report.summary)
+    console.show(report.summary, is_of_tasks=run.scenario.arrival.process == TASKS)
     if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
         environment.process_exit_code = int(report.exit_code)

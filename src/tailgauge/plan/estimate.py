@@ -45,10 +45,10 @@ class Estimate:
         return {**asdict(self), **lists, "prices": Path(self.prices).name}
 
     def lines(self) -> list[str]:
-        """The estimate as one or two lines of text."""
+        """The estimate as one or two lines of text; none where tasks of Locust's users make the requests."""
         if self.requests is None or self.calls is None:
             if not self.arrivals:
-                return ["expected: as many requests as the tasks of Locust's users make"]
+                return []
             users = f"{self.arrivals:,} users of a closed loop"
             return [f"expected: {users}: the target decides how many requests they send"]
         text = f"expected: {self.requests:,} requests"

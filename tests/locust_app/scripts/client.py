@@ -6,6 +6,7 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
+from locust.env import Environment
 from locust.event import EventHook
 from starting.script import case, print_facts
 
@@ -37,6 +38,7 @@ class User:
         self.sent: list[Any] = []
         self.judged: list[str | None] = []
         self.reported: list[tuple[str, str, str]] = []
+        self.headers_ms: list[float | None] = []
 
     def context(self) -> dict[str, Any]:
         return {"of": "user"}
@@ -52,7 +54,7 @@ class User:
         self.sent.append([given.body, list(given.headers), given.model, given.stream, limit, more["name"]])
         answer = Answer("Hello", self.ended, self.status, 12.5, 40.0, {})
         exchange = None if self.status is None else self._exchange()
-        return SentRequest(answer, exchange, len(self.sent), more["name"], ADDRESS)  # type: ignore[arg-type]
+        return SentRequest(answer, exchange, len(self.sent), more["name"], 2.0, ADDRESS)  # type: ignore[arg-type]
 
     def _exchange(self) -> Any:
         capture = Capture(OpenBytes())
@@ -70,8 +72,9 @@ class User:
     def judge(self, _: SentRequest, failure: str | None) -> None:
         self.judged.append(failure)
 
-    def report(self, meta: Any, _: float | None) -> None:
+    def report(self, meta: Any, _: float | None, headers_ms: float | None) -> None:
         self.reported.append((meta["request_type"], meta["name"], str(meta["exception"] or "")))
+        self.headers_ms.append(headers_ms)
 
 
 def error_of(act: Any) -> str:
@@ -95,6 +98,30 @@ def response() -> Any:
         "ttft": answer.ttft_ms, "json": whole.json(), "sent": user.sent[0], "judged": user.judged,
         "reported": user.reported, "secret": shown(f"the target says {KEY}", 100), "raises": error_of(answer.raise_for_status),
     }  # fmt: skip
+
+
+@case
+def stream_argument() -> dict[str, Any]:
+    """A call without it, with it, and a failed call with it; the lines of an answer, read twice."""
+    user = User()
+    client = Client(user)
+    client.post(PATH, json=BODY)
+    answer = client.post(PATH, json=BODY, stream=True)
+    with client.post(PATH, json=BODY, stream=True, catch_response=True) as caught:
+        caught.failure("no end mark")
+    lost = User("connect_error", None)
+    Client(lost).post(PATH, json=BODY, stream=True)
+    environment = Environment(events=SimpleNamespace(request=EventHook()))
+    meta = {"name": "chat"}
+    for headers_ms in (None, 2.0, 4.0):
+        StreamingUser.report(SimpleNamespace(environment=environment), meta, 12.5, headers_ms)  # type: ignore[arg-type]
+    return {
+        "headers_ms": user.headers_ms + lost.headers_ms,
+        "lines": [[line.decode() for line in answer.iter_lines() if line] for _ in range(2)],
+        "pieces": b"".join(answer.iter_content(3)).decode(),
+        "statistics": {kind: entry.num_requests for (_, kind), entry in environment.stats.entries.items()},
+        "sum": environment.stats.total.num_requests,
+    }
 
 
 @case

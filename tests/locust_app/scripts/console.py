@@ -14,7 +14,7 @@ from starting.script import case, print_facts
 
 from tailgauge.errors import Exit
 from tailgauge.locust_app.command import command_arguments
-from tailgauge.locust_app.console import MAIN, TABLES, Console, names_no_exit_code
+from tailgauge.locust_app.console import MAIN, TABLES, Console, http_user_lines, names_no_exit_code
 
 SUMMARY = "PASS  the summary"
 
@@ -93,6 +93,36 @@ def failures() -> list[str]:
     terminal.console.fail("choose a longer -t")
     terminal.environment.process_exit_code = 4
     return terminal.quit(4)
+
+
+def statistics(**times_ms: list[float]) -> Any:
+    """Locust's statistics with entries `NAME_KIND`."""
+    stats = Environment().stats
+    for entry, values in times_ms.items():
+        name, _, kind = entry.rpartition("_")
+        for value in values:
+            stats.get(name, kind).log(value, 0)
+    return stats
+
+
+@case
+def http_user() -> dict[str, Any]:
+    fast = [290.0] * 9 + [590.0]
+    slow = [890.0] * 9 + [1200.0]
+    terminal = Terminal(stays=False)
+    terminal.environment.stats = statistics(chat_headers=fast, chat_total=slow)
+    terminal.console.show(SUMMARY, is_of_tasks=True)
+    scheduled = Terminal(stays=False)
+    scheduled.environment.stats = statistics(chat_total=slow)
+    scheduled.console.show(SUMMARY)
+    return {
+        "streamed": http_user_lines(statistics(chat_headers=fast, chat_total=slow, chat_TTFT=fast)),
+        "whole": http_user_lines(statistics(chat_total=slow, models_GET=fast)),
+        "both": http_user_lines(statistics(a_headers=fast, a_total=slow, b_total=[40.0], c_headers=[9.0])),
+        "no request": http_user_lines(statistics(models_GET=fast)),
+        "printed": terminal.quit(0),
+        "schedule": scheduled.quit(0),
+    }
 
 
 @case
