@@ -41,6 +41,9 @@ REASONS = {
     READ_LATE: "the client read the first chunks late",
     AT_ONCE: "all content arrived at the same moment",
 }
+USAGE_OPTION = (
+    'An OpenAI endpoint reports them if the body of the task has "stream_options": {"include_usage": true}.'
+)
 
 AMBIGUOUS_SHARE = 0.01  # of the answers, from which percentiles are marked
 AMBIGUOUS = (
@@ -139,8 +142,11 @@ def ambiguous(requests: pd.DataFrame) -> str:
     return f"{count(n)} of {plural(int(known.sum()), 'answer')} have {AMBIGUOUS}"
 
 
-def missing(requests: pd.DataFrame) -> Json:
-    """`tpot_missing` of report.json: for which answers TPOT is unknown, the most frequent reason first."""
+def missing(requests: pd.DataFrame, *, has_usage_option: bool = True) -> Json:
+    """`tpot_missing` of report.json: for which answers TPOT is unknown, the most frequent reason first.
+
+    `has_usage_option`: False where a locustfile makes the bodies, which may not ask an OpenAI endpoint for the usage.
+    """
     answers = requests[requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)]
     found = answers["pace_missing"].value_counts()
     counts = {str(name): int(n) for name, n in found.items()}
@@ -149,4 +155,6 @@ def missing(requests: pd.DataFrame) -> Json:
     n = len(answers)
     total = int(found.sum())
     sentence = f"TPOT is unknown for {count(total)} of {plural(n, 'answer')}: {why}." if total else ""
+    if NO_USAGE in counts and not has_usage_option:
+        sentence += f" {USAGE_OPTION}"
     return {"of": n, "answers": total, "reasons": reasons, "sentence": sentence}

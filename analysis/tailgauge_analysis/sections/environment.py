@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tailgauge.thresholds import ENDLESS_S
 from tailgauge_analysis.metrics.steady import is_of_tasks
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import commands
 from tailgauge_analysis.text.formatting import clock_range, count, ms, plain, plural
-from tailgauge_analysis.text.json_values import Json, key_lines
+from tailgauge_analysis.text.json_values import Json, key_lines, table, tables
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
@@ -19,6 +20,20 @@ from tailgauge_analysis.verdict.losses import Loss
 
 KEY = "environment"
 MOST_MODELS = 10
+# Keys of a traffic table without effect on tasks: those of schedules and of other patterns.
+NOT_OF_TASKS = {
+    "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session",
+    "fan_out", "structured", "progressive", "batch", "job", "resume",
+}  # fmt: skip
+DEFAULT_OUTPUT = 50  # of a traffic table: a reader would take it for the max_tokens of the tasks
+# Additions to the calls, and the values that turn them off.
+SWITCHES: dict[str, Json] = {
+    "retry": {"policy": "none"},
+    "hedge": {"policy": "off"},
+    "fallback": {"after_s": None},
+    "cancel": {"share": 0.0},
+    "reader": {"bytes_per_s": None},
+}
 NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
 
 
@@ -102,8 +117,10 @@ def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
 
 def besides(run: Json) -> str:
     """What else is needed to reproduce the run."""
-    text = "The file may have changed since; report.html lists the scenario as it ran, with all defaults."
-    if is_of_tasks(run["scenario"]):
+    text = "The file may have changed since; report.html lists the scenario as it ran"
+    is_of_locustfile = is_of_tasks(run["scenario"])
+    text += "." if is_of_locustfile else ", with all defaults."
+    if is_of_locustfile:
         text += " Options that the locustfile adds, and those of the web page, are not part of the command."
     if away := commands.elsewhere(run):
         text += f" {plural(away, 'worker')} ran on other machines: start as many there with `{_worker_command(run)}`."
@@ -139,16 +156,55 @@ def section(of: Environment) -> Section:
         ("Reproduce", of.reproduce or _no_command(run)),
     )
     file = f" ({of.scenario_file})" if of.scenario_file else ""
-    scenario = "\n".join(key_lines(of.scenario))
+    title = f"Scenario{file}, with all defaults; keys without a value are left out"
+    scenario = of.scenario
+    if is_of_tasks(scenario):
+        title = f"Scenario{file}: the keys that apply to tasks of a locustfile"
+        scenario = of_locustfile(scenario, is_simulated=bool(target.get("simulated")))
     return Section(
         name="environment",
         title="Environment",
         facts=facts,
         tables=(_workers(of.workers),) if of.workers else (),
         notes=(of.besides,) if of.reproduce else (),
-        listing=(f"Scenario{file}, with all defaults; keys without a value are left out", scenario),
+        listing=(title, "\n".join(key_lines(scenario))),
         is_folded=True,
     )
+
+
+def of_locustfile(scenario: Json, *, is_simulated: bool) -> Json:
+    """Return the scenario of a run of tasks without the keys that had no effect on it."""
+    target = dict(table(scenario, "target"))
+    if target.get("protocol") != "sse":
+        target.pop("sse", None)
+    stages = dict(table(scenario, "stages"))
+    if stages.get("duration_s") == ENDLESS_S:
+        del stages["duration_s"]
+    shown = scenario | {
+        "target": target,
+        "arrival": {"process": table(scenario, "arrival").get("process")},
+        "stages": stages,
+        "traffic": {name: _task_table(traffic) for name, traffic in tables(scenario, "traffic").items()},
+    }
+    if not is_simulated:
+        shown.pop("simulated", None)
+    return shown
+
+
+def _task_table(traffic: Json) -> Json:
+    """Return a traffic table without what only schedules and other patterns read, and without what is off."""
+    shown = {}
+    for key, value in traffic.items():
+        is_off = key in SWITCHES and _is_off(table(traffic, key), SWITCHES[key])
+        is_default = key == "output_tokens" and value == DEFAULT_OUTPUT
+        if key not in NOT_OF_TASKS and not is_off and not is_default:
+            shown[key] = value
+    return shown
+
+
+def _is_off(settings: Json, values: Json) -> bool:
+    """Return whether the settings of an addition have the values that turn it off."""
+    return all(settings.get(key) == value for key, value in values.items())
 
 
 def _no_command(run: Json) -> str:

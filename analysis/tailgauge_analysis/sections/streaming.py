@@ -14,7 +14,7 @@ import pandas as pd
 
 from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.steady import Steady, is_of_tasks
 from tailgauge_analysis.reading.chunks import BLOCK, blocks
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.ends import percent
@@ -67,11 +67,13 @@ class Streaming:
 def compute(run: Run) -> Streaming:
     """Measure the streams of the steady stage."""
     of_target = run.of_target
+    record = run.record
+    has_task_bodies = is_of_tasks(record["scenario"]) and record["target"].get("protocol") == "openai"
     return Streaming(
         streams=streams(of_target),
         ambiguous=pace.ambiguous(of_target.requests),
         hidden=int((of_target.requests["pace_missing"] == pace.HIDDEN).sum()),
-        tpot_missing=pace.missing(of_target.requests),
+        tpot_missing=pace.missing(of_target.requests, has_usage_option=not has_task_bodies),
         gaps_ns=of_target.gaps_ns,
     )
 

@@ -11,7 +11,7 @@ from run_folders.loaded import LoadedRun
 
 from tailgauge_analysis.metrics.definitions import TOOLS, translate
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.pace import HIDDEN, REASONS
+from tailgauge_analysis.metrics.pace import HIDDEN, REASONS, missing
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.reading.frames import load
@@ -142,6 +142,16 @@ def test_every_answer_has_its_pace_or_a_reason(planted):
         )
         assert value == pytest.approx(expected if isinstance(expected, float) else np.nan, nan_ok=True), name
     assert set(REASONS) - {HIDDEN} == set(reasons.dropna())
+
+
+def test_what_a_body_lacks_is_named_only_where_a_task_may_have_left_it_out(planted):
+    silent = steady(planted([{"kinds": "xxxxx", "output_tokens": None}] * 3)).requests
+    counted = steady(planted([{"kinds": "xxxxx"}] * 3, "counted")).requests
+    hint = '"stream_options": {"include_usage": true}'
+
+    assert hint in missing(silent, has_usage_option=False)["sentence"]
+    assert hint not in missing(silent)["sentence"]
+    assert missing(counted, has_usage_option=False)["sentence"] == ""
 
 
 def test_what_hangs_on_the_pace_is_of_the_same_span(planted):

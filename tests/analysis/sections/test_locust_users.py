@@ -6,11 +6,15 @@ import re
 import pytest
 
 from tailgauge.rows.schema import TURNS
+from tailgauge.scenario.model import parse
+from tailgauge.thresholds import ENDLESS_S
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import load_steps
 from tailgauge_analysis.sections.commands import again
+from tailgauge_analysis.sections.environment import of_locustfile
 from tailgauge_analysis.sections.result import result as answer
+from tailgauge_analysis.text.json_values import key_lines
 
 COMMAND = ["locust", "-f", "my chat.py", "--headless", "-u", "6", "-r", "2", "-t", "12s"]
 LINE = "locust -f 'my chat.py' --headless -u 6 -r 2 -t 12s"
@@ -152,3 +156,47 @@ def test_a_length_replaces_that_of_the_command_or_is_added():
     )
     endless = {**record, "command": COMMAND[:-2]}
     assert again(endless, options=["--duration", "60s"]).endswith("-r 2 -t 60s")
+
+
+def test_the_scenario_lists_what_applies_to_tasks():
+    scenario = parse(
+        {
+            "name": "chat",
+            "arrival": {"process": "tasks"},
+            "stages": {"duration_s": ENDLESS_S, "warmup_s": 2.0},
+            "traffic": {"Chat": {"model": "m", "retry": {"policy": "polite"}}, "Long": {"output_tokens": 70}},
+        },
+        "chat.py",
+    ).model_dump()
+
+    target, simulated = (
+        "\n".join(key_lines(of_locustfile(scenario, is_simulated=value))) for value in (False, True)
+    )
+    assert 'traffic.Chat.retry: policy "polite"' in target
+    assert "output_tokens 70" in target
+    assert "stages: warmup_s 2.0" in target
+    for key in (
+        "duration_s",
+        "prompt_tokens",
+        "output_tokens 50",
+        "hedge",
+        "fan_out",
+        "batch",
+        "sse",
+        "on_off",
+    ):
+        assert key not in target.replace("deadline_s", ""), key
+    assert "traffic.Long.retry" not in target
+    assert "\nsimulated" not in target
+    assert "\nsimulated: " in simulated
+
+
+@pytest.mark.parametrize(("protocol", "is_named"), [("openai", True), ("anthropic", False)])
+def test_the_usage_that_a_task_can_ask_for_is_named(folder, tmp_path, protocol, is_named):
+    silent = {**OK, "output_tokens": None, "kinds": "xxxxx"}
+    path = folder(*[silent] * 12, target={"url": "http://127.0.0.1:1", "protocol": protocol})
+    make([path], tmp_path)
+    (text,) = tmp_path.glob("reports/*/report.md")
+
+    assert ("include_usage" in text.read_text()) == is_named
+    assert "the target reports no output tokens" in text.read_text()
