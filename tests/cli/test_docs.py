@@ -49,6 +49,19 @@ def test_another_word_lists_the_pages_that_have_it(terms, page, line):
     assert listed[-1] == f"print one with: tailgauge docs {listed[0].split()[0]}"
 
 
+@pytest.mark.parametrize("terms", ["gap", "slo", "cache marks", "prices"])
+def test_search_is_a_command_where_words_follow_it(terms):
+    found = CliRunner().invoke(docs, ["search", *terms.split()], env={"COLUMNS": "80"}).stdout
+
+    assert found.splitlines()[-1].startswith("print one with: ")
+    if terms != "prices":  # a page
+        assert found == CliRunner().invoke(docs, terms.split(), env={"COLUMNS": "80"}).stdout
+
+
+def test_search_alone_is_a_word(checkout):
+    assert "search" in CliRunner().invoke(docs, ["search"], env={"COLUMNS": "80"}).stdout.lower()
+
+
 @pytest.mark.parametrize(
     ("terms", "text"),
     [

@@ -407,6 +407,19 @@ def test_a_file_of_ones_own_goes_before_a_packaged_name(tmp_path, monkeypatch):
     assert load("quickstart").seed == 9
 
 
+@pytest.mark.parametrize("weight", ["0", "0.0"])
+def test_weight_0_leaves_a_traffic_table_out_where_another_is_left(tmp_path, weight):
+    (tmp_path / "mine.toml").write_text("[traffic.a]\n[traffic.b]\nweight = 0\n[traffic.c]\n")
+    file = str(tmp_path / "mine.toml")
+
+    assert list(load(file, [override(f"traffic.a.weight={weight}")]).traffic) == ["c"]
+    assert list(load(file, [override("traffic.b.weight=2")]).traffic) == ["a", "b", "c"]
+    with pytest.raises(ScenarioError, match=r"traffic\.\*\.weight: expected a number > 0, got 0"):
+        load(file, [override(f"traffic.*.weight={weight}")])
+    with pytest.raises(ScenarioError, match=r"traffic\.a\.weight: expected a number"):
+        load(file, [override("traffic.a.weight=false")])
+
+
 def test_a_star_sets_a_key_in_every_traffic_table(tmp_path):
     (tmp_path / "mine.toml").write_text("[traffic.a]\n[traffic.b]\nprompt_tokens = 9\n")
     pair = override("traffic.*.prompt_tokens=70")

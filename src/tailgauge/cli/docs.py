@@ -50,6 +50,8 @@ def docs(terms: tuple[str, ...]) -> None:
     elif len(terms) == 1 and terms[0] in pages:
         click.echo(pages[terms[0]].read_text(encoding="utf-8"), nl=False)
     else:
+        if terms[0] == "search":
+            terms = terms[1:] or terms
         if len(terms) == 1:
             _note_nearest_page(terms[0], pages)
         click.echo("\n".join(_search(terms, pages)))

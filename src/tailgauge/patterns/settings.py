@@ -249,7 +249,7 @@ class TrafficSettings(Table):
 
     pattern: str = Field("streaming", description="traffic pattern")
     weight: Positive = 1.0
-    """share of the arrivals, relative to the other tables"""
+    """share of the arrivals, relative to the other tables; 0 beside other tables: this one is left out"""
     prompt_tokens: Tokens = 200
     """prompt size, without a shared prefix; exact where the engine has a tokenizer, else an estimate by tokens per word"""
     prompt_sigma: Sigma = 0.0

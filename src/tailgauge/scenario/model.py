@@ -475,10 +475,26 @@ def load(
         if not (of_tasks or is_of_tasks):
             _refuse_new_traffic(tree["traffic"], key)
         put(tree, key, value)
+    if not (of_tasks or is_of_tasks):
+        tree["traffic"] = _with_weight(tree["traffic"])
     if is_empty:
         raise ScenarioError(f"{path}: {_EMPTY}")
     plugin.needed(tree.get("plugins"), f"{path}: plugins")
     return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
+
+
+def _with_weight(tables: Any) -> Any:
+    """The traffic tables without those of weight 0, which are off; all of them where none would be left."""
+    if not isinstance(tables, dict):
+        return tables
+    kept = {name: table for name, table in tables.items() if not _is_off(table)}
+    return kept or tables
+
+
+def _is_off(table: Any) -> bool:
+    """Whether a traffic table has no share of the arrivals."""
+    weight = table.get("weight") if isinstance(table, Mapping) else None
+    return isinstance(weight, int | float) and not isinstance(weight, bool) and weight == 0
 
 
 def _name_of_file(stem: str) -> str:
