@@ -125,19 +125,26 @@ class Throughput:
     accepted_per_s: float | None = None
     completed_per_s: float | None = None
     output_tokens_per_s: float | None = None
+    seconds: float = field(default=0.0, metadata=UNPUBLISHED)
     requests: Work | None = field(default=None, metadata=UNPUBLISHED)
     tokens: Work | None = field(default=None, metadata=UNPUBLISHED)
 
     @property
     def text(self) -> str:
-        """`9.78 requests/s offered, 9.81 completed (some sent in the warm-up)`; empty without both."""
+        """`9.78 requests/s offered, 9.81 completed (some sent in the warm-up)`; empty without both.
+
+        Requests that completed after the stage are not among the second.
+        """
         if self.offered_per_s is None or self.completed_per_s is None:
             return ""
         offered = figures(self.offered_per_s)
         completed = figures(self.completed_per_s)
         text = f"{offered} requests/s offered, {completed} completed"
-        is_more = self.completed_per_s > self.offered_per_s and completed != offered
-        return f"{text} (some sent in the warm-up)" if is_more else text
+        if completed == offered:
+            return text
+        if self.completed_per_s > self.offered_per_s:
+            return f"{text} (some sent in the warm-up)"
+        return f"{text} within the {figures(self.seconds)} s"
 
 
 def throughput(frames: Frames, stage: Steady) -> Throughput:
@@ -156,6 +163,7 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
         accepted_per_s=float(stage.holds(first).sum()) / stage.seconds if len(first) else None,
         completed_per_s=len(done) / stage.seconds,
         output_tokens_per_s=None if tokens is None else float(tokens.amounts.sum()) / stage.seconds,
+        seconds=stage.seconds,
         requests=Work(
             seconds=stage.seconds,
             amounts=np.ones(len(done)),

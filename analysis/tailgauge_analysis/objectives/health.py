@@ -7,7 +7,6 @@ inconclusive; else the result is that requests completed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,9 +16,9 @@ from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import criteria
-from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, POWER, doubt
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, doubt
 from tailgauge_analysis.objectives.text import share_interval
-from tailgauge_analysis.stats.binomial import clopper_pearson, detectable, needed
+from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import confidence
 from tailgauge_analysis.text.formatting import count, plural, share
@@ -29,6 +28,7 @@ from tailgauge_analysis.text.section import Numbers, ObjectiveLine
 COMPLETE = "complete"
 COMPLETED = "completed"
 HEALTHY = 0.99  # complete answers, without an objective
+NO_OBJECTIVE = "no objective"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,6 @@ def line(target: Health) -> ObjectiveLine | None:
     if not target.outcome or judged.value is None:
         return None
     sign = "<" if judged.value < target.bound else "≥"
-    smallest = detectable(1 - target.bound, judged.n_eff, confidence(), POWER)
     return ObjectiveLine(
         name=COMPLETE,
         outcome=target.outcome.upper(),
@@ -88,17 +87,16 @@ def line(target: Health) -> ObjectiveLine | None:
         bound=f"{sign} {100 * target.bound:g}%",
         interval=share_interval(judged.low, judged.high),
         why=_why(target),
-        finds="" if smallest is None else share(1 - smallest),
         numbers=Numbers(
             value=judged.value, bound=target.bound, low=judged.low, high=judged.high, unit="share"
         ),
-        required=f"≥ {100 * target.bound:g}%",
+        required=NO_OBJECTIVE if target.outcome == COMPLETED else f"≥ {100 * target.bound:g}% by default",
     )
 
 
 def _why(target: Health) -> str:
     if target.outcome == COMPLETED:
-        return not_shown(target)
+        return not_excluded(target)
     if target.outcome != INCONCLUSIVE:
         return ""
     if not target.judged.episodes:
@@ -112,14 +110,7 @@ def completed_text(target: Health) -> str:
     return f"{count(target.judged.k)} of {plural(target.judged.n, 'request')} completed"
 
 
-def not_shown(target: Health) -> str:
-    """`too few to show 99% (368 needed)`: how many requests would show it if as many failed."""
-    judged = target.judged
-    text = f"too few to show {100 * target.bound:g}%"
-    failed = math.ceil((1 - (judged.value or 0.0)) * judged.n_eff - 1e-9)
-    if failed > (1 - target.bound) * judged.n_eff:
-        return text
-    enough = count(needed(failed, target.bound, 0.975))
-    if judged.n_eff < judged.n:
-        return f"{text} ({enough} independent requests needed, these count as {count(judged.n_eff)})"
-    return f"{text} ({enough} needed)"
+def not_excluded(target: Health) -> str:
+    """`up to 1.5% failures are not excluded`; empty without an interval."""
+    low = target.judged.low
+    return "" if low is None else f"up to {share(1 - low)} failures are not excluded"

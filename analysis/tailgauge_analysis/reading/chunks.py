@@ -82,11 +82,6 @@ class Chunks:
     arrived_at_ns: Ints
     ranges: Ranges
 
-    @property
-    def intervals(self) -> int:
-        """Chunks with a range instead of a time."""
-        return len(self.ranges.at)
-
     def __len__(self) -> int:
         return int(self.sizes.sum())
 
@@ -125,10 +120,15 @@ class Chunks:
             filled += len(gaps)
         return out
 
+    def entries_of_ranges(self) -> Ints:
+        """The entry of each chunk that has a range."""
+        begin = np.cumsum(self.sizes) - self.sizes
+        return (np.searchsorted(begin, self.ranges.at, "right") - 1).astype(np.int64)
+
     def gap_ranges(self, places: Ints) -> GapRanges:
         """Of the gaps that `gaps_ns` gives for the same places, those with a chunk in a range."""
         begin = np.cumsum(self.sizes) - self.sizes
-        entry = np.searchsorted(begin, self.ranges.at, "right") - 1
+        entry = self.entries_of_ranges()
         number = np.full(len(self.sizes), -1, np.int64)
         number[places] = np.arange(len(places))
         gaps = np.maximum(self.sizes[places] - 1, 0)

@@ -71,7 +71,7 @@ class Verdict:
     reasons: list[Reason]
     """worst first; empty if VALID"""
     explanations: list[str]
-    """difficulties of the client, and last which figures it moved and by how much at most; empty without any"""
+    """which figures the client moved and by how much at most, then its difficulties; empty without any"""
     checks: list[CheckResult]
     """all checks"""
 
@@ -116,11 +116,11 @@ def compute(run: Run) -> Quality:
 
 
 def explanations(run: Run) -> list[str]:
-    """Return the difficulties of workers and client, and what those of the client mean for the figures."""
+    """Return the difficulties of workers and client; before those of the client what they mean for the figures."""
     lost = losses.explanations(run.evidence.conservation.workers)
     delays = of_client(run.frames, run.steady)
     moved = effect(run.evidence.errors) if delays else ""
-    return [*lost, *delays, *filter(None, [moved])]
+    return [*lost, *filter(None, [moved]), *delays]
 
 
 def section(found: Quality) -> Section:
@@ -193,8 +193,8 @@ def _findings(verdict: Verdict) -> Iterator[Finding]:
 def _stamps(evidence: Evidence) -> Facts:
     stamps = evidence.stamps
     facts = [
-        ("First chunks", _exact(stamps.first_chunks, stamps.first_intervals)),
-        ("All chunks", _exact(stamps.chunks, stamps.chunk_intervals)),
+        ("First chunks of calls", _exact(stamps.first_chunks, stamps.first_intervals)),
+        ("All chunks of calls", _exact(stamps.chunks, stamps.chunk_intervals)),
     ]
     if evidence.frames.run["dry_run"]:
         return facts

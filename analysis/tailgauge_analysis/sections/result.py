@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import pandas as pd
+
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
@@ -18,7 +20,7 @@ from tailgauge_analysis.metrics import backlog, stability
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.metrics.steady import at_slots, is_counted, is_of_tasks
 from tailgauge_analysis.metrics.throughput import whole_run
-from tailgauge_analysis.objectives import health
+from tailgauge_analysis.objectives import health, outcome
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.objective import on_latency
 from tailgauge_analysis.objectives.outcome import ObjectiveResult
@@ -40,11 +42,21 @@ from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut
 from tailgauge_analysis.sections.failures import LIMIT, OVERLOAD, STILL_OPEN, list_of_ends
 from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
-from tailgauge_analysis.stats.quantiles import CLIENT, HIDDEN_TOKENS, TOO_FEW
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text import section
-from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
-from tailgauge_analysis.text.json_values import Json, number, table
-from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
+from tailgauge_analysis.text.cells import quantile_cell
+from tailgauge_analysis.text.formatting import (
+    count,
+    figures,
+    listed,
+    ms,
+    percentile,
+    plain,
+    plural,
+    share,
+    within_sentence,
+)
+from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.section import (
     COMPLETED,
     FAIL,
@@ -57,6 +69,7 @@ from tailgauge_analysis.text.section import (
     Result,
 )
 from tailgauge_analysis.verdict.checks import CLIENT_ERROR
+from tailgauge_analysis.verdict.client_error import NOTICED_MS, ClientError
 from tailgauge_analysis.verdict.completeness import task_errors
 from tailgauge_analysis.verdict.distortion import figure_names, unusable_figures
 
@@ -86,6 +99,7 @@ OF_TASKS = (
 Lines = tuple[ObjectiveLine, ...]
 GAP = "chunk_gap"
 SHOWN_FINDS = 3  # objectives
+SHOWN_TABLES = 3  # of the traffic
 BEYOND = " beyond "  # in `7.6% of requests beyond 800 ms`
 MOST_TASK_ERRORS = 3  # beside the most frequent
 DRY_RUN = "dry run: nothing was sent, no client was measured"
@@ -215,13 +229,16 @@ def _inconclusive(run: Run, lines: Lines) -> Result | None:
 
 
 def _completed(run: Run, lines: Lines) -> Result | None:
-    """Without an objective: requests completed, and too few of them to show the default share."""
-    judged = run.result(objectives.compute).health
-    if judged is None or judged.outcome != health.COMPLETED:
+    """Without an objective: how many requests completed. It is a PASS where they are enough to show the default share."""
+    target = run.result(objectives.compute).health
+    if target is None or target.outcome not in {health.COMPLETED, outcome.PASS}:
         return None
-    cut = _cut_text(cut_share(run.steady.requests), lines[0])
-    completed = ", ".join([health.completed_text(judged), *cut])
-    text = ", ".join([f"{completed}; {health.not_shown(judged)}", *_not_judged(run)])
+    limits = "; ".join(filter(None, [_uncounted(run), health.not_excluded(target)]))
+    text = ", ".join(_counts(run, target))
+    if target.outcome == outcome.PASS:
+        text = ", ".join([text, *_not_judged(run)])
+        return Result(PASS, f"{text} ({limits})", lines)
+    text = f"{text} ({limits})"
     cause = prevailing(run, schema.COMPLETE)
     advice = "" if cause is None else cause.advice
     return Result(COMPLETED, _with_cause(cause, text), lines, tuple(_causes(run)), advice)
@@ -230,8 +247,8 @@ def _completed(run: Run, lines: Lines) -> Result | None:
 def _passed(run: Run, lines: Lines) -> Result:
     """Every objective is met."""
     cut = cut_share(run.steady.requests)
-    remarks = (*_cut_text(cut, lines[0]), *_not_judged(run))
     if len(lines) == 1:
+        remarks = (*_cut_text(cut, lines[0]), *_not_judged(run))
         return Result(PASS, statement(lines[0], remarks), lines)
     remarks = (*_cut_text(cut), *_not_judged(run))
     text = ", ".join([f"{len(lines)} of {len(lines)} objectives met", *remarks])
@@ -270,6 +287,28 @@ def _not_judged(run: Run) -> tuple[str, ...]:
     return () if on_latency(run.record["scenario"]) else ("no objective on latency",)
 
 
+def _counts(run: Run, target: health.Health) -> Iterator[str]:
+    """`238 of 240 requests completed`, `35% of them cut`, `1 failed`, `1 abandoned`."""
+    requests = run.steady.requests
+    yield health.completed_text(target)
+    cut = cut_share(requests)
+    if cut:
+        yield f"{percent(cut)} of them cut"
+    ended = requests["ended"]
+    yield f"{count((~ended.isin(schema.NOT_FAILED)).sum())} failed"
+    abandoned = int((ended == schema.CANCELLED).sum())
+    if abandoned:
+        yield f"{count(abandoned)} abandoned"
+
+
+def _uncounted(run: Run) -> str:
+    """`35 of the warm-up not counted`; empty where every request was of the steady stage."""
+    stages = run.frames.requests.drop_duplicates("request_id")["stage"].value_counts()
+    outside = ((schema.WARMUP, "warm-up"), (schema.COOLDOWN, "cool-down"))
+    texts = [f"{count(stages[stage])} of the {name}" for stage, name in outside if stages.get(stage, 0)]
+    return f"{' and '.join(texts)} not counted" if texts else ""
+
+
 def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
     """How many of the complete answers were cut, behind the share of the complete ones or by itself."""
     if not cut:
@@ -284,8 +323,10 @@ def _decisive(run: Run, lines: list[ObjectiveLine]) -> tuple[ObjectiveLine, Caus
     decisive = _most_decisive(lines)
     cut = cut_share(run.steady.requests)
     cause = _cause_of_failure(run, decisive, cut)
-    remarks = _cut_text(cut, decisive) if decisive.name == COMPLETE else ()
-    return decisive, cause, _with_cause(cause, statement(decisive, remarks))
+    if decisive.name != COMPLETE:
+        return decisive, cause, _with_cause(cause, statement(decisive))
+    text = statement(decisive, _cut_text(cut, decisive), _uncounted(run))
+    return decisive, cause, _with_cause(cause, text)
 
 
 def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
@@ -344,13 +385,17 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
     return prevailing(run, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
 
 
-def statement(line: ObjectiveLine, remarks: Sequence[str] = ()) -> str:
-    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`, remarks before the brackets."""
+def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str = "") -> str:
+    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`, remarks before the brackets.
+
+    `uncounted`: requests that its number of requests leaves out.
+    """
     if line.name == COMPLETE:
         value = line.value if " of " in line.value else f"{line.value} of the requests"
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         text = ", ".join([text, *remarks])
-        return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
+        more = f"; {uncounted}" if uncounted else ""
+        return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval}{more})"
     sentences = {
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
         SILENT: f"the target has been silent {line.value}, to the end of the load",
@@ -435,8 +480,7 @@ def remarks(run: Run) -> list[str]:
 def measurement(run: Run) -> section.Measurement:
     """Whether the numbers of a run can be used."""
     used = [error for error in run.evidence.errors if error.is_used]
-    worst = max((error.moved_ms for error in used), default=None)
-    sentence = "" if worst is None else f"measurement error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
+    sentence = _error_text(used)
     polls_ms = max((error.polls_ms for error in used), default=0.0)
     if polls_ms:
         sentence += f", turnaround known within {ms(polls_ms)} ms (between two polls)"
@@ -447,6 +491,21 @@ def measurement(run: Run) -> section.Measurement:
     reasons = tuple((one.text, one.advice) for one in run.reasons)
     notes = (*remarks(run), *run.result(explanations))
     return section.Measurement(run.verdict, sentence, reasons, notes, _moved(run))
+
+
+def _error_text(errors: Sequence[ClientError]) -> str:
+    """`measurement error at most 2.33 ms, of end to end since sent p95; chunk gap p99 0.02 ms`; empty without an error."""
+    if not errors:
+        return ""
+    worst = max(errors, key=lambda error: error.moved_ms)
+    if worst.moved_ms < NOTICED_MS:
+        return f"measurement error < {NOTICED_MS:g} ms"
+    text = f"measurement error at most {ms(worst.moved_ms)} ms, of {within_sentence(worst.label)}"
+    gaps = [error for error in errors if error.metric == GAP]
+    if not gaps or worst.metric == GAP:
+        return text
+    of_gap = max(gaps, key=lambda error: error.moved_ms)
+    return f"{text}; {within_sentence(of_gap.label)} {ms(of_gap.moved_ms)} ms"
 
 
 def _moved(run: Run) -> str:
@@ -521,7 +580,8 @@ def _rates(run: Run) -> Iterator[str]:
     if target and not target.outcome:  # else it is an objective
         complete = target.complete
         interval = f"95% CI {share_interval(complete.low, complete.high)}"
-        yield f"{share(complete.value)} of {plural(complete.n, 'request')} completed ({interval})"
+        limits = "; ".join(filter(None, [interval, _uncounted(run)]))
+        yield f"{share(complete.value)} of {plural(complete.n, 'request')} completed ({limits})"
     if is_counted(run.frames) or backlog.answers_after_load(run.of_target):
         yield from _rates_of_whole_run(run)
         return
@@ -558,19 +618,49 @@ def _latencies(run: Run) -> Iterator[str]:
     for name, ps in shown.items():
         if name not in rows:
             continue
-        known = [quantile(one) for one in rows[name].quantiles if one.p in ps]
-        known = [one for one in known if one["value_is"] != TOO_FEW]
+        known = [one for one in rows[name].quantiles if one.p in ps and one.mark != TOO_FEW]
         if not known:
             continue
-        unit = " ms" if known[-1]["value_is"] == VALUE else ""
-        values = "  ".join(f"{one['label']} {value_text(one)}{_doubt(one)}" for one in known)
-        doubt = f" ({HIDDEN_TOKENS})" if known[0]["mark"] == HIDDEN_TOKENS else ""
         title = "chunk gap" if name == GAP else name.split("_")[0]
-        yield f"{title} {values}{unit}{doubt}"
+        yield f"{title} {values_text(known)}"
+    yield from populations(run.of_target.requests)
 
 
-def _doubt(one: Json) -> str:
-    return f" ({CLIENT})" if one["mark"] == CLIENT else ""
+def values_text(known: Sequence[Quantile]) -> str:
+    """`p50 302  p95 608 ms (CI 535-715, few independent values)`; a mark of all of them stands once, at the end."""
+    cells = [quantile_cell(one) for one in known]
+    is_shared = len(cells) > 1 and len({cell.mark for cell in cells}) == 1
+    texts = []
+    for one, cell in zip(known, cells, strict=True):
+        text = f"{percentile(one.p)} {cell.text}"
+        if one is known[-1] and cell.text[:1].isdigit():  # or: failed
+            text += " ms"
+        interval = f"CI {cell.interval.replace(' – ', '-')}" if cell.interval else ""
+        about = ", ".join(filter(None, [interval, "" if is_shared else cell.mark]))
+        texts.append(f"{text} ({about})" if cell.mark and about else text)
+    values = "  ".join(texts)
+    return f"{values}, {cells[0].mark}" if is_shared and cells[0].mark else values
+
+
+def populations(requests: pd.DataFrame) -> Iterator[str]:
+    """`join of the fan-outs (research), all else of chat`; nothing where all traffic has the same times."""
+    answers = requests.drop_duplicates("traffic").set_index("traffic")["answer"]
+    others = answers[~answers.isin({schema.JOIN, schema.TURNAROUND})]
+    texts = []
+    for answer, title in (
+        (schema.JOIN, "join of the fan-outs"),
+        (schema.TURNAROUND, "turnaround of the jobs"),
+    ):
+        tables = answers[answers == answer]
+        if len(tables):
+            texts.append(f"{title} ({_names(list(tables.index))})")
+    if texts and len(others):
+        yield ", ".join([*texts, f"all else of {_names(list(others.index))}"])
+
+
+def _names(traffic: Sequence[str]) -> str:
+    """`chat and agent`."""
+    return listed([plain(name, 80) for name in traffic], SHOWN_TABLES)
 
 
 def _is_answered(run: Run) -> bool:

@@ -151,8 +151,9 @@ def effect(errors: Sequence[ClientError]) -> str:
         texts.append(f"{within_sentence(error.label)} by at most {ms(error.moved_ms)} ms{beyond}")
     if noticed[FIGURES_LISTED:]:
         texts.append(f"{plural(len(noticed) - FIGURES_LISTED, 'other figure')} by less")
+    within = ", each within its limit" if len(noticed) > 1 else ", within its limit"
     are_valid = all(error.verdict == VALID for error in used)
-    return f"The client moved {listed(texts)}{', each within its limit' if are_valid else ''}."
+    return f"The client moved {listed(texts)}{within if are_valid else ''}."
 
 
 def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> Figures:

@@ -108,7 +108,13 @@ def test_sums_are_those_of_the_rows(rows):
     found = folded(rows)
 
     assert found.chars.sum() == sum(rows["chars"])
-    assert found.intervals == sum(not exact for exact in rows["exact"])
+    with_range = found.entries_of_ranges()
+    assert len(with_range) == sum(not exact for exact in rows["exact"])
+    for entry, request in enumerate(found.request_id):
+        call = (request, found.leg[entry], found.attempt[entry])
+        calls = zip(rows["request_id"], rows["leg"], rows["attempt"], rows["exact"], strict=True)
+        inexact = [(*key, exact) for *key, exact in calls].count((*call, False))
+        assert (with_range == entry).sum() == inexact
     assert found.thinking.sum() == rows["kind"].count("thinking")
     firsts = {}
     for key in sorted(

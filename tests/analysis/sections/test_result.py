@@ -6,11 +6,14 @@ import tomllib
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
+import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_folder, dry_run_of
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.result import populations, values_text
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, HIDDEN_TOKENS, UNRELIABLE, Quantile
 from tailgauge_analysis.text.section import (
     COMPLETED,
     FAIL,
@@ -93,9 +96,9 @@ def test_a_run_that_passes_lists_its_objectives(made):
     assert [one.outcome for one in report.report.result.objectives] == [PASS]
     both = made(n=1000, slo=slo | {"errors": {"metric": "error_rate", "max": 0.1}}, run_id="both")
     assert first_line(both) == "PASS  2 of 2 objectives met"
-    assert first_line(made(n=1000, run_id="alone")) == (
-        "PASS  100% of 950 requests completed, no objective on latency"
-    )
+    alone = made(n=1000, run_id="alone").summary.splitlines()
+    assert alone[0] == "PASS  950 of 950 requests completed, 0 failed, no objective on latency"
+    assert alone[1].startswith("  (50 of the warm-up not counted; up to 0.")
     assert failures(report) == {}
 
 
@@ -120,19 +123,54 @@ def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(made, n
         assert since_s == pytest.approx(silent[0] / 50 + 0.2, abs=0.1)
 
 
-@pytest.mark.parametrize(("n", "shown"), [(6, "6 of 6"), (200, "200 of 200"), (367, "367 of 367")])
-def test_too_few_requests_without_an_objective_have_completed(made, n, shown):
+@pytest.mark.parametrize(
+    ("n", "failed", "counts", "excluded"),
+    [
+        (6, [], "6 of 6 requests completed, 0 failed", "45.9%"),
+        (200, [], "200 of 200 requests completed, 0 failed", "1.8%"),
+        (367, [], "367 of 367 requests completed, 0 failed", "1.0%"),
+        (200, [70], "199 of 200 requests completed, 1 failed", "4.6%"),
+    ],
+)
+def test_too_few_requests_without_an_objective_have_completed(made, n, failed, counts, excluded):
     """Exit code 0, and a skipped case for a build server."""
-    report = made(n=n, warmup_s=0, rate_per_s=min(50.0, n / 4))
+    ended = dict.fromkeys(failed, "server_error")
+    report = made(n=n, warmup_s=0, rate_per_s=min(50.0, n / 4), ended=ended)
     case = fromstring(report.junit.read_text(encoding="utf-8"))[-1]  # noqa: S314 - our own file
 
     assert (report.report.result.outcome, report.exit_code) == (COMPLETED, Exit.OK)
-    assert report.summary.startswith(
-        f"COMPLETED  {shown} requests completed; too few to show 99% (368 needed)"
-    )
+    limit = f"up to {excluded} failures are not excluded"
+    first_lines = " ".join(report.summary.split("\n")[:2])
+    assert first_lines.startswith("COMPLETED  ")
+    assert counts in first_lines
+    assert first_lines.endswith(f"({limit})")
+    assert "99%" not in report.summary
+    assert "detects" not in report.summary
     assert (case.get("name"), case[0].tag) == ("complete", "skipped")
-    assert "too few to show 99% (368 needed)" in case[0].get("message")
-    assert f"**COMPLETED** {shown}" in report.markdown.read_text(encoding="utf-8")
+    assert limit in case[0].get("message")
+    assert f"{counts} ({limit})" in report.markdown.read_text(encoding="utf-8")
+
+
+def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
+    """290 were sent, and fewer completed: the lines say which are left out."""
+    short = made(n=200, warmup_s=1.0, run_id="short")
+    judged = made(
+        n=1000, warmup_s=2.0, slo={"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300.0}}
+    )
+
+    assert "(50 of the warm-up not counted; up to 2.4% failures" in short.summary
+    assert "100 of the warm-up not counted), 50 requests/s offered" in dict(judged.report.summary)["target"]
+    assert "not counted" not in made(n=200, warmup_s=0, run_id="whole").summary
+
+
+def test_the_measured_line_names_the_figure_of_its_error(made):
+    late = np.where(np.arange(1000) % 50 == 0, 15.0, 0.1)
+    moved = made(n=1000, delay_ms=late, ttft_ms=1000.0 + late, run_id="moved")
+
+    assert moved.report.measurement.sentence == (
+        "measurement error at most 15.0 ms, of TTFT since scheduled p99; chunk gap p50 0 ms"
+    )
+    assert made(n=1000).report.measurement.sentence == "measurement error < 0.1 ms"
 
 
 @pytest.mark.parametrize(
@@ -335,3 +373,43 @@ def test_the_header_names_the_loop_that_was_run(write, tmp_path, arrival, overri
 
     assert load in about
     assert ("Poisson arrivals" in about) == described
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ([(0.5, ""), (0.95, "")], "p50 302  p95 608 ms"),
+        ([(0.5, ""), (0.95, UNRELIABLE)], "p50 302  p95 608 ms (CI 535-715, few independent values)"),
+        ([(0.5, FEW_EPISODES), (0.99, "")], "p50 302 (CI 280-320, slower values in only 2 periods)  p99 608 ms"),
+        ([(0.5, UNRELIABLE), (0.95, UNRELIABLE)], "p50 302 (CI 280-320)  p95 608 ms (CI 535-715), few independent values"),
+        ([(0.5, HIDDEN_TOKENS)], "p50 302 ms (CI 280-320, hidden tokens possible)"),
+    ],
+)  # fmt: skip
+def test_a_percentile_that_the_report_marks_is_marked_in_the_terminal(known, text):
+    values = {0.5: (302.0, 280.0, 320.0)}
+    quantiles = []
+    for p, mark in known:
+        value, low, high = values.get(p, (608.0, 535.0, 715.0))
+        quantiles.append(
+            Quantile(p=p, n=238, n_eff=40, value=value, low=low, high=high, mark=mark, episodes=2)
+        )
+
+    assert values_text(quantiles) == text
+
+
+@pytest.mark.parametrize(
+    ("traffic", "text"),
+    [
+        ({"chat": "single", "research": "join"}, ["join of the fan-outs (research), all else of chat"]),
+        ({"research": "join"}, []),
+        ({"chat": "single", "agent": "single"}, []),
+        (
+            {"a": "single", "b": "single", "night": "turnaround", "x": "join"},
+            ["join of the fan-outs (x), turnaround of the jobs (night), all else of a and b"],
+        ),
+    ],
+)
+def test_the_latency_line_names_the_traffic_of_each_figure(traffic, text):
+    requests = pd.DataFrame({"traffic": [*traffic] * 3, "answer": [*traffic.values()] * 3})
+
+    assert list(populations(requests)) == text

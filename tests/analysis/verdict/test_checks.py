@@ -187,7 +187,7 @@ def test_a_late_loop_of_a_valid_run_says_what_it_means_for_the_figures(write, ch
 
     assert word == VALID
     assert len(texts) == (3 if sentence else 0)  # two workers
-    assert not sentence or texts[-1].startswith(sentence)
+    assert not sentence or texts[0].startswith(sentence)
 
 
 @pytest.mark.parametrize(
