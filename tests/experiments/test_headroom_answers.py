@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +53,11 @@ def answer_at(base: Base, measure: Measure, runs: int = 99) -> tuple[Answer, lis
 
 @pytest.mark.parametrize(("per_s", "rate"), [(5.0, 8.0), (10.0, 13.0), (40.0, 100.0)])
 def test_a_named_limit_is_confirmed_just_below_it_after_the_first_refusals(tmp_path, per_s, rate):
-    answer, steps = answer_at(base_of(tmp_path, rate=rate), Limit(per_s, is_named=True).run)
+    def run(load: float, seconds: float) -> LoadRun:
+        found = Limit(per_s, is_named=True).run(load, seconds)
+        return replace(found, first_429_s=1.5 if found.kinds else None)
+
+    answer, steps = answer_at(base_of(tmp_path, rate=rate), run)
     loads = [step.given.load for step in steps]
 
     assert loads[0] == rate
@@ -61,13 +68,22 @@ def test_a_named_limit_is_confirmed_just_below_it_after_the_first_refusals(tmp_p
     assert answer.facts["rarely_refused_per_s"] < answer.facts["sustained_per_s"]
     burst = f"{6 * per_s:.3g}"
     lasts = f"{6 * per_s / (rate - per_s):.3g}"
-    name = f"limit: {60 * per_s:,.0f} requests per minute, burst {burst}"
-    assert answer.result.details[1] == f"{name}: used up in {lasts} s at today's rate"
+    name = f"limit: {60 * per_s:,.0f} requests per minute ({per_s:g}/s), burst {burst}"
+    without, _, today, limit, source = answer.result.details
+    rare = answer.facts["rarely_refused_per_s"]
+    assert without == (
+        f"without refusals: {rare:.3g} requests/s with random arrivals (1 in 10,000), "
+        f"{per_s:g} evenly spaced (computed from the limit)"
+    )
+    assert " with at most 1% refused (CI " in answer.result.sentence
+    assert today.startswith("at today's rate ")
+    assert today.endswith("first 429 at 1.5 s")
+    assert limit == f"{name}: lasts {lasts} s today on average"
     confirmed = f"confirmed at {loads[1]:.3g} by 3 runs"
-    assert answer.result.details[2] == f"computed from the limit's refill and burst; {confirmed}"
-    refused = answer.result.details[3]
-    assert refused.startswith("1% of calls refused (experiment.headroom.refused); 0.01% at ")
-    assert all(len(text) <= 76 for text in answer.result.details)
+    assert source == f"computed from the limit's refill and burst; {confirmed}"
+    assert all(len(text) <= 78 for text in answer.result.details[1:])
+    names = [step.name for step in steps[1:]]
+    assert names == [f"confirms {loads[1]:.4g} requests/s (run {number} of 3)" for number in (1, 2, 3)]
 
 
 def test_a_rate_that_no_run_confirms_is_named_as_such(tmp_path):
@@ -91,16 +107,72 @@ def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_p
     raised = float(limit.partition(" to ")[2].partition(" per ")[0].replace(",", ""))
 
     assert answer.result.outcome == "FAIL"
-    assert pace.startswith(
-        f"pace the client at {answer.facts['low_per_s']:.3g} requests/s (evenly spaced: up to 5)"
+    rare = answer.facts["rarely_refused_per_s"]
+    low = answer.facts["low_per_s"]
+    first, others = pace.partition(". A run of ")[0].split("; ")
+    assert (
+        first == f"pace the client at {rare:.3g} requests/s: no refusals with random arrivals (1 in 10,000)"
     )
+    evenly = "up to 5 if evenly spaced (--set arrival.process=constant)"
+    assert others == f"{evenly}, {low:.3g} if 1% may be refused"
     for option in (f"--target {URL}", "--max-requests 9000", "--output-tokens 50"):
         assert option in pace, "options are kept as options"
-    assert pace.endswith(f" --rate {answer.facts['low_per_s']:.3g}")
     assert "experiment" not in pace
     assert limit.startswith("or raise the limit on requests from 300 to ")
-    assert limit.endswith(f" per minute, for {needed:g} requests/s")
-    assert raised == pytest.approx(300 * needed / answer.facts["sustained_per_s"], rel=0.01)
+    allowed = math.ceil(300 * needed / answer.facts["sustained_per_s"])
+    assert limit.endswith(
+        f" per minute: {needed:g} requests/s without refusals ({allowed:,}: with at most 1% refused)"
+    )
+    assert raised == math.ceil(300 * needed / rare)
+
+
+@pytest.mark.parametrize(("per_s", "needs_s"), [(5.0, 2_000 / 5), (60.0, 360 / (0.05 * 60))])
+def test_the_run_that_confirms_the_pace_decides_its_share_beyond_a_full_burst(tmp_path, per_s, needs_s):
+    """The share needs 2,000 requests; a burst of 6 s at 5% above the refill lasts 120 s."""
+    base = base_of(tmp_path, "stages.duration_s=30", rate=2 * per_s)
+    answer, _ = answer_at(base, Limit(per_s, is_named=True).run)
+    pace = answer.result.advice.split("\n")[0]
+    text, _, line = pace.partition(" confirms it: ")
+    options = shlex.split(line)
+    minutes = int(options[options.index("--duration") + 1].removesuffix("m"))
+
+    assert text.endswith(f"A run of {minutes} minutes")
+    assert options.count("--duration") == 1
+    assert not [option for option in options if "duration_s" in option]
+    assert options[options.index("--slo") + 1] == "error_rate < 1%"
+    assert float(options[options.index("--rate") + 1]) == pytest.approx(
+        answer.facts["rarely_refused_per_s"], rel=0.01
+    )
+    assert needs_s < 0.9 * 60 * minutes < 2 * needs_s + 60
+
+
+def test_a_run_that_is_not_allowed_so_many_requests_is_not_said_to_confirm(tmp_path):
+    answer, _ = answer_at(base_of(tmp_path, "guard.max_requests=900"), Limit(5.0, is_named=True).run)
+
+    pace = answer.result.advice.split("\n")[0]
+    assert pace.startswith("pace the client at ")
+    assert "confirm" not in pace
+    assert "tailgauge" not in pace
+
+
+@pytest.mark.parametrize("process", ["constant", "gamma"])
+def test_arrivals_that_are_not_random_are_not_called_so(tmp_path, process):
+    base = base_of(tmp_path, f"arrival.process={process}")
+    answer, _ = answer_at(base, Limit(5.0, is_named=True).run)
+
+    assert answer.result.details[0].endswith(" requests/s (1 in 10,000; computed from the limit)")
+    assert "evenly" not in answer.result.advice
+    assert "random" not in answer.result.advice
+
+
+def test_retries_of_refused_calls_are_to_be_switched_off(tmp_path):
+    def run(load: float, seconds: float) -> LoadRun:
+        found = Limit(5.0, is_named=True).run(load, seconds)
+        return replace(found, retries=found.refused.k // 2)
+
+    answer, _ = answer_at(base_of(tmp_path), run)
+
+    assert "or switch retries off" in answer.result.advice
 
 
 def test_a_target_that_refuses_nothing_needs_no_change_but_may_count_by_the_minute(tmp_path):

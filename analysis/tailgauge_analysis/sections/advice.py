@@ -437,7 +437,12 @@ def _limited(evidence: Evidence) -> str:
         asked_s = evidence.retry_after_s
         wait = "" if asked_s is None else f"; the target asks to wait {asked_s:,.3g} s"
         return f"{first}: a quota or the account rejects them, not this rate: look at its limits{wait}"
-    return _found_by(evidence, "a rate limit of the target rejects calls", HEADROOM)
+    cause = "a rate limit of the target rejects calls"
+    if evidence.amplification is not None and evidence.fits is False and len(evidence.found):
+        failed = percent(len(evidence.found) / len(evidence.run.steady.requests))
+        retried = f"{evidence.amplification.text}, and {failed} of requests still ended with a 429"
+        cause += f", and retries gain nothing ({retried}); switch them off, or pace the client"
+    return _found_by(evidence, cause, HEADROOM)
 
 
 def _overloaded(evidence: Evidence) -> str:

@@ -63,7 +63,8 @@ class RunReading:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One run. `name` is for readers, as "12.5 requests/s". `overrides` go over the experiment's scenario, by dotted key;
-    None removes a key. `rest_s`: idle seconds before it, if the target keeps state between runs. `given`: what its
+    None removes a key. `rest_s`: idle seconds before it, if the target keeps state between runs, and `rests_until`: what has
+    happened then. `given`: what its
     experiment needs to know of it again, as the rate. `is_repeat`: the first run of it was INVALID.
     """
 
@@ -74,6 +75,7 @@ class Step:
     rest_s: float = 0.0
     given: Any = None
     is_repeat: bool = False
+    rests_until: str = "the target is idle again"
 
     @property
     def takes_s(self) -> float:

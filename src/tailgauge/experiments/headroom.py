@@ -33,7 +33,9 @@ from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, hol
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.figures import LATENCY
+from tailgauge.scenario.figures import ERRORS, LATENCY
+from tailgauge.scenario.objective import values_needed
+from tailgauge.schedule.settings import POISSON
 from tailgauge_analysis import (
     COUNTED,
     FAIL,
@@ -68,7 +70,10 @@ from tailgauge_analysis import (
 LEAST = 1 / 64  # of today's rate
 DOUBLE = 2.0  # growth where nothing refuses
 RARE = 1e-4  # refused share that a reader calls none
+RARELY = "1 in 10,000"
 MINUTE_S = 60  # over which most limits count
+SPARE = 1.2  # times the needed length: a warm-up of a tenth, and arrivals that come more slowly than planned
+EVENLY = "--set arrival.process=constant"
 NO_HEADER = "no answer without a 429: no header of the target names a limit"
 SAME_TRACE = (
     "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
@@ -101,7 +106,8 @@ class Sustained:
     """What was found, in arrivals/s: the best value, the highest rate that holds, the lowest that fails; None if unknown.
 
     `unit`: of the rates; `requests_per_arrival`: of a conversation; `prompts_per_request`: of a fan-out or a batch.
-    `rarely_refused_per_s`: the rate at which the limit that binds refuses one call in 10,000.
+    `rarely_refused_per_s`: the rate at which the limit that binds refuses one call in 10,000; `evenly_per_s`: up to which
+    evenly spaced requests are never refused.
     """
 
     today_per_s: float
@@ -114,6 +120,7 @@ class Sustained:
     low_per_s: float | None = None
     high_per_s: float | None = None
     rarely_refused_per_s: float | None = None
+    evenly_per_s: float | None = None
     growth: float | None = None
     binding: str | None = None
     without_cache: WithoutCache | None = None
@@ -126,6 +133,12 @@ class Sustained:
     def times(self, per_s: float) -> float:
         """Return a rate relative to today's."""
         return per_s / self.today_per_s
+
+    @property
+    def pace_per_s(self) -> float | None:
+        """Return the rate to recommend: without refusals where that is known, as text to three digits."""
+        rates = [rate for rate in (self.rarely_refused_per_s, self.low_per_s) if rate]
+        return float(f"{min(rates):.3g}") if rates else None
 
 
 class HeadroomPlanner(SeriesPlanner):
@@ -198,7 +211,11 @@ class HeadroomPlanner(SeriesPlanner):
             return answered("headroom", "Sustained rate", result, found, [])
         series = self.series()
         found = _by_headers(found, series) if found.no_429 else _by_search(found, series)
-        found = replace(found, rarely_refused_per_s=self._rarely_refused(series.by))
+        found = replace(
+            found,
+            rarely_refused_per_s=self._rarely_refused(series.by),
+            evenly_per_s=self._evenly(series.by),
+        )
         remarks = [SAME_TRACE] if self._is_trace else []
         remarks += self.remarks
         if found.high_per_s is None and not self._is_simulated and not is_limited(self.runs):
@@ -218,33 +235,84 @@ class HeadroomPlanner(SeriesPlanner):
         rare = limits.bounds(self.runs, self._planned, min(RARE, self._settings.refused), self._precision)
         return next((bound.per_s.value for bound in rare if bound.kind == by.kind), None)
 
+    def _evenly(self, by: Bound | None) -> float | None:
+        """Return up to which rate evenly spaced requests are never refused, where each costs the same and they are random now."""
+        limit = None if by is None else by.limit
+        is_single = self._planned.requests_per_arrival == self._planned.prompts == 1
+        if limit is None or limit.kind != REQUESTS or not is_single or not self._is_random:
+            return None
+        return limit.rate.low
+
+    @property
+    def _is_random(self) -> bool:
+        return self._scenario.arrival.process == POISSON
+
     def _next_steps(self, found: Sustained, series: Series, result: Result) -> list[str]:
         """What to change where the rate that is needed is not sustained, at the client or the provider; a longer search where no rate held."""
-        needed = self._today * max(1.0, self._settings.need)
         steps = []
         if found.high_per_s is not None and not _held(found, series):
             minutes = f"experiment.minutes={2 * self._base.table.minutes:g}"
             steps.append(f"search longer: {self._command(self._today, 'experiment.kind=headroom', minutes)}")
         if result.outcome != FAIL:
             return steps
-        if found.low_per_s:
-            rate = float(f"{found.low_per_s:.3g}")
-            text = f"pace the client at {found.text(rate)}{_evenly(found, series)}"
-            steps.append(text if self._is_trace else f"{text}, which this confirms: {self._command(rate)}")
+        if found.pace_per_s:
+            steps.append(self._pace(found, series, found.pace_per_s))
         if series.by is not None and found.sustained_per_s:
-            steps.append(_more_at_provider(series.by, needed / found.sustained_per_s, found.text(needed)))
+            needed = self._today * max(1.0, self._settings.need)
+            steps.append(_more_at_provider(series.by, needed, found))
+        if any(run.retries for run in self.runs):
+            steps.append("switch retries off while calls are refused: the limit admits no more of them")
         return [f"or {step}" if number else step for number, step in enumerate(steps)]
 
-    def _command(self, rate_per_s: float, *overrides: str) -> str:
+    def _pace(self, found: Sustained, series: Series, rate: float) -> str:
+        """Recommend one rate with its reason, then the others, and the run that confirms it."""
+        text = f"pace the client at {found.text(rate)}"
+        if found.rarely_refused_per_s is not None:
+            text += f": no refusals{_at_random(is_random=self._is_random)}"
+        others = []
+        if found.evenly_per_s:
+            others.append(f"up to {figures(found.evenly_per_s)} if evenly spaced ({EVENLY})")
+        if found.low_per_s and rate < float(f"{found.low_per_s:.3g}"):
+            others.append(f"{figures(found.low_per_s)} if {_allowed(found)} may be refused")
+        if others:
+            text += f"; {', '.join(others)}"
+        seconds = self._confirming_s(series, rate)
+        allowed = self._base.scenario.guard.max_requests
+        is_too_long = allowed is not None and allowed < seconds * rate * found.requests_per_arrival
+        if self._is_trace or is_too_long:
+            return text
+        minutes = math.ceil(seconds / MINUTE_S)
+        options = ["--duration", f"{minutes}m"]
+        if not any(row.metric in ERRORS for row in self._scenario.slo.values()):
+            options += ["--slo", f"error_rate < {100 * found.refused_at_most:.10g}%"]
+        return f"{text}. A run of {plural(minutes, 'minute')} confirms it: {self._command(rate, options=options)}"
+
+    def _confirming_s(self, series: Series, rate: float) -> float:
+        """Return the length of a run that decides the share, and in which a full bucket cannot carry a rate that is too high.
+
+        Too high is beyond the refill by the precision of the search.
+        """
+        needs = [row.needs() or 0 for row in self._scenario.slo.values()]
+        requests = max([values_needed(self._settings.refused), *needs])
+        measured_s = requests / (rate * self._planned.requests_per_arrival)
+        limit = None if series.by is None else series.by.limit
+        if limit is not None:
+            excess_per_s = self._settings.precision * limit.rate.value
+            measured_s = max(measured_s, limit.burst.high / excess_per_s)
+        stages = self._scenario.stages
+        return SPARE * measured_s + (stages.warmup_s or 0.0) + stages.cooldown_s
+
+    def _command(self, rate_per_s: float, *overrides: str, options: Sequence[str] = ()) -> str:
         """The command of a run of the same traffic at this rate."""
+        replaced = {"arrival.rate_per_s", "stages.duration_s"}
         pairs = [
             (key, value)
             for key, value in self._base.pairs
-            if not key.startswith("experiment") and key != "arrival.rate_per_s"
+            if not key.startswith("experiment") and key not in replaced
         ]
-        kept, options = as_options(pairs)
-        options += ["--rate", f"{rate_per_s:.10g}"]
-        return self._base.command([*kept, *overrides], options=options)
+        kept, named = as_options(pairs)
+        rate = ["--rate", f"{rate_per_s:.10g}"]
+        return self._base.command([*kept, *overrides], options=[*named, *rate, *options])
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
@@ -347,14 +415,14 @@ def _card(found: Sustained, outcome: str) -> Card | None:
         lines = [f"{_between(found.times(low), found.times(high))} {today}", binds]
     else:
         rate = Value(found.text(value), between(low, high))
-        lines = [f"{_times(found.times(value))} {today}", binds]
+        lines = [*_without_refusals(found), f"{_times(found.times(value))} {today}", binds]
     if found.without_cache is not None:
         breaks = found.without_cache.high_per_s < found.today_per_s
         lines.append(_cache_text(found, found.without_cache, breaks=breaks))
     return Card(
         label="headroom",
         value=rate,
-        detail="can be sustained",
+        detail=f"can be sustained{_with_refused(found)}",
         lines=tuple(lines),
         tone=tone_of(outcome),
     )
@@ -386,15 +454,43 @@ def _text(found: Sustained, series: Series) -> tuple[str, list[str]]:
     ends = between(low, high)
     if value is not None:
         details = [f"{_times(found.times(value))} {today}; {binds}", *_how(found, series)]
-        return f"{found.text(value)} can be sustained (CI {ends})", details
+        text = f"{found.text(value)} can be sustained{_with_refused(found)} (CI {ends})"
+        return text, [*_without_refusals(found), *details]
     refused = series.loads[0].runs[0].refused.k
     met = f"{refused:,} calls were refused" if refused else "without a single 429"
     details = [f"{_between(found.times(low), found.times(high))} {today}; {binds}"]
     return f"{ends} {found.unit} can be sustained, from one run ({met})", details
 
 
+def _allowed(found: Sustained) -> str:
+    return f"{figures(100 * found.refused_at_most)}%"
+
+
+def _with_refused(found: Sustained) -> str:
+    """Return ` with at most 1% refused`, where a limit is what binds."""
+    if found.binding in {CAPACITY, OBJECTIVES, None}:
+        return ""
+    return f" with at most {_allowed(found)} refused"
+
+
+def _without_refusals(found: Sustained) -> Iterator[str]:
+    """Say at which rate a known limit refuses nothing."""
+    if found.rarely_refused_per_s is None:
+        return
+    text = f"without refusals: {found.text(found.rarely_refused_per_s)}"
+    if found.evenly_per_s is None:
+        yield f"{text} ({RARELY}; computed from the limit)"
+        return
+    yield f"{text}{_at_random(is_random=True)}, {figures(found.evenly_per_s)} evenly spaced (computed from the limit)"
+
+
+def _at_random(*, is_random: bool) -> str:
+    return f" with random arrivals ({RARELY})" if is_random else f" ({RARELY})"
+
+
 def _how(found: Sustained, series: Series) -> Iterator[str]:
-    """Say where the rate comes from, which run confirms it, and how many calls may be refused at it."""
+    """Say what today's rate meets, where the sustained rate comes from, and which run confirms it."""
+    yield from _today_text(found, series)
     limit = None if series.by is None else series.by.limit
     source = "between the rates that hold and that fail"
     if limit is not None:
@@ -403,39 +499,47 @@ def _how(found: Sustained, series: Series) -> Iterator[str]:
     elif series.by is not None:
         source = "computed from what it answers at capacity"
     yield f"{source}; {_confirmation(found, series)}"
-    allowed = f"{figures(100 * found.refused_at_most)}% of calls refused (experiment.headroom.refused)"
-    rare = found.rarely_refused_per_s
-    yield allowed if rare is None else f"{allowed}; {100 * RARE:g}% at {figures(rare)} {found.unit}"
+
+
+def _today_text(found: Sustained, series: Series) -> Iterator[str]:
+    """Say which share today's rate has refused, and when the first 429 came."""
+    for load in series.loads:
+        if load.load != found.today_per_s or not load.refused.k:
+            continue
+        refused = share_cell(load.refused)
+        text = f"at today's rate {refused.text} refused (CI {refused.interval})"
+        first_s = [run.first_429_s for run in load.runs if run.first_429_s is not None]
+        yield f"{text}, first 429 at {figures(first_s[0])} s" if first_s else text
 
 
 def _limit_text(limit: Limit, series: Series, found: Sustained) -> str:
-    """Name a limit as its provider does, and say how long it lasts today."""
+    """Name a limit as its provider does, and say how long a full burst lasts today on average."""
     per_minute = figures(MINUTE_S * limit.rate.value)
-    text = f"limit: {per_minute} {kind_name(limit.kind)} per minute, burst {figures(limit.burst.value)}"
+    rate = f"{per_minute} {kind_name(limit.kind)} per minute ({figures(limit.rate.value)}/s)"
+    text = f"limit: {rate}, burst {figures(limit.burst.value)}"
     charges = [run.charges.cached[limit.kind] for load in series.loads for run in load.runs]
     mean = float(np.concatenate(charges).mean()) * found.requests_per_arrival
     excess_per_s = found.today_per_s * mean - limit.rate.value
     if excess_per_s <= 0:
         return text
-    return f"{text}: used up in {figures(limit.burst.value / excess_per_s)} s at today's rate"
+    return f"{text}: lasts {figures(limit.burst.value / excess_per_s)} s today on average"
 
 
-def _evenly(found: Sustained, series: Series) -> str:
-    """Say up to which rate evenly spaced requests are never refused, where each of them costs the same."""
-    limit = None if series.by is None else series.by.limit
-    is_single = found.requests_per_arrival == found.prompts_per_request == 1
-    if limit is None or limit.kind != REQUESTS or not is_single:
-        return ""
-    return f" (evenly spaced: up to {figures(limit.rate.low)})"
-
-
-def _more_at_provider(by: Bound, factor: float, needed: str) -> str:
-    """Name the limit, or the capacity, that the needed rate takes."""
+def _more_at_provider(by: Bound, needed_per_s: float, found: Sustained) -> str:
+    """Name the limit, or the capacity, that the needed rate takes: without refusals, and with the allowed share of them."""
+    needed = found.text(needed_per_s)
+    sustained_per_s = found.sustained_per_s or needed_per_s
     if by.limit is None:
-        return f"give the target {factor:.2g}x of its capacity for {needed}"
+        return f"give the target {needed_per_s / sustained_per_s:.2g}x of its capacity for {needed}"
     per_minute = MINUTE_S * by.limit.rate.value
-    raised = f"from {figures(per_minute)} to {figures(math.ceil(factor * per_minute))} per minute"
-    return f"raise the limit on {kind_name(by.limit.kind)} {raised}, for {needed}"
+    allowed = figures(math.ceil(needed_per_s / sustained_per_s * per_minute))
+    refused = f"{_allowed(found)} refused"
+    name = f"raise the limit on {kind_name(by.limit.kind)} from {figures(per_minute)}"
+    rare_per_s = found.rarely_refused_per_s
+    if rare_per_s is None or rare_per_s >= sustained_per_s:
+        return f"{name} to {allowed} per minute: {needed} with at most {refused}"
+    none = figures(math.ceil(needed_per_s / rare_per_s * per_minute))
+    return f"{name} to {none} per minute: {needed} without refusals ({allowed}: with at most {refused})"
 
 
 def _held(found: Sustained, series: Series) -> list[JudgedLoad]:

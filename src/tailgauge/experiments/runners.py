@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import signal
 import subprocess
@@ -155,7 +156,10 @@ class RealRunner:
         for group in _groups(steps):
             if self._ended is not None:
                 rest_s = 0.0 if _resets(group[0]) else group[0].step.rest_s
-                time.sleep(max(0.0, rest_s - (time.monotonic() - self._ended)))
+                left_s = rest_s - (time.monotonic() - self._ended)
+                if left_s > 0:
+                    self._counter.note(f"resting {math.ceil(left_s)} s until {group[0].step.rests_until}")
+                    time.sleep(left_s)
             yield from self._together(group)
             self._ended = time.monotonic()
 

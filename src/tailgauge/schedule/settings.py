@@ -14,6 +14,7 @@ from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
 DEFAULT_RATE = 10.0
 MAX_COUNTED = 1_000_000  # requests of a closed loop with a number: all of them are leased at once
 MAX_TOKENS = 10_000_000
+POISSON = "poisson"
 CLOSED = "closed"
 TASKS = "tasks"
 TRACE = "trace"

@@ -400,6 +400,18 @@ def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(resu
     assert "experiment.kind=curve" in found.advice
 
 
+@pytest.mark.parametrize("number", [2, 4])
+def test_retries_at_a_limit_that_the_first_attempts_exceed_are_to_be_switched_off(result, number):
+    tries = [
+        {**LIMIT, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n} for n in range(number)
+    ]
+
+    found = result(*spread(tries, 0.6, n=90), traffic={"chat": {"retry": {"policy": "sdk"}}})
+
+    assert "retries gain nothing (" in found.advice
+    assert " of requests still ended with a 429); switch them off, or pace the client: find" in found.advice
+
+
 def test_hedge_copies_are_the_cause_of_an_overload(result):
     copies = [
         {**OK, "first": None, "ended": "cancelled"},

@@ -204,9 +204,22 @@ def _limit_text(kind: str, bucket: Bucket | None) -> str:
     name = kind_name(kind)
     if bucket is None or bucket.rate.value is None:
         return name
-    text = f"{_short(MINUTE_S * bucket.rate.value)} {name} per minute"
+    text = f"{_short(MINUTE_S * bucket.rate.value)} {name} per minute ({_short(bucket.rate.value)}/s)"
     size = bucket.burst.value
     return text if size is None else f"{text}, burst {_short(size)}"
+
+
+def _first_429(at_s: float, bucket: Bucket | None) -> str:
+    """Say when the first 429 came, which is chance, and how long a full burst lasts on average."""
+    text = f"at {at_s:,.3g} s of the run"
+    if bucket is None or bucket.offered is None or not bucket.burst.value or bucket.rate.value is None:
+        return text
+    excess_per_s = (bucket.offered.mean_per_s or 0.0) - bucket.rate.value
+    if excess_per_s <= 0:
+        return text
+    lasts_s = bucket.burst.value / excess_per_s
+    burst = f"a full burst of {_short(bucket.burst.value)} lasts {lasts_s:,.2g} s on average"
+    return f"{text} (by these arrivals; {burst})"
 
 
 def _card(limits: RateLimits) -> Card | None:
@@ -222,7 +235,7 @@ def _card(limits: RateLimits) -> Card | None:
         if limits.binding.kind:
             lines.append(f"binding limit: {_limit_text(limits.binding.kind, limits.binding.bucket)}")
         if limits.first_at_s is not None:
-            lines.append(f"first 429 at {limits.first_at_s:,.3g} s of the run")
+            lines.append(f"first 429 {_first_429(limits.first_at_s, limits.binding.bucket)}")
         lines += [table.text for table in limits.amplification if table.observed >= MUCH]
         return Card(
             label="limits",
@@ -259,7 +272,7 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
     if shares.overloaded.k:
         yield "529 or 503", f"{with_interval(share_cell(shares.overloaded))} of attempts"
     if limits.first_at_s is not None:
-        yield "First 429", f"at {limits.first_at_s:,.3g} s of the run"
+        yield "First 429", _first_429(limits.first_at_s, limits.binding.bucket)
     yield "Growth to the first 429", _growth(limits.growth)
     yield from _retry_after(limits.retry_after)
     for table in limits.amplification:
@@ -296,10 +309,10 @@ def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
 
 def _kinds(limits: RateLimits) -> Table:
     columns = (
-        ("limit, steady stage", lambda limit: kind_name(limit.kind)),
-        ("429s", lambda limit: f"{limit.attempts.k:,}"),
-        ("share of attempts", lambda limit: share_cell(limit.attempts)),
-        ("first at (s of the run)", lambda limit: f"{limit.first_at_s:,.3g}"),
+        ("limit", lambda limit: kind_name(limit.kind)),
+        ("429s, steady stage", lambda limit: f"{limit.attempts.k:,}"),
+        ("share of its attempts", lambda limit: share_cell(limit.attempts)),
+        ("first, s of the whole run", lambda limit: f"{limit.first_at_s:,.3g}"),
         ("identified by", lambda limit: ", ".join(limit.how) or "–"),
     )
     return Table.of("429s by limit", limits.shares.by_kind, columns, prose=(4,))
@@ -332,7 +345,16 @@ def _buckets(limits: RateLimits) -> Table:
     for bucket in buckets:
         whys = {bucket.rate.why, bucket.burst.why} - {None}
         reasons |= {f"{kind_name(bucket.kind)}: {why}" for why in whys}
-    note = f"Unknown: {'; '.join(sorted(reasons))}." if reasons else ""
+    notes = [f"Unknown: {'; '.join(sorted(reasons))}."] if reasons else []
+    for bucket in buckets:
+        left = bucket.remaining
+        size = bucket.burst.value
+        if bucket.refused and left is not None and size and size < left.limit / 2 < left.least:
+            kind = kind_name(bucket.kind).capitalize()
+            notes.append(
+                f"{kind}: refused with {_left(left)} left, because the burst is only {_short(size)}."
+            )
+    note = " ".join(notes)
     rows: list[Bucket | FurtherWindow] = [*buckets, *limits.further_windows]
     return Table.of("Buckets", rows, columns, note)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -174,6 +175,8 @@ class SeriesPlanner(Planner):
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
             fitting = [self._step(load, length) for load, length in zip(wanted, lengths, strict=False)]
+            if self._by is not None:
+                fitting = _numbered(fitting, series)
             self.is_spent = len(fitting) < len(wanted)
             count = len(self._kept)
             if fitting:
@@ -306,11 +309,33 @@ class SeriesPlanner(Planner):
         overrides = self.overrides_at(load)
         overrides += of_queue(self._scenario.limits, self.waiting(load, length_s), warmup_s)
         rest_s = self.rest() if self._kept else 0.0
-        return Step(self.name_of(load), tuple(overrides), length_s, self.seed(), rest_s, attempt)
+        return Step(
+            self.name_of(load),
+            tuple(overrides),
+            length_s,
+            self.seed(),
+            rest_s,
+            attempt,
+            rests_until="the limit has refilled",
+        )
 
     def waiting(self, load: float, length_s: float) -> float:
         """Return the requests that may all come to wait in a run."""
         return load * length_s * self._planned.requests_per_arrival
+
+
+def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
+    """Name the steps that confirm a load by their number: `confirms 4.58 requests/s (run 2 of 3)`."""
+    done = {load.load: len(load.runs) for load in series.loads}
+    planned = Counter(step.given.load for step in steps)
+    numbered: list[Step] = []
+    for step in steps:
+        load = step.given.load
+        last = done.get(load, 0) + planned[load]
+        number = last - sum(planned_step.given.load == load for planned_step in steps[len(numbered) :]) + 1
+        name = f"confirms {step.name} (run {number} of {last})" if last > 1 else step.name
+        numbered.append(replace(step, name=name))
+    return numbered
 
 
 def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: JudgedLoad | None) -> Series:

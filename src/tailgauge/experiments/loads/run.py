@@ -96,6 +96,7 @@ class LoadRun:
     retries: int = 0
     refused_again: int = 0
     kinds: Mapping[str, int]
+    first_429_s: float | None = None
     objectives: tuple[Exceedance, ...] = ()
     served: Interval
     growth_per_s: float | None
@@ -145,6 +146,7 @@ def measure(
         retries=int(retries.sum()),
         refused_again=int((is_refused & retries).sum()),
         kinds={str(kind): int(n) for kind, n in refusal_kinds(calls)["kind"].value_counts().items()},
+        first_429_s=_first_429_s(reading),
         objectives=exceedances(reading),
         served=served,
         growth_per_s=growth.per_s,
@@ -155,6 +157,14 @@ def measure(
         buckets=tuple(b for b in buckets if (b.target, b.model) == (buckets[0].target, buckets[0].model)),
         charges=charges(stage.sent),
     )
+
+
+def _first_429_s(reading: RunReading) -> float | None:
+    """Return when the first call that got a 429 was sent, since the start of the run; None without one."""
+    attempts = reading.frames.attempts
+    refused = attempts[refused_attempts(attempts) & (attempts["stage"] != schema.PREFLIGHT)]
+    first_ns = refused["sent_at_ns"].min()
+    return None if pd.isna(first_ns) else float(first_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
