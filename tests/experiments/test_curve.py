@@ -199,8 +199,8 @@ def test_a_load_with_too_few_requests_is_not_called_untested(tmp_path, requests,
     ("curve", "option"),
     [
         ({"step_s": 10.0}, "--duration 20s"),
-        ({"requests": 60}, "--requests 100"),
-        ({"requests": 600}, "--requests 900"),
+        ({"requests": 60}, "--requests 150"),
+        ({"requests": 600}, "--requests 1100"),
     ],
 )
 def test_an_inconclusive_load_has_its_cause_and_the_command_that_answers(tmp_path, curve, option):
@@ -214,7 +214,36 @@ def test_an_inconclusive_load_has_its_cause_and_the_command_that_answers(tmp_pat
     why, _, command = answer.result.advice.partition(": ")
     assert why.startswith("run the inconclusive loads longer, about ")
     assert command.startswith("tailgauge run ")
-    assert command.endswith(f" --rate 4,8,16 {option}")
+    assert command.endswith(f" --rate 2,4,8,16 {option}")
+
+
+@pytest.mark.parametrize(("late", "latter"), [(0, "0 of 60 requests miss"), (8, "8 of 60 requests miss")])
+def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_path, late, latter):
+    """More than allowed in one slow period, or none in few requests: both leave it open, and the headline says so."""
+    course = planner(tmp_path, loads=[4.0, 5.0], by="concurrency", step_s=60.0).course()
+    steps = next(course)
+    while True:
+        (step,) = steps
+        found = result(step, is_open=False)
+        share = (
+            replace(counted(late, 60, 12), low=0.01, high=0.5) if step.given.load == 4.0 else counted(60, 150)
+        )
+        run = replace(found.run, requests=share.n, objectives=(Exceedance(LABEL, share, 0.05),))
+        try:
+            steps = course.send([StepResult(step, "run", "VALID", "", replace(found, run=run))])
+        except StopIteration as end:
+            answer = end.value
+            break
+
+    assert answer.result.outcome == INCONCLUSIVE
+    assert answer.result.sentence == (
+        "not shown whether the objective holds at 4 requests in flight; it fails at 5 (TTFT p95 420 ms)"
+    )
+    assert answer.result.details[0].startswith(f"inconclusive at 4 requests in flight: {latter} {LABEL}")
+    assert "backlog" not in answer.result.details[0]
+    assert answer.result.advice.startswith("run the inconclusive loads longer, about ")
+    assert " --concurrency 4,5 " in answer.result.advice
+    assert [point.meets for point in answer.finding.points] == [INCONCLUSIVE, FAIL]
 
 
 @pytest.mark.parametrize(

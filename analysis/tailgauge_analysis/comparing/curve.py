@@ -68,7 +68,8 @@ class CurveObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """One load, its runs pooled. `requests` are those offered, and shares are of these.
+    """One load, its runs pooled. `requests` are those offered, and shares are of these. `meets_with`: the loads whose requests
+    were needed beside its own to decide `meets`.
 
     `growth_per_s`: requests/s by which the backlog grows, None where it is stable or was not judged. `latency`: ms by metric,
     failures slowest; ttft and e2e since scheduled. `user_tokens_per_s`: pace of one answer, 1000 / TPOT p50. `prompt_tokens`,
@@ -84,6 +85,7 @@ class CurvePoint:
     growth_per_s: Number | None
     stable: bool | None
     meets: CurveOutcome
+    meets_with: tuple[Number, ...] = ()
     requests_per_s: Ends
     output_tokens_per_s: Ends
     good_per_s: Ends

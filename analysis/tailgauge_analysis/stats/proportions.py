@@ -28,6 +28,7 @@ from tailgauge_analysis.stats.quantiles import (
 
 MOST_TIMES = 50.0  # as many values: more would not be called "longer"
 STEP = 1.1
+SAME_WIDTH = 0.95  # of an interval, whose ends are rounded and bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +107,32 @@ def proportion(
 
 def times_to_decide(share: Proportion, allowed: float) -> float:
     """Return how many times as many values decide whether a share is at most `allowed`; +inf beyond `MOST_TIMES`."""
+    if share.high is not None and share.low is not None and (share.high <= allowed or share.low > allowed):
+        return 1.0
     value = share.value or 0.0
+    sure = _sure(share)
     times = 1.0
     while times <= MOST_TIMES:
-        n = share.n_eff * times
+        n = sure * times
         low, high = clopper_pearson(value * n, n)
         if high <= allowed or low > allowed:
             return times
         times *= STEP
     return math.inf
+
+
+def _sure(share: Proportion) -> float:
+    """Return the number of independent values that gives the interval of a share: fewer than `n_eff` after few slow periods."""
+    value = share.value or 0.0
+    n: float = share.n_eff
+    if share.low is None or share.high is None:
+        return n
+    while n > 1:
+        low, high = clopper_pearson(value * n, n)
+        if high - low >= SAME_WIDTH * (share.high - share.low):
+            break
+        n /= STEP
+    return n
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:

@@ -27,7 +27,7 @@ from tailgauge.experiments.answer import (
     tone_of,
 )
 from tailgauge.experiments.course import Base, RunReading, Step, Steps, as_options
-from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, is_limited
+from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, is_limited
 from tailgauge.experiments.loads.planner import (
     SHORTEST_S,
     WARMUP,
@@ -106,7 +106,7 @@ NO_SLO = (
     "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
 )
-NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run and its neighbours."
+NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names."
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,8 @@ class Evidence:
 
 class CurvePlanner(SeriesPlanner):
     """The course, and its results."""
+
+    borrows = False
 
     def __init__(self, base: Base) -> None:
         settings = base.table.curve
@@ -369,13 +371,14 @@ class CurvePlanner(SeriesPlanner):
         objectives = tuple(_objective(row) for row in on_latency(self._scenario.model_dump(mode="json")))
         knee = self._knee(series) if objectives else UNKNOWN
         tokens, answered_per_s = self._saturation()
-        outcomes = {load.load: cast("CurveOutcome", load.outcome) for load in series.loads}
+        judged = {load.load: load for load in series.loads}
+        outcomes = {load.load: load.outcome for load in series.loads}
         ran = sorted(self.results, key=lambda result: result.run.load)
         curve = Curve(
             by=self._settings.by,
             today=self._today,
             objectives=objectives,
-            points=tuple(replace(result.point, meets=outcomes[result.run.load]) for result in ran),
+            points=tuple(_judged_point(result.point, judged[result.run.load]) for result in ran),
             knee=knee,
             binds=_binds(series) if objectives else "",
             saturation=tokens,
@@ -485,6 +488,10 @@ class CurvePlanner(SeriesPlanner):
         return _hull([point.output_tokens_per_s for point in full]), _hull(
             [point.requests_per_s for point in full]
         )
+
+
+def _judged_point(point: CurvePoint, load: JudgedLoad) -> CurvePoint:
+    return replace(point, meets=cast("CurveOutcome", load.outcome), meets_with=load.pooled_with)
 
 
 def _ends_of(series: Series) -> tuple[float | None, float | None]:
@@ -764,14 +771,27 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
     if knee.low is not None:
         return f"{holds} up to {unit.text(knee.low)} at least{work}; {_above(curve, evidence)}"
     if knee.high is not None:
-        fails = "the objective does not hold" if is_single else "the objectives do not hold"
-        is_lowest = knee.high <= curve.points[0].load and not evidence.missing
-        text = f"{fails} at {unit.text(knee.high)}"
-        if is_lowest:
-            return f"{text}, the lowest load of this sweep"
-        gaps = "; ".join(_gaps(evidence))
-        return f"{text}, the lowest load that fails; {gaps or 'no load was shown to hold'}"
+        return _fails(curve, unit, evidence, knee.high)
     return f"inconclusive at every load: not shown whether {holds}"
+
+
+def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
+    """Say what is known where a load fails, `high` the lowest, and none was shown to hold."""
+    is_single = len(curve.objectives) == 1
+    missing = _missing_between(evidence)
+    if evidence.unsure:
+        holds = "the objective holds" if is_single else "the objectives hold"
+        fails = "it fails" if is_single else "they fail"
+        latencies = _latencies_at(curve, high) if any(point.load == high for point in curve.points) else ""
+        at_high = f" ({latencies})" if latencies else ""
+        loads = listed(figures(load.load) for load in evidence.unsure)
+        text = f"not shown whether {holds} at {loads} {unit.name}; {fails} at {figures(high)}{at_high}"
+        return "; ".join(filter(None, [text, missing]))
+    fails = "the objective does not hold" if is_single else "the objectives do not hold"
+    text = f"{fails} at {unit.text(high)}"
+    if high <= curve.points[0].load and not evidence.missing:
+        return f"{text}, the lowest load of this sweep"
+    return f"{text}, the lowest load that fails; {missing or 'no load was shown to hold'}"
 
 
 def _held(curve: Curve, load: float) -> str:
@@ -780,10 +800,16 @@ def _held(curve: Curve, load: float) -> str:
 
 def _gaps(evidence: Evidence) -> Iterator[str]:
     """Name the loads between that which holds and that which fails, of which nothing is known."""
-    if evidence.missing_between:
-        yield f"no valid run at {listed(map(figures, evidence.missing_between))}"
+    if missing := _missing_between(evidence):
+        yield missing
     if evidence.unsure:
         yield f"inconclusive at {listed(figures(load.load) for load in evidence.unsure)}"
+
+
+def _missing_between(evidence: Evidence) -> str:
+    if not evidence.missing_between:
+        return ""
+    return f"no valid run at {listed(map(figures, evidence.missing_between))}"
 
 
 def _least_of_full(curve: Curve, point: CurvePoint, best: CurvePoint) -> float:
@@ -858,7 +884,7 @@ def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
         yield "within [slo]/s", lambda point: _cell(point.good_per_s)
     yield "refused", lambda point: share(point.refused.value)
     yield "backlog grows", _grows
-    yield "holds", lambda point: Value(point.meets.lower(), outcome=point.meets)
+    yield "holds", _outcome_cell
     yield "requests", lambda point: f"{point.requests:,}"
 
 
@@ -878,6 +904,12 @@ def _latency_cell(name: tuple[str, str], point: CurvePoint) -> Cell:
 
 def _cell(ends: Ends, shown: Callable[[float], str] = figures) -> Cell:
     return NONE if ends.value is None else estimate(ends.value, ends.low, ends.high, shown)
+
+
+def _outcome_cell(point: CurvePoint) -> Value:
+    """Say `pass`, or `pass with 4`: its own requests did not decide it."""
+    neighbours = f" with {listed(map(figures, point.meets_with))}" if point.meets_with else ""
+    return Value(f"{point.meets.lower()}{neighbours}", outcome=point.meets)
 
 
 def _grows(point: CurvePoint) -> str:
@@ -900,4 +932,4 @@ def _notes(curve: Curve, *, is_given: bool) -> Iterator[str]:
     if is_given:
         yield "the loads ran in random order, so that a change of the target in the meantime does not look like an effect of the load"
     if curve.knee.is_interval:
-        yield "knee: between the largest load that holds and the smallest that fails, each judged with its neighbours"
+        yield "knee: between the largest load that holds and the smallest that fails"

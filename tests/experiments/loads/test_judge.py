@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,31 @@ def test_neighbours_say_whether_an_objective_is_met() -> None:
 
     assert outcomes(better[:1]) == {5: INCONCLUSIVE}
     assert outcomes([*better, *worse]) == {5: PASS, 6: INCONCLUSIVE, 8: FAIL, 9: FAIL}
+
+
+def test_only_neighbours_that_are_decided_themselves_decide_a_load_of_a_curve() -> None:
+    """A load is decided by itself, or where its own value agrees with a neighbour that is."""
+    open_loads = [at(load, objectives=missed(0, 60), buckets=()) for load in (4, 5)]
+    held = at(6, objectives=missed(0, 100), buckets=())
+    nearly = [at(load, objectives=missed(7, 60), buckets=()) for load in (7, 8)]
+    failed = at(7, objectives=missed(20, 60), buckets=())
+
+    assert outcomes(open_loads) == {4: PASS, 5: INCONCLUSIVE}
+    assert outcomes(open_loads, borrows=False) == {4: INCONCLUSIVE, 5: INCONCLUSIVE}
+    judged = judge([*open_loads, held, failed, nearly[1]], REFUSED, borrows=False)
+    assert [load.outcome for load in judged] == [PASS, PASS, PASS, FAIL, FAIL]
+    assert [load.pooled_with for load in judged] == [(5, 6), (6,), (), (), (7,)]
+    assert outcomes(nearly, borrows=False) == {7: INCONCLUSIVE, 8: INCONCLUSIVE}
+    contradicts = at(5, objectives=missed(4, 60), buckets=())  # 6.7% of 5%
+    assert outcomes([contradicts, held], borrows=False)[5] == INCONCLUSIVE
+
+
+def test_a_single_run_keeps_the_interval_of_its_few_slow_periods() -> None:
+    """44 of 140 in one period say less than 44 of 140 that count as 10."""
+    wide = replace(counted(44, 140, 10), low=0.026, high=0.80)
+    (load,) = judge([at(4, objectives=(Exceedance(NAME, wide, 0.05),), buckets=())], REFUSED, borrows=False)
+
+    assert (load.outcome, load.leans) == (INCONCLUSIVE, FAIL)
 
 
 @pytest.mark.parametrize(("shown", "outcome"), [(8.2, INCONCLUSIVE), (12.0, PASS)])

@@ -3,7 +3,8 @@
 Runs at one load are one sample. A load fails if the lower end of the share of refused attempts, or of the requests beyond
 the bound of an objective, is above the allowed share, or if its backlog clearly grows. It holds if the upper end of each
 share is within the allowed one and no backlog grows. More load makes no answer faster and refuses no fewer: a share also
-holds together with those at higher loads, and fails together with those at lower ones.
+holds together with those at higher loads, and fails together with those at lower ones. Where each load is an answer of its
+own, as in a curve, one of these neighbours must be decided by itself, and the share's own value be on that side.
 
 A bucket that is full at first hides a load that is slightly too high. Where a known bucket could have done that, the load
 is inconclusive instead of holding; that never undoes a failure. Where no run was refused and no header names a limit,
@@ -34,6 +35,7 @@ class JudgedLoad(TriedLoad):
     """The runs at one load. `shares`: of refused attempts and missed objectives, pooled over its runs.
 
     `cause`: what failed it, empty otherwise. `met`: outcome of the objectives alone. `unseen_per_s`: growth of the backlog that its runs may have missed.
+    `pooled_with`: the loads without which it would be inconclusive.
     """
 
     runs: tuple[LoadRun, ...]
@@ -41,6 +43,7 @@ class JudgedLoad(TriedLoad):
     cause: str
     met: str
     unseen_per_s: float
+    pooled_with: tuple[float, ...] = ()
 
     @property
     def least(self) -> float:
@@ -68,20 +71,44 @@ Shares = tuple[Exceedance, ...]
 Hides = Callable[[LoadRun], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The runs at one load, and their shares."""
+
+    runs: Runs
+    shares: Shares
+
+
+@dataclass(frozen=True, slots=True)
+class _ShareOutcome:
+    """The outcome of a share, and how many neighbours were needed for it."""
+
+    outcome: str
+    neighbours: int = 0
+
+
 def is_limited(runs: Runs) -> bool:
     """Return whether a header named a limit, or a 429 came."""
     return any(run.buckets or run.kinds for run in runs)
 
 
-def judge(runs: Runs, refused: float, hides: Hides = lambda _: False) -> list[JudgedLoad]:
-    """Judge every load, ascending, with its neighbours by what arrived; `refused`: allowed share, `hides`: whether a full bucket may have hidden a failure."""
-    groups = sorted((list(group) for _, group in groupby(sorted(runs, key=_planned), _planned)), key=_arrived)
+def judge(
+    runs: Runs, refused: float, hides: Hides = lambda _: False, *, borrows: bool = True
+) -> list[JudgedLoad]:
+    """Judge every load, ascending, with its neighbours by what arrived.
+
+    `refused`: allowed share; `hides`: whether a full bucket may have hidden a failure; `borrows`: whether neighbours that are
+    inconclusive themselves decide a load.
+    """
+    by_load = sorted(
+        (list(group) for _, group in groupby(sorted(runs, key=_planned), _planned)), key=_arrived
+    )
     refuses = is_limited(runs) or any(run.refused.k for run in runs)
-    shares = [_shares(group, runs, refused if refuses else 1.0) for group in groups]
+    groups = [_Group(same, _shares(same, runs, refused if refuses else 1.0)) for same in by_load]
     judged = []
     for number, group in enumerate(groups):
-        is_hidden = any(map(hides, group))
-        judged.append(_judged(group, shares[number:], shares[number::-1], is_hidden=is_hidden))
+        is_hidden = any(map(hides, group.runs))
+        judged.append(_judged(groups[number:], groups[number::-1], is_hidden=is_hidden, borrows=borrows))
     return sorted(judged, key=_planned)
 
 
@@ -94,14 +121,23 @@ def _arrived(runs: Runs) -> float:
     return sum(run.arrived * run.seconds for run in runs) / seconds if seconds else runs[0].load
 
 
-def _judged(runs: Runs, above: Sequence[Shares], below: Sequence[Shares], *, is_hidden: bool) -> JudgedLoad:
-    shares = above[0]
+def _judged(
+    above: Sequence[_Group], below: Sequence[_Group], *, is_hidden: bool, borrows: bool
+) -> JudgedLoad:
+    """Judge the first load of both, which go up and down from it."""
+    runs = above[0].runs
+    shares = above[0].shares
     unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
     outcomes: dict[str, str] = {}
+    pooled_with: set[float] = set()
     for number, share in enumerate(shares):
-        with_higher = [pooled[number] for pooled in above]
-        with_lower = [pooled[number] for pooled in below]
-        outcomes[share.name] = _share_outcome(with_higher, with_lower)
+        with_higher = [group.shares[number] for group in above]
+        with_lower = [group.shares[number] for group in below]
+        judge_share = _share_outcome if borrows else _strict_outcome
+        found = judge_share(with_higher, with_lower)
+        outcomes[share.name] = found.outcome
+        near = below if found.outcome == FAIL else above
+        pooled_with.update(group.runs[0].load for group in near[1 : found.neighbours + 1])
     outcomes[BACKLOG] = _backlog(runs, unseen_per_s)
     outcome = worst_outcome(outcomes.values())
     if outcome == PASS and is_hidden:
@@ -120,6 +156,7 @@ def _judged(runs: Runs, above: Sequence[Shares], below: Sequence[Shares], *, is_
         met=worst_outcome([PASS, *(outcomes[share.name] for share in shares[1:])]),
         leans=leans,
         unseen_per_s=unseen_per_s,
+        pooled_with=() if outcome == INCONCLUSIVE else tuple(sorted(pooled_with)),
     )
 
 
@@ -136,16 +173,39 @@ def _backlog(runs: Runs, unseen_per_s: float) -> str:
     return FAIL if is_clear or any(run.saturated for run in growing) else INCONCLUSIVE
 
 
-def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]) -> str:
+def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]) -> _ShareOutcome:
+    """Judge a share with as few neighbours as decide it."""
     allowed = with_higher[0].allowed
-    for count in range(1, len(with_lower) + 1):
-        if (pooled(with_lower[:count]).low or 0.0) > allowed:
-            return FAIL
-    for count in range(1, len(with_higher) + 1):
-        high = pooled(with_higher[:count]).high
-        if (1.0 if high is None else high) <= allowed:
-            return PASS
-    return INCONCLUSIVE
+    for number in range(len(with_lower)):
+        if _decided(pooled(with_lower[: number + 1]), allowed) == FAIL:
+            return _ShareOutcome(FAIL, number)
+    for number in range(len(with_higher)):
+        if _decided(pooled(with_higher[: number + 1]), allowed) == PASS:
+            return _ShareOutcome(PASS, number)
+    return _ShareOutcome(INCONCLUSIVE)
+
+
+def _strict_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]) -> _ShareOutcome:
+    """Judge a share by itself, else with as few neighbours as decide it on the side of its own value."""
+    share = with_higher[0]
+    outcome = _decided(share.missed, share.allowed)
+    if outcome != INCONCLUSIVE or share.missed.value is None:
+        return _ShareOutcome(outcome)
+    side = FAIL if share.missed.value > share.allowed else PASS
+    near = with_lower if side == FAIL else with_higher
+    is_decided = False  # a neighbour by itself
+    for number in range(1, len(near)):
+        is_decided = is_decided or _decided(near[number].missed, share.allowed) == side
+        if is_decided and _decided(pooled(near[: number + 1]), share.allowed) == side:
+            return _ShareOutcome(side, number)
+    return _ShareOutcome(INCONCLUSIVE)
+
+
+def _decided(missed: Proportion, allowed: float) -> str:
+    if (missed.low or 0.0) > allowed:
+        return FAIL
+    high = 1.0 if missed.high is None else missed.high
+    return PASS if high <= allowed else INCONCLUSIVE
 
 
 def _shares(runs: Runs, every: Runs, refused: float) -> Shares:
@@ -177,6 +237,9 @@ def pooled(shares: Sequence[Exceedance]) -> Proportion:
 
 
 def _sum(shares: Sequence[Proportion]) -> Proportion:
+    """Return the share of all; a single one keeps its interval, which knows how few its slow periods were."""
+    if len(shares) == 1:
+        return shares[0]
     k = sum(share.k for share in shares)
     n = sum(share.n for share in shares)
     return counted(k, n, sum(share.n_eff for share in shares))

@@ -124,6 +124,7 @@ class SeriesPlanner(Planner):
     """A search over loads. A step is given its `NextLoad`."""
 
     checks = CHECKS  # a load at which nothing is answered has its result
+    borrows = True  # neighbours that are inconclusive themselves decide a load
 
     def __init__(self, base: Base, settings: Headroom | Curve, precision: float) -> None:
         super().__init__(base)
@@ -203,7 +204,7 @@ class SeriesPlanner(Planner):
         if len(self._planned.gaps):
             found = limits.bounds(runs, self._planned, self._refused, self._precision)
         hides = partial(limits.hides, found=found, requests_per_arrival=self._planned.requests_per_arrival)
-        loads = judge(runs, self._refused, hides)
+        loads = judge(runs, self._refused, hides, borrows=self.borrows)
         lowest, highest = bracket(loads)
         rows = Series(
             loads=loads,
