@@ -1,12 +1,14 @@
 """The course of the curve, driven by hand: which loads it runs, in which order and time, and what it answers."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base, StepResult
-from tailgauge.experiments.curve import CurvePlanner, CurveRun
+from tailgauge.experiments.curve import CurvePlanner, CurveRun, disturbance_of
+from tailgauge.experiments.loads.planner import IN_FLIGHT, Unit
 from tailgauge.experiments.loads.run import Charges, Exceedance, Interval, LoadRun
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import RUN_S
@@ -396,13 +398,72 @@ def test_a_number_of_requests_in_a_closed_loop_has_no_warm_up(tmp_path, step_s):
     assert len(answer.finding.points) == 3
 
 
+def shaped(rates, p50s=None):
+    """Points at 1, 2, 4, ... users, which give so many requests/s with ends 15% away."""
+    _, answer = played(planner_of_users(len(rates)), is_open=False)
+    points = []
+    for number, point in enumerate(answer.finding.points):
+        rate = rates[number]
+        p50 = 400.0 if p50s is None else p50s[number]
+        latency = {"ttft": {"p50": Ends(p50, 0.9 * p50, 1.1 * p50)}}
+        points.append(replace(point, requests_per_s=Ends(rate, 0.85 * rate, 1.15 * rate), latency=latency))
+    return points
+
+
+def planner_of_users(count):
+    return planner(Path(), loads=[2.0**number for number in range(count)], by="concurrency")
+
+
+@pytest.mark.parametrize(
+    ("rates", "p50s", "text"),
+    [
+        ([1.82, 1.33, 3.8], None, "2 requests in flight gave 1.33 requests/s, 1 gave 1.82 and 4 gave 3.8"),
+        ([2, 4, 2.4, 4.2], None, "4 requests in flight gave 2.4 requests/s, 2 gave 4 and 8 gave 4.2"),
+        ([2, 4, 4, 4], [700, 700, 350, 700], "4 requests in flight had a TTFT p50 of 350 ms, 2 of 700 ms"),
+        ([2, 4, 3.8, 4.1], None, ""),
+        ([2, 4, 3, 2], None, ""),
+        ([2, 4, 4, 4], [400, 380, 410, 900], ""),
+    ],
+)
+def test_a_row_that_its_load_cannot_explain_is_named(rates, p50s, text):
+    """A target that is too full may lose throughput, so only a dip between two loads is named."""
+    found = disturbance_of(shaped(rates, p50s), Unit(IN_FLIGHT))
+
+    assert found.partition(": ")[0] == text
+    assert ("something else changed between the runs" in found) == bool(text)
+
+
+def test_no_saturation_is_claimed_of_a_disturbed_curve(tmp_path):
+    course = planner(tmp_path, loads=[2.0, 12.0, 16.0, 18.0], by="concurrency").course()
+    steps = next(course)
+    while True:
+        (step,) = steps
+        found = result(step, is_open=False)
+        if step.given.load == 12.0:
+            dip = Ends(2.0, 1.9, 2.1)
+            found = replace(found, point=replace(found.point, requests_per_s=dip))
+        try:
+            steps = course.send([StepResult(step, "run", "VALID", "", found)])
+        except StopIteration as end:
+            answer = end.value
+            break
+    texts = (answer.result.sentence, *answer.result.details, *answer.sections[0].card.lines)
+
+    assert any(
+        text.startswith("12 requests in flight gave 2 requests/s, 2 gave 4 and 16 gave 20: ")
+        for text in texts
+    )
+    assert not any("saturation" in text for text in texts)
+    assert answer.finding.saturation.value is None
+
+
 def test_the_columns_of_a_terminal_have_what_was_answered_first(tmp_path):
     _, answer = played(planner(tmp_path, loads=[2.0, 8.0, 16.0]))
     (table,) = answer.sections[0].tables
     brief = [table.header[column] for column in table.brief]
 
     assert sorted(brief) == sorted(table.header)
-    assert brief[4:8] == ["answered/s", "output tokens/s", "holds", "refused"]
+    assert brief[4:8] == ["answered requests/s", "output tokens/s", "holds", "refused"]
 
 
 def test_a_limit_brings_rests_at_a_target_that_keeps_state(tmp_path):

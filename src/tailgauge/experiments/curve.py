@@ -87,11 +87,12 @@ from tailgauge_analysis import (
 
 LEAST = 1 / 16  # of today's load
 NARROW = 1.01  # ratio of two loads between which there is no other
+CHANGED = 1.25  # times the latency of a load with more users
 GAINS = 1.1  # times the requests/s for twice the users: less is no gain
 SATURATED = 0.98  # of the most output tokens/s: the lowest load that gives so many is named
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
-LAST_COLUMNS = ("holds", "refused", "within [slo]/s", "requests", "backlog grows")  # of a terminal
+LAST_COLUMNS = ("holds", "refused", "goodput requests/s", "requests", "backlog grows")  # of a terminal
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
 TWO_SIDED = 0.975  # confidence of each end of a 95% interval
@@ -106,6 +107,7 @@ NO_SLO = (
     "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
 )
+CHANGE = "something else changed between the runs (other processes on the target's cores?)"
 NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names."
 
 
@@ -122,13 +124,15 @@ class Evidence:
     """What the answer is worth: given loads that hold and fail, and loads that are missing.
 
     `holds`, `fails`: of the loads that the user gave, where the rows alone decide; None where the curve chose its loads. `unsure`: loads between
-    them whose requests decide nothing. `missing`: loads of which every run was INVALID.
+    them whose requests decide nothing. `missing`: loads of which every run was INVALID. `disturbance`: what the loads alone
+    cannot have caused.
     """
 
     holds: float | None = None
     fails: float | None = None
     unsure: Sequence[InconclusiveLoad] = ()
     missing: Sequence[float] = ()
+    disturbance: str = ""
 
     @property
     def missing_between(self) -> list[float]:
@@ -370,7 +374,10 @@ class CurvePlanner(SeriesPlanner):
         series = self.series()
         objectives = tuple(_objective(row) for row in on_latency(self._scenario.model_dump(mode="json")))
         knee = self._knee(series) if objectives else UNKNOWN
-        tokens, answered_per_s = self._saturation()
+        disturbance = disturbance_of(
+            sorted(self._points_measured(), key=lambda point: point.load), self._unit
+        )
+        tokens, answered_per_s = self._saturation(is_disturbed=bool(disturbance))
         judged = {load.load: load for load in series.loads}
         outcomes = {load.load: load.outcome for load in series.loads}
         ran = sorted(self.results, key=lambda result: result.run.load)
@@ -388,7 +395,7 @@ class CurvePlanner(SeriesPlanner):
             target=self._scenario.target.url,
             model=self._scenario.target.model,
         )
-        evidence = self._evidence(series)
+        evidence = replace(self._evidence(series), disturbance=disturbance)
         outcome = self._met(series, outcomes, evidence)
         answer = _answer(
             curve,
@@ -473,16 +480,19 @@ class CurvePlanner(SeriesPlanner):
             return PASS
         return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
 
-    def _saturation(self) -> tuple[Ends, Ends]:
+    def _points_measured(self) -> list[CurvePoint]:
+        return [result.point for result in self.results]
+
+    def _saturation(self, *, is_disturbed: bool) -> tuple[Ends, Ends]:
         """Return output tokens/s and requests/s of the load that gave most tokens; without a value where none was too much.
 
         What a full target does varies with the calls that wait, so the interval is that of all loads that filled it.
         """
-        points = [result.point for result in self.results]
+        points = self._points_measured()
         best = max(points, key=lambda point: point.output_tokens_per_s.value or 0.0)
         tokens = best.output_tokens_per_s
         requests = best.requests_per_s
-        if not self._is_full():
+        if is_disturbed or not self._is_full():
             return Ends(None, tokens.low or tokens.value), Ends(None, requests.low or requests.value)
         full = [best, *(result.point for result in self.results if result.run.saturated)]
         return _hull([point.output_tokens_per_s for point in full]), _hull(
@@ -492,6 +502,45 @@ class CurvePlanner(SeriesPlanner):
 
 def _judged_point(point: CurvePoint, load: JudgedLoad) -> CurvePoint:
     return replace(point, meets=cast("CurveOutcome", load.outcome), meets_with=load.pooled_with)
+
+
+def disturbance_of(points: Sequence[CurvePoint], unit: Unit) -> str:
+    """Name a row that its load cannot explain: fewer answers than below and above it, or faster ones than with less load.
+
+    Fewer answers at the highest loads alone are no such row: a target that is too full may lose throughput.
+    """
+    for number, point in enumerate(points):
+        rate = point.requests_per_s
+        lower = [other for other in points[:number] if _is_above(other.requests_per_s, rate, GAINS)]
+        higher = [other for other in points[number + 1 :] if _is_above(other.requests_per_s, rate, GAINS)]
+        if lower and higher:
+            others = [lower[-1], higher[0]]
+            given = [
+                f"{figures(other.load)} gave {figures(other.requests_per_s.value or 0)}" for other in others
+            ]
+            text = (
+                f"{unit.text(point.load)} gave {figures(rate.value or 0)} requests/s, {' and '.join(given)}"
+            )
+            return f"{text}: {CHANGE}"
+        ttft = point.quantile("ttft", "p50")
+        slower = [
+            other for other in points[:number] if _is_above(other.quantile("ttft", "p50"), ttft, CHANGED)
+        ]
+        if slower:
+            other = slower[-1]
+            before = f"{figures(other.load)} of {ms(other.quantile('ttft', 'p50').value or 0)} ms"
+            return f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {before}: {CHANGE}"
+    return ""
+
+
+def _is_above(higher: Ends, lower: Ends, times: float) -> bool:
+    """Whether one estimate is above another so many times, and by more than their intervals explain (Zou and Donner 2008)."""
+    ends = (higher.value, higher.low, lower.value, lower.high)
+    if any(not end or not math.isfinite(end) for end in ends):
+        return False
+    value, low, base, base_high = (cast("float", end) for end in ends)
+    ratio = math.log(value / base)
+    return ratio > math.log(times) and ratio > math.hypot(math.log(value / low), math.log(base_high / base))
 
 
 def _ends_of(series: Series) -> tuple[float | None, float | None]:
@@ -628,7 +677,8 @@ def _answer(
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
     holds = _holds(curve, unit, evidence) if curve.objectives else ""
     causes = [f"inconclusive at {unit.text(load.load)}: {load.text}" for load in evidence.unsure]
-    texts = [holds, *causes, _saturated(curve, unit), *today, _missing(evidence, unit)]
+    full = evidence.disturbance or _saturated(curve, unit)
+    texts = [holds, *causes, full, *today, _missing(evidence, unit)]
     if not curve.objectives:
         texts.append(NO_SLO)
     sentence, *details = filter(None, [*texts, *remarks])
@@ -647,7 +697,7 @@ def _answer(
         result,
         curve,
         [table],
-        [*_notes(curve, is_given=is_given), FILES_NOTE],
+        [*_notes(curve, evidence, is_given=is_given), FILES_NOTE],
         smallest=smallest,
         pictures=curve_pictures(curve),
         files=curve_files(curve),
@@ -660,7 +710,8 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     knee = curve.knee
     saturation = curve.saturation_load
     holds = "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"
-    lines = [_saturated(curve, unit), *dict.fromkeys(_today(curve, unit))]
+    full = evidence.disturbance or _saturated(curve, unit)
+    lines = [full, *dict.fromkeys(_today(curve, unit))]
     load = _largest_held(curve, evidence)
     if load is not None:
         lines = [*filter(None, [_work_at(curve, unit, load)]), *lines]
@@ -878,10 +929,10 @@ def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
     yield unit.name, lambda point: f"{figures(point.load)}{' (today)' if point.load == curve.today else ''}"
     for name in dict.fromkeys([("ttft", "p50"), ("ttft", "p95"), *bounded, ("tpot", "p50")]):
         yield f"{' '.join(name)}, ms", partial(_latency_cell, name)
-    yield "answered/s", lambda point: _cell(point.requests_per_s)
+    yield "answered requests/s", lambda point: _cell(point.requests_per_s)
     yield "output tokens/s", lambda point: _cell(point.output_tokens_per_s)
     if curve.objectives:
-        yield "within [slo]/s", lambda point: _cell(point.good_per_s)
+        yield "goodput requests/s", lambda point: _cell(point.good_per_s)
     yield "refused", lambda point: share(point.refused.value)
     yield "backlog grows", _grows
     yield "holds", _outcome_cell
@@ -918,7 +969,7 @@ def _grows(point: CurvePoint) -> str:
     return "yes" if point.stable is False else "no"
 
 
-def _notes(curve: Curve, *, is_given: bool) -> Iterator[str]:
+def _notes(curve: Curve, evidence: Evidence, *, is_given: bool) -> Iterator[str]:
     """Say what a reader must know of the curve."""
     measured_s = [point.seconds for point in curve.points]
     shown = list(dict.fromkeys(figures(seconds) for seconds in sorted(measured_s)))
@@ -927,7 +978,7 @@ def _notes(curve: Curve, *, is_given: bool) -> Iterator[str]:
     if lengths and max(lengths) > UNEQUAL * min(lengths):
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"
         yield f"answers have {span}, by load: not the same work; set traffic.*.output = 'exact'"
-    if curve.saturation.value is None and not is_given:
+    if curve.saturation.value is None and not is_given and not evidence.disturbance:
         yield "no load was too much for the target: raise experiment.curve.most or experiment.minutes"
     if is_given:
         yield "the loads ran in random order, so that a change of the target in the meantime does not look like an effect of the load"
