@@ -35,6 +35,8 @@ REFUSED = [
     ({"slo": {"a": {**SLO, "traffic": "mian"}}}, "slo.a.traffic", "there is no traffic.mian; did you mean main?"),
     ({"slo": {"a": {**SLO, "tag": "gold"}}}, "slo.a.tag", "expected key=value"),
     ({"slo": {"a": "ttft p95 < 800"}}, "slo.a", "the bound of ttft needs a unit, ms or s: write 'ttft p95 < 800ms'"),
+    ({"slo": {"ttft_p95_ms": 800}}, "slo.ttft_p95_ms", "expected a text or a table, got 800: write \"ttft p95 < 800ms\", or a table [slo.NAME] with"),
+    ({"slo": {"a": [1.5]}}, "slo.a", "expected a text or a table, got [1.5]"),
     ({"slo": {"a": "ttft p95 is fine"}}, "slo.a", "expected METRIC pNN < BOUND: write 'ttft p95 < 800ms'"),
     ({"slo": {"a": "error_rate > 1%"}}, "slo.a", "error_rate has an upper bound, <: write 'error_rate < 1%'"),
     ({"slo": {"a": {**SLO, "precision": 0.0}}}, "slo.a.precision", "expected a number >= 0.001, got 0.0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
@@ -18,6 +20,8 @@ TRACES = [
     ("\n  \n", "t.csv: is empty"),
     (HEAD, "t.csv: has no rows"),
     ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,374\n", "t.csv:1: column GeneratedTokens: missing; a trace of format azure"),
+    (FIRST.replace(",", ";").replace("68", "68,5"), "t.csv:1: the separator seems to be ';': expected ',', and '.' in decimals"),
+    ("\n" + FIRST.replace(",", "\t"), "t.csv:2: the separator seems to be a tab: expected ','"),
     ("when,how\n1,2\n", "t.csv: no known trace has these columns: when, how. Expected azure: TIMESTAMP,"),
     (FIRST + "2023-11-16 18:15:47,nan,44\n", "t.csv:3: column ContextTokens: expected a whole number of tokens from 0 to"),
     (FIRST + "2023-11-16 18:15:47,,44\n", "t.csv:3: column ContextTokens: expected a whole number"),
@@ -107,6 +111,26 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
     for make in (lambda: replay(tmp_path), lambda: planned(tmp_path, prompts={"file": "p.jsonl"})):
         with pytest.raises(ScenarioError, match="not UTF-8 text"):
             make()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error_text"),
+    [
+        ("p.csv", "prompt\nWhy?\n".encode("utf-16"), "p.csv: line 1: not UTF-8 text: it begins with the mark of UTF-16. Save it as UTF-8"),
+        ("p.xlsx", b"PK\x03\x04 and more", "p.xlsx: a spreadsheet, not text: save it as CSV or as JSON lines"),
+        ("p.csv", b"PK\x03\x04 and more", "p.csv: not UTF-8 text: it seems to be a zip file"),
+        ("p.jsonl", b"PAR1\x15\x04", "p.jsonl: not UTF-8 text: it seems to be a Parquet file"),
+        ("p.jsonl", gzip.compress(b"{}"), "p.jsonl: not UTF-8 text: it seems to be a gzip file"),
+        ("p.csv.gz", gzip.compress("prompt\n".encode("utf-16")), "p.csv.gz: line 1: not UTF-8 text: it begins with the mark of UTF-16"),
+    ],
+)  # fmt: skip
+def test_a_prompt_file_of_another_kind_is_named_as_what_it_is(tmp_path, name, data, error_text):
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(ScenarioError) as error:
+        planned(tmp_path, prompts={"file": name})
+
+    assert error_text in str(error.value)
 
 
 def test_a_format_that_is_named_is_believed(tmp_path):

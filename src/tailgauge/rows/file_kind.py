@@ -21,8 +21,9 @@ _MARKED = (
     (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"),
 )  # fmt: skip
 _FORMATS = (
-    (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip file"), (b"\x7fELF", "a program"), (b"MZ", "a program"),
+    (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip file"), (b"\x7fELF", "a program"), (b"MZ\x90\x00", "a program"),
     (b"\x89PNG", "a PNG image"), (b"\xff\xd8\xff", "a JPEG image"), (b"%PDF", "a PDF file"), (b"PAR1", "a Parquet file"),
+    (b"\xd0\xcf\x11\xe0", "a Microsoft Office file"),
     (b"SQLite format 3", "an SQLite file"), (b"\x28\xb5\x2f\xfd", "a zstd file"),
 )  # fmt: skip
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
@@ -55,14 +56,21 @@ _BEGINS = re.compile(r"\s*(?:\[+[\w.-]+\]|[\w.-]+\s*=)")  # a table or a key
 _BARE = re.compile(r"[A-Za-z/~.][^\s#\"']*")
 
 
-def encoding_problem(data: bytes) -> str:
-    """Why these bytes are no UTF-8 text, what they seem to be, and in which line; empty where they are one."""
+def beginning_problem(data: bytes) -> str:
+    """Why a file that begins with these bytes is no UTF-8 text; empty where its first bytes do not say."""
     for mark, name in _MARKED:
         if data.startswith(mark):
             return f"line 1: not UTF-8 text: it begins with the mark of {name}. {SAVED}"
     for begin, name in _FORMATS:
         if data.startswith(begin):
             return f"not UTF-8 text: it seems to be {name}"
+    return ""
+
+
+def encoding_problem(data: bytes) -> str:
+    """Why these bytes are no UTF-8 text, what they seem to be, and in which line; empty where they are one."""
+    if problem := beginning_problem(data):
+        return problem
     try:
         place = data.decode("utf-8").find("\0")
         if place < 0:

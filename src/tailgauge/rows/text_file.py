@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.rows.file_kind import encoding_problem
+from tailgauge.rows.file_kind import beginning_problem, encoding_problem
 
 MEBI = 2**20
 LARGEST_TOML = MEBI
@@ -42,6 +42,8 @@ FLAT = f"expected at most {DEEPEST} levels of tables and lists"
 WHOLE = "expected a whole number of 64 bits"
 _WHOLE = range(-(2**63), 2**63)
 _SAFE_DIGITS = 19  # fewer always make a whole number of 64 bits
+_BEGINNING = 16  # bytes that show what kind of file it is
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _DECIMALS = 30  # of an exact number
 _TEXTS = re.compile(
     r"""\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
@@ -80,7 +82,7 @@ def locate(name: str, folder: Path, where: str) -> Path:
 
 
 @contextmanager
-def _opened(path: Path, largest: int) -> Iterator[BinaryIO]:
+def _opened(path: Path, largest: int) -> Iterator[io.BufferedReader]:
     """A regular file of at most so many bytes."""
     why = refusal(path)
     try:
@@ -113,11 +115,21 @@ def opened_text(path: Path) -> Iterator[TextIO]:
     try:
         with _opened(path, LARGEST_TABLE) as raw:
             unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            _refuse_other_kinds(path, unpacked.peek(_BEGINNING)[:_BEGINNING])
             yield io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except (EOFError, zlib.error) as error:
         raise ScenarioError(f"{path}: cannot be unpacked: {error}") from error
+
+
+def _refuse_other_kinds(path: Path, beginning: bytes) -> None:
+    """Raise ScenarioError for a table that is no text, as its first bytes show."""
+    problem = beginning_problem(beginning)
+    if problem and path.suffix.lower() in _SPREADSHEETS:
+        problem = "a spreadsheet, not text: save it as CSV or as JSON lines"
+    if problem:
+        raise ScenarioError(f"{path}: {problem}")
 
 
 def text_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
@@ -313,6 +325,7 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not names:
                 names = [name.strip() for name in row]
                 csv.field_size_limit(LONGEST_LINE)
+                _check_separator(path, number, names)
             elif len(row) != len(names):
                 raise ScenarioError(f"{path}:{number}: has {len(row)} columns, the header {len(names)}")
             else:
@@ -321,6 +334,14 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise ScenarioError(f"{path}:{number}: not CSV: {error}") from None
     finally:
         csv.field_size_limit(limit)
+
+
+def _check_separator(path: Path, number: int, names: list[str]) -> None:
+    """Raise ScenarioError for a header whose only name is several, behind each other."""
+    for separator, text in ((";", "';'"), ("\t", "a tab"), ("|", "'|'")):
+        if len(names) == 1 and separator in names[0]:
+            why = f"the separator seems to be {text}: expected ',', and '.' in decimals"
+            raise ScenarioError(f"{path}:{number}: {why}")
 
 
 def _array(path: Path) -> Iterator[tuple[int, Any]]:

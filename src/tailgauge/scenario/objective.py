@@ -64,6 +64,10 @@ class Objective(Table):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, given: Any) -> Any:
+        if isinstance(given, int | float | list):
+            number = given if isinstance(given, int | float) and not isinstance(given, bool) else 800
+            how = f'write "ttft p95 < {number:g}ms", or a table [slo.NAME] with metric, quantile and max_ms'
+            raise ValueError(f"expected a text or a table, got {str(given)[:40]}: {how}")  # noqa: TRY004 - pydantic reads it
         return parse(given) if isinstance(given, str) else given
 
     @model_validator(mode="after")
