@@ -263,6 +263,15 @@ def test_what_a_sweep_leaves_open_has_its_command(tmp_path, given, advice, loads
     assert answer.result.advice.endswith(f" --rate {loads} --duration 30s")
 
 
+@pytest.mark.parametrize("step_s", [60.0, 300.0])
+def test_the_minutes_of_the_next_command_are_those_of_its_plan(tmp_path, step_s):
+    _, answer = played(planner(tmp_path, loads=[8.0, 16.0], step_s=step_s, minutes=90.0))
+    groups, _ = played(planner(tmp_path, loads=[8.0, 9.514, 11.31, 13.45, 16.0], step_s=step_s, minutes=90.0))
+    seconds = sum(step.duration_s + RUN_S for group in groups for step in group)
+
+    assert f"about {round(seconds / 60)} minutes: " in answer.result.advice
+
+
 def test_the_command_repeats_options_as_they_are_typed(tmp_path):
     of = planner(tmp_path, loads=[2.0, 4.0], by="concurrency", requests=100)
     pairs = (

@@ -30,7 +30,6 @@ from tailgauge.experiments.course import Base, RunReading, Step, Steps, as_optio
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, is_limited
 from tailgauge.experiments.loads.planner import (
     SHORTEST_S,
-    WARMUP,
     Series,
     SeriesPlanner,
     Unit,
@@ -436,22 +435,22 @@ class CurvePlanner(SeriesPlanner):
         kept, options = as_options(pair for pair in self._base.pairs if pair[0] not in OF_SWEEP)
         options += ["--rate" if self._is_open else "--concurrency", loads, *length]
         command = self._base.command(kept, options=options)
-        minutes = max(1, round((seconds + len(following.loads) * RUN_S) / 60))
+        minutes = max(1, round(seconds / 60))
         return f"{following.why}, about {plural(minutes, 'minute')}: {command}" if command else ""
 
     def _length_of(self, following: FollowUp) -> tuple[list[str], float]:
-        """Return the option that sets the length of each load to run next, and the seconds of all."""
+        """Return the option that sets the length of each load to run next, and the seconds of all runs."""
         if self._settings.requests is not None:
             requests = self._settings.requests
             if following.times > 1:
                 requests = _up(requests * following.times, ROUND_REQUESTS)
             rates = [self._served_at(load) for load in following.loads]
-            return ["--requests", str(requests)], sum(requests / rate for rate in rates if rate)
+            return ["--requests", str(requests)], sum(requests / rate + RUN_S for rate in rates if rate)
         measured_s = [run.seconds for run in self.runs if run.load in following.loads]
         seconds = self._settings.step_s or max(measured_s, default=SHORTEST_S)
         if following.times > 1:
             seconds = _up(seconds * following.times, ROUND_S)
-        return ["--duration", f"{seconds:.4g}s"], seconds * (1 + WARMUP) * len(following.loads)
+        return ["--duration", f"{seconds:.4g}s"], self.series_s(seconds, len(following.loads))
 
     def _served_at(self, load: float) -> float:
         """Return the requests per second of a load, by the run nearest to it."""

@@ -294,13 +294,18 @@ class SeriesPlanner(Planner):
         """Return the seconds of a run that measures so many."""
         return measured_s + self._warm_up_s(measured_s)
 
+    def series_s(self, measured_s: float, loads: int) -> float:
+        """Return the seconds of a later series of as many loads, with what each run takes beside it."""
+        first_s = measured_s + self._first_warm_up_s(measured_s)
+        return first_s + (loads - 1) * self.with_warm_up(measured_s) + loads * RUN_S
+
     def _warm_up_s(self, length_s: float) -> float:
         """Return a warm-up of half of `length_s` at most: answers and queues are as in the long run after it."""
-        return max(
-            WARMUP * length_s,
-            min(length_s / 2, 2 * self._stay_s()),
-            min(self._fills_s, MOST_WARMUP * length_s),
-        )
+        return max(self._first_warm_up_s(length_s), min(length_s / 2, 2 * self._stay_s()))
+
+    def _first_warm_up_s(self, length_s: float) -> float:
+        """Return the warm-up where nothing is known of the answers."""
+        return max(WARMUP * length_s, min(self._fills_s, MOST_WARMUP * length_s))
 
     def _step(self, attempt: NextLoad, length_s: float) -> Step:
         load = attempt.load
