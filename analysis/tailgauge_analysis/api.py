@@ -134,8 +134,10 @@ from tailgauge_analysis.text.section import (
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
-from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE, COUNTED
+from tailgauge_analysis.verdict.checks import CHECKS, CLIENT_ERROR, COMPARABLE, COUNTED
 from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
+from tailgauge_analysis.verdict.distortion import figures_moved_beside
+from tailgauge_analysis.verdict.explanations import wait_for_core_ms
 from tailgauge_analysis.verdict.verdict import Check, reasons
 from tailgauge_analysis.verdict.verdict import worst as worst_verdict
 
@@ -151,6 +153,7 @@ __all__ = [
     "BY_NAME",
     "CALL",
     "CHECKS",
+    "CLIENT_ERROR",
     "COMPARABLE",
     "COUNTED",
     "DECISIONS",
@@ -245,6 +248,7 @@ __all__ = [
     "estimate_curve",
     "fan_outs",
     "figures",
+    "figures_moved_beside",
     "fixed_hit",
     "good_requests",
     "growth_between",
@@ -294,6 +298,7 @@ __all__ = [
     "uncharged",
     "unequal_work",
     "unknown_pace",
+    "wait_for_core_ms",
     "waiting",
     "waits",
     "with_interval",

@@ -281,6 +281,23 @@ def test_the_first_line_says_where_runs_are_not_valid(verdicts, text):
         assert measured(runs).sentence.startswith(f"{verdicts.count('DEGRADED')} of {len(verdicts)} run")
 
 
+def test_runs_whose_outcome_rests_on_no_moved_figure_are_not_in_the_first_line():
+    """Chunk gaps that cannot be used say nothing of a TTFT; one run of which that is not known is named as before."""
+    moved = [
+        RunRow(name, name, "DEGRADED", "reads late", spoils)
+        for name, spoils in (("a", ("chunk gap",)), ("b", ("TPOT", "chunk gap")))
+    ]
+    measurement = measured(moved)
+
+    assert caveat(moved, measurement) == ""
+    assert measurement.sentence == "2 of 2 runs, only chunk gap and TPOT; no figure of an objective"
+    assert caveat([*moved, run_row("c", "DEGRADED")], measurement) == "all 3 runs DEGRADED"
+    lines = terminal(dataclasses.replace(report_of(answer([], "")), measurement=measurement), None, 100)
+
+    assert "a: reads late\n" in lines
+    assert lines.index("a: reads late") < lines.index("and 1 more reason")
+
+
 @pytest.mark.parametrize("kind", EXPERIMENTS)
 def test_every_row_leads_to_a_planner(kind):
     assert issubclass(planner_of(kind), Planner)

@@ -552,3 +552,20 @@ def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
 def test_what_cannot_be_run_is_refused_with_its_key(tmp_path, given, error):
     with pytest.raises(UsageError, match=error):
         planner(tmp_path, **given)
+
+
+def test_that_other_processes_took_the_cores_is_said_once(tmp_path):
+    course = planner(tmp_path, loads=[2.0, 4.0, 8.0]).course()
+    steps = next(course)
+    while True:
+        (step,) = steps
+        found = replace(result(step), core_wait_ms=0.0 if step.given.load == 4.0 else 30.0 * step.given.load)
+        try:
+            steps = course.send([StepResult(step, "run", "VALID", "", found)])
+        except StopIteration as end:
+            texts = [text for text in end.value.result.details if "other processes" in text]
+            break
+
+    assert texts == [
+        "other processes used the client's cores in 2 of 3 runs: a worker waited up to 240 ms of a second for a core"
+    ]

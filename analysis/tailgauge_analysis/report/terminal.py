@@ -87,8 +87,16 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
     first, *rest = _labelled("measured", text, width)
     yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
-    if measurement.reasons[1:]:
-        yield from _labelled("", _more(len(measurement.reasons) - 1, "reason"), width)
+    if measurement.reasons:
+        yield from _reasons(measurement.reasons, why, width)
+
+
+def _reasons(reasons: Sequence[tuple[str, str]], why: str, width: int) -> Iterator[str]:
+    """The first reason where the sentence `why` only counts runs, and how many more there are."""
+    if why[:1].isdigit() and reasons[0][0] not in why:
+        yield from _labelled("", reasons[0][0], width)
+    if reasons[1:]:
+        yield from _labelled("", _more(len(reasons) - 1, "reason"), width)
 
 
 def _run_lines(report: Report, width: int) -> Iterator[str]:

@@ -135,6 +135,14 @@ def undistorted(evidence: Evidence) -> Fault | None:
     return Fault(INVALID if is_invalid else DEGRADED, " ".join(texts), _advice(evidence))
 
 
+def figures_moved_beside(evidence: Evidence) -> tuple[str, ...]:
+    """Name the figures that the client moved, where the outcome rests on none of them; empty where it may."""
+    beyond = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
+    if any(error.decides for error in beyond):
+        return ()
+    return tuple(dict.fromkeys(within_sentence(error.title) for error in beyond))
+
+
 def unusable_figures(errors: Sequence[ClientError]) -> list[ClientError]:
     """Return the shown figures that the client moved too far, those on which the answer rests first."""
     unusable = [error for error in errors if error.is_used and error.verdict == INVALID]

@@ -47,6 +47,23 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
     return [text for _, text in sorted(delays, key=lambda delay: -delay[0])]
 
 
+def wait_for_core_ms(frames: Frames, stage: Steady) -> float:
+    """Return for how much of a second a late worker waited for a core that other processes used; 0 where none did."""
+    waits_ms = [0.0]
+    for _, rows in steady_health(frames, stage).groupby("worker"):
+        late = rows[rows["loop_lag_max_ns"] > LAG_NS]
+        if not len(late):
+            continue
+        worst = _worst(late, "loop_lag_max_ns")
+        if _waited(worst):
+            waits_ms.append(float(worst["core_wait_ns"]) / 1e6)
+    return max(waits_ms)
+
+
+def _waited(worst: pd.Series[float]) -> bool:
+    return bool(worst["core_wait_ns"] > WAITED * worst["loop_lag_max_ns"])
+
+
 def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
     """The longest time in which its core was full."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
@@ -78,7 +95,7 @@ def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
     lag_ns = worst["loop_lag_max_ns"]
     if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, stretch) for stretch in silent):
         return "; it sent no messages in that time: the process or its machine was suspended"
-    if worst["core_wait_ns"] > WAITED * lag_ns:
+    if _waited(worst):
         waited = f"it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core"
         return f"; {waited} that other processes used"
     if worst["gc_pause_ns"] > WAITED * lag_ns:

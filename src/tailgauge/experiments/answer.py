@@ -35,6 +35,7 @@ from tailgauge_analysis import (
     Tone,
     Value,
     figures,
+    listed,
     plain_values,
     plural,
     sentence,
@@ -113,6 +114,8 @@ class RunRow:
     run_id: str
     verdict: Annotated[str, Field(json_schema_extra={"enum": list(WORST_FIRST)})]
     reason: str
+    spoils: tuple[str, ...] = ()
+    """figures that cannot be used, where the outcome rests on none of them; else empty"""
 
 
 @with_config(ConfigDict(use_attribute_docstrings=True, arbitrary_types_allowed=True))
@@ -173,7 +176,12 @@ def measured(runs: Sequence[RunRow]) -> Measurement:
         return Measurement(DEGRADED, text, reasons)
     degraded = sum(one.verdict == DEGRADED for one in runs)
     if degraded:
-        return Measurement(DEGRADED, f"{degraded} of {plural(len(runs), 'run')}", reasons)
+        text = f"{degraded} of {plural(len(runs), 'run')}"
+        spoiled = [one.spoils for one in runs if one.verdict == DEGRADED]
+        if all(spoiled):
+            figures_text = listed(dict.fromkeys(name for names in spoiled for name in names))
+            text += f", only {figures_text}; no figure of an objective"
+        return Measurement(DEGRADED, text, reasons)
     return Measurement(VALID, plural(len(runs), "run"), reasons)
 
 
@@ -183,7 +191,8 @@ def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
         return ""
     invalid = [row for row in runs if row.verdict == INVALID]
     others = [row.verdict for row in runs if row.verdict != INVALID]
-    is_degraded = set(others) == {DEGRADED}
+    concerned = [row for row in runs if row.verdict == DEGRADED and not row.spoils]
+    is_degraded = set(others) == {DEGRADED} and bool(concerned)
     if invalid:
         text = f"{len(invalid)} of {plural(len(runs), 'run')} INVALID and not used"
         return f"{text}, the others DEGRADED" if is_degraded else text

@@ -72,7 +72,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             counter = RunCounter(progress, count, is_timed=True, most_s=base.table.minutes * 60)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
             done = conduct(planner, base, runner, folder, progress, began)
-    runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
+    runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason, one.spoils) for one in done.steps)
     result = _result(done)
     measurement = planner.measurement(runs)
     if warning := caveat(runs, measurement):

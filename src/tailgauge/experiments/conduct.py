@@ -134,7 +134,9 @@ class Conducted:
         measured = self.experiment.measure(one.step, reading)
         if not self.runner.sends:
             self.counter.ended(one.step.name, "", reading.verdict)
-        return StepResult(one.step, reading.run_id, reading.verdict, reading.reason, measured)
+        return StepResult(
+            one.step, reading.run_id, reading.verdict, reading.reason, measured, spoils=reading.spoils
+        )
 
 
 def conduct(

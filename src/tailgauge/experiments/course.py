@@ -27,8 +27,18 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import name_of
 from tailgauge.scenario.packaged import packaged
 from tailgauge.schedule.settings import CLOSED, TASKS
-from tailgauge.thresholds import INVALID
-from tailgauge_analysis import COMPARABLE, Check, Measurement, Run, Steady, reasons, worst_verdict
+from tailgauge.thresholds import DEGRADED, INVALID
+from tailgauge_analysis import (
+    CLIENT_ERROR,
+    COMPARABLE,
+    Check,
+    Measurement,
+    Run,
+    Steady,
+    figures_moved_beside,
+    reasons,
+    worst_verdict,
+)
 
 SEED_STEP = 7919  # between the seeds of two steps
 OF_LOAD = frozenset({"experiment", "experiment.kind", "experiment.curve.by"})
@@ -39,7 +49,8 @@ _TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_toke
 class RunReading:
     """A run folder, judged by these checks; RunDataError where there is no run.
 
-    `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage.
+    `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage. `spoils`: figures that alone cannot
+    be used, where the outcome rests on none of them.
     """
 
     def __init__(self, folder: Path, checks: Sequence[Check]) -> None:
@@ -51,6 +62,9 @@ class RunReading:
         against = reasons(checks, self.evidence)
         self.verdict = worst_verdict(against)
         self.reason = against[0].text if against else ""
+        self.spoils: tuple[str, ...] = ()
+        if self.verdict == DEGRADED and {reason.check for reason in against} == {CLIENT_ERROR}:
+            self.spoils = figures_moved_beside(self.evidence)
         self.calls = int(attempts["sent_at_ns"].notna().sum())
         self.tokens = int(attempts[list(_TOKENS)].sum().sum())
 
@@ -92,6 +106,7 @@ class StepResult:
     verdict: str
     reason: str
     measured: Any
+    spoils: tuple[str, ...] = ()
 
     @property
     def valid(self) -> bool:

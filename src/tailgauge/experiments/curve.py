@@ -82,6 +82,7 @@ from tailgauge_analysis import (
     quantile_values,
     share,
     unknown_pace,
+    wait_for_core_ms,
 )
 
 LEAST = 1 / 16  # of today's load
@@ -116,6 +117,7 @@ class CurveRun:
 
     run: LoadRun
     point: CurvePoint
+    core_wait_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +366,7 @@ class CurvePlanner(SeriesPlanner):
             requests_per_arrival=self._planned.requests_per_arrival,
             is_open=self._is_open,
         )
-        return CurveRun(run, _point(run, reading))
+        return CurveRun(run, _point(run, reading), wait_for_core_ms(reading.frames, reading.steady))
 
     def answer(self) -> Answer:
         """Return what was found."""
@@ -400,7 +402,7 @@ class CurvePlanner(SeriesPlanner):
             curve,
             outcome,
             self._unit,
-            self.remarks,
+            [*self.remarks, *self._waits_for_cores()],
             evidence=evidence,
             is_open=self._is_open,
             is_given=bool(self._settings.loads),
@@ -478,6 +480,15 @@ class CurvePlanner(SeriesPlanner):
                 return FAIL if is_lowest else INCONCLUSIVE
             return PASS
         return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
+
+    def _waits_for_cores(self) -> list[str]:
+        """Say once that other processes took the cores of the workers."""
+        waits_ms = [result.core_wait_ms for result in self.results if result.core_wait_ms]
+        if not waits_ms:
+            return []
+        part = f"{len(waits_ms)} of {plural(len(self.results), 'run')}"
+        longest = f"a worker waited up to {ms(max(waits_ms))} ms of a second for a core"
+        return [f"other processes used the client's cores in {part}: {longest}"]
 
     def _points_measured(self) -> list[CurvePoint]:
         return [result.point for result in self.results]
