@@ -15,6 +15,14 @@ from tailgauge.suggestions import near_names, nearest
 _CUTOFF = 0.7  # similarity of names that may have been meant
 _CLOSE = 0.85  # of a slip
 _OPTION = re.compile(r"got '(--?[a-z][a-z-]*)'")  # where a value was expected
+# What a word means that other programs have as a command.
+_MEANT = {
+    **dict.fromkeys(("benchmark", "bench", "start", "test", "load", "attack", "exec"), "run"),
+    **dict.fromkeys(("init", "new", "create"), "scenario copy streaming"),
+    **dict.fromkeys(("list", "ls"), "scenario list"),
+    **dict.fromkeys(("results", "history"), "runs"),
+    "version": "--version",
+}
 # Values of options in messages; others are shown by the placeholder of the help.
 EXAMPLES = {
     "--rate": "20", "--concurrency": "8", "--requests": "100", "--duration": "60s", "--input-tokens": "500",
@@ -125,6 +133,10 @@ def _no_such_command(name: str, context: click.Context) -> str:
     group = context.command
     names = list(group.commands) if isinstance(group, click.Group) else []
     near = near_names(name, names, cutoff=0.5)
+    if name == "help":
+        return f"no such command help; did you mean `{context.command_path} --help`?"
+    if context.parent is None and name.lower() in _MEANT:
+        return f"no such command {name}; did you mean `{context.command_path} {_MEANT[name.lower()]}`?"
     if context.parent is None and name.startswith(("http://", "https://")):
         url = shlex.quote(name[:200])
         return f"no such command {name[:200]}; did you mean `{context.command_path} run streaming --target {url}`?"

@@ -309,6 +309,18 @@ class Whole(click.ParamType[int]):
         return f": write {number[0]:.0f}" if self.least <= number[0] <= self.most else ""
 
 
+class Size(Whole):
+    """A number of tokens. A list or a range of them is no sweep."""
+
+    def _meant(self, text: str) -> str:
+        meant = super()._meant(text)
+        if not re.fullmatch(r"\d+\s*(?:[,:;-]\s*\d+)+", text):
+            return meant
+        is_grouped = bool(meant) and re.fullmatch(r"\d{1,3}(?:,\d{3})+", text) is not None
+        number = f"{meant} for one number" if is_grouped else ""
+        return f"{number}; a list here is no sweep: give one size"
+
+
 class Loads(click.ParamType[Any]):
     """One load, or several in ascending order: `8`, `2,4,8`."""
 
@@ -387,8 +399,8 @@ TRAFFIC = (
     Override("--protocol", "target.protocol", str, "NAME", "Wire protocol: anthropic, openai or sse."),
     Override("--rate", "arrival.rate_per_s", Loads(Positive()), "PER_SECOND", "Mean arrivals per second; 2,4,8 sweeps them."),
     Override("--concurrency", CONCURRENCY, Loads(Whole(1, 1_000_000)), None, "Keep N in flight; beside --rate, at most N."),
-    Override("--input-tokens", "traffic.*.prompt_tokens", Whole(1, 10_000_000), None, "Prompt size, without a shared prefix."),
-    Override("--output-tokens", "traffic.*.output_tokens", Whole(1, 10_000_000), None, "Maximum size of an answer."),
+    Override("--input-tokens", "traffic.*.prompt_tokens", Size(1, 10_000_000), None, "Prompt size, without a shared prefix."),
+    Override("--output-tokens", "traffic.*.output_tokens", Size(1, 10_000_000), None, "Maximum size of an answer."),
 )  # fmt: skip
 MORE = (
     Override("--seed", "seed", SEED, None, "Seed of arrivals, sizes and prompts."),

@@ -12,13 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 
+from tailgauge.cli.options import Loads
 from tailgauge.errors import UsageError
 
 FILE = Path(__file__).parent / "other_tools.toml"
 WIDTH = 80
+LONG_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+DASHES = f"-{LONG_DASHES}"
+ONE_DASH = re.compile("-[a-z][a-z-]")
+NUMBER = re.compile(r"\d+(?:\.\d+)?,?")  # of a list with spaces
 # Values that an answer may depend on. `secret` is never repeated.
 FORMS = {
     "number": re.compile(r"\d{1,9}(?:\.\d{1,3})?"),
@@ -116,9 +122,11 @@ class Translation:
         self._command = command
         # By the name of an option of the command: whether it takes no value.
         self._flags: dict[str, bool] = {}
+        self._types: dict[str, click.ParamType[Any]] = {}
         for param in command.params:
             if isinstance(param, click.Option):
                 self._flags.update(dict.fromkeys(param.opts, param.is_flag))
+                self._types.update(dict.fromkeys(param.opts, param.type))
         self.arguments: list[str] = []
         self.notes: list[str] = []
         self._rest = list(args)
@@ -130,9 +138,12 @@ class Translation:
             self.arguments += [word, *self._rest]
             self._rest.clear()
             return
+        self._check_dashes(word)
         name, value = _split(word)
         if name in self._flags:
             self._keep(word, takes_next=value is None and not self._flags[name])
+            if not self._flags[name]:
+                self._check_list(name)
         elif word.startswith("-") and name in flags():
             self._replace(name, value)
         else:
@@ -166,6 +177,33 @@ class Translation:
         if value in flag.values:
             raise UsageError(f"{name} {value}: {flag.values[value]}")
         self.arguments.append(value)
+        self._check_list(flag.option)
+
+    def _check_dashes(self, word: str) -> None:
+        """Refuse an option with one dash, `-dry-run`, or with a long one, as word processors write it."""
+        name = f"--{word.lstrip(DASHES)}".partition("=")[0]
+        is_known = name in self._flags or name in flags()
+        if word[0:1] in LONG_DASHES:
+            meant = f"did you mean {name}?" if is_known else "an option begins so:"
+            raise UsageError(f"{word[:80]}: {meant} (two short dashes: --)")
+        if is_known and ONE_DASH.match(word) and _split(word)[0] not in self._flags:
+            raise UsageError(f"{word.partition('=')[0]}: did you mean {name}? (two dashes)")
+
+    def _check_list(self, name: str) -> None:
+        """Refuse numbers behind the value of an option, `--rate 2 4 8`: they would be taken as scenarios."""
+        numbers = [self.arguments[-1].rpartition("=")[2]]
+        for word in self._rest:
+            if not NUMBER.fullmatch(word) or Path(word).exists():
+                break
+            numbers.append(word)
+        if len(numbers) == 1:
+            return
+        numbers = [number.strip(",") for number in numbers]
+        if isinstance(self._types[name], Loads):
+            raise UsageError(
+                f"{name}: a list of loads has commas and no spaces: write {name} {','.join(numbers)}"
+            )
+        raise UsageError(f"{name}: expected one value, got {' '.join(numbers)}")
 
 
 def _split(word: str) -> tuple[str, str | None]:

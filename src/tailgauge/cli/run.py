@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
         pairs = [queue if key == CONCURRENCY else (key, value) for key, value in pairs]
         spelt[MAX_CONCURRENCY] = spelt.pop(CONCURRENCY)
     for text in given.get("slo", ()):
+        _check_single(text)
         key = f"slo.{name_of(text)}"
         spelt[key] = f"--slo {text!r}"
         pairs.append((key, text))
@@ -91,6 +93,16 @@ def refuse_of_experiments(
     for key, option in (("duration_s", "--duration"), ("requests", "--requests")):
         if plan.get(key):
             raise UsageError(f"{option}: an experiment plans its runs: use --set experiment.minutes=10")
+
+
+def _check_single(objective: str) -> None:
+    """Refuse several objectives in one text of --slo."""
+    from tailgauge.scenario.objective import proposals
+
+    parts = re.split(r"\s+and\s+|\s*&&?\s*|\s*;\s*|,\s+", objective.strip(), flags=re.IGNORECASE)
+    if len(parts) > 1 and all(re.search("[<>]", part) for part in parts):
+        texts = " ".join(f"--slo {proposals(part)[0]!r}" for part in parts)
+        raise UsageError(f"--slo {objective[:200]!r}: one objective each: write {texts}")
 
 
 def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:

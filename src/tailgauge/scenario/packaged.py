@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,11 @@ def names() -> list[str]:
 
 def find(argument: str) -> Path:
     """The file that a scenario argument means: a path, else the name of a packaged scenario."""
+    if str(argument).startswith(("http://", "https://")):
+        url = "URL" if "@" in argument else shlex.quote(argument[:200])
+        raise UsageError(
+            f"an address is no scenario: write --target {url} behind a scenario, such as streaming"
+        )
     path = Path(argument)
     why = refusal(path)
     if why is None:
