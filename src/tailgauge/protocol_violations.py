@@ -47,6 +47,7 @@ NO_DONE = "no_done"
 NO_BLANK_LINE = "no_blank_line"
 EMPTY_DATA = "empty_data"
 UNKNOWN_EVENT = "unknown_event"
+OF_ANOTHER_PROTOCOL = "an event of protocol "  # and its name: the text of a malformed event
 CONTENT_LIST = "content_list"
 CONTENT_IN_START = "content_in_start"
 TOOL_WITHOUT_INDEX = "tool_without_index"

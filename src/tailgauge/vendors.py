@@ -19,9 +19,9 @@ _STATUS_CLASSES = {429: schema.RATE_LIMITED, 503: schema.OVERLOADED, 529: schema
 
 
 _LIMIT_FIELD = r"\bmax_(?:completion_)?tokens\b"
-_REFUSAL = r"(?:support|recogni|unknown|permitted|unexpected|extra)"
+REFUSAL = r"(?:support|recogni|unknown|permitted|unexpected|extra)"
 _REFUSED_FIELD = re.compile(
-    rf"{_LIMIT_FIELD}.{{0,80}}{_REFUSAL}|{_REFUSAL}.{{0,80}}{_LIMIT_FIELD}", re.IGNORECASE | re.DOTALL
+    rf"{_LIMIT_FIELD}.{{0,80}}{REFUSAL}|{REFUSAL}.{{0,80}}{_LIMIT_FIELD}", re.IGNORECASE | re.DOTALL
 )
 
 

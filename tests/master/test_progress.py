@@ -8,6 +8,7 @@ import pytest
 
 from tailgauge.master import run_json
 from tailgauge.master.progress import not_whole, preflight_failure
+from tailgauge.protocols.table import Target
 from tailgauge.rows.schema import SCHEMA_VERSION
 
 URL = "http://127.0.0.1:8000"
@@ -148,6 +149,70 @@ def test_a_target_that_only_streams_is_named_where_whole_answers_are_wanted(
     call = {"request_id": -1, "wanted_whole": wanted_whole, "streamed": streamed, "words": words}
 
     assert ("set stream = true" in not_whole(call)) == is_named
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text"),
+    [
+        (502, "not_json", "<html>502 Bad Gateway</html>"),
+        (503, "not_json", "no healthy upstream"),
+        (504, None, None),
+    ],
+)
+def test_the_error_of_a_gateway_is_not_taken_for_another_protocol(status, kind, text):
+    sentence = preflight_failure(URL, "openai", seen("server_error", status, kind, text))
+
+    assert "gateway or proxy in front of the target: is its backend up" in sentence
+    assert "protocol" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("message", "how"),
+    [
+        ("[{'loc': ['body', 'stream_options'], 'msg': 'Extra inputs are not permitted'}]", "stream_options: streamed calls need it"),
+        ("Unrecognized request argument supplied: response_format", "response_format: leave `schema` out"),
+        ("top_k is not supported", "top_k: leave it out of target.body"),
+        ("min_tokens: unexpected field", "min_tokens: leave `output` out"),
+    ],
+)  # fmt: skip
+def test_a_refused_field_is_named_with_the_key_that_leaves_it_out(message, how):
+    target = Target(url=URL, protocol="openai", body={"top_k": 5})
+    sentence = preflight_failure(URL, "openai", seen("client_error", 422, None, message), target)
+
+    assert f"It refuses the field {how}" in sentence
+
+
+def test_a_field_that_no_refusal_names_gets_no_advice():
+    call = seen("client_error", 422, None, "tools[0].name is too long")
+
+    assert "It refuses" not in preflight_failure(URL, "openai", call)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_own"), [({"prompt": "{prompt}"}, True), ({"q": "{prompt}", "model": "{model}"}, False)]
+)
+def test_a_missing_model_is_not_blamed_where_the_body_names_none(body, is_own):
+    target = Target(url=URL, protocol="sse", sse={"body": body})
+    call = seen("client_error", 404, None, "The model `None` does not exist") | {
+        "url": f"{URL}/",
+        "model": "m",
+    }
+    sentence = preflight_failure(URL, "sse", call, target)
+
+    assert (
+        f"sends the body in target.sse.body to {URL}/: is target.sse.path right? For an OpenAI API use --protocol openai"
+        in sentence
+    ) is is_own
+    assert ("--model" in sentence) is not is_own
+
+
+@pytest.mark.parametrize(("protocol", "other"), [("anthropic", "openai"), ("openai", "anthropic")])
+def test_a_stream_of_another_protocol_is_named_with_the_option(protocol, other):
+    call = seen("stream_error", 200, "malformed_event", f"an event of protocol {other}")
+
+    assert preflight_failure(URL, protocol, call).endswith(
+        f"The target streams as {other} does: use --protocol {other}"
+    )
 
 
 def test_a_targets_long_words_are_cut():

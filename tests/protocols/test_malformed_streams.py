@@ -51,6 +51,20 @@ def fed(decoder: StreamDecoder, *payloads: bytes) -> StreamDecoder:
     return decoder
 
 
+@pytest.mark.parametrize(
+    ("protocol", "other", "tree"),
+    [
+        ("anthropic", "openai", {"object": "chat.completion.chunk", "choices": []}),
+        ("openai", "anthropic", {"type": "message_start", "message": {"id": "1", "model": "m"}}),
+    ],
+)
+def test_a_stream_of_another_protocol_is_named_with_it(protocol, other, tree):
+    first = b"data: %b\n\n" % json.dumps(tree).encode()
+    decoder = fed(StreamDecoder(PROTOCOLS[protocol], protocol=protocol), first, word(other, "a"))
+
+    assert named(decoder) == ("malformed_event", f"an event of protocol {other}")
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_far_more_content_than_was_asked_for_is_given_up(protocol):
     decoder = StreamDecoder(PROTOCOLS[protocol], max_tokens=10)

@@ -17,11 +17,14 @@ from tailgauge.protocols.table import PROTOCOLS, PROVIDERS
 from tailgauge.rows import schema
 from tailgauge.sanitize import plain
 from tailgauge.transport.peer import HTTP, TLS
-from tailgauge.vendors import refused_limit_field
+from tailgauge.vendors import REFUSAL, refused_limit_field
 
 _READY_S = 120.0  # to wait for a target, in an advice
 _LONGEST_READY_S = 3600.0
 _TCP = "Is it running, and is the port right?"
+_NOT_JSON = "not_json"
+_GATEWAY = "gateway"
+_OF_A_GATEWAY = "This is the error of a gateway or proxy in front of the target: is its backend up, and is the address right?"
 _BY_KIND = {
     "tcp": _TCP,
     "dns": "Is the host name right?",
@@ -34,7 +37,8 @@ _BY_KIND = {
     "compressed": "The response is compressed although identity was requested: is there a proxy?",
     "closed": "Does the target use HTTP on this port, or does it need https://?",
     "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
-    "not_json": "The response does not follow the protocol: are URL and protocol right?",
+    _GATEWAY: _OF_A_GATEWAY,
+    _NOT_JSON: "The response does not follow the protocol: are URL and protocol right?",
 }
 _NO_ANSWER = "It took the connection and gave no answer: look at its log. To wait shorter: --set limits.attempt_deadline_s=10"
 _UNREACHED = ("tcp", "dns", "timeout")
@@ -69,6 +73,18 @@ _TOO_LONG = re.compile(
     r"|prompt is too long|too many (?:input )?tokens",
     re.IGNORECASE,
 )
+
+_REFUSES = re.compile(REFUSAL, re.IGNORECASE)
+_FIELDS = {  # that requests have, with what leaves them out
+    "stream_options": "streamed calls need it to count tokens; only whole answers go without: --set 'traffic.*.stream=false'",
+    **dict.fromkeys(("tools", "tool_choice"), "leave `tools` out of the traffic table"),
+    **dict.fromkeys(
+        ("reasoning_effort", "thinking", "chat_template_kwargs", "thinking_token_budget"),
+        "--set 'traffic.*.thinking=off'",
+    ),
+    **dict.fromkeys(("response_format", "output_config"), "leave `schema` out of the traffic table"),
+    **dict.fromkeys(("ignore_eos", "min_tokens", "n_predict"), "leave `output` out of the traffic table"),
+}
 
 
 def proxy_notes(urls: Iterable[str]) -> Iterator[str]:
@@ -108,6 +124,8 @@ def advice(
         return f"Is it still loading? {_wait_longer(ready_s)}"
     if status in {400, 401, 403, 404, 405, 422}:
         return _about_a_rejection(seen, kind, text, protocol, target)
+    if status in {502, 504} or (status == 503 and kind == _NOT_JSON):
+        kind = _GATEWAY
     known = _about_a_port(seen.get("url") or "", kind, text) or _BY_KIND.get(kind, "")
     return f"{known} If it is still loading: {_wait_longer(ready_s)}" if known == _TCP else known
 
@@ -149,19 +167,31 @@ def _about_a_rejection(
         return _about_the_key(target)
     if status == 400 and _OF_TLS.search(text):
         return _about_a_port(seen.get("url") or "", kind, text)
-    if _NO_MODEL.search(f"{kind} {text}"):
+    is_own_body = _sends_its_own_body(protocol, target)
+    if _NO_MODEL.search(f"{kind} {text}") and not (is_own_body and status in {404, 405}):
         model = seen.get("model")
         named = f"the model {plain(str(model))!r}" if model else "this model"
         return f"The target does not have {named}: choose another (--model NAME)"
     if status == 403:
         return _about_the_key(target)
     if status in {404, 405}:
-        return _about_the_path(seen.get("url") or "", protocol)
-    return _about_a_field(seen, text, protocol)
+        return _about_the_path(seen.get("url") or "", protocol, is_own_body=is_own_body)
+    return _about_a_field(seen, text, protocol, target)
 
 
-def _about_the_path(url: str, protocol: str) -> str:
+def _sends_its_own_body(protocol: str, target: TargetSettings | None) -> bool:
+    """Whether requests are those of an application, and name no model."""
+    if PROTOCOLS[protocol].settings_type is None or target is None:
+        return False
+    return "{model}" not in str(target.model_dump().get(protocol))
+
+
+def _about_the_path(url: str, protocol: str, *, is_own_body: bool) -> str:
     """Which path has nothing, and which base URL is usual."""
+    if is_own_body:
+        where = plain(url, _MOST_URL) or "the target"
+        sent = f"Protocol {protocol} sends the body in target.{protocol}.body to {where}"
+        return f"{sent}: is target.{protocol}.path right? For an OpenAI API use --protocol openai"
     question = f"Is the base URL right, and is the protocol {protocol}?"
     parts = urlsplit(url)
     if not parts.netloc:
@@ -199,7 +229,7 @@ def _about_a_redirect(url: str, location: str, base: str) -> str:
     return f"No call follows a redirect: write --target {new_url}"
 
 
-def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:
+def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None) -> str:
     if _MARKS.search(text) or (seen.get("marked") and _NO_LIST.search(text)):
         field = "prompt_cache_key" if "prompt_cache_key" in text else "breakpoints"
         setting = 'prompt_cache_key=""' if field == "prompt_cache_key" else "breakpoints=[]"
@@ -211,13 +241,25 @@ def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:
         return f"It refuses {refused}: use {how}, or with `none` send no maximum of output tokens"
     if _TOO_LONG.search(text):
         return "Prompt and answer do not fit its context: use smaller sizes, as --input-tokens 30 --output-tokens 20"
+    added = {} if target is None else dict.fromkeys(target.body, "leave it out of target.body")
+    for field, how in ({**_FIELDS, **added} if _REFUSES.search(text) else {}).items():
+        if re.search(rf"\b{re.escape(field)}\b", text):
+            return f"It refuses the field {field}: {how}"
     return _BY_KIND.get(seen["error_type"] or "", "")
+
+
+def _about_an_event(text: str, protocol: str) -> str:
+    """Advice about an event that the protocol does not have."""
+    begin, mark, other = text.partition(violations.OF_ANOTHER_PROTOCOL)
+    if mark and not begin and other in PROTOCOLS:
+        return f"The target streams as {other} does: use --protocol {other}"
+    return f"This is no event of the protocol {protocol}. {_OTHER_PROTOCOL}. {_KEEP}"
 
 
 def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
     """Advice about a 200 that is no good answer: which event it was is in the target's text."""
     if kind == violations.MALFORMED_EVENT:
-        return f"This is no event of the protocol {protocol}. {_OTHER_PROTOCOL}. {_KEEP}"
+        return _about_an_event(seen["message"] or "", protocol)
     if kind == "no_end_mark":
         is_of_an_application = PROTOCOLS[protocol].settings_type is not None
         end = "target.sse.end matched no event" if is_of_an_application else "there was no end mark"

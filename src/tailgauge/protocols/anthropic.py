@@ -343,6 +343,8 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
             decoder.error_event(event)
         case _ if looks_like_error(event, any_code=True):
             decoder.error_event(event)
+        case _ if not decoder.has_started and event.get("object") == "chat.completion.chunk":
+            decoder.violate(violations.MALFORMED_EVENT, f"{violations.OF_ANOTHER_PROTOCOL}openai")
         case _:
             decoder.tolerate(violations.UNKNOWN_EVENT)
 

@@ -223,6 +223,8 @@ class OpenAI(WireProtocol):
             _usages(decoder, chunk)
         elif choices is None:
             decoder.tolerate(violations.UNKNOWN_EVENT)
+        if choices is None and chunk.get("type") == "message_start":
+            decoder.violate(violations.MALFORMED_EVENT, f"{violations.OF_ANOTHER_PROTOCOL}anthropic")
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
