@@ -18,6 +18,7 @@ STAGES = "stages="
 RATE = "arrival.rate_per_s"
 REQUESTS = "arrival.closed.requests="
 LENGTHS = (STAGES, REQUESTS)  # what --duration and --requests set
+MAX_REQUESTS = "guard.max_requests="  # it would end a longer run where it ended this one
 RETRY = re.compile(r"traffic\.[^.=]+\.retry\b")
 
 
@@ -30,7 +31,7 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
         return _by_locust(record["command"], sets, options)
     overrides = record["overrides"]
     if options:  # a length replaces the stages, or the number of requests, that an earlier length made
-        replaced = LENGTHS if "--requests" in options else STAGES
+        replaced = (*(LENGTHS if "--requests" in options else (STAGES,)), MAX_REQUESTS)
         overrides = [text for text in overrides if not text.startswith(replaced)]
     return _command_line(record, [*overrides, *sets], options)
 

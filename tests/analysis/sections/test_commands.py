@@ -118,6 +118,16 @@ def test_another_length_replaces_the_stages_of_the_first():
     assert "stages=" in again(record())
 
 
+@pytest.mark.parametrize("option", ["--duration", "--requests"])
+def test_a_longer_run_does_not_keep_the_limit_on_requests_that_ends_it(option):
+    run = record(overrides=["guard.max_requests=20", "guard.max_cost=2.0"])
+
+    assert (
+        again(run, options=[option, "60"]) == f"tailgauge run mine.toml --set guard.max_cost=2.0 {option} 60"
+    )
+    assert "guard.max_requests=20" in again(run)
+
+
 def test_a_plugin_is_named_as_it_was_given():
     one = {"name": "p", "file": "p.py", "given": "plugins/p.py"}
 
