@@ -7,6 +7,7 @@ The target, the first that is named: --host or the web page's start form; `--set
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from locust import User, constant, task
+from locust import FastHttpUser, HttpUser, User, constant, task
 
 from tailgauge.errors import UsageError
 from tailgauge.locust_app.streaming_user import StreamingUser
@@ -79,6 +80,7 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
     sets = [override(text) for text in options.sets]
     pairs, spelt = _target(classes, host, dict(sets).get(URL), _table(tree, "target").get("url"))
     if of_tasks:
+        _check_tasks(environment, classes)
         stem = re.sub("[^a-z0-9]+", "-", Path(environment.locustfile).stem.lower()).strip("-")[:48]
         pairs += [("name", stem or TASKS)] if argument == file else []
         of_target = _table(tree, "target")
@@ -102,6 +104,49 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
         pairs.append(("traffic", traffic))
         spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
     return resolve(argument, [*pairs, *sets], options.out, spelt=spelt, of_tasks=of_tasks)
+
+
+def _check_tasks(environment: Any, classes: Sequence[Any]) -> None:
+    """Raise UsageError for users whose requests would not come through our client, or not at all."""
+    asked = getattr(environment, "parsed_options", None)
+    has_shape = getattr(environment, "shape_class", None) is not None
+    if getattr(asked, "headless", False) and getattr(asked, "num_users", None) == 0 and not has_shape:
+        raise UsageError("-u 0 starts no user, and users make the requests: -u 1")
+    for user_class in classes:
+        line = user_class.__mro__
+        for base in line[: line.index(StreamingUser)]:
+            if issubclass(base, (HttpUser, FastHttpUser)) and not issubclass(base, StreamingUser):
+                why = f"{base.__name__} stands first, so that self.client is its own and nothing is measured"
+                raise UsageError(f"class {user_class.__name__}: {why}: leave out {base.__name__}")
+        _check_functions(user_class)
+
+
+def _check_functions(holder: Any) -> None:
+    """Raise UsageError for a task that Locust would call and never await. `holder`: a user, or a set of tasks."""
+    for one in holder.tasks:
+        if inspect.isclass(one):
+            _check_functions(one)
+        elif inspect.iscoroutinefunction(one):
+            how = "Locust calls tasks as plain functions: write def without async"
+            raise UsageError(f"{holder.__name__}.{one.__name__}: {how}")
+
+
+def explain_options(parser: Any) -> None:
+    """Let a parser say where to set what is an option of `tailgauge run` alone."""
+    usual = parser.error
+
+    def error(message: str) -> None:
+        named = [option for option in _ELSEWHERE if re.search(rf"arguments:.*{option}\b", message)]
+        usual(f"{named[0]}: {_ELSEWHERE[named[0]]}" if named else message)
+
+    parser.error = error
+
+
+_ELSEWHERE = {
+    "--slo": "here objectives are in a file of --scenario, or --set 'slo.a=ttft p95 < 800ms'",
+    "--model": "here it is the model on the class, or --set target.model=NAME",
+    "--dry-run": "only `tailgauge run` has dry runs; --host simulated uses a simulated endpoint here",
+}
 
 
 @dataclass(frozen=True, slots=True)

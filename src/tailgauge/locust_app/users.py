@@ -272,6 +272,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def _options(parser: Any) -> None:
+    locustfile.explain_options(parser)
     # Other machines reach the master and its web page only on request.
     parser.set_defaults(master_bind_host=LOOPBACK, web_host=LOOPBACK)
     add = parser.add_argument_group("Tailgauge options").add_argument

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from locust import FastHttpUser, HttpUser, TaskSet
 from starting.script import case, print_facts
 
 from tailgauge import StreamingUser
 from tailgauge.errors import TailgaugeError
-from tailgauge.locust_app.locustfile import Options, Traffic, refuses_start, settings_of
+from tailgauge.locust_app.locustfile import Options, Traffic, explain_options, refuses_start, settings_of
 
 FOLDER = Path(sys.argv[1])
 FILE = FOLDER / "My chat.py"
@@ -135,6 +139,44 @@ def start_form() -> dict[str, str]:
         "a key of the command line": refuses_start(keyed, options(KEYED), A, of_key, None),
         "a key and no target": refuses_start(keyed, options(KEYED), B, None, None),
     }
+
+
+async def ask(_: Any) -> None: ...
+
+
+@case
+def nothing_measured() -> dict[str, str]:
+    """Users whose requests would not be ours."""
+
+    def of(*bases: Any, tasks: Any = (print,)) -> Any:
+        return type("Chat", bases, {"tasks": list(tasks), "host": A})
+
+    nobody = environment(streaming(host=A))
+    nobody.parsed_options = SimpleNamespace(headless=True, num_users=0)
+    try:
+        no_users = settings_of(nobody, options(), None).scenario.target.url
+    except TailgaugeError as error:
+        no_users = str(error)
+    return {
+        "fast": target(of(FastHttpUser, StreamingUser)), "http": target(of(HttpUser, StreamingUser)),
+        "ours first": target(of(StreamingUser, HttpUser)), "async": target(of(StreamingUser, tasks=[ask])),
+        "async in a set": target(of(StreamingUser, tasks=[type("Talk", (TaskSet,), {"tasks": [ask]})])),
+        "no users": no_users,
+    }  # fmt: skip
+
+
+@case
+def options_of_run() -> dict[str, str]:
+    """What Locust's parser says of options that only `tailgauge run` has."""
+    said = {}
+    for words in ("--slo x", "--model=m", "--dry-run", "--nothing"):
+        parser = argparse.ArgumentParser(prog="locust")
+        explain_options(parser)
+        heard = io.StringIO()
+        with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
+            parser.parse_args(words.split())
+        said[words] = heard.getvalue()
+    return said
 
 
 POSTS = {
