@@ -554,7 +554,7 @@ def test_what_cannot_be_run_is_refused_with_its_key(tmp_path, given, error):
         planner(tmp_path, **given)
 
 
-def test_that_other_processes_took_the_cores_is_said_once(tmp_path):
+def test_that_other_processes_took_the_cores_stands_once(tmp_path):
     course = planner(tmp_path, loads=[2.0, 4.0, 8.0]).course()
     steps = next(course)
     while True:

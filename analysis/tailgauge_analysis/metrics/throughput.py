@@ -131,7 +131,7 @@ class Throughput:
 
     @property
     def text(self) -> str:
-        """`9.78 requests/s offered, 9.81 completed (some sent in the warm-up)`; empty without both.
+        """`9.78 requests/s offered, 9.81/s completed (some sent in the warm-up)`; empty without both.
 
         Requests that completed after the stage are not among the second.
         """
@@ -139,7 +139,7 @@ class Throughput:
             return ""
         offered = figures(self.offered_per_s)
         completed = figures(self.completed_per_s)
-        text = f"{offered} requests/s offered, {completed} completed"
+        text = f"{offered} requests/s offered, {completed}/s completed"
         if completed == offered:
             return text
         if self.completed_per_s > self.offered_per_s:
