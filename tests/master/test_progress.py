@@ -189,9 +189,10 @@ def test_a_field_that_no_refusal_names_gets_no_advice():
 
 
 @pytest.mark.parametrize(
-    ("body", "is_own"), [({"prompt": "{prompt}"}, True), ({"q": "{prompt}", "model": "{model}"}, False)]
+    ("body", "is_user_defined"),
+    [({"prompt": "{prompt}"}, True), ({"q": "{prompt}", "model": "{model}"}, False)],
 )
-def test_a_missing_model_is_not_blamed_where_the_body_names_none(body, is_own):
+def test_a_missing_model_is_not_blamed_where_the_body_names_none(body, is_user_defined):
     target = Target(url=URL, protocol="sse", sse={"body": body})
     call = seen("client_error", 404, None, "The model `None` does not exist") | {
         "url": f"{URL}/",
@@ -202,8 +203,8 @@ def test_a_missing_model_is_not_blamed_where_the_body_names_none(body, is_own):
     assert (
         f"sends the body in target.sse.body to {URL}/: is target.sse.path right? For an OpenAI API use --protocol openai"
         in sentence
-    ) is is_own
-    assert ("--model" in sentence) is not is_own
+    ) is is_user_defined
+    assert ("--model" in sentence) is not is_user_defined
 
 
 @pytest.mark.parametrize(("protocol", "other"), [("anthropic", "openai"), ("openai", "anthropic")])

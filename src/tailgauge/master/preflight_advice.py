@@ -167,28 +167,28 @@ def _about_a_rejection(
         return _about_the_key(target)
     if status == 400 and _OF_TLS.search(text):
         return _about_a_port(seen.get("url") or "", kind, text)
-    is_own_body = _sends_its_own_body(protocol, target)
-    if _NO_MODEL.search(f"{kind} {text}") and not (is_own_body and status in {404, 405}):
+    is_user_defined = _is_user_defined(protocol, target)
+    if _NO_MODEL.search(f"{kind} {text}") and not (is_user_defined and status in {404, 405}):
         model = seen.get("model")
         named = f"the model {plain(str(model))!r}" if model else "this model"
         return f"The target does not have {named}: choose another (--model NAME)"
     if status == 403:
         return _about_the_key(target)
     if status in {404, 405}:
-        return _about_the_path(seen.get("url") or "", protocol, is_own_body=is_own_body)
+        return _about_the_path(seen.get("url") or "", protocol, is_user_defined=is_user_defined)
     return _about_a_field(seen, text, protocol, target)
 
 
-def _sends_its_own_body(protocol: str, target: TargetSettings | None) -> bool:
+def _is_user_defined(protocol: str, target: TargetSettings | None) -> bool:
     """Whether requests are those of an application, and name no model."""
     if PROTOCOLS[protocol].settings_type is None or target is None:
         return False
     return "{model}" not in str(target.model_dump().get(protocol))
 
 
-def _about_the_path(url: str, protocol: str, *, is_own_body: bool) -> str:
+def _about_the_path(url: str, protocol: str, *, is_user_defined: bool) -> str:
     """Which path has nothing, and which base URL is usual."""
-    if is_own_body:
+    if is_user_defined:
         where = plain(url, _MOST_URL) or "the target"
         sent = f"Protocol {protocol} sends the body in target.{protocol}.body to {where}"
         return f"{sent}: is target.{protocol}.path right? For an OpenAI API use --protocol openai"
