@@ -165,7 +165,7 @@ def test_they_are_chosen_by_name_and_by_age(tmp_path: Path) -> None:
     assert names("mix") == [ids[0], ids[2]]
     assert names("--older-than", "2m") == sorted(ids)
     assert names("--older-than", "24h") == sorted(ids[:2])
-    assert listed(tmp_path, "nothing").output == "no runs found\n"
+    assert listed(tmp_path, "0000", "--older-than", "99999h").output == "no runs found\n"
 
 
 def test_nothing_is_deleted_without_an_answer(tmp_path: Path) -> None:
@@ -176,6 +176,22 @@ def test_nothing_is_deleted_without_an_answer(tmp_path: Path) -> None:
         assert "Delete 1 of 1 runs and their reports, 1.0 MB? [y/N]" in done.output
         assert left(tmp_path) == {run_id}
     assert listed(tmp_path).exit_code == 0
+
+
+def test_without_an_answer_the_option_that_needs_none_is_named(tmp_path: Path) -> None:
+    write(tmp_path, f"{OLD}-quickstart-0a1b")
+
+    assert "no terminal to ask on: add --yes" in str(listed(tmp_path, "--clean").exception)
+
+
+def test_a_name_that_no_run_has_is_not_dropped(tmp_path: Path) -> None:
+    run_id = write(tmp_path, f"{OLD}-quickstart-0a1b")
+
+    for names in (["delete", run_id], [run_id, "rm"], ["0a1b", "nothere", "--clean", "--yes"]):
+        assert "no run has '" in str(listed(tmp_path, *names).exception)
+    assert left(tmp_path) == {run_id}
+    assert listed(tmp_path, "delete", "0a1b").output == ""
+    assert "tailgauge runs 0a1b --clean" in str(listed(tmp_path, "delete", "0a1b").exception)
 
 
 def test_clean_deletes_runs_and_their_reports_and_nothing_else(tmp_path: Path) -> None:

@@ -273,6 +273,24 @@ class Duration(Positive):
         return sum(float(part) * unit for part, unit in zip(parts.groups("0"), (3600, 60, 1), strict=True))
 
 
+class Age(Duration):
+    """Seconds of a text with a unit: a number alone may be meant as hours or days."""
+
+    expected = "a length of time with a unit, for example 24h or 30m"
+
+    def meant(self, text: str) -> str:
+        """The end of a message: the number with units."""
+        if re.fullmatch(r"\d+(?:\.\d+)?", text):
+            return f": write {text}h for hours, or {text}s for seconds"
+        return super().meant(text)
+
+    def number(self, text: str) -> float:
+        """Seconds of a text; ValueError for others."""
+        if not re.search("[a-z]", text):
+            raise ValueError(text)
+        return super().number(text)
+
+
 def _length_text(seconds: float, *, has_unit: bool) -> str:
     """A length as `Duration` reads it: in hours or minutes where it is whole ones."""
     if has_unit and seconds % 3600 == 0:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import Any
 import click
 
 from tailgauge.cli import options
-from tailgauge.cli.options import Duration
+from tailgauge.cli.options import Age
 from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 from tailgauge.rows.run_folder import RunFolder
@@ -35,7 +37,7 @@ _NARROWEST = 8  # columns of a scenario or target that is cut
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
 @click.option("--all", "with_steps", is_flag=True, help="List the runs of experiments too.")
-@click.option("--older-than", type=Duration(), help="Only runs older than this, as 24h.")
+@click.option("--older-than", type=Age(), help="Only runs older than this, as 24h.")
 @click.option("--clean", is_flag=True, help="Delete these runs and their reports; asks first.")
 @click.option("--yes", is_flag=True, help="Delete without the question.")
 @options.out("runs/ and reports/")
@@ -47,7 +49,12 @@ def runs(
     RUN is a run, the beginning of its name or words of it, for example quickstart or 0a1b. An experiment and its runs are listed and
     deleted together. A run that is still recorded is not deleted.
     """
+    if not out.is_dir():
+        raise UsageError(f"--out {out}: no such folder")
     found = find_runs(out, names, older_than or 0.0)
+    for name in names:
+        if not find_runs(out, [name], 0.0):
+            raise UsageError(_no_run(name, names))
     if not found:
         click.echo("no runs found")
         return
@@ -60,7 +67,7 @@ def runs(
     import shutil
 
     size = size_text(sum(run.whole_size for run in ended))
-    if not yes and not click.confirm(f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"):
+    if not yes and not _confirm(f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"):
         return
     for run in ended:
         for folder in run.whole:
@@ -69,6 +76,29 @@ def runs(
             except OSError as error:
                 raise UsageError(f"{folder}: cannot be deleted: {error.strerror}") from error
     click.echo(f"deleted {len(ended)} runs, {size}")
+
+
+def _no_run(name: str, names: Sequence[str]) -> str:
+    """The message about a name that no run has. It may be a command, as other programs have it."""
+    word = plain(name, 80)
+    others = [other for other in names if other != name] or ["RUN"]
+    if name in {"delete", "remove", "rm", "clean", "prune"}:
+        line = shlex.join(["tailgauge", "runs", *others, "--clean"])
+        return f"no run has {word!r} in its name; to delete runs: {line}"
+    if name in {"show", "open", "report"}:
+        return f"no run has {word!r} in its name; its report: {shlex.join(['tailgauge', 'report', *others])}"
+    return f"no run has {word!r} in its name; `tailgauge runs` lists all"
+
+
+def _confirm(question: str) -> bool:
+    """Ask on the terminal; UsageError where the input ends without an answer."""
+    try:
+        return click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo()
+        raise UsageError("--clean: no answer, and no terminal to ask on: add --yes") from None
 
 
 def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[StoredRun]:
