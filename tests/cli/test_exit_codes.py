@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import socket
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tailgauge import __main__
 from tailgauge.errors import Exit, InternalError
 
 BROKEN = """
@@ -100,3 +105,52 @@ def test_an_internal_error_of_any_text_is_one_line(text, monkeypatch, tmp_path):
     assert "\n" not in shown
     assert len(shown) < 300 + len(str(tmp_path))
     assert Path(shown.rpartition("traceback: ")[2].rstrip(")")).is_file()
+
+
+@pytest.mark.parametrize("line", ["scenario list", "run quickstart --duration 1s"])
+def test_output_that_cannot_be_written_is_no_internal_error(line, tmp_path):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tailgauge", *line.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False,
+        )  # fmt: skip
+
+    assert done.returncode == Exit.USAGE
+    assert done.stderr.endswith("tailgauge: the output cannot be written: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_the_commands_are_loaded_is_silent(monkeypatch, capsys):
+    class Interrupted:
+        """Ctrl-C comes when the commands are looked for."""
+
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "tailgauge.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "tailgauge.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+
+    assert ended.value.code == Exit.INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_in_a_worker_that_waits_says_that_no_master_answered(tmp_path):
+    """The worker waits once it has connected: nothing answers there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        master = f"127.0.0.1:{listener.getsockname()[1]}"
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "tailgauge", "worker", "--master", master],
+            stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "TAILGAUGE_TOKEN": "0" * 32},
+        )  # fmt: skip
+        connection, _ = listener.accept()
+        with connection:
+            worker.send_signal(signal.SIGINT)
+            text = worker.communicate(timeout=60)[1]
+
+    assert worker.returncode == Exit.INTERRUPTED
+    assert text == f"tailgauge: interrupted: no master answered at {master}\n"

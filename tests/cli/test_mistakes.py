@@ -164,6 +164,11 @@ COMMANDS = {
     "run \u2014zzz": ("(two short dashes: --)",),
     f"{RUN} --slo 'ttft p95 < 800ms and tpot p50 < 30ms'": ("one objective each: write --slo 'ttft p95 < 800ms' --slo 'tpot p50 < 30ms'",),
     f"{RUN} --slo 'error_rate < 1%, p95 ttft < 2s; goodput > 99%'": ("--slo 'error_rate < 1%' --slo 'ttft p95 < 2s' --slo 'goodput > 99%'",),
+    "runs list": ("no run has 'list' in its name; `tailgauge runs` lists all",),
+    "runs rm 0a1b": ("no run has 'rm' in its name; to delete runs: tailgauge runs 0a1b --clean",),
+    "runs --out nothere": ("--out nothere: no such folder",),
+    "runs --older-than 24": ("got '24': write 24h for hours, or 24s for seconds",),
+    "runs --older-than 1.5 --clean --yes": ("write 1.5h for hours",),
     "compare a b --metric ttft_schde": ("--metric ttft_schde: no such metric; did you mean ttft_sched",),
 }  # fmt: skip
 
@@ -545,3 +550,15 @@ def test_a_proxy_of_the_environment_is_named_once(variable, url, named, monkeypa
     )
     monkeypatch.setenv("NO_PROXY", "engine.example")
     assert unused_proxy(url) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_noted"), [("run", True), ("checkup", True), ("run --target simulated", False)]
+)
+def test_a_variable_that_does_not_name_the_target_is_noted(line, is_noted, tailgauge, monkeypatch):
+    monkeypatch.setenv("TAILGAUGE_TARGET", "http://bob:hunter22@127.0.0.1:8731")
+    command, *options = line.split()
+    done = tailgauge(f"{command} quickstart --dry-run --max-requests 99999 {' '.join(options)}")
+
+    assert ("TAILGAUGE_TARGET of the environment is not used: write --target URL" in done.text) == is_noted
+    assert "hunter22" not in done.text

@@ -40,9 +40,9 @@ from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
-from tailgauge.rows.object_store import renamed
+from tailgauge.rows.object_store import is_remote, renamed
 from tailgauge.rows.run_folder import new_run_id
-from tailgauge.rows.text_file import refusal
+from tailgauge.rows.text_file import MISSING, refusal
 from tailgauge.sanitize import plain
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 # Options of `tailgauge endpoint` by their parameters.
 NOT_REPLAYED = {"sets": "--set", "profile": "--profile", "seed": "--seed", "api_key_env": "--api-key-env"}
+TARGET_VARIABLE = "TAILGAUGE_TARGET"  # one may expect that it names the target
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
 
@@ -153,6 +154,7 @@ def run(
         sets = (*curve, *sets)
     settings = [run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios]
     _note_percentiles(given["slo"])
+    _note_environment(given["target"])
     if any(each.scenario.experiment for each in settings):
         run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
         sys.exit(
@@ -192,6 +194,12 @@ def _load_until_input(module: str) -> bool:
     line = sys.stdin.readline()
     loading.join()
     return bool(line)
+
+
+def _note_environment(target: str | None) -> None:
+    """Print that a variable does not name the target."""
+    if target is None and os.environ.get(TARGET_VARIABLE):
+        _print_error(f"tailgauge: {TARGET_VARIABLE} of the environment is not used: write --target URL")
 
 
 def _note_percentiles(objectives: Sequence[str]) -> None:
@@ -243,6 +251,7 @@ def checkup(
         sets = (*sets, "experiment.checkup.quick=true")
     settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
     _note_percentiles(given["slo"])
+    _note_environment(given["target"])
     sys.exit(_answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json, opens=opens))
 
 
@@ -320,6 +329,9 @@ def compare(
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError("--baseline: give one run, without --metric: its first objective decides")
+        if not is_remote(baseline) and refusal(Path(baseline)) == MISSING:
+            text = "no such folder: the baseline has no runs; `tailgauge baseline add` makes it"
+            _print_error(f"tailgauge: --baseline {baseline}: {text}")
         from tailgauge_analysis.comparing import history
 
         made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
@@ -570,6 +582,19 @@ for command in (scenario, runs, calibrate, docs):
     cli.add_command(command)
 
 
+def _output_failure(error: Exception) -> str:
+    """Why the output could not be printed; empty for errors of other kinds. What is left of it is dropped."""
+    trace = error.__traceback__
+    if not isinstance(error, OSError) or trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace.tb_frame.f_code is not click.echo.__code__:
+        return ""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python's exit fails too
+    return error.strerror or str(error)
+
+
 def main() -> None:
     """Entry point: an error is one line on standard error."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
@@ -587,7 +612,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - a refusal, or a fault of ours or of a plugin
         from tailgauge.plugins.plugin import failure
 
-        failed = failure(error)
+        why = _output_failure(error)
+        failed = UsageError(f"the output cannot be written: {why}") if why else failure(error)
         click.echo(f"tailgauge: {failed}", err=True)
         sys.exit(failed.exit_code)
     finally:

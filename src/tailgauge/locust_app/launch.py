@@ -61,7 +61,17 @@ LINGER_MS = 1000
 
 def beside_the_loop(print_: Callable[[str], None], text: str) -> None:
     """Print where a reader that is slow does not stop the loop: the workers of the next run would take us for lost."""
-    gevent.get_hub().threadpool.apply(print_, (text,))
+
+    def attempt() -> OSError | None:
+        try:
+            print_(text)
+        except OSError as error:  # in the thread gevent would log its traceback
+            return error
+        return None
+
+    error = gevent.get_hub().threadpool.apply(attempt)
+    if error is not None:
+        raise error
 
 
 class _Formatter(logging.Formatter):
@@ -366,6 +376,12 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     seal = Seal(given("a worker"))
     runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
     environment = Environment(user_classes=user_classes(), events=locust.events)
+
+    def leave() -> None:
+        log.warning("interrupted: no master answered at %s", master)
+        os._exit(Exit.INTERRUPTED)  # nothing is kept yet
+
+    waiting = gevent.signal_handler(signal.SIGINT, leave)
     try:
         runner = environment.create_worker_runner(master.host, master.port)
     except ConnectionError as error:
@@ -388,6 +404,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
 
     refused = f"the master at {master} refused this worker"
     worker.on_refused = lambda: end(Exit.TARGET, f"{refused}: {worker.refused}")
+    waiting.cancel()
     gevent.signal_handler(signal.SIGTERM, stopped, "this worker was stopped")
     gevent.signal_handler(signal.SIGINT, stopped, "this worker was interrupted")
     lost = "lost connection to the master"

@@ -530,6 +530,9 @@ def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path:
         done = invoke("compare", "--baseline", place, folders[0])
         assert done.exit_code == 5
         assert "Not enough history: 0 of 5 runs" in done.output
+        assert ("missing: no such folder: the baseline has no runs" in done.output) == (
+            place.name == "missing"
+        )
     assert "no such file: expected a folder" in str(
         invoke("baseline", "list", tmp_path / "missing").exception
     )
