@@ -57,21 +57,21 @@ def test_users_whose_requests_would_not_be_measured_are_refused_with_what_to_cha
     assert found["ours first"] == A
     assert found["fast"].endswith("nothing is measured: leave out FastHttpUser")
     assert found["http"].endswith("nothing is measured: leave out HttpUser")
-    assert "Chat.ask: Locust calls tasks as plain functions: write def without async" in found["async"]
-    assert "Talk.ask: " in found["async in a set"]
+    assert "Chat.chat: Locust calls tasks as plain functions: write def without async" in found["async"]
+    assert "Talk.chat: " in found["async in a set"]
     assert found["no users"].startswith("-u 0 starts no user")
 
 
-def test_options_of_run_alone_say_where_locust_has_them(seen):
-    said = seen["options_of_run"]
+def test_options_of_run_alone_name_where_locust_has_them(seen):
+    messages = seen["options_of_run"]
 
     assert (
         "locust: error: --slo: here objectives are in a file of --scenario, or --set 'slo.a="
-        in said["--slo x"]
+        in messages["--slo x"]
     )
-    assert "--model: here it is the model on the class, or --set target.model=NAME" in said["--model=m"]
-    assert "only `tailgauge run` has dry runs" in said["--dry-run"]
-    assert "unrecognized arguments: --nothing" in said["--nothing"]
+    assert "--model: here it is the model on the class, or --set target.model=NAME" in messages["--model=m"]
+    assert "only `tailgauge run` has dry runs" in messages["--dry-run"]
+    assert "unrecognized arguments: --nothing" in messages["--nothing"]
 
 
 def test_mistakes_in_a_class_are_named_with_it(seen):

@@ -141,42 +141,42 @@ def start_form() -> dict[str, str]:
     }
 
 
-async def ask(_: Any) -> None: ...
+async def chat(_: Any) -> None: ...
 
 
 @case
 def nothing_measured() -> dict[str, str]:
-    """Users whose requests would not be ours."""
+    """Users whose requests would not be measured."""
 
     def of(*bases: Any, tasks: Any = (print,)) -> Any:
         return type("Chat", bases, {"tasks": list(tasks), "host": A})
 
-    nobody = environment(streaming(host=A))
-    nobody.parsed_options = SimpleNamespace(headless=True, num_users=0)
+    unused = environment(streaming(host=A))
+    unused.parsed_options = SimpleNamespace(headless=True, num_users=0)
     try:
-        no_users = settings_of(nobody, options(), None).scenario.target.url
+        no_users = settings_of(unused, options(), None).scenario.target.url
     except TailgaugeError as error:
         no_users = str(error)
     return {
         "fast": target(of(FastHttpUser, StreamingUser)), "http": target(of(HttpUser, StreamingUser)),
-        "ours first": target(of(StreamingUser, HttpUser)), "async": target(of(StreamingUser, tasks=[ask])),
-        "async in a set": target(of(StreamingUser, tasks=[type("Talk", (TaskSet,), {"tasks": [ask]})])),
+        "ours first": target(of(StreamingUser, HttpUser)), "async": target(of(StreamingUser, tasks=[chat])),
+        "async in a set": target(of(StreamingUser, tasks=[type("Talk", (TaskSet,), {"tasks": [chat]})])),
         "no users": no_users,
     }  # fmt: skip
 
 
 @case
 def options_of_run() -> dict[str, str]:
-    """What Locust's parser says of options that only `tailgauge run` has."""
-    said = {}
-    for words in ("--slo x", "--model=m", "--dry-run", "--nothing"):
+    """What Locust's parser prints for options that only `tailgauge run` has."""
+    messages = {}
+    for arguments in ("--slo x", "--model=m", "--dry-run", "--nothing"):
         parser = argparse.ArgumentParser(prog="locust")
         explain_options(parser)
-        heard = io.StringIO()
-        with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
-            parser.parse_args(words.split())
-        said[words] = heard.getvalue()
-    return said
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
+            parser.parse_args(arguments.split())
+        messages[arguments] = output.getvalue()
+    return messages
 
 
 POSTS = {
