@@ -20,6 +20,7 @@ from tailgauge_analysis.verdict.losses import Loss
 
 KEY = "environment"
 MOST_MODELS = 10
+TABLES_OF_PROTOCOLS = ("sse",)  # of a target: each holds only with its protocol
 # Keys of a traffic table without effect on tasks: those of schedules and of other patterns.
 NOT_OF_TASKS = {
     "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session",
@@ -175,8 +176,9 @@ def section(of: Environment) -> Section:
 def of_locustfile(scenario: Json, *, is_simulated: bool) -> Json:
     """Return the scenario of a run of tasks without the keys that had no effect on it."""
     target = dict(table(scenario, "target"))
-    if target.get("protocol") != "sse":
-        target.pop("sse", None)
+    for name in TABLES_OF_PROTOCOLS:
+        if name != target.get("protocol"):
+            target.pop(name, None)
     stages = dict(table(scenario, "stages"))
     if stages.get("duration_s") == ENDLESS_S:
         del stages["duration_s"]
