@@ -120,8 +120,8 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
         ("p.xlsx", b"PK\x03\x04 and more", "p.xlsx: a spreadsheet, not text: save it as CSV or as JSON lines"),
         ("p.csv", b"PK\x03\x04 and more", "p.csv: not UTF-8 text: it seems to be a zip file"),
         ("p.jsonl", b"PAR1\x15\x04", "p.jsonl: not UTF-8 text: it seems to be a Parquet file"),
-        ("p.jsonl", gzip.compress(b"{}"), "p.jsonl: not UTF-8 text: it seems to be a gzip file"),
-        ("p.csv.gz", gzip.compress("prompt\n".encode("utf-16")), "p.csv.gz: line 1: not UTF-8 text: it begins with the mark of UTF-16"),
+        ("p.jsonl", gzip.compress(b"{}", mtime=0), "p.jsonl: not UTF-8 text: it seems to be a gzip file"),
+        ("p.csv.gz", gzip.compress("prompt\n".encode("utf-16"), mtime=0), "p.csv.gz: line 1: not UTF-8 text: it begins with the mark of UTF-16"),
     ],
 )  # fmt: skip
 def test_a_prompt_file_of_another_kind_is_named_as_what_it_is(tmp_path, name, data, error_text):
