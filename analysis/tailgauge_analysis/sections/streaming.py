@@ -26,7 +26,7 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section
 
 KEY = ""
-ASK_FOR_USAGE = ("openai",)  # protocols whose requests must ask for the usage of a stream
+REQUEST_USAGE = ("openai",)  # protocols whose requests must ask for the usage of a stream
 STALL_MS = 1000.0
 STALL_TIMES = 10.0
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
@@ -69,7 +69,7 @@ def compute(run: Run) -> Streaming:
     """Measure the streams of the steady stage."""
     of_target = run.of_target
     record = run.record
-    has_task_bodies = is_of_tasks(record["scenario"]) and record["target"].get("protocol") in ASK_FOR_USAGE
+    has_task_bodies = is_of_tasks(record["scenario"]) and record["target"].get("protocol") in REQUEST_USAGE
     return Streaming(
         streams=streams(of_target),
         ambiguous=pace.ambiguous(of_target.requests),
