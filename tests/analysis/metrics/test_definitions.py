@@ -90,7 +90,7 @@ def test_a_report_has_no_other_tool_unless_it_is_named(made):
     report = made(n=100)
 
     assert report.data["definitions"] is None
-    assert "vLLM" not in report.html.read_text() + report.markdown.read_text()
+    assert "as vLLM bench defines" not in report.html.read_text() + report.markdown.read_text()
 
 
 def test_without_an_answer_the_section_says_so(write, tmp_path):

@@ -393,7 +393,7 @@ def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(resu
     found = result(*spread(tries, share, n=90), traffic={"chat": {"retry": {"policy": "naive"}}})
 
     assert re.match(
-        r"the target is overloaded by first attempts alone \(\d+\.\d requests/s offered, \d\.\d+ completed\), "
+        r"the target is overloaded by first attempts alone \(\d+\.\d requests/s offered, \d\.\d+/s completed within the \d+ s\), "
         r"and retries make \d\.\d attempts per call of chat: find",
         found.advice,
     ), found.advice
