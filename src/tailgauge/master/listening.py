@@ -57,8 +57,6 @@ def _refusal(url: str) -> str:
     port = parts.port or PORTS.get(parts.scheme, 80)
     try:
         socket.create_connection((parts.hostname or "", port), timeout=PATIENCE_S).close()
-    except ConnectionRefusedError:
-        return "Connection refused"
-    except OSError:
-        return ""
+    except OSError as error:
+        return "Connection refused" if isinstance(error, ConnectionRefusedError) else ""
     return ""

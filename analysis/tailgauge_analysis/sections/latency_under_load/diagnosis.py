@@ -109,9 +109,10 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
 
 def _split(kind: str, part: float, low: float, high: float) -> str:
     """How much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
+    shares = [part, low, high]
     if kind == OUTPUT:
-        part, low, high = 1 - part, 1 - high, 1 - low
-    value, first, last = (_whole_percent(end) for end in (part, low, high))
+        shares = [1 - part, 1 - high, 1 - low]
+    value, first, last = map(_whole_percent, shares)
     side = " before it" if kind == BOTH else ""
     if first == last:
         return f"{value}{side}"
