@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import partial
 
 import pytest
@@ -78,7 +79,8 @@ def test_a_run_ends_when_it_is_known_and_says_so_everywhere(known):
         "VALID",
     )
     assert text in made.summary
-    assert all(text in path.read_text(encoding="utf-8") for path in (made.html, made.markdown))
+    assert text in made.markdown.read_text(encoding="utf-8")
+    assert text in re.sub("<[^>]*>", "", made.html.read_text(encoding="utf-8"))
 
 
 def intervals(value, tree):
