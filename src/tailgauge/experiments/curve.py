@@ -108,6 +108,7 @@ NO_SLO = (
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
 )
 CHANGE = "something else changed between the runs (other processes on the target's cores?)"
+CHANGE_OR_STEP = f"{CHANGE}, or calls fell into step with the target's batches"
 NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names."
 
 
@@ -225,10 +226,8 @@ class CurvePlanner(SeriesPlanner):
         for objective in self._latency_objectives():
             name = f"{objective.label} {objective.bound_text}"
             few = fewest(1 - objective.allowed, TWO_SIDED)
-            text = (
-                f"{few} requests decide a load that never misses it, {objective.needs()} one near the bound"
-            )
-            text = f"{name}: {text}; this plan has {has} at a load"
+            text = f"{few} independent requests decide a load that never misses it, {objective.needs()} one near the bound"
+            text = f"{name}: {text}; this plan has {has} at a load, and correlated ones count as fewer"
             if max(counts) < few:
                 text += f": may end INCONCLUSIVE{self._longer(few / max(1, *counts))}"
             lines.append(text)
@@ -375,9 +374,8 @@ class CurvePlanner(SeriesPlanner):
         series = self.series()
         objectives = tuple(_objective(row) for row in on_latency(self._scenario.model_dump(mode="json")))
         knee = self._knee(series) if objectives else UNKNOWN
-        disturbance = disturbance_of(
-            sorted(self._points_measured(), key=lambda point: point.load), self._unit
-        )
+        points = sorted(self._points_measured(), key=lambda point: point.load)
+        disturbance = disturbance_of(points, self._unit)
         tokens, answered_per_s = self._saturation(is_disturbed=bool(disturbance))
         judged = {load.load: load for load in series.loads}
         outcomes = {load.load: load.outcome for load in series.loads}
@@ -402,10 +400,11 @@ class CurvePlanner(SeriesPlanner):
             curve,
             outcome,
             self._unit,
-            [*self.remarks, *self._waits_for_cores()],
+            [*self.remarks, faster_with_more_load(points, self._unit), *self._waits_for_cores()],
             evidence=evidence,
             is_open=self._is_open,
             is_given=bool(self._settings.loads),
+            is_counted=self._is_counted,
         )
         advice = self._advice(series, evidence, outcome)
         return replace(answer, result=replace(answer.result, advice=advice))
@@ -470,7 +469,7 @@ class CurvePlanner(SeriesPlanner):
     def _met(self, series: Series, outcomes: Mapping[float, str], evidence: Evidence) -> str:
         """Judge today's load: by the interval, else by its own runs.
 
-        Without one a load must hold, and no load that may be the largest is without a run; it fails where every load does.
+        Without one a load must hold, and no load that may be the largest is open; it fails where every load does.
         """
         if self._today is None:
             if evidence.missing_between:
@@ -478,7 +477,7 @@ class CurvePlanner(SeriesPlanner):
             if series.low is None:
                 is_lowest = evidence.fails == min(outcomes)
                 return FAIL if is_lowest else INCONCLUSIVE
-            return PASS
+            return INCONCLUSIVE if evidence.unsure else PASS
         return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
 
     def _waits_for_cores(self) -> list[str]:
@@ -488,7 +487,8 @@ class CurvePlanner(SeriesPlanner):
             return []
         part = f"{len(waits_ms)} of {plural(len(self.results), 'run')}"
         longest = f"a worker waited up to {ms(max(waits_ms))} ms of a second for a core"
-        return [f"other processes used the client's cores in {part}: {longest}"]
+        text = f"other processes used the client's cores in {part}: {longest}"
+        return [f"{text}; they slow a target on this machine too"]
 
     def _points_measured(self) -> list[CurvePoint]:
         return [result.point for result in self.results]
@@ -515,7 +515,7 @@ def _judged_point(point: CurvePoint, load: JudgedLoad) -> CurvePoint:
 
 
 def disturbance_of(points: Sequence[CurvePoint], unit: Unit) -> str:
-    """Name a row that its load cannot explain: fewer answers than below and above it, or faster ones than with less load.
+    """Name a row that its load cannot explain: fewer answers than below and above it.
 
     Fewer answers at the highest loads alone are no such row: a target that is too full may lose throughput.
     """
@@ -532,6 +532,12 @@ def disturbance_of(points: Sequence[CurvePoint], unit: Unit) -> str:
                 f"{unit.text(point.load)} gave {figures(rate.value or 0)} requests/s, {' and '.join(given)}"
             )
             return f"{text}: {CHANGE}"
+    return ""
+
+
+def faster_with_more_load(points: Sequence[CurvePoint], unit: Unit) -> str:
+    """Name a row with faster answers than with less load."""
+    for number, point in enumerate(points):
         ttft = point.quantile("ttft", "p50")
         slower = [
             other for other in points[:number] if _is_above(other.quantile("ttft", "p50"), ttft, CHANGED)
@@ -539,7 +545,8 @@ def disturbance_of(points: Sequence[CurvePoint], unit: Unit) -> str:
         if slower:
             other = slower[-1]
             before = f"{figures(other.load)} of {ms(other.quantile('ttft', 'p50').value or 0)} ms"
-            return f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {before}: {CHANGE}"
+            text = f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {before}"
+            return f"{text}: {CHANGE_OR_STEP}"
     return ""
 
 
@@ -682,6 +689,7 @@ def _answer(
     evidence: Evidence,
     is_open: bool,
     is_given: bool,
+    is_counted: bool,
 ) -> Answer:
     knee = curve.knee
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
@@ -707,7 +715,7 @@ def _answer(
         result,
         curve,
         [table],
-        [*_notes(curve, evidence, is_given=is_given), FILES_NOTE],
+        [*_notes(curve, evidence, is_given=is_given, is_counted=is_counted), FILES_NOTE],
         smallest=smallest,
         pictures=curve_pictures(curve),
         files=curve_files(curve),
@@ -795,7 +803,7 @@ def _name(objective: CurveObjective) -> str:
 
 def _above(curve: Curve, evidence: Evidence) -> str:
     """Say why nothing is known above the largest load that holds."""
-    gaps = "; ".join(_gaps(evidence))
+    gaps = "; ".join(_gaps(curve, evidence))
     if gaps:
         return gaps
     low = curve.knee.low or 0.0
@@ -824,13 +832,14 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
         text = f"{holds} at {unit.text(evidence.holds)}{work} and {fails} at {figures(evidence.fails)}"
         if latencies := _latencies_at(curve, evidence.fails):
             text += f" ({latencies})"
-        return "; ".join(filter(None, [text, *_gaps(evidence), then]))
+        return "; ".join(filter(None, [text, *_gaps(curve, evidence), then]))
     if knee.value is not None:
         text = f"{holds} up to {unit.text(knee.value)} (CI {between(knee.low, knee.high)})"
         at = "" if load is None else _work_at(curve, unit, load)
         return "; ".join(filter(None, [text, then, at]))
     if knee.low is not None:
-        return f"{holds} up to {unit.text(knee.low)} at least{work}; {_above(curve, evidence)}"
+        at = "up to" if load is None or load < knee.low else "at"
+        return f"{holds} {at} {unit.text(knee.low)}{work}; {_above(curve, evidence)}"
     if knee.high is not None:
         return _fails(curve, unit, evidence, knee.high)
     return f"inconclusive at every load: not shown whether {holds}"
@@ -859,12 +868,16 @@ def _held(curve: Curve, load: float) -> str:
     return ", ".join(filter(None, [_latencies_at(curve, load), _rates_at(curve, load)]))
 
 
-def _gaps(evidence: Evidence) -> Iterator[str]:
+def _gaps(curve: Curve, evidence: Evidence) -> Iterator[str]:
     """Name the loads between that which holds and that which fails, of which nothing is known."""
     if missing := _missing_between(evidence):
         yield missing
     if evidence.unsure:
-        yield f"inconclusive at {listed(figures(load.load) for load in evidence.unsure)}"
+        texts = []
+        for load in evidence.unsure:
+            latencies = _latencies_at(curve, load.load)
+            texts.append(f"{figures(load.load)} ({latencies})" if latencies else figures(load.load))
+        yield f"inconclusive at {listed(texts)}"
 
 
 def _missing_between(evidence: Evidence) -> str:
@@ -894,7 +907,8 @@ def _saturated(curve: Curve, unit: Unit) -> str:
         rates.append(f"{figures(tokens.value)} output tokens/s")
     if requests.value is not None:
         rates.append(f"{figures(requests.value)} requests/s")
-        return f"saturation at {unit.text(full.load)}: at most {', '.join(rates)}"
+        text = f"saturation at {unit.text(full.load)}: at most {', '.join(rates)}"
+        return text if curve.by == RATE else f"{text}; more only wait longer"
     highest = curve.points[-1]
     answered_per_s = highest.requests_per_s
     if curve.by == RATE and (answered_per_s.high or math.inf) < highest.load * unit.requests:
@@ -944,7 +958,8 @@ def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
     if curve.objectives:
         yield "goodput requests/s", lambda point: _cell(point.good_per_s)
     yield "refused", lambda point: share(point.refused.value)
-    yield "backlog grows", _grows
+    if curve.by == RATE:  # the users of a closed loop wait for their answers
+        yield "backlog grows", _grows
     yield "holds", _outcome_cell
     yield "requests", lambda point: f"{point.requests:,}"
 
@@ -979,11 +994,12 @@ def _grows(point: CurvePoint) -> str:
     return "yes" if point.stable is False else "no"
 
 
-def _notes(curve: Curve, evidence: Evidence, *, is_given: bool) -> Iterator[str]:
+def _notes(curve: Curve, evidence: Evidence, *, is_given: bool, is_counted: bool) -> Iterator[str]:
     """Say what a reader must know of the curve."""
     measured_s = [point.seconds for point in curve.points]
     shown = list(dict.fromkeys(figures(seconds) for seconds in sorted(measured_s)))
-    yield f"each load was measured for {' – '.join(shown[:1] + shown[1:][-1:])} s, after its warm-up"
+    part = "from its first request" if is_counted else "after its warm-up"
+    yield f"each load was measured for {' – '.join(shown[:1] + shown[1:][-1:])} s, {part}"
     lengths = [point.output_tokens for point in curve.points if point.output_tokens]
     if lengths and max(lengths) > UNEQUAL * min(lengths):
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"

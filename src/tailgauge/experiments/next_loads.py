@@ -1,7 +1,8 @@
 """Why a load is inconclusive, and which loads to run next; pure, from the judged loads.
 
-What lacks requests is run longer, beside the largest load that holds and the smallest that fails. Without such a load
-higher or lower ones are next, and with both the loads between them.
+The loads between the largest that holds and the smallest that fails are next, where an inconclusive load counts as what it
+leans to and is run longer. Without such an end higher or lower loads are next; where nothing else can be, the inconclusive
+ones longer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad
 from tailgauge.experiments.loads.run import Exceedance
-from tailgauge_analysis import figures, plural, share, times_to_decide
+from tailgauge_analysis import FAIL, figures, plural, share, times_to_decide
 
 NOTICEABLE = 0.9  # part of the requests below which a reader learns that they are correlated
 SPARE = 1.2  # times the needed length: the effective number of requests is an estimate
@@ -27,11 +28,15 @@ TOO_NEAR = "which is too near to tell"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InconclusiveLoad:
-    """An inconclusive load. `times`: as many requests decide it, +inf where no likely number does; `text`: its cause."""
+    """An inconclusive load. `times`: as many requests decide it, +inf where no likely number does; `text`: its cause.
+
+    `leans`: PASS or FAIL, the likelier outcome.
+    """
 
     load: float
     times: float
     text: str
+    leans: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +53,14 @@ def explain(load: JudgedLoad) -> InconclusiveLoad:
     open_shares = [exceedance for exceedance in load.shares if times_to_decide_of(exceedance) > 1]
     if not open_shares:
         return InconclusiveLoad(
-            load=load.load, times=BACKLOG_TIMES, text=f"whether the {BACKLOG} grows is not clear"
+            load=load.load,
+            times=BACKLOG_TIMES,
+            text=f"whether the {BACKLOG} grows is not clear",
+            leans=load.leans,
         )
     widest = max(open_shares, key=times_to_decide_of)
-    return InconclusiveLoad(load=load.load, times=times_to_decide_of(widest), text=_cause(widest))
+    times = times_to_decide_of(widest)
+    return InconclusiveLoad(load=load.load, times=times, text=_cause(widest), leans=load.leans)
 
 
 def times_to_decide_of(exceedance: Exceedance) -> float:
@@ -95,29 +104,68 @@ def follow_up(
     `holds`, `fails`: the largest load that holds and the smallest that fails; `unsure`: the inconclusive ones between them;
     `whole`: whether loads are whole numbers.
     """
-    longer = [load for load in unsure if math.isfinite(load.times)]
-    if longer:
-        ends = [load for load in (holds, fails) if load is not None]
-        loads = [*ends, *(load.load for load in longer)]
-        times = max(load.times for load in longer)
-        return FollowUp(why=LONGER, loads=_ascending(loads, whole=whole), times=times * SPARE)
-    if holds is None:
-        lowest = min(ran)
-        lower = [lowest * factor for factor in LOWER if not whole or lowest * factor >= 1]
-        if not lower:
-            return None
-        return FollowUp(why="find a load that holds", loads=_ascending([*lower, lowest], whole=whole))
-    if fails is None:
-        higher = [max(ran) * factor for factor in HIGHER]
-        return FollowUp(why="find the load that fails", loads=_ascending([holds, *higher], whole=whole))
-    if unsure or (fails - holds < 2 if whole else fails / holds < NARROW):
+    decidable = [load for load in unsure if math.isfinite(load.times)]
+    if unsure and not decidable:
         return None
-    ratio = fails / holds
-    between = [holds * ratio ** (number / (BETWEEN + 1)) for number in range(BETWEEN + 2)]
+    low, high = _probable_ends(holds, fails, decidable)
+    why = ""
+    loads: list[float] = []
+    if low is None:
+        why = "find a load that holds"
+        loads = _lower(min(ran), whole=whole)
+    elif high is not None:
+        why = f"narrow it down between {figures(low)} and {figures(high)}"
+        loads = _narrower(low, high, is_high_decided=high == fails, whole=whole)
+    elif not decidable:
+        why = "find the load that fails"
+        loads = [low, *(max(ran) * factor for factor in HIGHER)]
+    if not loads and decidable:
+        why = LONGER
+        ends = [load for load in (holds, fails) if load is not None]
+        loads = [*ends, *(load.load for load in decidable)]
+    if not loads:
+        return None
+    is_lower = low is None and why != LONGER  # a first look, of loads that are easier to decide
+    times = [load.times * SPARE for load in decidable if load.load in loads and not is_lower]
+    return FollowUp(why=why, loads=_ascending(loads, whole=whole), times=max(times, default=1.0))
+
+
+def _lower(lowest: float, *, whole: bool) -> list[float]:
+    """Return lower loads, and the lowest; empty where there is none below it."""
+    lower = [lowest * factor for factor in LOWER if not whole or lowest * factor >= 1]
+    return [*lower, lowest] if lower else []
+
+
+def _narrower(low: float, high: float, *, is_high_decided: bool, whole: bool) -> list[float]:
+    """Return the lower of two loads, those between them and a higher one that is open; empty where none is between."""
+    between = _between(low, high, whole=whole)
+    if not between:
+        return []
+    return [low, *between] if is_high_decided else [low, *between, high]
+
+
+def _probable_ends(
+    holds: float | None, fails: float | None, unsure: Sequence[InconclusiveLoad]
+) -> tuple[float | None, float | None]:
+    """Return the largest load that probably holds, and the next one, which probably fails."""
+    for load in sorted(unsure, key=lambda load: load.load):
+        if load.leans == FAIL:
+            return holds, load.load
+        holds = load.load
+    return holds, fails
+
+
+def _between(low: float, high: float, *, whole: bool) -> list[float]:
+    """Return the loads to try between two; empty where they are near each other."""
+    numbers = range(1, BETWEEN + 1)
     if whole:
-        between = [holds + (fails - holds) * number / (BETWEEN + 1) for number in range(BETWEEN + 2)]
-    why = f"narrow it down between {figures(holds)} and {figures(fails)}"
-    return FollowUp(why=why, loads=_ascending(between, whole=whole))
+        step = (high - low) / (BETWEEN + 1)
+        tried = {round(low + step * number) for number in numbers}
+        return [float(load) for load in sorted(tried) if low < load < high]
+    if high / low < NARROW:
+        return []
+    factor = (high / low) ** (1 / (BETWEEN + 1))
+    return [low * factor**number for number in numbers]
 
 
 def _ascending(loads: Iterable[float], *, whole: bool) -> list[float]:

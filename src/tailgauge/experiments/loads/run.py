@@ -126,9 +126,13 @@ def measure(
     served = Interval(*(end / requests_per_arrival for end in (served.value, served.low, served.high)))
     offered_per_s = (reading.evidence.throughput.offered_per_s or 0.0) / requests_per_arrival
     has_sessions = is_open and requests_per_arrival > 1
-    growth = _growth_of_sessions(reading, load) if has_sessions else _growth_of_requests(reading)
-    if has_sessions:
+    if not is_open:
+        growth = STEADY
+    elif has_sessions:
+        growth = _growth_of_sessions(reading, load)
         offered_per_s = load
+    else:
+        growth = _growth_of_requests(reading)
     if growth.per_s is None:
         overflows = served.value < offered_per_s / 2 and len(stage.requests) >= FEWEST_FOR_GROWTH
         growing = overflows
@@ -174,6 +178,9 @@ class Backlog:
     per_s: float | None
     detectable_per_s: float
     is_shown: bool
+
+
+STEADY = Backlog(per_s=0.0, detectable_per_s=0.0, is_shown=False)  # of users who wait for their answers
 
 
 def _growth_of_requests(reading: RunReading) -> Backlog:
