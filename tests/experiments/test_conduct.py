@@ -290,7 +290,10 @@ def test_runs_whose_outcome_rests_on_no_moved_figure_are_not_in_the_first_line()
     measurement = measured(moved)
 
     assert caveat(moved, measurement) == ""
-    assert measurement.sentence == "2 of 2 runs, only chunk gap and TPOT; no figure of an objective"
+    assert (
+        measurement.sentence
+        == "2 of 2 runs: the client moved only chunk gap and TPOT, no figure of an objective"
+    )
     assert caveat([*moved, run_row("c", "DEGRADED")], measurement) == "all 3 runs DEGRADED"
     lines = terminal(dataclasses.replace(report_of(answer([], "")), measurement=measurement), None, 100)
 

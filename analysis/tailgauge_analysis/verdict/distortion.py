@@ -130,7 +130,7 @@ def undistorted(evidence: Evidence) -> Fault | None:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
     titles = {error.title for error in beyond}
     others = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
-    texts.append(f"Not affected: {listed(['counts', 'rates', *others], UNMOVED_LISTED)}.")
+    texts.append(f"The client did not move {listed(['counts', 'rates', *others], UNMOVED_LISTED)}.")
     is_invalid = any(error.decides for error in unusable)
     return Fault(INVALID if is_invalid else DEGRADED, " ".join(texts), _advice(evidence))
 

@@ -57,11 +57,12 @@ def curve_of(
 ) -> list[str]:
     """The overrides of a sweep; its options are taken out of `given` and `plan`."""
     from tailgauge.protocols.protocol import SIMULATED
-    from tailgauge.scenario.packaged import find, read
+    from tailgauge.scenario.packaged import find, packaged, read
 
     if len(scenarios) != 1:
         raise UsageError("a sweep takes one scenario")
-    table = read(find(scenarios[0]))
+    path = find(scenarios[0])
+    table = read(path)
     sweep = sweep_of(given, table, wanted=wanted)
     assert sweep is not None
     queue: list[str] = []
@@ -74,6 +75,7 @@ def curve_of(
     curve = overrides(
         sweep,
         table,
+        is_packaged=path.parent == packaged("scenarios"),
         duration_s=plan.pop("duration_s"),
         requests=plan.pop("requests"),
         rests=target != SIMULATED,

@@ -180,7 +180,7 @@ def measured(runs: Sequence[RunRow]) -> Measurement:
         spoiled = [one.spoils for one in runs if one.verdict == DEGRADED]
         if all(spoiled):
             figures_text = listed(dict.fromkeys(name for names in spoiled for name in names))
-            text += f", only {figures_text}; no figure of an objective"
+            text += f": the client moved only {figures_text}, no figure of an objective"
         return Measurement(DEGRADED, text, reasons)
     return Measurement(VALID, plural(len(runs), "run"), reasons)
 

@@ -65,7 +65,7 @@ def test_what_the_client_moved_is_named_by_how_much_and_what_it_left_alone(write
 
     assert reason.text == (
         "Do not use TTFT since scheduled p99 and end to end since scheduled p99: the client may have moved them by up to 150 ms by sending late."
-        " Not affected: counts, rates, TTFT since sent and end to end since sent."
+        " The client did not move counts, rates, TTFT since sent and end to end since sent."
     )
 
 
