@@ -65,20 +65,11 @@ def test_a_list_of_rates_is_the_curve_at_these_loads() -> None:
     assert 2 * (20 + 20) / 60 < experiment.minutes < 5
 
 
-def test_each_load_of_a_packaged_scenario_takes_half_a_minute() -> None:
+def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None:
     experiment = curve("closed", concurrency=(1, 2, 8)).experiment
 
     assert (experiment.curve.by, experiment.curve.loads) == ("concurrency", (1, 2, 8))
-    assert experiment.curve.step_s == 30.0
-    assert load("closed", []).stages.duration_s > 30.0
-
-
-@pytest.mark.parametrize(("stages", "step_s"), [("duration_s = 300", 300.0), ("warmup_s = 1", 30.0)])
-def test_each_load_takes_the_length_of_the_users_scenario(tmp_path: Path, stages: str, step_s: float) -> None:
-    path = tmp_path / "chat.toml"
-    path.write_text(f"[stages]\n{stages}\n[traffic.chat]\npattern = 'streaming'\n", encoding="utf-8")
-
-    assert curve(str(path), rate=(2.0, 4.0)).experiment.curve.step_s == step_s
+    assert experiment.curve.step_s == load("closed", []).stages.duration_s
 
 
 def test_requests_are_those_of_each_rate() -> None:

@@ -57,12 +57,11 @@ def curve_of(
 ) -> list[str]:
     """The overrides of a sweep; its options are taken out of `given` and `plan`."""
     from tailgauge.protocols.protocol import SIMULATED
-    from tailgauge.scenario.packaged import find, packaged, read
+    from tailgauge.scenario.packaged import find, read
 
     if len(scenarios) != 1:
         raise UsageError("a sweep takes one scenario")
-    path = find(scenarios[0])
-    table = read(path)
+    table = read(find(scenarios[0]))
     sweep = sweep_of(given, table, wanted=wanted)
     assert sweep is not None
     queue: list[str] = []
@@ -75,7 +74,6 @@ def curve_of(
     curve = overrides(
         sweep,
         table,
-        is_packaged=path.parent == packaged("scenarios"),
         duration_s=plan.pop("duration_s"),
         requests=plan.pop("requests"),
         rests=target != SIMULATED,

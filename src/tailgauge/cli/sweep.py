@@ -12,7 +12,7 @@ from tailgauge.errors import UsageError
 CURVE = "curve"  # the experiment
 CONCURRENCY = "concurrency"
 RATE = "rate"
-DURATION_S = 30.0  # of a load, where neither an option nor a scenario of the user says
+DURATION_S = 30.0  # of a load, where neither the scenario nor an option says
 SPARE = 2.0  # times the time that the loads take: each run may be repeated
 WARMED = 1.5  # times the measured time of a load, with the longest warm-up
 SEARCH_MINUTES = 12.0  # where the curve chooses its loads
@@ -62,19 +62,9 @@ def sweep_of(given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: b
 
 
 def overrides(
-    sweep: Sweep,
-    scenario: Mapping[str, Any],
-    *,
-    is_packaged: bool,
-    duration_s: float | None,
-    requests: int | None,
-    rests: bool,
+    sweep: Sweep, scenario: Mapping[str, Any], *, duration_s: float | None, requests: int | None, rests: bool
 ) -> list[str]:
-    """The overrides of the scenario, as of --set.
-
-    `is_packaged`: whether the scenario is ours, so that its length is no choice of the user; `rests`: whether the target
-    keeps state between runs.
-    """
+    """The overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
     from tailgauge.scenario.model import spelled
 
     if requests is not None and not sweep.loads:
@@ -84,8 +74,7 @@ def overrides(
     texts = []
     is_curve = _kind(scenario) == CURVE
     if duration_s is None and requests is None and sweep.loads and not is_curve:
-        stages = {} if is_packaged else scenario.get("stages", {})
-        duration_s = float(stages.get("duration_s", DURATION_S))
+        duration_s = float(scenario.get("stages", {}).get("duration_s", DURATION_S))
     minutes = _minutes(sweep, duration_s, requests, rests=rests)
     if not is_curve:
         texts.append(spelled("experiment", {"kind": CURVE, "minutes": minutes}))

@@ -37,7 +37,7 @@ from tailgauge.experiments.loads.planner import (
 )
 from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search, bracket
-from tailgauge.experiments.next_loads import FollowUp, InconclusiveLoad, explain, follow_up
+from tailgauge.experiments.next_loads import FollowUp, InconclusiveLoad, explain, follow_up, probable_ends
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.objective import Objective, fewest
@@ -109,7 +109,7 @@ NO_SLO = (
 )
 CHANGE = "something else changed between the runs (other processes on the target's cores?)"
 CHANGE_OR_STEP = f"{CHANGE}, or calls fell into step with the target's batches"
-NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names."
+NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names. ?: too few requests for this end of the interval."
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,12 @@ class Evidence:
         low = self.holds or 0.0
         high = math.inf if self.fails is None else self.fails
         return [load for load in self.missing if low < load < high]
+
+    @property
+    def probable(self) -> float | None:
+        """Return the inconclusive load that is probably the largest that holds; None where none is."""
+        low, _ = probable_ends(self.holds, self.fails, self.unsure)
+        return None if low == self.holds else low
 
 
 class CurvePlanner(SeriesPlanner):
@@ -176,6 +182,8 @@ class CurvePlanner(SeriesPlanner):
         if self._is_open:
             self._today = base.today()
             self.plan_arrivals()
+        else:
+            self._fills_s = 0.0  # its users are there from the start
         if settings.loads and self._today not in settings.loads:
             self._today = None
 
@@ -694,7 +702,11 @@ def _answer(
     knee = curve.knee
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
     holds = _holds(curve, unit, evidence) if curve.objectives else ""
-    causes = [f"inconclusive at {unit.text(load.load)}: {load.text}" for load in evidence.unsure]
+    causes = [
+        f"inconclusive at {unit.text(load.load)}: {load.text}"
+        for load in evidence.unsure
+        if load.load >= (evidence.probable or 0.0)  # those below hold where this one does
+    ]
     full = evidence.disturbance or _saturated(curve, unit)
     texts = [holds, *causes, full, *today, _missing(evidence, unit)]
     if not curve.objectives:
@@ -733,10 +745,15 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     load = _largest_held(curve, evidence)
     if load is not None:
         lines = [*filter(None, [_work_at(curve, unit, load)]), *lines]
-    if evidence.holds is not None and evidence.fails is not None:
+    if evidence.probable is not None:
+        value = Value(unit.text(evidence.probable))
+        fails = "" if evidence.fails is None else f"; {_it(curve)} at {figures(evidence.fails)}"
+        detail = f"is the largest load of this sweep at which {holds} probably, which was not shown{fails}"
+    elif evidence.holds is not None and evidence.fails is not None:
         value = Value(unit.text(evidence.holds))
-        fails = "it fails" if len(curve.objectives) == 1 else "they fail"
-        detail = f"is the largest load of this sweep at which {holds}; {fails} at {figures(evidence.fails)}"
+        detail = (
+            f"is the largest load of this sweep at which {holds}; {_it(curve)} at {figures(evidence.fails)}"
+        )
     elif knee.value is not None:
         value = Value(unit.text(knee.value), between(knee.low, knee.high))
         detail = f"is the largest load at which {holds}"
@@ -753,8 +770,14 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
 
 
+def _it(curve: Curve) -> str:
+    return "it fails" if len(curve.objectives) == 1 else "they fail"
+
+
 def _largest_held(curve: Curve, evidence: Evidence) -> float | None:
-    """Return the largest load that was run and holds."""
+    """Return the largest load that was run and holds, or probably does."""
+    if evidence.probable is not None:
+        return evidence.probable
     if evidence.holds is not None:
         return evidence.holds
     ends = [end for end in (curve.knee.value, curve.knee.low) if end is not None]
@@ -827,6 +850,8 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
     then = ends.get(curve.binds, "" if is_single else f"then {curve.binds} fails")
     load = _largest_held(curve, evidence)
     work = "" if load is None else f" ({_held(curve, load)})"
+    if evidence.probable is not None:
+        return _probably_holds(curve, evidence, f"{unit.text(evidence.probable)}{work}")
     if evidence.holds is not None and evidence.fails is not None:
         fails = "fails" if is_single else "fail"
         text = f"{holds} at {unit.text(evidence.holds)}{work} and {fails} at {figures(evidence.fails)}"
@@ -843,6 +868,20 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
     if knee.high is not None:
         return _fails(curve, unit, evidence, knee.high)
     return f"inconclusive at every load: not shown whether {holds}"
+
+
+def _probably_holds(curve: Curve, evidence: Evidence, probable: str) -> str:
+    """Say `the objective probably holds at 4 requests in flight (...), and fails at 8 (...); shown at 2`."""
+    is_single = len(curve.objectives) == 1
+    text = f"the objective{' probably holds' if is_single else 's probably hold'} at {probable}"
+    if evidence.fails is not None:
+        latencies = _latencies_at(curve, evidence.fails)
+        fails = f"{'fails' if is_single else 'fail'} at {figures(evidence.fails)}"
+        text += f" and {fails} ({latencies})" if latencies else f" and {fails}"
+    else:
+        text += "; no higher load was tested"
+    shown = "not shown at any load" if evidence.holds is None else f"shown at {figures(evidence.holds)}"
+    return "; ".join(filter(None, [text, shown, _missing_between(evidence)]))
 
 
 def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
@@ -907,7 +946,9 @@ def _saturated(curve: Curve, unit: Unit) -> str:
         rates.append(f"{figures(tokens.value)} output tokens/s")
     if requests.value is not None:
         rates.append(f"{figures(requests.value)} requests/s")
-        text = f"saturation at {unit.text(full.load)}: at most {', '.join(rates)}"
+        is_first = len(output) > 1 and full is output[0][1]
+        at = f"{unit.text(full.load)} or fewer" if is_first and curve.by != RATE else unit.text(full.load)
+        text = f"saturation at {at}: at most {', '.join(rates)}"
         return text if curve.by == RATE else f"{text}; more only wait longer"
     highest = curve.points[-1]
     answered_per_s = highest.requests_per_s
@@ -983,9 +1024,12 @@ def _cell(ends: Ends, shown: Callable[[float], str] = figures) -> Cell:
 
 
 def _outcome_cell(point: CurvePoint) -> Value:
-    """Say `pass`, or `pass with 4`: its own requests did not decide it."""
-    neighbours = f" with {listed(map(figures, point.meets_with))}" if point.meets_with else ""
-    return Value(f"{point.meets.lower()}{neighbours}", outcome=point.meets)
+    """Say `pass`, or `pass (5 does)` where its own requests did not decide it."""
+    outcome = point.meets.lower()
+    if point.meets_with:
+        verb = "does" if len(point.meets_with) == 1 else "do"
+        outcome += f" ({listed(map(figures, point.meets_with))} {verb})"
+    return Value(outcome, outcome=point.meets)
 
 
 def _grows(point: CurvePoint) -> str:

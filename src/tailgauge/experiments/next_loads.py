@@ -1,19 +1,19 @@
 """Why a load is inconclusive, and which loads to run next; pure, from the judged loads.
 
 The loads between the largest that holds and the smallest that fails are next, where an inconclusive load counts as what it
-leans to and is run longer. Without such an end higher or lower loads are next; where nothing else can be, the inconclusive
-ones longer.
+leans to: more load makes no answer faster, so a higher load that holds decides it too. Without such an end higher or lower
+loads are next; where no other load can be, the inconclusive ones are run longer.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad
 from tailgauge.experiments.loads.run import Exceedance
-from tailgauge_analysis import FAIL, figures, plural, share, times_to_decide
+from tailgauge_analysis import FAIL, counted, figures, plural, share, times_to_decide
 
 NOTICEABLE = 0.9  # part of the requests below which a reader learns that they are correlated
 SPARE = 1.2  # times the needed length: the effective number of requests is an estimate
@@ -30,11 +30,12 @@ TOO_NEAR = "which is too near to tell"
 class InconclusiveLoad:
     """An inconclusive load. `times`: as many requests decide it, +inf where no likely number does; `text`: its cause.
 
-    `leans`: PASS or FAIL, the likelier outcome.
+    `times_at_best`: as many where they are independent; `leans`: PASS or FAIL, the likelier outcome.
     """
 
     load: float
     times: float
+    times_at_best: float
     text: str
     leans: str
 
@@ -55,12 +56,19 @@ def explain(load: JudgedLoad) -> InconclusiveLoad:
         return InconclusiveLoad(
             load=load.load,
             times=BACKLOG_TIMES,
+            times_at_best=BACKLOG_TIMES,
             text=f"whether the {BACKLOG} grows is not clear",
             leans=load.leans,
         )
     widest = max(open_shares, key=times_to_decide_of)
-    times = times_to_decide_of(widest)
-    return InconclusiveLoad(load=load.load, times=times, text=_cause(widest), leans=load.leans)
+    missed = widest.missed
+    return InconclusiveLoad(
+        load=load.load,
+        times=times_to_decide_of(widest),
+        times_at_best=times_to_decide(counted(missed.k, missed.n), widest.allowed),
+        text=_cause(widest),
+        leans=load.leans,
+    )
 
 
 def times_to_decide_of(exceedance: Exceedance) -> float:
@@ -105,46 +113,32 @@ def follow_up(
     `whole`: whether loads are whole numbers.
     """
     decidable = [load for load in unsure if math.isfinite(load.times)]
-    if unsure and not decidable:
+    low, high = probable_ends(holds, fails, unsure)
+    others = _others(ran, low, high, whole=whole)
+    if others is not None and not (high is None and decidable):
+        at_best = [load.times_at_best for load in decidable if load.load == low and load.times_at_best > 1]
+        return replace(others, times=max(at_best) * SPARE) if at_best else others
+    if not decidable:
         return None
-    low, high = _probable_ends(holds, fails, decidable)
-    why = ""
-    loads: list[float] = []
+    loads = _ascending((load.load for load in decidable), whole=whole)
+    return FollowUp(why=LONGER, loads=loads, times=max(load.times for load in decidable) * SPARE)
+
+
+def _others(ran: Sequence[float], low: float | None, high: float | None, *, whole: bool) -> FollowUp | None:
+    """Return loads that were not run: between two, or on the side without an end; None where there is none."""
     if low is None:
         why = "find a load that holds"
-        loads = _lower(min(ran), whole=whole)
-    elif high is not None:
-        why = f"narrow it down between {figures(low)} and {figures(high)}"
-        loads = _narrower(low, high, is_high_decided=high == fails, whole=whole)
-    elif not decidable:
+        loads = [min(ran) * factor for factor in LOWER if not whole or min(ran) * factor >= 1]
+    elif high is None:
         why = "find the load that fails"
-        loads = [low, *(max(ran) * factor for factor in HIGHER)]
-    if not loads and decidable:
-        why = LONGER
-        ends = [load for load in (holds, fails) if load is not None]
-        loads = [*ends, *(load.load for load in decidable)]
-    if not loads:
-        return None
-    is_lower = low is None and why != LONGER  # a first look, of loads that are easier to decide
-    times = [load.times * SPARE for load in decidable if load.load in loads and not is_lower]
-    return FollowUp(why=why, loads=_ascending(loads, whole=whole), times=max(times, default=1.0))
+        loads = [max(ran) * factor for factor in HIGHER]
+    else:
+        why = f"narrow it down between {figures(low)} and {figures(high)}"
+        loads = _between(low, high, whole=whole)
+    return FollowUp(why=why, loads=_ascending(loads, whole=whole)) if loads else None
 
 
-def _lower(lowest: float, *, whole: bool) -> list[float]:
-    """Return lower loads, and the lowest; empty where there is none below it."""
-    lower = [lowest * factor for factor in LOWER if not whole or lowest * factor >= 1]
-    return [*lower, lowest] if lower else []
-
-
-def _narrower(low: float, high: float, *, is_high_decided: bool, whole: bool) -> list[float]:
-    """Return the lower of two loads, those between them and a higher one that is open; empty where none is between."""
-    between = _between(low, high, whole=whole)
-    if not between:
-        return []
-    return [low, *between] if is_high_decided else [low, *between, high]
-
-
-def _probable_ends(
+def probable_ends(
     holds: float | None, fails: float | None, unsure: Sequence[InconclusiveLoad]
 ) -> tuple[float | None, float | None]:
     """Return the largest load that probably holds, and the next one, which probably fails."""
