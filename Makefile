@@ -11,7 +11,7 @@ help:              ## list the targets
 
 install: .venv/installed   ## build .venv
 
-.venv/installed: pyproject.toml constraints.txt hatch_build.py src/tailgauge/transport/_reader.c src/tailgauge/protocols/_holes.c
+.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/tailgauge/transport/core/*.[ch])
 	@command -v $(PYTHON) >/dev/null || { echo 'make: $(PYTHON) not found; set another one: make PYTHON=python3.12 install' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
 	  "make: Tailgauge needs Python 3.11 or newer, $(PYTHON) is %d.%d; set another one: make PYTHON=python3.12 install" % v[:2])'

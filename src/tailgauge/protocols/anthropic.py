@@ -30,7 +30,7 @@ from tailgauge.protocols.decoder import (
 )
 from tailgauge.protocols.errors import looks_like_error
 from tailgauge.protocols.protocol import TEXT_BLOCK, MarkRules, Opened, Provider, WireProtocol
-from tailgauge.protocols.stencil import FREE, Changing
+from tailgauge.protocols.shapes import Shape, content, inside, required, text
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
@@ -86,7 +86,16 @@ class Anthropic(WireProtocol):
         needs.BATCHES, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
         needs.WHOLE_ANSWERS,
     })  # fmt: skip
-    changing: ClassVar[Changing | None] = {"index": FREE}
+    shapes: ClassVar[tuple[Shape, ...]] = (
+        *(
+            Shape({
+                "type": text("content_block_delta"),
+                "delta": required(inside({"type": text(delta), field: required(content(kind))})),
+            })
+            for delta, (kind, field) in _DELTAS.items()
+        ),
+        Shape({"type": text("ping")}),
+    )  # fmt: skip
     least_output_tokens = 0
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         **protocol.IN_TABLE,

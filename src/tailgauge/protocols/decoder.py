@@ -7,8 +7,7 @@ same read, the event is only known to lie after the previous read, and `low` is 
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,10 @@ from tailgauge.protocols import sse_parser
 from tailgauge.protocols.errors import MAX_ERROR_TEXT, MAX_KIND, class_of_error, error_of
 from tailgauge.protocols.event_ids import EventIds, id_of
 from tailgauge.protocols.sse_parser import EventSizeError, IdSplitter, Splitter, check_values
-from tailgauge.protocols.stencil import Plain, Stencil, Stencils
 from tailgauge.protocols.usage import Usage
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CHUNK_KINDS, STREAM_ERROR, TEXT, THINKING, TOOL_JSON, Chunks
+from tailgauge.transport.answer import Columns, News
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
 _TEXT = KIND_CODE[TEXT]
@@ -99,9 +98,6 @@ class StreamDecoder:
     """
 
     # What an answer begins with; here it costs nothing for each.
-    _stencil: Stencil | None = None  # that served last
-    _same: tuple[bytes, ...] | None = None  # what must not change, in the last read that a stencil served
-    _has_skimmed = False  # by a stencil, what came before the event
     _in_conversations = _malformed = 0
     _at = _low = _read_at = _read_index = 0
     _taken_chars = 0
@@ -135,7 +131,7 @@ class StreamDecoder:
     answer: str | None = None  # what a call without content brought, as JSON
 
     def __init__(
-        self, on_event: OnEvent, *, on_whole: OnWhole | None = None, stencils: Stencils | None = None,
+        self, on_event: OnEvent, *, on_whole: OnWhole | None = None, shapes: Any = None,
         keep_text: bool = False, watch_field: bool = False, watch_chunks: int = 0, max_tokens: int = 0,
         obeys_max_tokens: bool = False, kind: str = MESSAGE, event_ids: EventIds | None = None,
         protocol: str = "", ends_naturally: bool = False, takes_bare_names: bool = False,
@@ -155,7 +151,7 @@ class StreamDecoder:
             self._splitter = id_splitter
             self._on_event = _noting(event_ids, id_splitter, on_event)
         self._on_whole = on_whole
-        self._stencils = stencils
+        self.shapes = shapes
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
@@ -211,7 +207,6 @@ class StreamDecoder:
         """Payload of one read; see `Exchange`. Never raises for what the peer sent: it is recorded as an error."""
         if self.broken:
             return
-        rested = self._splitter.resting
         try:
             events = self._splitter.feed(payload)
         except EventSizeError:
@@ -222,14 +217,11 @@ class StreamDecoder:
         self._at = arrived
         self._read_at = read_at
         self._read_index = read_index
-        whole = exact == 0 and rested and self._splitter.resting and self._is_plain
         for number, (name, data) in enumerate(events):
             self._low = 0 if number == exact else low
             self.events += 1
             try:
                 self._on_event(self, name, data)
-                if whole and self._stencils and not self._has_skimmed:
-                    self._stencils.look(payload, name, data)
             except Exception as error:  # noqa: BLE001 - raised again where it is ours
                 self._note(error, violations.MALFORMED_EVENT, shown(data, _SHOWN))
                 self._malformed += 1
@@ -238,7 +230,6 @@ class StreamDecoder:
                 self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
             if self.broken:
                 return
-        self._has_skimmed = False
         if self._splitter.is_marked:
             self.violate(violations.MALFORMED_EVENT, "a byte order mark inside the stream")
 
@@ -306,91 +297,81 @@ class StreamDecoder:
         self.violate(kind, text)
         self.broken = True
 
-    def skim(
-        self, reads: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int, read_index: int,
-    ) -> int:  # fmt: skip
-        """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
-        stencil; returns how many. They are decoded as `feed` would have done it."""
-        if self._stencils is None or not self._skims:
-            return 0
-        texts = self._texts(self._stencils, reads, begin)
-        if texts and self._stencil is not None:
-            end = begin + len(texts)
-            kind = self._stencil.kind
-            exact = array("q", bytes(8 * len(texts)))
-            numbers = range(read_index, read_index + len(texts))
-            self._add(map(len, texts), arrived[begin:end], exact, read_at[begin:end], numbers)
-            if kind != _THINKING and self._kept is not None:
-                self._keep(self._kept[kind], "".join(texts))
-            self._has_skimmed = True
-        return len(texts)
+    def decode(self, news: News) -> None:
+        """What has come of the stream: chunks that the compiled reader has decoded, and pieces that are decoded here."""
+        columns = news.columns
+        chunks = None if columns is None else _chunks_of(columns)
+        done = 0
+        kept = (0,) * len(news.kept or ())
+        self.events += news.events
+        for piece in news.pieces:
+            if chunks is not None and piece.chunks_before > done:
+                self._add(chunks, done, piece.chunks_before)
+                done = piece.chunks_before
+            if news.kept is not None:
+                self._keep_plain(news.kept, kept, piece.kept_before)
+                kept = piece.kept_before
+            self.feed(
+                piece.payload, piece.low, piece.arrived, piece.read_at, piece.read_index, at_rest=piece.rests
+            )
+        if chunks is not None and len(chunks) > done:
+            self._add(chunks, done, len(chunks))
+        if news.kept is not None:
+            self._keep_plain(news.kept, kept, tuple(map(len, news.kept)))
+        if self.events > self._most:
+            self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
 
-    def _texts(self, stencils: Stencils, reads: Sequence[bytes], begin: int) -> list[str]:
-        """The texts of reads by the stencil that served last, or another of a kind that came before."""
-        firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
-        kinds = [kind for kind, first in firsts.items() if first is not None]
-        self._stencil, texts = stencils.texts(reads, begin, self._stencil, kinds)
-        if texts and self._stencil is not None:
-            self._same = self._stencil.same
-        return texts
+    def _add(self, chunks: Chunks, begin: int, end: int) -> None:
+        """Chunks that were decoded, as `content` would have added them."""
+        fresh = self.fresh
+        fresh.kind += chunks.kind[begin:end]
+        fresh.arrived += chunks.arrived[begin:end]
+        fresh.low += chunks.low[begin:end]
+        fresh.read_at += chunks.read_at[begin:end]
+        fresh.read_index += chunks.read_index[begin:end]
+        fresh.chars += chunks.chars[begin:end]
+        count = end - begin
+        self.chunks += count
+        self.intervals += count - chunks.low[begin:end].count(0)
+        last = end - 1
+        self._at = chunks.arrived[last]
+        self._low = chunks.low[last]
+        self._read_at = chunks.read_at[last]
+        self._read_index = chunks.read_index[last]
+        self.last_content = self.stamp()
+        last_thinking = chunks.kind.rfind(_THINKING, begin, end)
+        if last_thinking >= 0:
+            at = chunks.arrived[last_thinking]
+            self.last_thinking = Stamp(at, chunks.low[last_thinking] or None, chunks.read_at[last_thinking])
 
-    def plain(self, read: bytes) -> Plain | None:
-        """What the reads that `skim` would decode have in common; None: it would not, or wants the text.
-
-        `read` is the last that was decoded, from which this is learnt.
-        """
-        if self._stencils is None or self._kept is not None or not self._skims:
-            return None
-        if self._same is None:
-            self._texts(self._stencils, [read], 0)
-        return None if self._same is None or self._stencil is None else self._stencil.plain(self._same)
-
-    def skimmed(
-        self, chars: array[int], arrived: array[int], low: array[int], read_at: array[int], read_index: array[int]
-    ) -> None:  # fmt: skip
-        """Texts were decoded as `skim` or `feed` would have done it."""
-        self._add(chars, arrived, low, read_at, read_index)
-        self.intervals += len(low) - low.count(0)
-        self._has_skimmed = True
+    def _keep_plain(self, texts: tuple[bytes, ...], begins: tuple[int, ...], ends: tuple[int, ...]) -> None:
+        """Keep a part of each text, which stands there as in JSON."""
+        if self._kept is None:
+            return
+        for kind, kept in self._kept.items():
+            text = texts[kind][begins[kind] : ends[kind]]
+            if text:
+                self._keep(kept, json.loads(b'"%b"' % text))
 
     @property
-    def _skims(self) -> bool:
-        """Whether reads may be decoded by a stencil now."""
-        return self._is_plain and self._splitter.resting and self.stopped is None and not self.broken
+    def kept_kinds(self) -> int:
+        """Kinds of content whose text is kept, a bit each."""
+        return 0 if self._kept is None else sum(1 << kind for kind in self._kept)
+
+    @property
+    def plain_kinds(self) -> int:
+        """Kinds of content, a bit each, that are no more than a chunk now: nothing here needs to see their events."""
+        if not (self._is_plain and self._splitter.resting and self.stopped is None) or self.broken:
+            return 0
+        firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
+        return sum(1 << kind for kind, first in firsts.items() if first is not None)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a content event is no more than a chunk now: no pattern waits for it, and the model is known."""
-        waits = self.watching or self._field is not None or self.model is None
-        has_special_content = self.server_blocks or self._opening or self.tools.count > 1
-        return not (waits or has_special_content or self.finished)
-
-    def _add(
-        self, chars: Iterable[int], arrived: Sequence[int], low: array[int], read_at: Sequence[int],
-        read_index: Sequence[int],
-    ) -> None:  # fmt: skip
-        """Content deltas of the last stencil; the last of them ended a read."""
-        assert self._stencil is not None
-        fresh = self.fresh
-        count = len(arrived)
-        kind = self._stencil.kind
-        fresh.kind.extend(bytes((kind,)) * count)
-        fresh.arrived.extend(arrived)
-        fresh.low.extend(low)
-        fresh.read_at.extend(read_at)
-        fresh.read_index.extend(read_index)
-        fresh.chars.extend(iter(chars))
-        self.events += count
-        self.chunks += count
-        self._at = arrived[-1]
-        self._low = 0
-        self._read_at = read_at[-1]
-        self._read_index = read_index[-1]
-        self.last_content = self.stamp()
-        if kind == _THINKING:
-            self.last_thinking = self.last_content
-        if self.events > self._most:
-            self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
+        """Whether no pattern waits for content, its model is known, and no content is special."""
+        waits = self.watching or self._field is not None or self.model is None or self._event_ids is not None
+        is_special = self.server_blocks or self._opening or self._closing_tag or self.tools.count > 1
+        return not (waits or is_special or self.finished)
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
         """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
@@ -612,6 +593,16 @@ def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnE
                 decoder.violate(*event_ids.problem)
 
     return noted
+
+
+def _chunks_of(columns: Columns) -> Chunks:
+    chunks = Chunks(kind=bytearray(columns.kind))
+    chunks.arrived.frombytes(columns.arrived)
+    chunks.low.frombytes(columns.low)
+    chunks.read_at.frombytes(columns.read_at)
+    chunks.read_index.frombytes(columns.read_index)
+    chunks.chars.frombytes(columns.chars)
+    return chunks
 
 
 _OK = frozenset({200})

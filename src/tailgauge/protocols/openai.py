@@ -43,7 +43,24 @@ from tailgauge.protocols.protocol import (
     TargetSettings,
     WireProtocol,
 )
-from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
+from tailgauge.protocols.shapes import (
+    ANYTHING,
+    COUNT,
+    NEVER,
+    NOTHING,
+    SAME,
+    SAME_WITH_ROLE,
+    Field,
+    Shape,
+    content,
+    first_content,
+    inside,
+    nothing_or,
+    one_inside,
+    or_nothing,
+    required,
+    role,
+)
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
@@ -78,7 +95,59 @@ _BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM: what the provider be
 _REFUSAL = "refusal"
 _MAY_TELL_ERRORS = frozenset({"error", "x_groq", "base_resp"})  # beside choices
 _IS_THOUGHT = ("extra_content", "google", "thought")
-_USAGE_PLACES = tuple(map(steps, vendors.TABLE["usage"]["openai"]["places"]))
+_USAGE = vendors.TABLE["usage"]["openai"]
+_USAGE_PLACES = tuple(map(steps, _USAGE["places"]))
+_GROWING = frozenset({"output_tokens", "thinking_tokens", "total_tokens"})  # while an answer streams
+
+
+def _usage_fields() -> dict[str, Field]:
+    """The fields of a usage that says nothing new but running counts."""
+    known = dict.fromkeys(vendors.TABLE["usage"]["known"]["openai"], ANYTHING)
+    fields = dict(known)
+    details: dict[str, dict[str, Field]] = {}
+    for name, pointers in _USAGE.items():
+        rule = COUNT if name in _GROWING else SAME
+        for pointer in pointers if name != "places" else ():
+            *within, key = steps(pointer)
+            if not within:
+                fields[key] = rule
+            elif len(within) == 1:
+                details.setdefault(within[0], dict(known))[key] = rule
+    for place, keys in details.items():
+        fields[place] = or_nothing(inside(keys, refuses_others=True))
+    return fields
+
+
+def _chunk_shape(delta: Mapping[str, Field]) -> Shape:
+    choice = {
+        "delta": or_nothing(inside(delta)),
+        "finish_reason": nothing_or("null"),
+        "usage": NOTHING,
+    }
+    usage = or_nothing(inside(_usage_fields(), refuses_others=True))
+    fields = {"id": SAME_WITH_ROLE, "choices": required(one_inside(choice)), "usage": usage}
+    fields["service_tier"] = or_nothing(SAME)
+    return Shape({**fields, **dict.fromkeys(_MAY_TELL_ERRORS, NEVER)})
+
+
+_TEXT_DELTA = {
+    "role": role(ASSISTANT),
+    "content": or_nothing(content(_TEXT)),
+    "extra_content": NEVER,
+    **dict.fromkeys(_THOUGHTS, or_nothing(first_content(_THINKING))),
+    **dict.fromkeys((*_OTHER_CONTENT, _BEHIND_GATEWAY), NOTHING),
+}
+_TOOL_PIECE = {
+    "index": required(SAME),
+    "id": NOTHING,
+    "custom": NOTHING,
+    "function": required(inside({"name": NOTHING, "arguments": or_nothing(content(_TOOL))})),
+}
+_TOOL_DELTA = {
+    **_TEXT_DELTA,
+    **dict.fromkeys(("content", *_THOUGHTS), NOTHING),
+    "tool_calls": required(one_inside(_TOOL_PIECE)),
+}
 
 
 class OpenAI(WireProtocol):
@@ -91,15 +160,7 @@ class OpenAI(WireProtocol):
     provider = Provider(
         "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
     )
-    changing: ClassVar[Changing | None] = {
-        **dict.fromkeys(("id", "model", "created", "system_fingerprint", "obfuscation", "timings"), FREE),
-        **dict.fromkeys(("choices/logprobs", "choices/token_ids"), FREE),
-        "usage/prompt_tokens": SAME,
-        "usage/prompt_tokens_details/cached_tokens": SAME,
-        "usage/prompt_tokens_details/created_cache_tokens": SAME,
-        **dict.fromkeys(("usage/completion_tokens", "usage/total_tokens"), COUNT),
-        "usage/completion_tokens_details/reasoning_tokens": COUNT,
-    }
+    shapes: ClassVar[tuple[Shape, ...]] = (_chunk_shape(_TEXT_DELTA), _chunk_shape(_TOOL_DELTA))
     content: ClassVar[Mapping[str, frozenset[str]]] = {
         USER: TEXT_BLOCK | {"image_url", "input_audio", "file", "video_url", "audio_url"},
         ASSISTANT: TEXT_BLOCK | {"refusal"},

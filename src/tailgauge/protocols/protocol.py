@@ -17,7 +17,7 @@ from tailgauge.address import is_loopback
 from tailgauge.call import ASSISTANT, USER, Call, Part
 from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check_header_name, check_headers
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.stencil import Changing
+from tailgauge.protocols.shapes import Shape
 from tailgauge.redaction import shown
 from tailgauge.suggestions import near_names
 from tailgauge.table import Table
@@ -254,7 +254,7 @@ class WireProtocol(ABC):
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
     ends_at_mark: ClassVar[bool] = False  # its SDK reads nothing behind the end mark
     set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them
-    changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
+    shapes: ClassVar[tuple[Shape, ...]] = ()  # of its plain events; see `shapes`
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.
     content: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys((USER, ASSISTANT), TEXT_BLOCK)
     message_keys: ClassVar[frozenset[str]] = frozenset()

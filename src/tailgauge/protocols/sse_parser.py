@@ -6,12 +6,6 @@ Bytes in, (event name, data) out; the protocol decodes the data.
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar
-
-try:
-    from tailgauge.protocols._holes import events as _plain_events
-except ImportError:
-    _plain_events = None  # type: ignore[assignment]
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event
@@ -35,7 +29,6 @@ class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
     __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending", "takes_bare_names")
-    _reads_no_more: ClassVar[bool] = True  # of an event than its name and data
 
     def __init__(self, *, takes_bare_names: bool = False) -> None:
         # The standard drops events without data. Clients outside browsers take those that have a name.
@@ -49,11 +42,6 @@ class Splitter:
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by `payload`, in order. Comments and events without data are left out; see `takes_bare_names`."""
-        if _plain_events is not None and self._reads_no_more and self.resting and len(payload) <= _FEW:
-            found: list[tuple[bytes, bytes]] | None = _plain_events(payload)
-            if found:
-                self._begun = self.ended_with_event = True
-                return found
         if payload and (self._after_cr or b"\r" in payload):
             payload = self._with_line_feeds(payload)
         text = self._with_pending(payload) if self.pending else payload
@@ -129,7 +117,6 @@ class IdSplitter(Splitter):
     """Keeps the id of each event too; `ids` has one for each event that was returned, None without one."""
 
     __slots__ = ("ids",)
-    _reads_no_more = False
 
     def __init__(self, *, takes_bare_names: bool = False) -> None:
         super().__init__(takes_bare_names=takes_bare_names)

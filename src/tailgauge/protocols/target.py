@@ -19,11 +19,11 @@ from pydantic_core import to_json
 
 from tailgauge.call import MESSAGE, Call, Prompt
 from tailgauge.plugins.plugin import blamed
+from tailgauge.protocols import shapes
 from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
 from tailgauge.protocols.api_keys import key_of, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, TargetSettings
-from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
@@ -36,6 +36,7 @@ _OF_VLLM = ("prompt", "add_special_tokens")
 _OF_LLAMA = ("content", "add_special")
 _IDS = ("a/0/0/0", "another/12/3/4")
 _BLANK = b"\r\n\r\n"
+_OTHER_NAMES = ("error",)  # of events that are never plain
 _SDK_KEY_HEADERS = (b"authorization", b"x-api-key")
 _PLAIN = Prompt.of("any")
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -60,7 +61,7 @@ class Endpoint:
         self._transport = transport
         self._origin = origin_of(httpx2.URL(url))
         wire = self._wire
-        self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
+        self._shapes = shapes.compiled(wire.shapes, _OTHER_NAMES)
         self._capture = Capture()
         self._key = key_of(target, url)
         key = self._key
@@ -205,7 +206,7 @@ class Endpoint:
         on_whole = None if call.stream else wire.on_whole
         return StreamDecoder(
             wire.on_event, on_whole=on_whole if call.kind == MESSAGE else wire.on_job, kind=call.kind,
-            stencils=self._stencils, event_ids=call.event_ids, keep_text=call.keep_text,
+            shapes=self._shapes, event_ids=call.event_ids, keep_text=call.keep_text,
             watch_field=call.watch_field, watch_chunks=call.watch_chunks,
             max_tokens=call.max_tokens, obeys_max_tokens=obeys_max_tokens,
             protocol=wire.name, ends_naturally=call.ends_naturally,

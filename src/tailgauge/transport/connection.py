@@ -1,12 +1,11 @@
 """Connections to the target: resolve, connect, TLS, send, reads with kernel timestamps, and the pool of idle ones.
 
-The compiled reader reads them, or a libev io-watcher callback of the hub: one `recvmsg` per readiness, no greenlet switch.
-Each read goes to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte),
-the read time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state
-that. A slow reader is read in the hub, which can pause.
+The compiled reader reads them on its thread, or a libev io-watcher callback of the hub: one `recvmsg` per readiness, no
+greenlet switch. Each read has three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte), the read
+time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state that. A
+slow reader is read in the hub, which can pause.
 
-Under TLS the compiled reader's reads of a stream that no one waits for are stored sealed, and decrypted when it is decoded or
-may have ended. What a record brings has the times of the read that completed it.
+Under TLS what was read is decrypted in the hub, and has the times of the read that completed it.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ import gevent
 from gevent import get_hub
 from gevent.event import Event
 
-from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, monotonic_ns, timespec
+from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, kernel_stamp_ns, monotonic_ns
 from tailgauge.redaction import shown
-from tailgauge.transport.http1 import LAST, may_be_last
+from tailgauge.transport.answer import Answer, CompiledAnswer
 from tailgauge.transport.losses import Losses
 from tailgauge.transport.peer import TLS, peer_name
-from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain, take_texts
-from tailgauge.transport.tls import Read, Sealed, Tls, reads_of
+from tailgauge.transport.reader import POLLS, READER, SETTLED
+from tailgauge.transport.tls import Read, Tls
 
 KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
@@ -50,17 +49,16 @@ LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
 LINE_S = 2.0  # in which a server of plain HTTP answers an empty line
 MAX_MESSAGE = 500  # characters
-FEW_SEALED = 8  # reads, which are not worth decoding yet
 
 
 class Listener(Protocol):
     """Receives what arrives: the current exchange."""
 
-    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
-        """Bytes, arrival time, read time, time at which the socket was empty."""
+    def on_reads(self, reads: list[Read]) -> None:
+        """What was read and is not decoded."""
 
     def advance(self) -> None:
-        """Decode kept reads; the last may end the response."""
+        """Take what the reader has decoded; the last of it may end the response."""
 
     def on_end(self, error: str | None) -> None:
         """The peer closed (None) or the connection failed."""
@@ -86,7 +84,6 @@ class Connection:
         self.kernel_stamps = kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
-        self.keep: Callable[[Read], None] | None = None  # takes reads of a stream that no one waits for
         self.on_idle_end: Callable[[], None] = _nobody
         self.on_close: Callable[[_socket.socket], None] = _nobody
         self.closed = self.used = self.sending = False
@@ -99,12 +96,10 @@ class Connection:
         self._is_slow = False
         self._seen_from = 0  # the number of the first poll that counts for this socket
         self._in_hub = in_hub
-        self._may_wait = False
         self._reading: int | None = None  # its number at the compiled reader
         self._raw = raw
         self._recvmsg = raw.recvmsg
         self._tls: Tls | None = None
-        self._sealed = Sealed()  # of a stream that no one waits for, not decrypted yet
         self._watcher: Any = None
         self._writable_watcher: Any = None
         self._writable = Event()  # the socket buffer takes more, or the connection was closed
@@ -118,60 +113,31 @@ class Connection:
         """Begin to read, or go on. Without a listener, readable means closed by the peer."""
         self._end_pause()
         if not self._in_hub:
-            self._reading = READER.add(self._raw.fileno(), self)
+            self._reading = READER.add(self._raw.fileno(), self, is_sealed=self._tls is not None)
             return
         if self._watcher is None:
             self._watcher = get_hub().loop.io(self._raw.fileno(), _READ)
         self._seen_from = POLLS.number + SETTLED
-        self._watcher.start(self._on_readable_rare if self._tls or self._is_slow else self._on_readable)
+        self._watcher.start(self._on_readable)
 
-    def listen(self, listener: Listener | None, *, may_wait: bool = False) -> None:
-        """Pass reads to another listener from now on; `may_wait`: it does not act on them."""
-        if self._reading is not None:
-            if self.keep is not None:
-                READER.keep(self._reading, None)
-            if listener is not None and may_wait != self._may_wait:
-                self._may_wait = may_wait
-                READER.may_wait(self._reading, may_wait)
+    def listen(
+        self, listener: Listener | None, answer: Answer | None = None, *, is_urgent: bool = True
+    ) -> None:
+        """Pass reads to another listener from now on; `answer`: its body. Not urgent: nobody acts on what comes."""
         self.listener = listener
-        self.keep = None
-        if self._sealed:
-            self._deliver_sealed()  # to nobody
-
-    def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
-        """Append reads to `reads`, sealed ones for `unseal`, or pass them to `keep` which does, until one may be the last."""
-        self.keep = keep
         if self._reading is not None:
-            into = (reads,) if self._tls is None else (self._sealed.data, self._sealed.times)
-            READER.keep(self._reading, *into)
+            compiled = answer.core if isinstance(answer, CompiledAnswer) else None
+            READER.listen(self._reading, compiled, is_urgent=is_urgent)
 
-    def store_texts(self, texts: bytearray, plain: Plain = NOT_PLAIN) -> None:
-        """Of plain reads store only what is to be known of them, and put back what is to be read in full; see `_reader.c`."""
+    def feed(self) -> None:
+        """Let the compiled reader decode what comes for the answer, if it may."""
         if self._reading is not None and self._tls is None:
-            READER.keep_texts(self._reading, texts, plain)
+            READER.feed(self._reading)
 
-    def unseal(self, reads: list[Read], texts: bytearray, plain: Plain | None) -> None:
-        """Decrypt what was stored sealed: into the texts where it is plain, else to the reads. Many at once take a third as long."""
-        if not self._sealed:
-            return  # as always without TLS
-        found, times = self._unsealed(len(self._sealed))
-        if plain is not None and not reads:
-            times = times[32 * take_texts(found, texts, plain, times) :]
-        reads.extend(reads_of(found, times))
-        if self._tls is not None and self._tls.over is not None:
-            get_hub().loop.run_callback(self._tls_ends)
-
-    def _unsealed(self, count: int) -> tuple[list[bytes], bytes]:
-        sealed = self._sealed.take(count)
-        if self._tls is None or self.closed or self._tls.over is not None:
-            return [], b""
-        return self._tls.unsealed(*sealed)
-
-    def _deliver_sealed(self) -> None:
-        while self._sealed:  # in their order, also where decoding one asks for the rest
-            for read in reads_of(*self._unsealed(1)):
-                self._deliver(*read)
-        self._tls_ends()
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiled reader reads it."""
+        return not self._in_hub
 
     def pause(self, seconds: float, read_size: int) -> None:
         """Do not read for a while, and then at most `read_size` bytes at once; the kernel's buffer fills."""
@@ -224,7 +190,7 @@ class Connection:
     def catch_up(self) -> None:
         """Pass on what has come by now: a busy event loop looks at its timers before it looks at its sockets."""
         if self._reading is not None:
-            READER.catch_up_one(self._reading, self)
+            self.look()
         elif self._watcher is not None and self._watcher.active:
             self._watcher.callback()
 
@@ -232,7 +198,7 @@ class Connection:
         """Whether an idle connection is open, without an end or stray bytes in the socket."""
         if self.closed or (self._tls is not None and self._tls.over is not None):
             return False
-        if self._reading is not None and READER.waits(self._reading, self):
+        if self._reading is not None and READER.waits(self._reading):
             return False  # else it may have come just now: on a busy machine the thread is late
         try:
             self._raw.recv(1, _socket.MSG_PEEK)
@@ -323,80 +289,41 @@ class Connection:
         if not data:
             self._ended(None)
             return None
-        return data, kernel_stamp_ns(ancillary) if ancillary else now, now, empty
+        arrived = kernel_stamp_ns(ancillary) if ancillary else now
+        if not self._is_slow:  # a pause is not receive lag
+            READER.note_lag(now - arrived)
+        return data, arrived, now, empty
 
     def _on_readable(self) -> None:
-        """The path of almost every read: inlined, because each function call costs a fifth of the read."""
-        try:
-            data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
-        except BlockingIOError:
+        read = self._read()
+        if read is not None:
+            self._pass_on([read])
+            self._end_of_tls()
+
+    def look(self) -> None:
+        """Take what the compiled reader has."""
+        if self._reading is None:
             return
-        except OSError as error:
-            self._ended(os.strerror(error.errno or 0))
-            return
-        now = at = monotonic_ns()
-        if not data:
-            self._ended(None)
-            return
-        if ancillary:
-            seconds, nanoseconds = timespec(ancillary[0][2])
-            at = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
-        empty = POLLS.at_ns if POLLS.number >= self._seen_from else 0
-        if len(data) == READ_SIZE:
-            self._seen_from = POLLS.number + SETTLED
-        if (keep := self.keep) is None:
-            self._deliver(data, at, now, empty)
+        reads, end = READER.reads(self._reading)
+        self._pass_on(reads)
+        self._end_of_tls()
+        if end is not None and not self.closed:
+            self._ended(os.strerror(end) if end else None)
+
+    def _pass_on(self, reads: list[Read]) -> None:
+        if reads and self._tls is not None:
+            reads = self._tls.unsealed(reads) if self._tls.over is None else []
+        if self.listener is None:
+            if reads:
+                self.close()  # unexpected bytes: do not reuse this connection
+        elif reads:
+            self.listener.on_reads(reads)
         else:
-            keep((data, at, now, empty))
-            if data[-4:] == LAST or len(data) < 4:  # `may_be_last`, without the call
-                self._may_end()
+            self.listener.advance()
 
-    def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
-        """What the compiled reader has read; see `reader.Recipient`."""
-        if self.closed:
-            return
-        if data is None:
-            if len(self._sealed) < FEW_SEALED:
-                self._deliver_sealed()
-            if self._tls is None or self._sealed:
-                self._may_end()
-        elif not data:
-            self._deliver_sealed()
-            if not self.closed:
-                self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
-        else:
-            self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
-
-    def _on_readable_rare(self) -> None:
-        """Of TLS, or a slow reader."""
-        if (read := self._read()) is not None:
-            self._decrypted(*read)
-
-    def _decrypted(self, *read: Any) -> None:
-        """Deliver what was read, decrypted where it is TLS."""
-        if self._tls is None:
-            self._deliver(*read)
-        else:
-            self._sealed.add(*read)
-            self._deliver_sealed()
-
-    def _tls_ends(self) -> None:
+    def _end_of_tls(self) -> None:
         if self._tls is not None and self._tls.over is not None and not self.closed:
             self._ended(self._tls.over or None)
-
-    def _deliver(self, data: bytes, arrived: int, now: int, empty: int) -> None:
-        if self.listener is None:
-            self.close()  # unexpected bytes: do not reuse this connection
-        elif self.keep is None:
-            self.listener.on_data(data, arrived, now, empty)
-        else:
-            self.keep((data, arrived, now, empty))
-            if may_be_last(data):
-                self._may_end()
-
-    def _may_end(self) -> None:
-        if self.listener is not None:
-            self.listener.advance()
 
     def _ended(self, error: str | None) -> None:
         listener = self.listener

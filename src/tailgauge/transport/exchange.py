@@ -1,7 +1,7 @@
 """One HTTP exchange and its times: request, response, arrival and read times.
 
-While someone waits for the next event, such as the first content, bytes are decoded as they arrive. After that a read only
-appends bytes and timestamps, and `advance` decodes them later, outside the reading path; under TLS it decrypts them first.
+The head and the events that mean something are read here, in Python. Plain content is decoded by the compiled reader where
+there is one, and only taken here: see `transport.answer`.
 
 Bytes that wait in the kernel get the timestamp of the last one. The others came after the read before, and after the last
 poll that found the socket empty; on the user clock the last one too. A slow reader (`bytes_per_s`) pauses between
@@ -10,40 +10,33 @@ reads after the first content: an event of a read that did not empty the socket 
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
-from operator import sub
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.redaction import shown
+from tailgauge.transport.answer import COMPILED, Answer, CompiledAnswer, News, PlainAnswer
 from tailgauge.transport.capture import Capture
 from tailgauge.transport.connection import Connection
-from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
-from tailgauge.transport.reader import READER, Plain, take_texts
+from tailgauge.transport.http1 import Framing, Head, HeadSizeError, WireError
 from tailgauge.transport.tls import Read
 
 # Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
 # for any number of open answers; the attempt's deadline bounds time.
-MAX_KEPT = 65_536  # undecoded bytes: decoding them at once is short
 MAX_BODY = 256 << 20  # bytes of a stream, which is decoded as it arrives
 MAX_WHOLE = 16 << 20  # bytes of a non-streamed answer
 MAX_ERROR_BODY = 1 << 20  # bytes of any other body
 ERROR_KEPT = 65_536  # of which these are kept
 MAX_HELD = 48 << 20  # bytes of all open answers of a worker
-MAX_ALL_KEPT = 32 << 20  # undecoded bytes of all of them, objects included; each may keep
-LEAST_KEPT = 4096  # of these
-READ_BYTES = 200  # that a kept read takes beside its bytes
 HEADER_BYTES = 300  # that a header takes beside its own
 SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
 STALE = "stale_connection"  # closed by the target while it was idle, or before the first byte of an answer
 
 
-OnDecoded = Callable[[Sequence[int], Sequence[int]], None]  # takes arrival and read times of decoded reads
 Release = Callable[[Connection, bool], None]  # takes a connection back, and whether it may be kept
 
 
@@ -62,10 +55,6 @@ class HeldBytes:
         self.answers += (now > 0) - (before > 0)
         return self.bytes > self.most and now * self.answers > self.most
 
-    def is_much(self, kept: int) -> bool:
-        """Whether one of them keeps so much undecoded that it is decoded now."""
-        return kept > MAX_KEPT or (kept > LEAST_KEPT and kept * self.answers > MAX_ALL_KEPT)
-
 
 class Decoder(Protocol):
     """Turns a body's payload into content chunks; see tailgauge.protocols.decoder. Never raises for the peer's bytes."""
@@ -81,23 +70,18 @@ class Decoder(Protocol):
     def held(self) -> int:
         """Bytes that it holds."""
 
-    def feed(
-        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
-    ) -> None:
-        """Payload of one read with its times; `at_rest`: the read ends with it."""
+    shapes: Any  # of events that the compiled reader may decode; None: of none
 
-    def skim(
-        self, reads: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int, read_index: int,
-    ) -> int:  # fmt: skip
-        """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
+    @property
+    def kept_kinds(self) -> int:
+        """Kinds of content whose text is kept, a bit each."""
 
-    def plain(self, read: bytes) -> Plain | None:
-        """What plain reads have in common, as the one decoded last; None: unknown, or there are none."""
+    @property
+    def plain_kinds(self) -> int:
+        """Kinds of content that bring no more than a chunk now, a bit each: the compiled reader may decode them."""
 
-    def skimmed(
-        self, chars: array[int], arrived: array[int], low: array[int], read_at: array[int], read_index: array[int]
-    ) -> None:  # fmt: skip
-        """Plain reads were decoded: the characters of each text, its times, and the numbers of the reads."""
+    def decode(self, news: News) -> None:
+        """What has come: chunks that were decoded, and pieces that are to be."""
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
         """A non-streamed body, with the times of the read that completed it; `low` 0: it came exactly then."""
@@ -105,10 +89,6 @@ class Decoder(Protocol):
 
 def _nothing() -> None:
     """Default callback."""
-
-
-def _uncounted(arrived: Sequence[int], read_at: Sequence[int]) -> None:
-    """Default callback for decoded reads."""
 
 
 class Exchange:
@@ -140,18 +120,16 @@ class Exchange:
     # The decoder, where this is a body for it and no error body for the SDK: a stream, or not.
     _stream: Decoder | None = None
     _whole: Decoder | None = None
-    _body: Body | None = None
+    _answer: Answer | None = None  # the body, from the end of the head on
+    _framing: Framing | None = None
     _keep = False
     _held = 0  # bytes
     _held_by_head = 0
-    _kept_bytes = 0
-    _at_leisure = False  # the connection only stores its reads
-    _low = _last_low = 0
-    _last_read_at = _decoded = 0
+    _low = 0
+    _head_reads = 0  # of which the body has no part
     _changed: Event | None = None  # where a greenlet waits
     _release: Release | None = None
     capture: Capture | None = None  # keeps the raw bytes
-    _captured = 0  # reads kept undecoded that the capture has
 
     def __init__(
         self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
@@ -161,14 +139,10 @@ class Exchange:
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
         self.on_over: Callable[[], None] = _nothing  # the end, where no greenlet waits for it
-        self.on_decoded: OnDecoded = _uncounted
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
         self._head = Head()
         self._plain = bytearray()
         self._all_held = held or HeldBytes()
-        self._kept: list[Read] = []  # not yet decoded
-        self._common: Plain | None = None  # of plain reads, while what comes may be some
-        self._texts = bytearray()  # plain reads before them, of which the reader kept what is to be known
 
     def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
@@ -176,31 +150,37 @@ class Exchange:
         self.connection_is_new = is_new
         self.user_stamps = self._user_clock = not connection.kernel_stamps
         self._release = release
-        connection.listen(self, may_wait=self.may_wait)
+        connection.listen(self, is_urgent=not self.may_wait)
 
     # --- called by the connection, in the hub -------------------------------------------------------------------
 
-    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int = 0) -> None:
-        """Bytes of the response: the head first, then the body."""
-        self.reads += 1
-        if self._body is None:
+    def on_reads(self, reads: list[Read]) -> None:
+        """What was read of the response and is not decoded: the head first, then the body."""
+        began = self._answer is None
+        for data, arrived, read_at, empty_at in reads:
+            if self.done:
+                return
             if self.capture is not None:
-                self.capture.add(data, arrived_at_ns)
-            self._on_head(data, arrived_at_ns, read_at_ns, empty_at_ns)
-            return
-        self._keep_read((data, arrived_at_ns, read_at_ns, empty_at_ns))
-        stream = self._stream
-        if stream is None or stream.watching or self.bytes_per_s or self._body.may_end(data):
+                self.capture.add(data, arrived)
+            if self._answer is None:
+                self._on_head(data, arrived, read_at, empty_at)
+            else:
+                self._read_body(self._answer, data, arrived, read_at, empty_at)
+        if self._answer is not None:
             self.advance()
-            if self.bytes_per_s and not self.done:
-                self._hold(len(data), self.bytes_per_s)
+            if began:
+                self._feed()
+        if self.bytes_per_s and not self.done:
+            self._hold(len(reads[-1][0]), self.bytes_per_s)
 
-    def _keep_read(self, read: Read) -> None:
-        """Decode it later, unless too much accumulates."""
-        self._kept.append(read)
-        self._kept_bytes += len(read[0]) + READ_BYTES
-        if self._all_held.is_much(self._kept_bytes):
-            self.advance()
+    def on_data(self, data: bytes, arrived: int, read_at: int, empty_at: int = 0) -> None:
+        """One read."""
+        self.on_reads([(data, arrived, read_at, empty_at)])
+
+    def _read_body(self, answer: Answer, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
+        if isinstance(answer, PlainAnswer) and self.bytes_per_s and self.connection is not None:
+            answer.emptied = self.connection.emptied
+        answer.read(data, arrived, read_at, empty_at)
 
     def _hold(self, size: int, bytes_per_s: float) -> None:
         """Pause a slow reader after a read, once the first content has arrived."""
@@ -212,7 +192,7 @@ class Exchange:
         """The peer closed the connection, or it failed."""
         if self.capture is not None:
             self.capture.peer_closed(error)
-        if self._body is None:
+        if self._framing is None:
             stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
             kind = STALE if stale else "closed"
             self.fail(kind, error or "the target closed the connection before it answered")
@@ -220,7 +200,7 @@ class Exchange:
         self.advance()
         if self.done:
             return
-        if error or not self._body.ends_with_connection:
+        if error or not self._framing.ends_with_connection:
             self.cut = "connection_reset" if error else "connection_closed"
         else:
             self._complete()
@@ -235,27 +215,49 @@ class Exchange:
             self.fail(HEAD_TOO_LARGE if isinstance(error, HeadSizeError) else NOT_HTTP, str(error))
             return
         if started is None:
+            self._head_reads += 1
             self._low = arrived
             if self._hold_bytes(self._head.held):
                 self.fail(HEAD_TOO_LARGE, self._too_much())
             return
         (size, self.status, self.headers, self._named, framing), rest = started
         assert framing is not None
-        self._body = framing.body()
+        self._framing = framing
         self._keep = framing.keep
         self._held_by_head = size + HEADER_BYTES * len(self.headers)
         self._hold_bytes(self._held_by_head)
         self.headers_at_ns = arrived
         self._choose()
         if not rest:
+            self._head_reads += 1
             self._low = arrived
+        self._begin_body(framing)
+        if rest:
+            assert self._answer is not None
+            self._read_body(self._answer, rest, arrived, read_at, empty_at)
         if self.cut:
             self._close_and_finish()
-        elif rest or self._body.done:
-            self._kept.append((rest, arrived, read_at, empty_at))
-            self._captured = 1  # with the head
-            self.advance()
         self._wake()
+
+    def _begin_body(self, framing: Framing) -> None:
+        connection = self.connection
+        is_compiled = COMPILED and not self.bytes_per_s and (connection is None or connection.is_compiled)
+        stream = self._stream
+        if is_compiled:
+            shapes = None if stream is None else stream.shapes
+            kept_kinds = 0 if stream is None else stream.kept_kinds
+            self._answer = CompiledAnswer(shapes, kept_kinds, is_user_clock=self._user_clock)
+        else:
+            self._answer = PlainAnswer(is_user_clock=self._user_clock)
+        self._answer.begin(framing, self.left_at_ns or 0, self._low)
+        if connection is not None and connection.listener is self:
+            connection.listen(self, self._answer, is_urgent=not self.may_wait)
+
+    def _feed(self) -> None:
+        """Let the compiled reader decode what comes, where nothing here needs each read."""
+        connection = self.connection
+        if connection is not None and connection.listener is self and self.capture is None:
+            connection.feed()
 
     def _choose(self) -> None:
         """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
@@ -274,109 +276,56 @@ class Exchange:
     # --- decoding ---------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Decode what was read so far."""
-        if self._at_leisure:
-            self._unseal()
-        if self._common is not None:
-            take_texts(self._kept, self._texts, self._common)
-            self._kept_bytes = self._kept_bytes if self._kept else 0
-        body = self._body
-        if body is None or not (self._texts or self._kept):
-            return
-        if self._texts:
-            self._take_texts()
-        if self._kept:
-            self._take_kept(body)
-        else:
-            self._bound(self._stream, body)
+        """Take and decode what has come by now; it may end the response."""
+        answer = self._answer
+        while answer is not None and not self.done:
+            news = answer.take()
+            self._take(news)
+            if self.done or answer.allow(0 if self._stream is None else self._stream.plain_kinds):
+                break
 
-    def _take_texts(self) -> None:
-        """Decode the plain reads, of which it is known what is to be known."""
+    def _take(self, news: News) -> None:
         stream = self._stream
-        numbers = array("q", bytes(self._texts))
-        assert stream is not None
-        del self._texts[:]
-        arrived, read_at, empty_at, chars, sizes = (numbers[first::5] for first in range(5))
-        low = array("q", bytes(8 * len(sizes)))
-        read_index = array("i", range(self._decoded, self._decoded + len(sizes)))
-        reads = [arrived, read_at]
-        if 0 in sizes:  # reads with several texts, of which the last is exact
-            number = self._decoded
-            before = self._low
-            for place, size in enumerate(sizes):
-                read_index[place] = number
-                if size:
-                    number = number + 1
-                    before = arrived[place]
-                else:
-                    low[place] = self._lower(before, empty_at[place], arrived[place])
-            last = [place for place, size in enumerate(sizes) if size]
-            reads = [array("q", [of[place] for place in last]) for of in reads]
-        stream.skimmed(chars, arrived, low, read_at, read_index)
-        self.on_decoded(*reads)
-        self.reads += len(reads[0])
-        self._skimmed(sum(sizes), *reads)
-
-    def _lower(self, before_ns: int, empty_at_ns: int, arrived_at_ns: int) -> int:
-        """When what came in a read had not come yet; `before_ns`: arrival of the read before, 0: there was none."""
-        return min(max(before_ns or self.left_at_ns or arrived_at_ns, empty_at_ns), arrived_at_ns)
-
-    def _take_kept(self, body: Body) -> None:
-        """Decode the reads kept so far; the last may end the response."""
-        kept = self._kept
-        stream = self._stream
-        self._common = None
-        last, last_arrived_at, last_read_at, _ = kept[-1]
-        if self._at_leisure:
-            self.reads += len(kept)
-        watching = stream is not None and stream.watching
+        facts = news.facts
+        was_watching = stream is not None and stream.watching
         had_content = stream is not None and stream.has_content
-        try:
-            self._decode_kept(body)
-        except WireError as error:
-            self._drop(FRAMING, str(error))
-            return
-        if watching and stream is not None:
-            self._notify(stream, had_content=had_content)
-        if body.done and not self.done:
-            self._complete()
-            # A slow reader ends when it has read everything.
-            at_ns = last_read_at if self.bytes_per_s else last_arrived_at
-            self._finish(keep=self._keep and not body.has_excess, at_ns=at_ns)
-        elif not self.done:
-            if watching:
-                self._relax(stream, body)
-            else:  # a short answer is over before it would save anything
-                self._store_texts(body, last)
-            self._bound(stream, body)
-
-    def _decode_kept(self, body: Body) -> None:
-        """Decode the reads kept so far. Raises WireError."""
-        kept = self._kept
-        if self.capture is not None:
-            for piece, arrived_at_ns, *_ in kept[self._captured :]:
-                self.capture.add(piece, arrived_at_ns)
-            self._captured = 0
-        data, *stamps, empty_at = zip(*kept, strict=True)
-        kept.clear()
-        self._kept_bytes = 0
-        # Arrays of many: they are copied at once.
-        arrived, read_at = stamps if len(data) == 1 else (array("q", of) for of in stamps)
+        self._decode(news)
+        self.reads = self._head_reads + facts.reads
+        self.body_bytes = facts.body_bytes
+        self.user_stamps |= facts.has_user_stamps
         if not self.bytes_per_s:  # a pause is not receive lag
-            self.on_decoded(arrived, read_at)
-        done = 0
-        while done < len(data):
-            skimmed = self._skim(body, data, arrived, read_at, done)
-            if not skimmed:
-                self._decode(body, data[done], arrived[done], read_at[done], empty_at[done])
-            done += skimmed or 1
+            self._note_lag(facts.lag_max_ns)
+        if facts.error is not None:
+            self._drop(FRAMING, str(facts.error))
+            return
+        if was_watching and stream is not None:
+            self._notify(stream, had_content=had_content)
+        if facts.is_done and not self.done:
+            self._complete(news)
+            # A slow reader ends when it has read everything.
+            at_ns = facts.last_read_at if self.bytes_per_s else facts.last_arrived
+            self._finish(keep=self._keep and not facts.has_excess, at_ns=at_ns)
+        elif not self.done:
+            if was_watching and stream is not None and not stream.watching:
+                self._relax()
+            self._bound(stream, facts.held)
 
-    def _unseal(self) -> None:
-        """Add what the connection has stored sealed by TLS, or is to be read in full, to what is kept."""
-        if self.connection is not None and self.connection.listener is self:
-            self.connection.unseal(self._kept, self._texts, self._common)
-            if self._texts and self._common is not None and self._common[2]:
-                self.connection.store_texts(self._texts)
+    def _decode(self, news: News) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.decode(news)
+            if stream.events:
+                return  # else it may be no event stream
+        for piece in news.pieces:
+            if self._whole is not None or len(self._plain) < ERROR_KEPT:
+                self._plain += piece.payload
+
+    def _relax(self) -> None:
+        """Nobody waits for what comes next."""
+        connection = self.connection
+        if connection is not None and connection.listener is self:
+            connection.listen(self, self._answer, is_urgent=False)
+            self._feed()
 
     def _hold_bytes(self, held: int) -> bool:
         """It holds so many bytes now; returns whether that is too much."""
@@ -387,10 +336,10 @@ class Exchange:
     def _too_much(self) -> str:
         return f"the open answers of this worker hold over {self._all_held.most >> 20} MiB"
 
-    def _bound(self, stream: Decoder | None, body: Body) -> None:
+    def _bound(self, stream: Decoder | None, body_held: int) -> None:
         """Drop the response if it exceeds its limits or those of all open responses."""
         held = len(self._plain) + (0 if stream is None else stream.held)
-        too_much = self._hold_bytes(self._held_by_head + body.held + held)
+        too_much = self._hold_bytes(self._held_by_head + body_held + held)
         most = MAX_BODY if stream else MAX_WHOLE if self._whole else MAX_ERROR_BODY
         if stream is not None and stream.broken:
             self._close_and_finish()
@@ -404,37 +353,6 @@ class Exchange:
         self.cut_text = text
         self._close_and_finish()
 
-    def _relax(self, stream: Decoder | None, body: Body) -> None:
-        """Store reads without decoding them, until one may be the last."""
-        connection = self.connection
-        if stream is None or stream.watching or self.bytes_per_s or not isinstance(body, ChunkedBody):
-            return
-        if connection is not None and connection.listener is self:
-            self._at_leisure = True
-            connection.store(self._kept, self._keep_read)
-
-    def _store_texts(self, body: Body, last: bytes) -> None:
-        """Let the reader decode what comes, as long as it is plain; `last` was decoded last."""
-        stream = self._stream
-        connection = self.connection
-        if self.capture is not None:
-            return  # it takes the bytes of each read
-        if not self._at_leisure or stream is None or connection is None or connection.listener is not self:
-            return
-        if body.between and not self._user_clock and (common := stream.plain(last)) is not None:
-            self._common = common
-            connection.store_texts(self._texts, common)
-
-    def _skimmed(self, size: int, arrived: Sequence[int], read_at: Sequence[int]) -> None:
-        """Plain reads were decoded, so many bytes."""
-        lags = list(map(sub, read_at, arrived))
-        self._note_lag(max(lags))
-        self.user_stamps |= 0 in lags
-        self.body_bytes += size
-        self._low = arrived[-1]
-        self._last_read_at = read_at[-1]
-        self._decoded += len(lags)
-
     def _notify(self, decoder: Decoder, *, had_content: bool) -> None:
         """Call the callbacks of awaited events, which may end the exchange."""
         if decoder.has_content and not had_content and not (self.done or self.aborted):
@@ -442,48 +360,15 @@ class Exchange:
         if not decoder.watching and not (self.done or self.aborted):
             self.on_watched()
 
-    def _complete(self) -> None:
+    def _complete(self, news: News | None = None) -> None:
         """The body is complete: decode one that is no stream, with the time of its last read."""
-        if self._whole is not None:
-            low = self._last_low if self._user_clock else 0
-            self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1), low)
-            self._notify(self._whole, had_content=False)
-
-    def _decode(self, body: Body, piece: bytes, at: int, read: int, empty_at: int) -> None:
-        emptied = not self.bytes_per_s or self.connection is None or self.connection.emptied
-        payload = body.feed(piece)
-        self.body_bytes += len(piece)
-        if not self.bytes_per_s:  # a pause is not receive lag
-            self._note_lag(read - at)
-        if read == at:
-            self.user_stamps = True
-        low = self._lower(self._low, empty_at, at)
-        if self._stream is None:
-            if self._whole is not None or len(self._plain) < ERROR_KEPT:
-                self._plain += payload
-        elif payload:
-            at_rest = body.at_rest and emptied and not self._user_clock
-            self._stream.feed(payload, low, at, read, self._decoded, at_rest=at_rest)
-            if not self._stream.events and len(self._plain) < ERROR_KEPT:
-                self._plain += payload  # it may be no event stream
-        self._last_low = low
-        if emptied or self._whole is not None:
-            self._low = at
-        self._last_read_at = read
-        self._decoded += 1
-
-    def _skim(
-        self, body: Body, data: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int
-    ) -> int:
-        """Decode reads from number `begin` on that need no unframing and no parsing; returns how many."""
-        stream = self._stream
-        if stream is None or stream.watching or self.bytes_per_s or self._user_clock or not body.between:
-            return 0
-        count = stream.skim(data, arrived, read_at, begin, self._decoded)
-        if count:
-            end = begin + count
-            self._skimmed(sum(map(len, data[begin:end])), arrived[begin:end], read_at[begin:end])
-        return count
+        if self._whole is None or self._answer is None:
+            return
+        facts = (news or self._answer.take()).facts
+        low = facts.last_low if self._user_clock else 0
+        number = max(0, facts.read_index - 1)
+        self._whole.whole(self.plain_body, facts.last_arrived, facts.last_read_at, number, low)
+        self._notify(self._whole, had_content=False)
 
     def _note_lag(self, lag_ns: int) -> None:
         if lag_ns > self.receive_lag_recent_ns:
@@ -505,8 +390,6 @@ class Exchange:
             return
         self.aborted = reason
         self.aborted_at_ns = monotonic_ns()
-        if self._at_leisure:
-            READER.collect()
         self.advance()
         if not self.done:
             self._close_and_finish()
@@ -544,7 +427,7 @@ class Exchange:
 
     def wait_head(self) -> None:
         """Until the head is complete, or the exchange is over."""
-        while self._body is None and not self.done:
+        while self._answer is None and not self.done:
             self._wait()
 
     def wait_end(self) -> None:

@@ -13,26 +13,16 @@ from typing import NamedTuple
 from tailgauge.redaction import shown
 from tailgauge.transport.peer import HTTP, peer_name
 
-try:
-    from tailgauge.transport._reader import whole_chunks
-except ImportError:
-    whole_chunks = None  # type: ignore[assignment]
-
 MAX_HEAD = 65_536  # bytes
 MAX_SHOWN = 80  # characters of what was wrong
 MAX_LINES = 256  # headers, or trailers
 MAX_INTERIM = 100  # responses (1xx) before the response
-LAST = b"\r\n\r\n"  # how the last bytes of a chunked body end
 NO_BODY = frozenset({204, 304})
 MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
 _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 _CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
-_END = b"0\r\n\r\n"
 _BEGIN = b"HTTP/1."
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
-
-
-_sizes: dict[bytes, int] = {}  # by the lines that were read as such; of few digits, so that it stays small
 
 
 class WireError(Exception):
@@ -116,28 +106,9 @@ class Body:
         return not self.done
 
     @property
-    def between(self) -> bool:
-        """Whether the next byte begins the size line of a chunk. A body without chunks has none."""
-        return False
-
-    @property
     def held(self) -> int:
         """Bytes of framing that wait for their end."""
         return 0
-
-    @property
-    def ends_with_connection(self) -> bool:
-        """No other mark of the end: the peer's close is regular."""
-        return self.length is None
-
-    def may_end(self, data: bytes) -> bool:  # noqa: ARG002 - the signature is the interface
-        """Cheap test on each read: could the body end here? A counted body always may."""
-        return self.length is not None
-
-
-def may_be_last(data: bytes) -> bool:
-    """Whether a read may end a chunked body: the end mark closes with an empty line; a short read may be half of one."""
-    return len(data) < len(LAST) or data.endswith(LAST)
 
 
 class ChunkedBody(Body):
@@ -154,30 +125,10 @@ class ChunkedBody(Body):
         self._trailers = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Payload in `data`, joined over its chunks."""
-        if whole_chunks is not None and self.between and (found := whole_chunks(data)) is not None:
-            payload: bytes
-            payload, self.done = found
-            self._trailer = self.done
-            return payload
-        return self._pieces(data)
-
-    def _pieces(self, data: bytes) -> bytes:
-        """The same, wherever chunks and their framing were split."""
+        """Payload in `data`, joined over its chunks. Raises WireError."""
         out = []
         at = 0
         end = len(data)
-        if self.between:  # chunks that came whole, as most do, and the usual end
-            while (stop := data.find(b"\r\n", at)) >= 0:
-                begin = stop + 2
-                behind = begin + (_sizes.get(data[at:stop]) or end)
-                if data[behind : behind + 2] != b"\r\n":
-                    break
-                out.append(data[begin:behind])
-                at = behind + 2
-            if data[at:] == _END:
-                self.done = self._trailer = True
-                at = end
         while at < end and not self.done:
             if self._left:
                 piece = data[at : at + self._left]
@@ -187,17 +138,15 @@ class ChunkedBody(Body):
                 self._gap = not self._left
                 continue
             stop = data.find(b"\n", at)
-            if stop < 0:
-                self._line += data[at:]
-                if len(self._line) > MAX_HEAD:
-                    raise WireError("a chunk size line without an end")
-                break
-            line = self._line + data[at:stop]
-            self._line = b""
-            at = stop + 1
+            line = self._line + data[at : stop if stop >= 0 else end]
             if len(line) > MAX_HEAD:
-                raise WireError(f"a line of {len(line)} bytes in chunked framing")
+                raise WireError(f"a line of over {MAX_HEAD:,} bytes in chunked framing")
+            if stop < 0:
+                self._line = line
+                break
+            self._line = b""
             self._on_line(line.strip())
+            at = stop + 1
         self.has_excess |= at < end and self.done
         return out[0] if len(out) == 1 else b"".join(out)
 
@@ -216,8 +165,6 @@ class ChunkedBody(Body):
             if not size:
                 raise WireError("not a chunk size", line)
             self._left = int(size[1], 16)
-            if len(line) < 4 and line.isalnum() and self._left:
-                _sizes[line] = self._left
             self._trailer = not self._left
 
     @property
@@ -226,23 +173,9 @@ class ChunkedBody(Body):
         return len(self._line)
 
     @property
-    def ends_with_connection(self) -> bool:
-        """Never: the end mark is part of the framing."""
-        return False
-
-    @property
     def at_rest(self) -> bool:
         """True between chunks: no later framing bytes came in the same read as the payload before."""
         return not (self._left or self._line or self._trailer)
-
-    @property
-    def between(self) -> bool:
-        """Whether the next byte begins the size line of a chunk."""
-        return not (self._left or self._gap or self._line or self._trailer or self.done)
-
-    def may_end(self, data: bytes) -> bool:
-        """See `may_be_last`."""
-        return may_be_last(data)
 
 
 class Framing(NamedTuple):
@@ -251,6 +184,11 @@ class Framing(NamedTuple):
     length: int | None
     is_chunked: bool
     keep: bool  # the connection may be kept afterwards
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """No other mark of the end: the peer's close is regular."""
+        return self.length is None and not self.is_chunked
 
     def body(self) -> Body:
         """A body to be read."""

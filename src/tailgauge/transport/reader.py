@@ -1,14 +1,15 @@
 """What reads the sockets: a compiled thread, whatever Python does, or the hub, with the times of its polls.
 
-`_reader.c` says how. What the thread has read is passed on here, in the hub: to the list of a connection whose reads are
-only stored, else to the connection itself. Without it (no compiler at the installation, not Linux, or `reader = "python"`)
-connections read in callbacks of the hub, and a busy worker reads late; `Polls` bounds by how much.
+`core/sockets.h` says how the thread reads, and what it decodes by itself. What it leaves to Python is passed on here, in the
+hub. Without it (no compiler at the installation, not Linux, or `reader = "python"`) connections read in callbacks of the
+hub, and a busy worker reads late; `Polls` bounds by how much.
 """
 
 from __future__ import annotations
 
 import select
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,115 +18,77 @@ from gevent import get_hub
 from gevent.monkey import get_original
 
 from tailgauge.clock import WALL, monotonic_ns
+from tailgauge.transport.tls import Read
 
 try:
-    from tailgauge.transport import _reader
+    from tailgauge.transport import _core
 except ImportError:
-    _reader = None  # type: ignore[assignment]
+    _core = None  # type: ignore[assignment]
 
-COMPILED = _reader is not None
+COMPILED = _core is not None
 AT_ONCE_NS = 5_000_000
 POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
 JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
 SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
-# Reads, of 64 KiB at most: no more is taken from the thread, which pauses when it has no room.
-MOST_WAITING = 256
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
-# What plain reads have in common: kinds of values, the bytes around each, and whether they carry running counts.
-Plain = tuple[bytes, tuple[bytes, ...], bool]
-NOT_PLAIN: Plain = (b"", (), False)
 
 
-def take_texts(reads: list[Any], texts: bytearray, plain: Plain, *times: bytes) -> int:
-    """Move the plain reads that a list begins with to the texts; see `_reader.c`. Without it they are read one by one."""
-    return 0 if _reader is None else _reader.take_texts(reads, texts, *plain, *times)
+class Looks(Protocol):
+    """A connection that is read by the thread."""
 
-
-class Recipient(Protocol):
-    """A connection that is read."""
-
-    def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
-        """One read; b"" is the end, with an errno as its arrival; None: the list of its reads is to be looked at."""
+    def look(self) -> None:
+        """Take what has come."""
 
 
 class Reader:
-    """The thread of this process, from its first connection on, and what it has read for connections that want each read."""
+    """The thread of this process, from its first connection on."""
 
     def __init__(self) -> None:
-        self._thread: Any = None
-        self._waiting: deque[tuple[Recipient, bytes | None, int, int, int]] = deque()
-        self._to_keep: dict[int, tuple[Any, ...]] = {}
+        self._sockets: Any = None
+        self._waiting: deque[Looks] = deque()
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
-        self._is_passing = self._is_ahead = False  # `_pass_on` or `catch_up_one` goes on
+        self._is_passing = False
+        self._python_lags = array("q")
 
-    def add(self, fd: int, connection: Recipient) -> int:
+    def add(self, fd: int, connection: Looks, *, is_sealed: bool) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
-        if self._thread is None:
-            self._thread = _reader.Reader()
-            self._watcher = get_hub().loop.io(self._thread.fileno(), 1)
-            self._watcher.start(self._on_reads)
-        return int(self._thread.add(fd, connection))
+        if self._sockets is None:
+            self._sockets = _core.Sockets()
+            self._sockets.ready(WALL.offset_ns)
+            self._watcher = get_hub().loop.io(self._sockets.fileno(), 1)
+            self._watcher.start(self._on_news)
+        return int(self._sockets.add(fd, connection, is_sealed))
 
     def remove(self, number: int) -> None:
-        """Read it no more. What was read and not passed on is dropped."""
-        self._to_keep.pop(number, None)
-        self._thread.remove(number)
+        """Read it no more. What was read and not taken is dropped."""
+        self._sockets.remove(number)
 
-    def keep(self, number: int, *into: Any) -> None:
-        """Append the reads of a connection to a list, without a call for each, or their bytes and times; None: call for each."""
-        self._to_keep.pop(number, None)
-        if into[0] is not None and (self._waiting or self._is_ahead):
-            self._to_keep[number] = into  # those that wait come first
-        else:
-            self._thread.keep(number, *into)
+    def listen(self, number: int, answer: Any, *, is_urgent: bool) -> None:
+        """Whose body comes next; urgent: somebody waits for what comes, else it comes some milliseconds later, with others."""
+        self._sockets.listen(number, answer, is_urgent)
 
-    def keep_texts(self, number: int, texts: bytearray, plain: Plain) -> None:
-        """Append what is to be known of plain reads, until another read comes."""
-        self._thread.keep_texts(number, texts, *plain)
+    def feed(self, number: int) -> None:
+        """Let the thread decode what comes for the answer that listens."""
+        self._sockets.feed(number)
 
-    def may_wait(self, number: int, yes: bool) -> None:
-        """Whether its reads are passed on a few milliseconds later, with others, because nobody acts on them."""
-        self._thread.may_wait(number, yes)
+    def reads(self, number: int) -> tuple[list[Read], int | None]:
+        """What the thread has read and not decoded; and an errno at its end, 0 where the peer has closed."""
+        found: tuple[list[Read], int | None] = self._sockets.reads(number)
+        return found
+
+    def waits(self, number: int) -> bool:
+        """Whether something was read that the connection has not taken."""
+        return bool(self._sockets.waits(number))
 
     def catch_up(self) -> None:
-        """Pass on what was read by now, also what may wait; within a call that passes on, behind what comes before."""
-        self.collect()
+        """Pass on what has come by now; within a call that passes on, behind what comes before."""
+        self._collect()
         if not self._is_passing:
             try:
                 self._pass_on()
             except Exception:  # noqa: BLE001 - of one stream, not of who asks: the hub reports it, as it does otherwise
                 get_hub().handle_error(self._pass_on, *sys.exc_info())
-
-    def catch_up_one(self, number: int, connection: Recipient) -> None:
-        """Pass on what was read of one connection by now, however much of others comes before it."""
-        reads = [item for item in self._waiting if item[0] is connection]
-        if reads:
-            others = [item for item in self._waiting if item[0] is not connection]
-            self._waiting.clear()
-            self._waiting.extend(others)
-        reads += self._thread.drain_one(number, WALL.offset_ns)
-        before = self._is_ahead
-        self._is_ahead = True
-        try:
-            for item in reads:
-                connection.take(*item[1:])
-        except Exception:  # noqa: BLE001 - as in `catch_up`
-            get_hub().handle_error(self.catch_up_one, *sys.exc_info())
-        self._is_ahead = before
-        self._keep_now()
-
-    def waits(self, number: int, connection: Recipient) -> bool:
-        """Whether something was read that the connection has not been given."""
-        return bool(self._thread.waits(number)) or any(item[0] is connection for item in self._waiting)
-
-    def collect(self) -> None:
-        """Put what was read by now into the lists, unless too much waits already; the rest waits for its turn in the hub."""
-        if self._thread is None or len(self._waiting) > MOST_WAITING:
-            return
-        if more := self._thread.drain(WALL.offset_ns):
-            self._waiting.extend(more)
-            self._go_on_soon()
 
     def longest_wait_ns(self) -> int:
         """For how long a read waited for the event loop at most, since the last call."""
@@ -133,36 +96,44 @@ class Reader:
         self._wait_max_ns = 0
         return longest
 
-    def _on_reads(self) -> None:
-        if not self._waiting:  # else the thread keeps more of a connection for a while, and then the kernel
-            self._waiting.extend(self._thread.drain(WALL.offset_ns))
+    def note_lag(self, lag_ns: int) -> None:
+        """Count a read in the hub."""
+        self._python_lags.append(lag_ns)
+
+    def lags(self) -> array[int]:
+        """How long after its arrival each read was read, in ns, since the last call."""
+        lags = self._python_lags
+        self._python_lags = array("q")
+        if self._sockets is not None:
+            lags.frombytes(self._sockets.lags())
+        return lags
+
+    def _collect(self) -> None:
+        if self._sockets is None:
+            return
+        connections, since_ns = self._sockets.ready(WALL.offset_ns)
+        if since_ns:
+            self._wait_max_ns = max(self._wait_max_ns, monotonic_ns() - since_ns)
+        self._waiting.extend(connections)
+
+    def _on_news(self) -> None:
+        self._collect()
         self._pass_on()
 
     def _pass_on(self) -> None:
         """For a few milliseconds: then others of the hub have their turn."""
         waiting = self._waiting
-        now_ns = monotonic_ns()
-        until_ns = now_ns + AT_ONCE_NS
-        if waiting:  # the first is the oldest
-            self._wait_max_ns = max(self._wait_max_ns, now_ns - waiting[0][3])
+        until_ns = monotonic_ns() + AT_ONCE_NS
         self._is_passing = True
         try:
             while waiting:
-                item = waiting.popleft()
-                item[0].take(*item[1:])
+                waiting.popleft().look()
                 if monotonic_ns() > until_ns:
                     break
         finally:  # the hub reports what one of them raised
             self._is_passing = False
             if waiting:
                 self._go_on_soon()
-        self._keep_now()
-
-    def _keep_now(self) -> None:
-        if not (self._waiting or self._is_ahead):
-            for number, kept in self._to_keep.items():
-                self._thread.keep(number, *kept)
-            self._to_keep.clear()
 
     def _go_on_soon(self) -> None:
         if self._timer is None:

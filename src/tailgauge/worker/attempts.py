@@ -139,7 +139,6 @@ class Attempts:
             exchange.on_watched = lambda: post(
                 Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
             )
-        exchange.on_decoded = self._counters.second.reads
         self.open[key] = started
         if self._deadline is None:
             self._await_deadline(self._deadline_s)

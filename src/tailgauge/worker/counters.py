@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,29 +25,20 @@ _COUNTS = ("leased", "dispatched", "client_drop", "not_reached", "not_due", "cam
 
 
 class Second:
-    """Timestamps of the current second, kept as arrays and evaluated once at its end."""
+    """How late the requests of the current second were dispatched; evaluated once at its end."""
 
     def __init__(self) -> None:
-        self._arrived = array("q")
-        self._read_at = array("q")
         self._late = array("q")
-
-    def reads(self, arrived: Sequence[int], read_at: Sequence[int]) -> None:
-        """Some reads were decoded."""
-        self._arrived.extend(arrived)
-        self._read_at.extend(read_at)
 
     def dispatched(self, late_ns: int) -> None:
         """A request was dispatched `late_ns` after its scheduled time."""
         self._late.append(late_ns)
 
-    def close(self) -> tuple[Quantiles, Quantiles]:
-        """Receive lag and late dispatch in ns; the next second begins."""
-        arrived, read_at, late = (np.array(of, np.int64) for of in (self._arrived, self._read_at, self._late))
-        self._arrived = array("q")
-        self._read_at = array("q")
+    def close(self, lags: array[int]) -> tuple[Quantiles, Quantiles]:
+        """Receive lag, of these reads, and late dispatch in ns; the next second begins."""
+        late = self._late
         self._late = array("q")
-        return _quantiles(read_at - arrived), _quantiles(late)
+        return _quantiles(np.array(lags, np.int64)), _quantiles(np.array(late, np.int64))
 
 
 def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:

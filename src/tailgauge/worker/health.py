@@ -44,7 +44,7 @@ class Health:
     def __init__(self, counters: Counters, transports: Sequence[Stopwatch] = ()) -> None:
         self._counters = counters
         self._transports = transports
-        counters.second.close()  # drop what came before this run
+        counters.second.close(READER.lags())  # drop what came before this run
         self._process = psutil.Process()
         self._lag_max_ns = self._rows = 0
         self._probed_ns = monotonic_ns()
@@ -73,7 +73,7 @@ class Health:
         # Each second, so that it is rarely triggered: what is looked at then is what is open and a second's rows, not each
         # request anew.
         gc.collect(int(self._rows % _OLDER_EVERY == _OLDER_EVERY - 1))
-        receive_lag, late = counters.second.close()
+        receive_lag, late = counters.second.close(READER.lags())
         lost = [transport.losses.look() for transport in self._transports]
         core_wait_ns = _core_wait_ns()
         now = monotonic_ns()

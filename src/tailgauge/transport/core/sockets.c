@@ -1,0 +1,316 @@
+#define _GNU_SOURCE
+#include "sockets.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EVENTS = 1024 };
+enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
+enum {
+    MOST_HELD = 65536,
+    LEAST_HELD = 4096,
+    ALL_HELD = 32 << 20
+};  // bytes of a connection, and of all, until Python is woken
+enum { TIMES_FULL = 4 };  // times as much, and the connection is not read any more
+enum { MOST_LAGS = 8 << 20 };
+enum { ABOVE = 10, BELOW = 5 };  // of a nice value: a core that both want goes to the thread
+enum { POLL_MS = 2 };            // at least so often: the time of an empty poll bounds when a read came
+static const int64_t NAP_NS = 500000;
+static const int64_t PATIENCE_NS = 20000000;        // for which news waits that nobody waits for
+static const int64_t SEALED_PATIENCE_NS = 2000000;  // it may be the end of an answer
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void sleep_until(int64_t at_ns) {
+    struct timespec t = {at_ns / 1000000000, at_ns % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+// --- news for Python -------------------------------------------------------------------------------------------------
+
+static uint32_t number_of(const Sockets *sockets, const Slot *slot) {
+    return (uint32_t)(slot - sockets->slots);
+}
+
+static void set_ready(Sockets *sockets, Slot *slot, int64_t now) {
+    if (slot->is_ready) return;
+    if (!sockets->ready_since) sockets->ready_since = now;
+    slot->is_ready = 1;
+    sockets->ready[sockets->ready_count++] = number_of(sockets, slot);  // there is room for every slot
+}
+
+static void wake(Sockets *sockets) {
+    if (sockets->is_woken) return;
+    sockets->is_woken = 1;
+    eventfd_write(sockets->event, 1);
+}
+
+static void wake_later(Sockets *sockets, int64_t at_ns) {
+    if (!sockets->wake_at || at_ns < sockets->wake_at) sockets->wake_at = at_ns;
+}
+
+static size_t share(const Sockets *sockets) {
+    size_t each = ALL_HELD / (sockets->open ? sockets->open : 1);
+    if (each > MOST_HELD) return MOST_HELD;
+    return each < LEAST_HELD ? LEAST_HELD : each;
+}
+
+typedef struct {
+    size_t held;      // bytes
+    int is_news;      // Python is to look at it
+    int cannot_wait;  // at once
+} Tidings;
+
+static Tidings tidings_of(const Slot *slot) {
+    Tidings tidings = {
+        .held = slot->reads.size,
+        .is_news = slot->has_ended || slot->reads.size,
+        .cannot_wait = slot->has_ended,
+    };
+    Answer *answer = slot->answer;
+    if (!slot->is_fed) return tidings;
+    pthread_mutex_lock(&answer->lock);
+    tidings.held += answer_held(answer);
+    tidings.is_news |= answer->news.piece_count > 0;
+    tidings.cannot_wait |= answer->framing.is_done || answer->framing.error || answer->no_memory;
+    pthread_mutex_unlock(&answer->lock);
+    return tidings;
+}
+
+// Something has come of a connection: Python is woken now, later or not at all.
+static void tell(Sockets *sockets, Slot *slot, int64_t now) {
+    Tidings tidings = tidings_of(slot);
+    int is_much = tidings.held > share(sockets);
+    int cannot_wait = tidings.cannot_wait || is_much || (slot->is_urgent && tidings.is_news);
+    if (tidings.held > TIMES_FULL * share(sockets) && !slot->is_full && !slot->has_ended) {
+        slot->is_full = 1;
+        epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
+    }
+    if (!tidings.is_news && !cannot_wait) return;
+    set_ready(sockets, slot, now);
+    if (cannot_wait) wake(sockets);
+    else wake_later(sockets, now + (slot->is_sealed ? SEALED_PATIENCE_NS : PATIENCE_NS));
+}
+
+// --- the thread
+// --------------------------------------------------------------------------------------------------------
+
+static int64_t kernel_stamp(struct msghdr *message) {
+    struct cmsghdr *stamp = CMSG_FIRSTHDR(message);
+    struct timespec t;
+    if (!stamp || stamp->cmsg_level != SOL_SOCKET || stamp->cmsg_type != SCM_TIMESTAMPNS) return 0;
+    memcpy(&t, CMSG_DATA(stamp), sizeof t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void store_read(Slot *slot, const char *bytes, size_t size, Times times) {
+    ReadHead head = {(int64_t)size, times};
+    if (!buffer_room(&slot->reads, sizeof head + size)) {
+        slot->has_ended = 1;
+        slot->end_error = ENOMEM;
+        return;
+    }
+    buffer_add(&slot->reads, (const char *)&head, sizeof head);
+    buffer_add(&slot->reads, bytes, size);
+}
+
+static void on_bytes(Sockets *sockets, Slot *slot, size_t size, Times times) {
+    int64_t lag = times.read_at - times.arrived;
+    if (sockets->lags.size < MOST_LAGS) buffer_add(&sockets->lags, (const char *)&lag, sizeof lag);
+    if (slot->is_fed) {
+        pthread_mutex_lock(&slot->answer->lock);
+        answer_read(slot->answer, sockets->bytes, size, times);
+        pthread_mutex_unlock(&slot->answer->lock);
+    } else {
+        store_read(slot, sockets->bytes, size, times);
+    }
+}
+
+// One read of one socket.
+static void read_one(Sockets *sockets, Slot *slot, int64_t empty_at) {
+    union {
+        struct cmsghdr aligned;
+        char room[CMSG_SPACE(sizeof(struct timespec))];
+    } ancillary;
+    struct iovec into = {sockets->bytes, READ_SIZE};
+    struct msghdr message = {
+        .msg_iov = &into, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
+    ssize_t got = recvmsg(slot->fd, &message, MSG_DONTWAIT);
+    int error = got < 0 ? errno : 0;
+    if (error == EAGAIN || error == EINTR) return;
+    Times times = {.read_at = now_ns()};
+    if (got <= 0) {
+        epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
+        slot->has_ended = 1;
+        slot->end_error = error;
+    } else {
+        int64_t stamp = kernel_stamp(&message);
+        times.arrived = stamp ? stamp - sockets->wall_offset : times.read_at;
+        if (sockets->polls >= slot->known) times.empty_at = empty_at;
+        if (got == READ_SIZE) slot->known = sockets->polls + SETTLED;
+        on_bytes(sockets, slot, (size_t)got, times);
+    }
+    tell(sockets, slot, times.read_at);
+}
+
+static void read_ready(Sockets *sockets, struct epoll_event *events, int count, int64_t empty_at) {
+    for (int i = 0; i < count; i++) {
+        uint32_t number = (uint32_t)events[i].data.u64;
+        uint32_t generation = (uint32_t)(events[i].data.u64 >> 32);
+        pthread_mutex_lock(&sockets->lock);
+        Slot *slot = sockets_slot(sockets, number);
+        if (slot && slot->generation == generation && !slot->is_full) read_one(sockets, slot, empty_at);
+        pthread_mutex_unlock(&sockets->lock);
+    }
+}
+
+static void *run(void *of) {
+    Sockets *sockets = of;
+    struct epoll_event events[EVENTS];
+    int64_t busy_at = 0;
+    for (;;) {
+        int64_t began = now_ns();
+        int64_t empty_at = sockets->polled_at;
+        int count = epoll_wait(sockets->epoll, events, EVENTS, 0);
+        if (count == 0) {
+            empty_at = began;  // all sockets were empty
+            count = epoll_wait(sockets->epoll, events, EVENTS, POLL_MS);
+        }
+        if (count < EVENTS) sockets->polled_at = began;  // what was not reported was empty, the rest is read below
+        read_ready(sockets, events, count, empty_at);
+        pthread_mutex_lock(&sockets->lock);
+        sockets->polls += count < EVENTS;  // a poll that may not have seen all of them settles nothing
+        int stop = sockets->stop;
+        if (sockets->wake_at && now_ns() >= sockets->wake_at) {
+            sockets->wake_at = 0;
+            wake(sockets);
+        }
+        pthread_mutex_unlock(&sockets->lock);
+        if (stop) return NULL;
+        if (count > 0) {
+            if (began - busy_at < 2 * NAP_NS) sleep_until(began + NAP_NS);
+            busy_at = began;
+        }
+    }
+}
+
+// --- for Python
+// --------------------------------------------------------------------------------------------------------
+
+static int start(Sockets *sockets) {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
+    // What is read late has lost its time. Few may raise their priority, all may lower it: then the event loop, which
+    // calls this, is the one that gives way.
+    int nice = getpriority(PRIO_PROCESS, 0);
+    int may_raise = !setpriority(PRIO_PROCESS, 0, nice - ABOVE);
+    int error = pthread_create(&sockets->thread, NULL, run, sockets);  // with the priority of its maker
+    setpriority(PRIO_PROCESS, 0, may_raise ? nice : nice + BELOW);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    sockets->is_running = !error;
+    return error;
+}
+
+int sockets_init(Sockets *sockets) {
+    *sockets = (Sockets){.epoll = -1, .event = -1};
+    pthread_mutex_init(&sockets->lock, NULL);
+    sockets->epoll = epoll_create1(EPOLL_CLOEXEC);
+    sockets->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (sockets->epoll < 0 || sockets->event < 0) return errno;
+    return start(sockets);
+}
+
+void sockets_free(Sockets *sockets) {
+    if (sockets->is_running) {
+        pthread_mutex_lock(&sockets->lock);
+        sockets->stop = 1;
+        pthread_mutex_unlock(&sockets->lock);
+        pthread_join(sockets->thread, NULL);
+    }
+    for (uint32_t i = 0; i < sockets->slot_count; i++) buffer_free(&sockets->slots[i].reads);
+    free(sockets->slots);
+    free(sockets->ready);
+    buffer_free(&sockets->lags);
+    if (sockets->epoll >= 0) close(sockets->epoll);
+    if (sockets->event >= 0) close(sockets->event);
+    pthread_mutex_destroy(&sockets->lock);
+}
+
+Slot *sockets_slot(Sockets *sockets, uint32_t number) {
+    if (number >= sockets->slot_count || sockets->slots[number].fd < 0) return NULL;
+    return &sockets->slots[number];
+}
+
+static int watch(Sockets *sockets, Slot *slot) {
+    struct epoll_event event = {
+        .events = EPOLLIN | EPOLLRDHUP,
+        .data.u64 = (uint64_t)slot->generation << 32 | number_of(sockets, slot),
+    };
+    slot->known = sockets->polls + SETTLED;
+    return epoll_ctl(sockets->epoll, EPOLL_CTL_ADD, slot->fd, &event) ? errno : 0;
+}
+
+static Slot *free_slot(Sockets *sockets) {
+    for (uint32_t i = 0; i < sockets->slot_count; i++) {
+        if (sockets->slots[i].fd < 0) return &sockets->slots[i];
+    }
+    uint32_t count = sockets->slot_count ? 2 * sockets->slot_count : 64;
+    Slot *slots = realloc(sockets->slots, count * sizeof *slots);
+    if (!slots) return NULL;
+    sockets->slots = slots;
+    uint32_t *ready = realloc(sockets->ready, count * sizeof *ready);
+    if (!ready) return NULL;
+    sockets->ready = ready;
+    for (uint32_t i = sockets->slot_count; i < count; i++) slots[i] = (Slot){.fd = -1};
+    Slot *found = &slots[sockets->slot_count];
+    sockets->slot_count = count;
+    return found;
+}
+
+int sockets_add(Sockets *sockets, int fd, void *owner, int is_sealed, uint32_t *number) {
+    pthread_mutex_lock(&sockets->lock);
+    Slot *slot = free_slot(sockets);
+    int error = slot ? 0 : ENOMEM;
+    if (slot) {
+        uint32_t generation = slot->generation + 1;
+        *slot = (Slot){.fd = fd, .generation = generation, .owner = owner, .is_sealed = is_sealed};
+        error = watch(sockets, slot);
+        if (error) slot->fd = -1;
+        else sockets->open++;
+        *number = number_of(sockets, slot);
+    }
+    pthread_mutex_unlock(&sockets->lock);
+    return error;
+}
+
+void sockets_remove(Sockets *sockets, Slot *slot) {
+    epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);  // fails after an end, which has done it
+    buffer_free(&slot->reads);
+    for (size_t i = 0; slot->is_ready && i < sockets->ready_count; i++) {
+        if (sockets->ready[i] != number_of(sockets, slot)) continue;
+        sockets->ready[i] = sockets->ready[--sockets->ready_count];
+        break;
+    }
+    *slot = (Slot){.fd = -1, .generation = slot->generation};
+    sockets->open--;
+}
+
+void sockets_go_on(Sockets *sockets, Slot *slot) {
+    if (!slot->is_full) return;
+    slot->is_full = 0;
+    watch(sockets, slot);
+}
