@@ -116,7 +116,6 @@ class CompiledAnswer:
     def take(self) -> News:
         """See `Answer`."""
         columns, pieces, kept, events, facts = self.core.take()
-        numbers = facts[:10]
         error, error_line, held = facts[10:]
         if error == _NO_MEMORY:
             raise MemoryError
@@ -124,7 +123,7 @@ class CompiledAnswer:
         if error:
             received = (error_line.strip(),) if error in _WITH_LINE else ()
             wire_error = WireError(_ERRORS[error], *received)
-        found = Facts(*numbers, error=wire_error, held=held)
+        found = Facts._make((*facts[:10], wire_error, held))
         return News(
             None if columns is None else Columns(*columns),
             [Piece(*one) for one in pieces],
