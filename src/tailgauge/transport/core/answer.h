@@ -64,7 +64,7 @@ typedef struct {
     Times counted_times;
     int64_t counted_low;
     int32_t counted_read_index;
-    uint32_t counts;  // that it has, a bit each; 0: there is no such chunk
+    uint32_t counts;                    // that it has, a bit each; 0: there is no such chunk
     size_t kept_before_counted[KINDS];  // bytes
     // Of all reads.
     int64_t reads, body_bytes, lag_max, last_read_at, last_arrived, last_low;

@@ -3,7 +3,9 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <arpa/inet.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
@@ -520,10 +522,54 @@ static PyObject *sockets_object_feed(SocketsObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *list_of_owners(PyObject **owners, size_t count) {
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; i < count; i++) {
-        if (!list || PyList_SetItem(list, (Py_ssize_t)i, owners[i])) Py_DECREF(owners[i]);
+// What the thread tells, copied while it is locked out.
+typedef struct {
+    PyObject **owners;  // of connections with news, then of the notices
+    size_t owner_count;
+    Notice *notices;
+    size_t notice_count;
+    int64_t since;
+} Told;
+
+static int copy_told(Sockets *sockets, Told *told) {
+    Sends *sends = &sockets->sends;
+    told->owners = PyMem_Malloc((sockets->ready_count + sends->notice_count + 1) * sizeof *told->owners);
+    if (!told->owners) return 0;
+    told->since = sockets->ready_since;
+    for (size_t i = 0; i < sockets->ready_count; i++) {
+        Slot *slot = &sockets->slots[sockets->ready[i]];
+        slot->is_ready = 0;
+        if (slot->owner) told->owners[told->owner_count++] = Py_NewRef((PyObject *)slot->owner);
+    }
+    for (size_t i = 0; i < sends->notice_count; i++) {
+        void *owner = sends->notices[i].kind == ON_LENT ? sockets->slots[sends->notices[i].number].owner : NULL;
+        told->owners[told->owner_count + i] = Py_NewRef(owner ? (PyObject *)owner : Py_None);
+    }
+    told->notices = sends->notices;
+    told->notice_count = sends->notice_count;
+    sends->notices = NULL;
+    sends->notice_count = sends->notice_room = 0;
+    sockets->ready_count = 0;
+    sockets->ready_since = sockets->wake_at = 0;
+    return 1;
+}
+
+static PyObject *list_of_owners(const Told *told) {
+    PyObject *list = PyList_New((Py_ssize_t)told->owner_count);
+    for (size_t i = 0; i < told->owner_count; i++) {
+        if (!list || PyList_SetItem(list, (Py_ssize_t)i, told->owners[i])) Py_DECREF(told->owners[i]);
+    }
+    return list;
+}
+
+static PyObject *list_of_notices(const Told *told) {
+    PyObject *list = PyList_New((Py_ssize_t)told->notice_count);
+    for (size_t i = 0; i < told->notice_count; i++) {
+        const Notice *notice = &told->notices[i];
+        PyObject *item =
+            Py_BuildValue("(KiINL)", (unsigned long long)notice->token, (int)notice->kind, (unsigned)notice->number,
+                          told->owners[told->owner_count + i], (long long)notice->at);
+        if (!list || !item || PyList_SetItem(list, (Py_ssize_t)i, item)) Py_CLEAR(list);
     }
     return list;
 }
@@ -532,27 +578,20 @@ static PyObject *sockets_object_ready(SocketsObject *self, PyObject *args) {
     Sockets *sockets = &self->sockets;
     eventfd_t unused;
     long long wall_offset;
+    Told told = {0};
     if (!PyArg_ParseTuple(args, "L", &wall_offset)) return NULL;
     pthread_mutex_lock(&sockets->lock);
     sockets->wall_offset = wall_offset;
-    size_t count = sockets->ready_count;
-    int64_t since = sockets->ready_since;
-    PyObject **owners = PyMem_Malloc((count + 1) * sizeof *owners);
-    for (size_t i = 0; owners && i < count; i++) {
-        Slot *slot = &sockets->slots[sockets->ready[i]];
-        slot->is_ready = 0;
-        owners[i] = Py_NewRef((PyObject *)slot->owner);
-    }
-    if (owners) sockets->ready_count = 0;
-    sockets->ready_since = 0;
+    int is_copied = copy_told(sockets, &told);
     if (sockets->is_woken) eventfd_read(sockets->event, &unused);
     sockets->is_woken = 0;
-    sockets->wake_at = 0;
     pthread_mutex_unlock(&sockets->lock);
-    if (!owners) return no_memory();
-    PyObject *list = list_of_owners(owners, count);
-    PyMem_Free(owners);
-    return Py_BuildValue("(NL)", list, (long long)since);
+    if (!is_copied) return no_memory();
+    PyObject *owners = list_of_owners(&told);
+    PyObject *notices = list_of_notices(&told);
+    PyMem_Free(told.owners);
+    free(told.notices);
+    return Py_BuildValue("(NLN)", owners, (long long)told.since, notices);
 }
 
 static PyObject *list_of_reads(const Buffer *stored) {
@@ -574,25 +613,137 @@ static PyObject *list_of_reads(const Buffer *stored) {
 
 static PyObject *sockets_object_reads(SocketsObject *self, PyObject *args) {
     unsigned number;
-    Buffer stored = {0};
-    int has_ended = 0;
-    int error = 0;
+    Slot now = {0};
     if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
     pthread_mutex_lock(&self->sockets.lock);
     Slot *slot = sockets_slot(&self->sockets, number);
     if (slot) {
-        stored = slot->reads;
+        now = *slot;
         slot->reads = (Buffer){0};
-        has_ended = slot->has_ended;
-        error = slot->end_error;
         sockets_go_on(&self->sockets, slot);
     }
     pthread_mutex_unlock(&self->sockets.lock);
     if (!slot) return no_connection(number);
-    PyObject *end = has_ended ? PyLong_FromLong(error) : Py_NewRef(Py_None);
-    PyObject *found = Py_BuildValue("(NN)", list_of_reads(&stored), end);
-    buffer_free(&stored);
+    PyObject *end = now.has_ended ? PyLong_FromLong(now.end_error) : Py_NewRef(Py_None);
+    PyObject *found = Py_BuildValue("(NNLLL)", list_of_reads(&now.reads), end, (long long)now.sent_at,
+                                    (long long)now.opened_at, (long long)now.connected_at);
+    buffer_free(&now.reads);
     return found;
+}
+
+// --- requests that are made ahead
+// --------------------------------------------------------------------------------------
+
+static int read_address(const char *host, int port, struct sockaddr_storage *address, socklen_t *size) {
+    struct sockaddr_in *ipv4 = (struct sockaddr_in *)address;
+    struct sockaddr_in6 *ipv6 = (struct sockaddr_in6 *)address;
+    memset(address, 0, sizeof *address);
+    if (inet_pton(AF_INET, host, &ipv4->sin_addr) == 1) {
+        ipv4->sin_family = AF_INET;
+        ipv4->sin_port = htons((uint16_t)port);
+        *size = sizeof *ipv4;
+    } else if (inet_pton(AF_INET6, host, &ipv6->sin6_addr) == 1) {
+        ipv6->sin6_family = AF_INET6;
+        ipv6->sin6_port = htons((uint16_t)port);
+        *size = sizeof *ipv6;
+    } else {
+        PyErr_SetString(PyExc_ValueError, "no address of IP");
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *sockets_object_add_pool(SocketsObject *self, PyObject *args) {
+    const char *host;
+    int port;
+    uint32_t pool = 0;
+    struct sockaddr_storage address = {0};
+    socklen_t size = 0;
+    if (!PyArg_ParseTuple(args, "zi", &host, &port) || (host && !read_address(host, port, &address, &size)))
+        return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    int is_added = sends_add_pool(&self->sockets.sends, &address, size, &pool);
+    pthread_mutex_unlock(&self->sockets.lock);
+    return is_added ? PyLong_FromUnsignedLong(pool) : no_memory();
+}
+
+static PyObject *sockets_object_lend(SocketsObject *self, PyObject *args) {
+    unsigned number, pool;
+    long long from, until;
+    if (!PyArg_ParseTuple(args, "IILL", &number, &pool, &from, &until)) return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    Sends *sends = &self->sockets.sends;
+    Slot *slot = sockets_slot(&self->sockets, number);
+    int is_lent = slot && slot->pool < 0 && pool < sends->pool_count && sends_lend(sends, pool, number);
+    if (is_lent) {
+        slot->pool = (int)pool;
+        slot->usable_from = from;
+        slot->usable_until = until;
+    }
+    pthread_mutex_unlock(&self->sockets.lock);
+    if (!is_lent) return no_connection(number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sockets_object_unlend(SocketsObject *self, PyObject *args) {
+    unsigned number;
+    if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    Slot *slot = sockets_slot(&self->sockets, number);
+    int was_lent = slot && slot->pool >= 0;
+    if (was_lent) {
+        sends_unlend(&self->sockets.sends, (uint32_t)slot->pool, number);
+        slot->pool = -1;
+    }
+    pthread_mutex_unlock(&self->sockets.lock);
+    return PyBool_FromLong(was_lent);
+}
+
+static PyObject *sockets_object_prepare(SocketsObject *self, PyObject *args) {
+    unsigned pool;
+    long long due;
+    unsigned long long token;
+    const char *bytes;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "ILKy#", &pool, &due, &token, &bytes, &size)) return NULL;
+    Prepared *prepared = calloc(1, sizeof *prepared);
+    if (!prepared) return no_memory();
+    *prepared = (Prepared){.due = due, .token = token, .pool = pool};
+    int is_added = buffer_add(&prepared->bytes, bytes, (size_t)size);
+    pthread_mutex_lock(&self->sockets.lock);
+    is_added = is_added && pool < self->sockets.sends.pool_count && sends_add(&self->sockets.sends, prepared);
+    if (is_added) sockets_set_timer(&self->sockets);
+    pthread_mutex_unlock(&self->sockets.lock);
+    if (!is_added) {
+        prepared_free(prepared);
+        return no_memory();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *sockets_object_withdraw(SocketsObject *self, PyObject *args) {
+    unsigned long long token;
+    if (!PyArg_ParseTuple(args, "K", &token)) return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    Prepared *prepared = sends_withdraw(&self->sockets.sends, token);
+    sockets_set_timer(&self->sockets);
+    pthread_mutex_unlock(&self->sockets.lock);
+    int was_there = prepared != NULL;
+    prepared_free(prepared);
+    return PyBool_FromLong(was_there);
+}
+
+static PyObject *sockets_object_adopt(SocketsObject *self, PyObject *args) {
+    unsigned number;
+    PyObject *owner;
+    if (!PyArg_ParseTuple(args, "IO", &number, &owner)) return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    Slot *slot = sockets_slot(&self->sockets, number);
+    int is_adopted = slot && !slot->owner && has_answer_room(self, number);
+    int fd = slot ? slot->fd : -1;
+    if (is_adopted) slot->owner = Py_NewRef(owner);
+    pthread_mutex_unlock(&self->sockets.lock);
+    return is_adopted ? PyLong_FromLong(fd) : no_connection(number);
 }
 
 static PyObject *sockets_object_waits(SocketsObject *self, PyObject *args) {
@@ -629,10 +780,22 @@ static PyMethodDef sockets_methods[] = {
     {"feed", (PyCFunction)sockets_object_feed, METH_VARARGS,
      "feed(number): what waits, and what comes, goes to the answer that listens, whose body has begun."},
     {"ready", (PyCFunction)sockets_object_ready, METH_VARARGS,
-     "ready(wall minus monotonic ns) -> (connections of which there is news, when the first of it was read)."},
+     "ready(wall minus monotonic ns) -> (connections of which there is news, when the first of it was read, notices of "
+     "what "
+     "was due: (token, kind, number, connection or None, at))."},
     {"reads", (PyCFunction)sockets_object_reads, METH_VARARGS,
-     "reads(number) -> ([(bytes, arrived, read_at, empty_at)], end): what no answer has taken; end: None or an errno, "
-     "0 where the peer has closed."},
+     "reads(number) -> ([(bytes, arrived, read_at, empty_at)], end, sent_at, opened_at, connected_at): what no answer "
+     "has "
+     "taken; end: None or an errno, 0 where the peer has closed."},
+    {"add_pool", (PyCFunction)sockets_object_add_pool, METH_VARARGS,
+     "add_pool(host or None, port) -> pool: connections to this address are opened where none is lent."},
+    {"lend", (PyCFunction)sockets_object_lend, METH_VARARGS,
+     "lend(number, pool, usable_from, usable_until): a request that is due may take it."},
+    {"unlend", (PyCFunction)sockets_object_unlend, METH_VARARGS, "unlend(number) -> whether it was still lent."},
+    {"prepare", (PyCFunction)sockets_object_prepare, METH_VARARGS, "prepare(pool, due, token, bytes)."},
+    {"withdraw", (PyCFunction)sockets_object_withdraw, METH_VARARGS, "withdraw(token) -> whether it had not left."},
+    {"adopt", (PyCFunction)sockets_object_adopt, METH_VARARGS,
+     "adopt(number, connection) -> fd of one that was opened for a request."},
     {"waits", (PyCFunction)sockets_object_waits, METH_VARARGS, "waits(number): whether `reads` would have something."},
     {"lags", (PyCFunction)sockets_object_lags, METH_NOARGS,
      "lags() -> bytes of int64: ns from arrival to read, of each read since the last call."},

@@ -2,6 +2,7 @@
 #include "sockets.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,9 +23,12 @@ enum {
 };  // bytes of a connection, and of all, until Python is woken
 enum { TIMES_FULL = 4 };  // times as much, and the connection is not read any more
 enum { MOST_LAGS = 8 << 20 };
-enum { ABOVE = 10, BELOW = 5 };  // of a nice value: a core that both want goes to the thread
-enum { POLL_MS = 2 };            // at least so often: the time of an empty poll bounds when a read came
+enum { SPARE_DESCRIPTORS = 48 };  // as in connection.py
+enum { ABOVE = 10, BELOW = 5 };   // of a nice value: a core that both want goes to the thread
+enum { TIMER = UINT32_MAX };      // in the place of a slot's number
+enum { POLL_MS = 2 };             // at least so often: the time of an empty poll bounds when a read came
 static const int64_t NAP_NS = 500000;
+static const int64_t NOTICE_PATIENCE_NS = 2000000;  // an answer may come at once
 static const int64_t PATIENCE_NS = 20000000;        // for which news waits that nobody waits for
 static const int64_t SEALED_PATIENCE_NS = 2000000;  // it may be the end of an answer
 
@@ -77,7 +82,7 @@ static Tidings tidings_of(const Slot *slot) {
     Tidings tidings = {
         .held = slot->reads.size,
         .is_news = slot->has_ended || slot->reads.size,
-        .cannot_wait = slot->has_ended,
+        .cannot_wait = slot->has_ended || !slot->owner,  // a request of which Python does not know that it left
     };
     Answer *answer = slot->answer;
     if (!slot->is_fed) return tidings;
@@ -165,14 +170,172 @@ static void read_one(Sockets *sockets, Slot *slot, int64_t empty_at) {
     tell(sockets, slot, times.read_at);
 }
 
-static void read_ready(Sockets *sockets, struct epoll_event *events, int count, int64_t empty_at) {
-    for (int i = 0; i < count; i++) {
-        uint32_t number = (uint32_t)events[i].data.u64;
-        uint32_t generation = (uint32_t)(events[i].data.u64 >> 32);
-        pthread_mutex_lock(&sockets->lock);
-        Slot *slot = sockets_slot(sockets, number);
-        if (slot && slot->generation == generation && !slot->is_full) read_one(sockets, slot, empty_at);
-        pthread_mutex_unlock(&sockets->lock);
+// --- requests that are due
+// ---------------------------------------------------------------------------------------------
+
+static int watch(Sockets *sockets, Slot *slot, int operation) {
+    uint32_t output = slot->sending == NOT_SENDING ? 0 : EPOLLOUT;
+    struct epoll_event event = {
+        .events = EPOLLIN | EPOLLRDHUP | output,
+        .data.u64 = (uint64_t)slot->generation << 32 | number_of(sockets, slot),
+    };
+    slot->known = sockets->polls + SETTLED;
+    return epoll_ctl(sockets->epoll, operation, slot->fd, &event) ? errno : 0;
+}
+
+static void end(Sockets *sockets, Slot *slot, int error) {
+    epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
+    slot->sending = NOT_SENDING;
+    slot->has_ended = 1;
+    slot->end_error = error;
+    tell(sockets, slot, now_ns());
+}
+
+// Passes what is left of its request to the kernel.
+static void send_some(Sockets *sockets, Slot *slot) {
+    Buffer *left = &slot->to_send;
+    int64_t began = now_ns();
+    ssize_t sent = send(slot->fd, left->bytes, left->size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        end(sockets, slot, errno);
+        return;
+    }
+    if (sent > 0 && !slot->sent_at) slot->sent_at = began;
+    if (sent > 0) buffer_drop(left, (size_t)sent);
+    SendState next = left->size ? SENDING : NOT_SENDING;
+    if (next != slot->sending) {
+        slot->sending = next;
+        watch(sockets, slot, EPOLL_CTL_MOD);
+    }
+    if (!left->size) buffer_free(left);
+}
+
+// The socket takes bytes: its connection is there, or its buffer has room again.
+static void on_writable(Sockets *sockets, Slot *slot) {
+    if (slot->sending == CONNECTING) {
+        int error = 0;
+        socklen_t size = sizeof error;
+        getsockopt(slot->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        if (error) {
+            end(sockets, slot, error);
+            return;
+        }
+        slot->connected_at = now_ns();
+    }
+    send_some(sockets, slot);
+}
+
+static int is_alive(const Slot *slot) {
+    char byte;
+    if (slot->has_ended || slot->reads.size) return 0;
+    return recv(slot->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+// The connection that was lent last of those that may be used now.
+static Slot *lent_slot(Sockets *sockets, uint32_t pool_number, int64_t now) {
+    Pool *pool = &sockets->sends.pools[pool_number];
+    for (size_t i = pool->lent_count; i-- > 0;) {
+        Slot *slot = &sockets->slots[pool->lent[i]];
+        if (slot->usable_from > now || slot->usable_until <= now || !is_alive(slot)) continue;
+        sends_unlend(&sockets->sends, pool_number, pool->lent[i]);
+        slot->pool = -1;
+        return slot;
+    }
+    return NULL;
+}
+
+static Slot *free_slot(Sockets *sockets);
+
+// Others are left for files, name look-ups and the master.
+static int most_descriptors(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur > INT32_MAX) return INT32_MAX;
+    return (int)limit.rlim_cur - SPARE_DESCRIPTORS;
+}
+
+static Slot *opened_slot(Sockets *sockets, uint32_t pool_number) {
+    Pool *pool = &sockets->sends.pools[pool_number];
+    if (!pool->address_size) return NULL;
+    int64_t began = now_ns();
+    int fd = socket(pool->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return NULL;
+    if (fd >= most_descriptors()) {  // Python says so
+        close(fd);
+        return NULL;
+    }
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
+    int failed = connect(fd, (struct sockaddr *)&pool->address, pool->address_size) && errno != EINPROGRESS;
+    Slot *slot = failed ? NULL : free_slot(sockets);
+    if (!slot) {
+        close(fd);
+        return NULL;
+    }
+    uint32_t generation = slot->generation + 1;
+    *slot = (Slot){.fd = fd, .generation = generation, .pool = -1, .sending = CONNECTING, .opened_at = began};
+    sockets->open++;
+    if (watch(sockets, slot, EPOLL_CTL_ADD)) {
+        close(fd);
+        sockets_remove(sockets, slot);
+        return NULL;
+    }
+    return slot;
+}
+
+static void note(Sockets *sockets, const Prepared *prepared, const Slot *slot, NoticeKind kind, int64_t now) {
+    Notice notice = {prepared->token, slot ? number_of(sockets, slot) : 0, kind, now};
+    if (!sends_note(&sockets->sends, notice)) return;  // the request is lost: Python's deadline finds it
+    if (kind == BACK) wake(sockets);
+    else wake_later(sockets, now + NOTICE_PATIENCE_NS);
+}
+
+static void send_prepared(Sockets *sockets, Prepared *prepared, int64_t now) {
+    NoticeKind kind = ON_LENT;
+    Slot *slot = lent_slot(sockets, prepared->pool, now);
+    if (!slot) {
+        kind = ON_NEW;
+        slot = opened_slot(sockets, prepared->pool);
+    }
+    if (!slot) {
+        note(sockets, prepared, NULL, BACK, now);
+        return;
+    }
+    slot->sent_at = 0;
+    slot->to_send = prepared->bytes;
+    prepared->bytes = (Buffer){0};
+    if (slot->sending == NOT_SENDING) send_some(sockets, slot);
+    note(sockets, prepared, slot, kind, now);
+}
+
+static void send_due(Sockets *sockets) {
+    Prepared *prepared;
+    while ((prepared = sends_pop(&sockets->sends, now_ns()))) {
+        send_prepared(sockets, prepared, now_ns());
+        prepared_free(prepared);
+    }
+    sockets_set_timer(sockets);
+}
+
+void sockets_set_timer(Sockets *sockets) {
+    int64_t at = sends_next(&sockets->sends);
+    if (at == sockets->timer_at) return;
+    struct itimerspec due = {.it_value = {at / 1000000000, at % 1000000000}};  // 0: none
+    timerfd_settime(sockets->timer, TFD_TIMER_ABSTIME, &due, NULL);
+    sockets->timer_at = at;
+}
+
+// --- the loop
+// ----------------------------------------------------------------------------------------------------------
+
+static void on_event(Sockets *sockets, const struct epoll_event *event, int64_t empty_at) {
+    uint32_t number = (uint32_t)event->data.u64;
+    Slot *slot = sockets_slot(sockets, number);
+    if (number == TIMER) {
+        send_due(sockets);
+    } else if (slot && slot->generation == (uint32_t)(event->data.u64 >> 32) && !slot->is_full) {
+        if (slot->sending != NOT_SENDING && event->events & ~(uint32_t)EPOLLIN) on_writable(sockets, slot);
+        if (slot->sending != CONNECTING && !slot->has_ended) read_one(sockets, slot, empty_at);
     }
 }
 
@@ -189,18 +352,25 @@ static void *run(void *of) {
             count = epoll_wait(sockets->epoll, events, EVENTS, POLL_MS);
         }
         if (count < EVENTS) sockets->polled_at = began;  // what was not reported was empty, the rest is read below
-        read_ready(sockets, events, count, empty_at);
+        for (int i = 0; i < count; i++) {
+            pthread_mutex_lock(&sockets->lock);
+            on_event(sockets, &events[i], empty_at);
+            pthread_mutex_unlock(&sockets->lock);
+        }
         pthread_mutex_lock(&sockets->lock);
         sockets->polls += count < EVENTS;  // a poll that may not have seen all of them settles nothing
         int stop = sockets->stop;
+        send_due(sockets);
         if (sockets->wake_at && now_ns() >= sockets->wake_at) {
             sockets->wake_at = 0;
             wake(sockets);
         }
+        int64_t due = sends_next(&sockets->sends);
         pthread_mutex_unlock(&sockets->lock);
         if (stop) return NULL;
         if (count > 0) {
-            if (began - busy_at < 2 * NAP_NS) sleep_until(began + NAP_NS);
+            int64_t until = due && due < began + NAP_NS ? due : began + NAP_NS;
+            if (began - busy_at < 2 * NAP_NS) sleep_until(until);
             busy_at = began;
         }
     }
@@ -226,11 +396,14 @@ static int start(Sockets *sockets) {
 }
 
 int sockets_init(Sockets *sockets) {
-    *sockets = (Sockets){.epoll = -1, .event = -1};
+    *sockets = (Sockets){.epoll = -1, .event = -1, .timer = -1};
     pthread_mutex_init(&sockets->lock, NULL);
     sockets->epoll = epoll_create1(EPOLL_CLOEXEC);
     sockets->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (sockets->epoll < 0 || sockets->event < 0) return errno;
+    sockets->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (sockets->epoll < 0 || sockets->event < 0 || sockets->timer < 0) return errno;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = TIMER};
+    if (epoll_ctl(sockets->epoll, EPOLL_CTL_ADD, sockets->timer, &event)) return errno;
     return start(sockets);
 }
 
@@ -241,10 +414,15 @@ void sockets_free(Sockets *sockets) {
         pthread_mutex_unlock(&sockets->lock);
         pthread_join(sockets->thread, NULL);
     }
-    for (uint32_t i = 0; i < sockets->slot_count; i++) buffer_free(&sockets->slots[i].reads);
+    for (uint32_t i = 0; i < sockets->slot_count; i++) {
+        buffer_free(&sockets->slots[i].reads);
+        buffer_free(&sockets->slots[i].to_send);
+    }
     free(sockets->slots);
     free(sockets->ready);
     buffer_free(&sockets->lags);
+    sends_free(&sockets->sends);
+    if (sockets->timer >= 0) close(sockets->timer);
     if (sockets->epoll >= 0) close(sockets->epoll);
     if (sockets->event >= 0) close(sockets->event);
     pthread_mutex_destroy(&sockets->lock);
@@ -253,15 +431,6 @@ void sockets_free(Sockets *sockets) {
 Slot *sockets_slot(Sockets *sockets, uint32_t number) {
     if (number >= sockets->slot_count || sockets->slots[number].fd < 0) return NULL;
     return &sockets->slots[number];
-}
-
-static int watch(Sockets *sockets, Slot *slot) {
-    struct epoll_event event = {
-        .events = EPOLLIN | EPOLLRDHUP,
-        .data.u64 = (uint64_t)slot->generation << 32 | number_of(sockets, slot),
-    };
-    slot->known = sockets->polls + SETTLED;
-    return epoll_ctl(sockets->epoll, EPOLL_CTL_ADD, slot->fd, &event) ? errno : 0;
 }
 
 static Slot *free_slot(Sockets *sockets) {
@@ -287,8 +456,8 @@ int sockets_add(Sockets *sockets, int fd, void *owner, int is_sealed, uint32_t *
     int error = slot ? 0 : ENOMEM;
     if (slot) {
         uint32_t generation = slot->generation + 1;
-        *slot = (Slot){.fd = fd, .generation = generation, .owner = owner, .is_sealed = is_sealed};
-        error = watch(sockets, slot);
+        *slot = (Slot){.fd = fd, .generation = generation, .owner = owner, .is_sealed = is_sealed, .pool = -1};
+        error = watch(sockets, slot, EPOLL_CTL_ADD);
         if (error) slot->fd = -1;
         else sockets->open++;
         *number = number_of(sockets, slot);
@@ -300,6 +469,8 @@ int sockets_add(Sockets *sockets, int fd, void *owner, int is_sealed, uint32_t *
 void sockets_remove(Sockets *sockets, Slot *slot) {
     epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);  // fails after an end, which has done it
     buffer_free(&slot->reads);
+    buffer_free(&slot->to_send);
+    if (slot->pool >= 0) sends_unlend(&sockets->sends, (uint32_t)slot->pool, number_of(sockets, slot));
     for (size_t i = 0; slot->is_ready && i < sockets->ready_count; i++) {
         if (sockets->ready[i] != number_of(sockets, slot)) continue;
         sockets->ready[i] = sockets->ready[--sockets->ready_count];
@@ -312,5 +483,5 @@ void sockets_remove(Sockets *sockets, Slot *slot) {
 void sockets_go_on(Sockets *sockets, Slot *slot) {
     if (!slot->is_full) return;
     slot->is_full = 0;
-    watch(sockets, slot);
+    watch(sockets, slot, EPOLL_CTL_ADD);
 }

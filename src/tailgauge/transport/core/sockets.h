@@ -11,13 +11,16 @@
 
 #include "answer.h"
 #include "buffer.h"
+#include "sends.h"
 
 enum { READ_SIZE = 65536 };
+
+typedef enum { NOT_SENDING, CONNECTING, SENDING } SendState;
 
 typedef struct {
     int fd;  // -1: the slot is free
     uint32_t generation;
-    void *owner;     // a connection
+    void *owner;     // a connection; NULL: it was opened here, and Python does not know it yet
     Answer *answer;  // of the request in flight; NULL: there is none
     int is_sealed;   // under TLS: Python decrypts what is read
     int is_fed;      // the body of the answer is decoded by the thread
@@ -25,9 +28,15 @@ typedef struct {
     int is_ready;    // Python is to look at it
     int is_full;     // it is not read until Python has taken what it holds
     int has_ended;
-    int end_error;  // errno of its end; 0: the peer has closed
-    int64_t known;  // the number of the first poll that tells whether the socket was empty
-    Buffer reads;   // each a `ReadHead` and its bytes: of heads, under TLS, or of no answer
+    int end_error;                      // errno of its end; 0: the peer has closed
+    int64_t known;                      // the number of the first poll that tells whether the socket was empty
+    int pool;                           // that it was lent to; -1: it was not
+    int64_t usable_from, usable_until;  // where it was lent
+    SendState sending;
+    Buffer to_send;                   // what the socket has not taken yet
+    int64_t opened_at, connected_at;  // of one that was opened here
+    int64_t sent_at;                  // when the first byte of its request was passed to the kernel; 0: it was not
+    Buffer reads;                     // each a `ReadHead` and its bytes: of heads, under TLS, or of no answer
 } Slot;
 
 typedef struct {
@@ -47,6 +56,9 @@ typedef struct {
     int64_t wall_offset;  // wall minus monotonic clock, ns
     int64_t wake_at;      // when the loop is woken for what can wait; 0: nothing does
     int64_t polls, polled_at;
+    int timer;  // readable when the next request is due
+    int64_t timer_at;
+    Sends sends;
     Buffer lags;  // int64 for each read: ns from its arrival until it was read
     char bytes[READ_SIZE];
 } Sockets;
@@ -60,3 +72,4 @@ int sockets_add(Sockets *sockets, int fd, void *owner, int is_sealed, uint32_t *
 Slot *sockets_slot(Sockets *sockets, uint32_t number);  // NULL: it is free
 void sockets_remove(Sockets *sockets, Slot *slot);
 void sockets_go_on(Sockets *sockets, Slot *slot);  // where it was full
+void sockets_set_timer(Sockets *sockets);          // for the next request that is due
