@@ -27,6 +27,7 @@ from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, Ta
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.reader import Due
 from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
 Made = Callable[[str], tuple[Mapping[str, Any], bytes]]
@@ -135,6 +136,21 @@ class Endpoint:
     def send_at_once(self, request: bytes, exchange: Exchange) -> bool:
         """Send a prepared request without waiting for anything; False: nothing was done, use `send`."""
         return self._transport.send_at_once(exchange, self._origin, request)
+
+    @property
+    def may_prepare(self) -> bool:
+        """Whether requests can be sent by `send_at` now."""
+        return self._transport.may_prepare(self._origin)
+
+    def send_at(
+        self, due_ns: int, request: bytes, on_due: Callable[[Due], object]
+    ) -> Callable[[], bool] | None:
+        """Let a prepared request leave at its due time; returns what withdraws it, None where it cannot be."""
+        return self._transport.prepare(self._origin, due_ns, request, on_due)
+
+    def attach(self, exchange: Exchange, due: Due) -> None:
+        """Time a prepared request that has left."""
+        self._transport.attach(exchange, self._origin, due)
 
     def prepared(self, call: Call, call_id: str, request_id: int = 0, traffic: str = "") -> bytes | None:
         """A request by its template; None where there is none."""

@@ -32,7 +32,7 @@ from tailgauge.redaction import shown
 from tailgauge.transport.answer import Answer, CompiledAnswer
 from tailgauge.transport.losses import Losses
 from tailgauge.transport.peer import TLS, peer_name
-from tailgauge.transport.reader import POLLS, READER, SETTLED
+from tailgauge.transport.reader import POLLS, READER, SETTLED, Found
 from tailgauge.transport.tls import Read, Tls
 
 KERNEL_STAMPS = sys.platform == "linux"
@@ -53,6 +53,9 @@ MAX_MESSAGE = 500  # characters
 
 class Listener(Protocol):
     """Receives what arrives: the current exchange."""
+
+    def on_sent(self) -> None:
+        """A prepared request has left."""
 
     def on_reads(self, reads: list[Read]) -> None:
         """What was read and is not decoded."""
@@ -87,6 +90,8 @@ class Connection:
         self.on_idle_end: Callable[[], None] = _nobody
         self.on_close: Callable[[_socket.socket], None] = _nobody
         self.closed = self.used = self.sending = False
+        self._awaits_send = False
+        self._is_lent = False
         self.sent_at_ns: int | None = None  # first byte of the last request
         self.emptied = True  # the last read emptied the socket
         self.paused_ns = 0  # time in which `pause` kept it from reading
@@ -128,6 +133,28 @@ class Connection:
         if self._reading is not None:
             compiled = answer.core if isinstance(answer, CompiledAnswer) else None
             READER.listen(self._reading, compiled, is_urgent=is_urgent)
+
+    @classmethod
+    def opened_for(cls, number: int, slot: int) -> Connection:
+        """Take over a connection that the compiled reader has opened for a prepared request; number `slot` there."""
+        self = cls.__new__(cls)
+        raw = _socket.socket(fileno=READER.adopt(slot, self))
+        self.__init__(number, raw, kernel_stamps=KERNEL_STAMPS, in_hub=False)  # type: ignore[misc]
+        self._reading = slot
+        return self
+
+    def lend(self, pool: int, usable_from_ns: int, usable_until_ns: int) -> None:
+        """Let prepared requests take it while it is idle."""
+        if self._reading is not None and self._tls is None:
+            READER.lend(self._reading, pool, usable_from_ns, usable_until_ns)
+            self._is_lent = True
+
+    def take_back(self) -> bool:
+        """Lend it no more. False: a request has taken it."""
+        if self._is_lent and self._reading is not None and not READER.take_back(self._reading):
+            return False  # it is told soon
+        self._is_lent = False
+        return True
 
     def feed(self) -> None:
         """Let the compiled reader decode what comes for the answer, if it may."""
@@ -304,11 +331,32 @@ class Connection:
         """Take what the compiled reader has."""
         if self._reading is None:
             return
-        reads, end = READER.reads(self._reading)
-        self._pass_on(reads)
+        if self._is_lent and not READER.is_lent(self._reading):
+            return  # a request has left on it: that is told first
+        found = READER.reads(self._reading)
+        if self._awaits_send:
+            self._note_send(found)
+        self._pass_on(found.reads)
         self._end_of_tls()
-        if end is not None and not self.closed:
-            self._ended(os.strerror(end) if end else None)
+        if found.end is not None and not self.closed:
+            self._ended(os.strerror(found.end) if found.end else None)
+
+    def await_send(self) -> None:
+        """The compiled reader sends a prepared request on it."""
+        self._awaits_send = self.sending = True
+        self._is_lent = False
+        self.sent_at_ns = None
+        self.look()
+
+    def _note_send(self, found: Found) -> None:
+        if not found.sent_at:
+            return
+        self._awaits_send = self.sending = False
+        self.sent_at_ns = found.sent_at
+        if found.opened_at:
+            self.connect_ns = found.connected_at - found.opened_at
+        if self.listener is not None:
+            self.listener.on_sent()
 
     def _pass_on(self, reads: list[Read]) -> None:
         if reads and self._tls is not None:
@@ -451,9 +499,10 @@ class Idle:
 
 @dataclass(slots=True)
 class OriginPool:
-    """The idle connections of one origin."""
+    """The idle connections of one origin. `lent_to`: the compiled reader's pool of prepared requests."""
 
     rest_ns: int = FIRST_REST_NS
+    lent_to: int | None = None
     idle: list[Idle] = field(default_factory=list)
 
 
@@ -478,10 +527,21 @@ class Pool:
             if now - item.since_ns < origin_pool.rest_ns:
                 continue
             del origin_pool.idle[place]
+            if not item.connection.take_back():
+                continue  # a prepared request has left on it
             if now < item.until_ns and item.connection.alive():
                 return item.connection
             item.connection.close()
         return None
+
+    def lend_to(self, origin: Origin, pool: int) -> None:
+        """Let prepared requests take idle connections, by a pool of the compiled reader."""
+        self._pools[origin].lent_to = pool
+
+    def was_taken(self, origin: Origin, connection: Connection) -> None:
+        """A prepared request has left on an idle connection."""
+        origin_pool = self._pools[origin]
+        origin_pool.idle = [item for item in origin_pool.idle if item.connection is not connection]
 
     def give(
         self, origin: Origin, connection: Connection, hint: bytes, since_ns: int | None = None, *, answered: bool = True
@@ -495,6 +555,8 @@ class Pool:
         since_ns = min(since_ns or now, now)  # the clock of arrivals may have been set
         item = Idle(connection, since_ns, since_ns + _kept_ns(hint), answered)
         origin_pool.idle.append(item)
+        if origin_pool.lent_to is not None:
+            connection.lend(origin_pool.lent_to, since_ns + origin_pool.rest_ns, item.until_ns)
         connection.on_idle_end = lambda: self._closed_by_peer(origin_pool, item)
 
     def resting(self, origin: Origin) -> int:

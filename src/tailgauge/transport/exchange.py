@@ -154,6 +154,13 @@ class Exchange:
 
     # --- called by the connection, in the hub -------------------------------------------------------------------
 
+    def on_sent(self) -> None:
+        """A prepared request has left."""
+        connection = self.connection
+        if connection is not None:
+            self.sent_at_ns = connection.sent_at_ns
+            self.pool_wait_ns = connection.connect_ns if self.connection_is_new else 0
+
     def on_reads(self, reads: list[Read]) -> None:
         """What was read of the response and is not decoded: the head first, then the body."""
         began = self._answer is None
@@ -193,6 +200,9 @@ class Exchange:
         if self.capture is not None:
             self.capture.peer_closed(error)
         if self._framing is None:
+            if self.connection_is_new and self.sent_at_ns is None and error is not None:
+                self.fail("tcp", error)  # of a connection that was opened for it
+                return
             stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
             kind = STALE if stale else "closed"
             self.fail(kind, error or "the target closed the connection before it answered")

@@ -12,13 +12,15 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 
 from gevent import get_hub
 from gevent.monkey import get_original
 
 from tailgauge.clock import WALL, monotonic_ns
-from tailgauge.transport.tls import Read
+from tailgauge.transport import tls
 
 try:
     from tailgauge.transport import _core
@@ -30,6 +32,7 @@ AT_ONCE_NS = 5_000_000
 POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
 JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
 SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
+_ON_NEW = 1  # `NoticeKind` of core/sends.h
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 
@@ -40,12 +43,37 @@ class Looks(Protocol):
         """Take what has come."""
 
 
+class Due(NamedTuple):
+    """A prepared request whose time came: it left, or came back because there was no connection for it."""
+
+    connection: Any  # that was lent for it; None: none was
+    opened: int | None  # number of a connection that was opened for it
+    at_ns: int
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it did not leave."""
+        return self.connection is None and self.opened is None
+
+
+class Found(NamedTuple):
+    """What the thread has of a connection; times in ns, 0: not yet, or it was not opened here."""
+
+    reads: list[tls.Read]
+    end: int | None  # errno, 0 where the peer has closed
+    sent_at: int
+    opened_at: int
+    connected_at: int
+
+
 class Reader:
     """The thread of this process, from its first connection on."""
 
     def __init__(self) -> None:
         self._sockets: Any = None
-        self._waiting: deque[Looks] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._prepared: dict[int, Callable[[Due], object]] = {}
+        self._tokens = count(1)
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
         self._is_passing = False
@@ -53,12 +81,15 @@ class Reader:
 
     def add(self, fd: int, connection: Looks, *, is_sealed: bool) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
+        self._begin()
+        return int(self._sockets.add(fd, connection, is_sealed))
+
+    def _begin(self) -> None:
         if self._sockets is None:
             self._sockets = _core.Sockets()
             self._sockets.ready(WALL.offset_ns)
             self._watcher = get_hub().loop.io(self._sockets.fileno(), 1)
             self._watcher.start(self._on_news)
-        return int(self._sockets.add(fd, connection, is_sealed))
 
     def remove(self, number: int) -> None:
         """Read it no more. What was read and not taken is dropped."""
@@ -72,14 +103,48 @@ class Reader:
         """Let the thread decode what comes for the answer that listens."""
         self._sockets.feed(number)
 
-    def reads(self, number: int) -> tuple[list[Read], int | None]:
-        """What the thread has read and not decoded; and an errno at its end, 0 where the peer has closed."""
-        found: tuple[list[Read], int | None] = self._sockets.reads(number)
-        return found
+    def reads(self, number: int) -> Found:
+        """Take what the thread has read and not decoded."""
+        return Found(*self._sockets.reads(number))
 
     def waits(self, number: int) -> bool:
         """Whether something was read that the connection has not taken."""
         return bool(self._sockets.waits(number))
+
+    def pool(self, host: str, port: int) -> int:
+        """A pool of connections to an address of IP, for prepared requests."""
+        self._begin()
+        return int(self._sockets.add_pool(host, port))
+
+    def lend(self, number: int, pool: int, usable_from_ns: int, usable_until_ns: int) -> None:
+        """Let prepared requests take an idle connection."""
+        self._sockets.lend(number, pool, usable_from_ns, usable_until_ns)
+
+    def is_lent(self, number: int) -> bool:
+        """Whether no request has taken it."""
+        return bool(self._sockets.is_lent(number))
+
+    def take_back(self, number: int) -> bool:
+        """Lend it no more. False: a request has taken it."""
+        return bool(self._sockets.unlend(number))
+
+    def prepare(self, pool: int, due_ns: int, data: bytes, on_due: Callable[[Due], object]) -> int:
+        """Let a request leave at its due time; returns what `withdraw` takes."""
+        token = next(self._tokens)
+        self._prepared[token] = on_due
+        self._sockets.prepare(pool, due_ns, token, data)
+        return token
+
+    def withdraw(self, token: int) -> bool:
+        """Send it not. False: it has left, or come back; `on_due` says so."""
+        was_there = bool(self._sockets.withdraw(token))
+        if was_there:
+            del self._prepared[token]
+        return was_there
+
+    def adopt(self, number: int, connection: Looks) -> int:
+        """Take over a connection that was opened for a request; returns its descriptor."""
+        return int(self._sockets.adopt(number, connection))
 
     def catch_up(self) -> None:
         """Pass on what has come by now; within a call that passes on, behind what comes before."""
@@ -111,10 +176,13 @@ class Reader:
     def _collect(self) -> None:
         if self._sockets is None:
             return
-        connections, since_ns = self._sockets.ready(WALL.offset_ns)
+        connections, since_ns, notices = self._sockets.ready(WALL.offset_ns)
         if since_ns:
             self._wait_max_ns = max(self._wait_max_ns, monotonic_ns() - since_ns)
-        self._waiting.extend(connections)
+        for token, kind, number, connection, at_ns in notices:
+            due = Due(connection, number if kind == _ON_NEW else None, at_ns)
+            self._waiting.append(partial(self._prepared.pop(token), due))
+        self._waiting.extend(connection.look for connection in connections)
 
     def _on_news(self) -> None:
         self._collect()
@@ -127,7 +195,7 @@ class Reader:
         self._is_passing = True
         try:
             while waiting:
-                waiting.popleft().look()
+                waiting.popleft()()
                 if monotonic_ns() > until_ns:
                     break
         finally:  # the hub reports what one of them raised

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import gevent
@@ -20,7 +21,7 @@ from tailgauge.transport.connection import ConnectError, Connection, Origin, Poo
 from tailgauge.transport.exchange import STALE, Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.reader import COMPILED, READER
+from tailgauge.transport.reader import COMPILED, READER, Due
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
@@ -76,6 +77,7 @@ class Stopwatch(httpx2.BaseTransport):
         self._in_hub = reader == "python" or not COMPILED
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
+        self._lent_pools: dict[tuple[str, int], int] = {}
         self._numbers = 0
         self.losses = Losses()
         self.waits = 0  # calls that waited for a new connection
@@ -123,6 +125,53 @@ class Stopwatch(httpx2.BaseTransport):
         self._listen(exchange, connection, origin, began_ns, is_new=False)
         self._pass(exchange, connection, data)
         return True
+
+    def may_prepare(self, origin: Origin) -> bool:
+        """Whether `prepare` could be used now."""
+        return self._lent_pool(origin) is not None
+
+    def prepare(
+        self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Due], object]
+    ) -> Callable[[], bool] | None:
+        """Let a request leave at its due time, whatever this process does then; returns what withdraws it.
+
+        None: it cannot be. `on_due` says how it left, for `attach`, or that it came back.
+        """
+        pool = self._lent_pool(origin)
+        return None if pool is None else partial(READER.withdraw, READER.prepare(pool, due_ns, data, on_due))
+
+    def attach(self, exchange: Exchange, origin: Origin, due: Due) -> None:
+        """Time a prepared request that has left by `exchange`."""
+        if due.opened is None:
+            connection = due.connection
+            self._pool.was_taken(origin, connection)
+        else:
+            self._numbers += 1
+            self.waits += 1
+            connection = Connection.opened_for(self._numbers, due.opened)
+            connection.watched_by(self.losses)
+        self._listen(exchange, connection, origin, due.at_ns, is_new=due.opened is not None)
+        connection.await_send()
+        if connection.sending and not exchange.done:
+            gevent.spawn_later(self._connect_timeout_s, self._end_connecting, exchange, connection)
+
+    def _end_connecting(self, exchange: Exchange, connection: Connection) -> None:
+        if connection.sending and not exchange.done:
+            exchange.fail("timeout", "no answer to TCP connect in time")
+
+    def _lent_pool(self, origin: Origin) -> int | None:
+        """The compiled reader's pool; None under TLS, on the user's clock, in the hub, or while no address is known."""
+        scheme, host, port = origin
+        if self._in_hub or self._user_clock or scheme != "http":
+            return None
+        _, addresses = self._addresses.get((host, port), (0, []))
+        address = addresses[0][4][0] if addresses else None
+        if not isinstance(address, str) or "%" in address:
+            return None
+        if (address, port) not in self._lent_pools:
+            self._lent_pools[address, port] = READER.pool(address, port)
+            self._pool.lend_to(origin, self._lent_pools[address, port])
+        return self._lent_pools[address, port]
 
     def _send(self, exchange: Exchange, origin: Origin, data: bytes) -> None:
         if exchange.aborted:
@@ -200,6 +249,7 @@ class Stopwatch(httpx2.BaseTransport):
         """Let the exchange listen to a connection; returns how long it waited for it."""
 
         def release(used: Connection, keep: bool) -> None:
+            used.used = True
             # One that is sending was answered before its request was sent completely.
             if keep and exchange.bytes_per_s is None and not used.sending:
                 self._pool.give(origin, used, exchange.header(b"keep-alive"), exchange.ended_at_ns)

@@ -42,6 +42,7 @@ class RequestRef:
         None  # its pattern began, or it waits for a slot; None of a preflight request
     )
     acts: bool = True  # on what its calls bring, at once
+    due: Due | None = None  # how its first call has left, where that was prepared
 
 
 def request_row(
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
     from tailgauge.schedule.sessions import Turn
     from tailgauge.transport.exchange import Exchange
+    from tailgauge.transport.reader import Due
 
 
 def begun(

@@ -48,7 +48,7 @@ from tailgauge.rows.schema import (
 from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
-from tailgauge.transport.reader import READER
+from tailgauge.transport.reader import READER, Due
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_diagnostics import CacheDiagnostics
@@ -131,7 +131,10 @@ class Attempts:
             exchange.capture = Capture(self._given_bytes)
         leg = send.leg
         key = (origin.request_id, send.leg, attempt)
-        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns(), key)
+        due = origin.due
+        origin.due = None  # the others of the request are not prepared
+        begun_at_ns = monotonic_ns() if due is None else due.at_ns
+        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, begun_at_ns, key)
         bounded = self.guard is not None and not self.guard.is_of_calls_only
         exchange.may_wait = not (origin.acts or bounded or self._cache is not None)
         exchange.on_content = partial(self._on_content, started)
@@ -146,8 +149,36 @@ class Attempts:
             exchange.abort(CANCELLED)  # recorded like any other call, and never sent
         if self._cache is not None:
             started.note = self._cache.sent(call, key, started.begun_at_ns, origin.traffic)
-        self._send(started)
+        if due is None:
+            self._send(started)
+        else:
+            exchange.on_over = partial(self._ended, started)
+            endpoint.attach(exchange, due)
         return exchange
+
+    def prepare(
+        self, request_id: int, traffic: str, send: Send, due_ns: int, on_due: Callable[[Due], object]
+    ) -> Callable[[], bool] | None:
+        """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
+
+        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`.
+        """
+        call = send.call
+        endpoint = self._endpoints[call.target]
+        is_usual = self.diagnostics is None and call.bytes_per_s is None and call.event_ids is None
+        if (
+            not is_usual
+            or not endpoint.may_prepare
+            or (self.guard is not None and not self.guard.has_room(call, endpoint.model))
+        ):
+            return None
+        try:
+            request = endpoint.prepared(
+                call, f"{self._run_id}/{request_id}/{send.leg}/0", request_id, traffic
+            )
+        except Exception:  # noqa: BLE001 - raised again where it is sent without this
+            return None
+        return None if request is None else endpoint.send_at(due_ns, request, on_due)
 
     def in_flight(self) -> int:
         """Calls that have not ended; one that waits to be recorded has."""

@@ -5,6 +5,9 @@ scenario limits what is in flight over all workers, arrivals wait for a slot, in
 of its own a worker sends all that came meanwhile, at less than twice the planned pace. One that is behind and does not
 catch up skips what is overdue, and so does one whose slice comes late: both count as not reached. Without another slice the
 worker idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival like any other then.
+
+A little ahead of its time the first call of an arrival is prepared, and leaves then without this process (`Attempts.prepare`):
+this process only learns of it. Where that cannot be, it is sent here when its time has come.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import gevent
 from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.events import Send
+from tailgauge.plan.spend_limit import MOST_PREPARED
 from tailgauge.prompts import Maker
 from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CENSORED, CHECK_FAILED, FAILURE, OK
@@ -28,17 +33,19 @@ from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import RequestPool, Turn, requests_in
 from tailgauge.thresholds import DROPS
-from tailgauge.transport.reader import READER
+from tailgauge.transport.reader import READER, Due
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.requests import Requests, Waiting
+from tailgauge.worker.requests import Ahead, Requests, Waiting
 from tailgauge.worker.timers import HubTime, Later, WaitTimer, yield_to_hub
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
 SKIPPED_AT_ONCE = 500  # arrivals that are not sent
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
+NEVER_NS = 1 << 62
 _POLL_S = 0.02  # between checks for open requests
+AHEAD_NS = 50_000_000  # before it is due a request is prepared
 
 
 class Dispatcher(Requests):
@@ -54,6 +61,8 @@ class Dispatcher(Requests):
         self._on_ended = on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
+        self._near: list[tuple[int, int, Turn]] = []  # of these, what is due soon and is sent by this process
+        self._ahead: dict[int, Ahead] = {}  # by request: what is due soon and was prepared
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
         self._timer = WaitTimer()
         self._more = Signal()
@@ -102,29 +111,86 @@ class Dispatcher(Requests):
         self.start_at_ns = start_at_ns
         in_a_row = 0
         while not self.stopped:
-            due = start_at_ns + self._waiting[0][0] if self._waiting else None
             now = monotonic_ns()
+            self._prepare_soon(now)
+            due = start_at_ns + self._near[0][0] if self._near else None
             is_open = due is None or self.scenario.arrival.is_open
             if self._coming:
                 self._make_one(self._coming.popleft())
+            elif due is None and self._waiting:
+                in_a_row = 0
+                self._timer.wait_until(self._next_to_prepare())
+                continue
             elif due is None:
                 self._more.clear()
                 self._more.wait()
                 continue
             elif (at := self._overload.sends_at(now, due) if is_open else due) > now:
                 in_a_row = 0
-                self._timer.wait_until(at)
+                self._timer.wait_until(min(at, self._next_to_prepare()))
                 continue
             elif self._overload.skips(now, now - due) and is_open:
-                heapq.heappop(self._waiting)  # `stop` counts it
-                if len(self._waiting) % SKIPPED_AT_ONCE == 0:
+                heapq.heappop(self._near)  # `stop` counts it
+                if len(self._near) % SKIPPED_AT_ONCE == 0:
                     yield_to_hub()
                 continue
             else:
-                self._send(heapq.heappop(self._waiting)[2])
+                self._send(heapq.heappop(self._near)[2])
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
                 yield_to_hub()
+
+    def _next_to_prepare(self) -> int:
+        """When the next arrival is to be prepared."""
+        return self.start_at_ns + self._waiting[0][0] - AHEAD_NS if self._waiting else NEVER_NS
+
+    def _prepare_soon(self, now_ns: int) -> None:
+        """Prepare what is due soon; what cannot be prepared is sent by this process."""
+        while self._next_to_prepare() <= now_ns:
+            at_ns, request_id, turn = heapq.heappop(self._waiting)
+            if not self._prepare(turn, now_ns):
+                heapq.heappush(self._near, (at_ns, request_id, turn))
+
+    def _prepare(self, turn: Turn, now_ns: int) -> bool:
+        """Let the first call of a request leave at its time; False: it cannot be prepared."""
+        due_ns = self.start_at_ns + turn.at_ns
+        in_flight = self.counters.in_flight + len(self._ahead)
+        is_full = in_flight >= self.scenario.limits.in_flight_per_worker or len(self._ahead) >= MOST_PREPARED
+        if self.slots is not None or is_full or due_ns <= now_ns or not turn.prompts:
+            return False
+        steps = self._steps(turn)
+        try:
+            first = next(steps)
+        except Exception:  # noqa: BLE001 - raised again when it is sent
+            return False
+        if not isinstance(first, Send):
+            return False
+        ahead = Ahead(turn, steps, first)
+        on_due = partial(self._on_due, ahead)
+        traffic = turn.asked.traffic
+        ahead.withdraw = self._calls.prepare(turn.request_id, traffic, first, due_ns, on_due)
+        if ahead.withdraw is None:
+            return False
+        self._ahead[turn.request_id] = ahead
+        return True
+
+    def _on_due(self, ahead: Ahead, due: Due) -> None:
+        """The first call of a request has left, or could not."""
+        turn = ahead.turn
+        del self._ahead[turn.request_id]
+        if not due.is_back:
+            self._dispatch_sent(ahead, due)
+        elif self.stopped:
+            self.counters.not_reached += not turn.is_closed
+        else:
+            heapq.heappush(self._near, (turn.at_ns, turn.request_id, turn))
+            self._wake()
+
+    def _withdraw(self) -> None:
+        """Send nothing that was prepared and has not left."""
+        for request_id, ahead in list(self._ahead.items()):
+            if ahead.withdraw is not None and ahead.withdraw():
+                del self._ahead[request_id]
 
     def _send(self, turn: Turn) -> None:
         """Begin a request, unless a limit of the run is reached."""
@@ -184,7 +250,8 @@ class Dispatcher(Requests):
         now_ns = monotonic_ns()
         late_ns = int(LATE_S * 1e9)
         while not self.stopped and monotonic_ns() - now_ns < late_ns:
-            due_ns = self.start_at_ns + self._waiting[0][0] if self._waiting else 0
+            next_at_ns = min((heap[0][0] for heap in (self._near, self._waiting) if heap), default=None)
+            due_ns = 0 if next_at_ns is None else self.start_at_ns + next_at_ns
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
             gevent.sleep(_POLL_S)
@@ -202,8 +269,10 @@ class Dispatcher(Requests):
             self.counters.waiting = 0
         if not self.stopped:
             self.stopped = True
+            self._withdraw()
             counters = self.counters  # a slice may be half taken, so the queue is not all of it
-            taken = counters.dispatched + counters.client_drop + len(self._queue)
+            sent = sum(not ahead.turn.is_closed for ahead in self._ahead.values())
+            taken = counters.dispatched + counters.client_drop + len(self._queue) + sent
             counters.not_reached = counters.leased - taken
             self._wake()
 
@@ -314,4 +383,4 @@ class Dispatcher(Requests):
 
     def _is_open(self) -> bool:
         self._later.finish()
-        return bool(self._open or self._queue or self._calls.open)
+        return bool(self._open or self._queue or self._ahead or self._calls.open)

@@ -97,9 +97,9 @@ class Drive:
         """Calls made."""
         return sum(map(len, self.calls.values()))
 
-    def begin(self) -> None:
-        """Run the pattern until it waits."""
-        self._run(begin=True)
+    def begin(self, first: Step | None = None) -> None:
+        """Run the pattern until it waits; `first`: its first step, where that was taken before."""
+        self._run(begin=True, first=first)
 
     def post(self, event: Event) -> None:
         """Pass an event to the pattern, now or as soon as it waits."""
@@ -135,10 +135,10 @@ class Drive:
 
     # --- the pattern ------------------------------------------------------------------------------------------
 
-    def _run(self, *, begin: bool = False) -> None:
+    def _run(self, *, begin: bool = False, first: Step | None = None) -> None:
         self._running = True
         try:
-            step = next(self._steps) if begin else None
+            step = next(self._steps) if begin and first is None else first
             while True:
                 answer = self._next() if step is None else self._do(step)
                 if answer is not None:
@@ -213,9 +213,10 @@ class Drive:
             self.target = step.call.target
         leg = self.calls.setdefault(step.leg, [])
         number = len(leg)
+        due = self.origin.due
         leg.append(self._attempts.start(self.origin, step, number, self.post))
         self._unended += 1
-        return Sent(step.leg, number, self._timing.now_ns())
+        return Sent(step.leg, number, self._timing.now_ns() if due is None else due.at_ns)
 
     # --- time -------------------------------------------------------------------------------------------------
 

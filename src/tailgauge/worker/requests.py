@@ -14,7 +14,7 @@ from sys import getsizeof
 from typing import Any
 
 from tailgauge.patterns.concurrency_gate import Gates
-from tailgauge.patterns.events import Done, Request
+from tailgauge.patterns.events import Done, Request, Send, Steps
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plugins.plugin import Faults, fault
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
@@ -26,6 +26,16 @@ from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive, Starts, Timing
 
 KEPT_PROMPTS = 1000  # of requests that wait for a slot; those of the others are made again
+
+
+@dataclass(slots=True)
+class Ahead:
+    """A request that was begun before it is due: its steps, the first of which is a prepared call, and what withdraws it."""
+
+    turn: Turn
+    steps: Steps
+    first: Send
+    withdraw: Callable[[], bool] | None = None
 
 
 @dataclass(slots=True)
@@ -98,25 +108,42 @@ class Requests(ABC):
         turn.slot_wait_ns = None if self.slots is None else 0
         return self._begin(turn, now_ns)
 
-    def _begin(self, turn: Turn, dispatched_ns: int) -> Drive:
-        """Begin a request that is counted as dispatched."""
-        scenario = self.scenario
+    def _dispatch_sent(self, ahead: Ahead, due: Any) -> None:
+        """Begin a request whose first call has left."""
+        turn = ahead.turn
+        counters = self.counters
+        counters.leased += turn.is_closed
+        counters.dispatched += 1
+        counters.in_flight += 1
+        self._begins(turn, due.at_ns - self.start_at_ns - turn.at_ns)
+        turn.slot_wait_ns = None
+        self._begin(turn, due.at_ns, ahead, due)
+
+    def _steps(self, turn: Turn) -> Steps:
+        """What the pattern does for a request."""
+        seed = self.scenario.seed
+        pattern = self._patterns[turn.asked.traffic]
+        drawn = (
+            draw(seed, turn.request_id) if pattern.acts else 0.0
+        )  # else nothing happens to a share of them
         scheduled = self.start_at_ns + turn.at_ns
-        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
+        request = Request(turn.request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed)
+        return pattern.begin(request, turn.failed)
+
+    def _begin(self, turn: Turn, dispatched_ns: int, ahead: Ahead | None = None, due: Any = None) -> Drive:
+        """Begin a request that is counted as dispatched. `due`: how its first call has left, where that was prepared."""
+        stage = self.scenario.stages.stage_at(turn.at_ns / 1e9)
         traffic = turn.asked.traffic
         request_id = turn.request_id
-        seed = scenario.seed
-        pattern = self._patterns[traffic]
-        drawn = draw(seed, request_id) if pattern.acts else 0.0  # else nothing happens to a share of them
-        request = Request(request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed)
         is_followed = turn.is_closed or turn.rest > 0 or self._pool is not None or self.slots is not None
-        acts = pattern.acts or is_followed or self._is_awaited(request_id)
-        origin = RequestRef(request_id, stage, traffic, scheduled, dispatched_ns, acts)
-        steps = pattern.begin(request, turn.failed)
+        acts = self._patterns[traffic].acts or is_followed or self._is_awaited(request_id)
+        scheduled = self.start_at_ns + turn.at_ns
+        origin = RequestRef(request_id, stage, traffic, scheduled, dispatched_ns, acts, due)
+        steps = self._steps(turn) if ahead is None else ahead.steps
         over = partial(self._over, turn, stage, dispatched_ns)
         drive = Drive(steps, origin, self.attempts, self._gates[traffic], over, self._timing)
         self._open[drive] = None
-        drive.begin()
+        drive.begin(None if ahead is None else ahead.first)
         return drive
 
     def _enqueue(self, waiting: Waiting) -> None:

@@ -699,6 +699,16 @@ static PyObject *sockets_object_unlend(SocketsObject *self, PyObject *args) {
     return PyBool_FromLong(was_lent);
 }
 
+static PyObject *sockets_object_is_lent(SocketsObject *self, PyObject *args) {
+    unsigned number;
+    if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    Slot *slot = sockets_slot(&self->sockets, number);
+    int is_lent = slot && slot->pool >= 0;
+    pthread_mutex_unlock(&self->sockets.lock);
+    return PyBool_FromLong(is_lent);
+}
+
 static PyObject *sockets_object_prepare(SocketsObject *self, PyObject *args) {
     unsigned pool;
     long long due;
@@ -792,6 +802,7 @@ static PyMethodDef sockets_methods[] = {
     {"lend", (PyCFunction)sockets_object_lend, METH_VARARGS,
      "lend(number, pool, usable_from, usable_until): a request that is due may take it."},
     {"unlend", (PyCFunction)sockets_object_unlend, METH_VARARGS, "unlend(number) -> whether it was still lent."},
+    {"is_lent", (PyCFunction)sockets_object_is_lent, METH_VARARGS, "is_lent(number): whether no request has taken it."},
     {"prepare", (PyCFunction)sockets_object_prepare, METH_VARARGS, "prepare(pool, due, token, bytes)."},
     {"withdraw", (PyCFunction)sockets_object_withdraw, METH_VARARGS, "withdraw(token) -> whether it had not left."},
     {"adopt", (PyCFunction)sockets_object_adopt, METH_VARARGS,
