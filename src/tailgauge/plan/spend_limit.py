@@ -23,7 +23,6 @@ MARGIN = 1.5  # of what was measured, for seeded words
 REQUESTS = "max_requests"
 TOKENS = "max_tokens"
 COST = "max_cost"
-MOST_PREPARED = 64  # requests that a worker prepares before they are due
 
 
 _FREE = Fraction(0)  # known by its identity, because sums of fractions are slow and most runs have no price
@@ -157,12 +156,11 @@ class Guard:
             total = total.plus(self._need(call, model))
         return self._admits(total)
 
-    def has_room(self, call: Call, model: str) -> bool:
-        """Whether many such calls are still allowed: they may be prepared before it is asked about each."""
+    def has_room(self, call: Call, model: str, calls: int) -> bool:
+        """Whether so many calls like this one are still allowed."""
         need = Amount(1) if self.is_of_calls_only else self._need(call, model)
-        total = Amount()
-        for _ in range(MOST_PREPARED):
-            total = total.plus(need)
+        cost = None if need.cost is None else need.cost * calls
+        total = Amount((need.requests or 0) * calls, (need.tokens or 0) * calls, cost)
         return not self._refused and self._exceeded(total) is None
 
     def take(self, key: Hashable, call: Call, model: str) -> bool:

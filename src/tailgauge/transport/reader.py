@@ -74,6 +74,7 @@ class Reader:
         self._waiting: deque[Callable[[], object]] = deque()
         self._prepared: dict[int, Callable[[Due], object]] = {}
         self._tokens = count(1)
+        self._told = 0  # prepared requests that have left
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
         self._is_passing = False
@@ -135,6 +136,11 @@ class Reader:
         self._sockets.prepare(pool, due_ns, token, data)
         return token
 
+    def let_leave(self, more: int) -> None:
+        """Let so many more prepared requests leave than have been told of; others come back when they are due."""
+        if self._sockets is not None:
+            self._sockets.set_most_sent(self._told + more)
+
     def withdraw(self, token: int) -> bool:
         """Send it not. False: it has left, or come back; `on_due` says so."""
         was_there = bool(self._sockets.withdraw(token))
@@ -181,8 +187,12 @@ class Reader:
             self._wait_max_ns = max(self._wait_max_ns, monotonic_ns() - since_ns)
         for token, kind, number, connection, at_ns in notices:
             due = Due(connection, number if kind == _ON_NEW else None, at_ns)
-            self._waiting.append(partial(self._prepared.pop(token), due))
+            self._waiting.append(partial(self._tell, self._prepared.pop(token), due))
         self._waiting.extend(connection.look for connection in connections)
+
+    def _tell(self, on_due: Callable[[Due], object], due: Due) -> None:
+        self._told += not due.is_back
+        on_due(due)
 
     def _on_news(self) -> None:
         self._collect()

@@ -157,11 +157,19 @@ class Attempts:
         return exchange
 
     def prepare(
-        self, request_id: int, traffic: str, send: Send, due_ns: int, on_due: Callable[[Due], object]
+        self,
+        request_id: int,
+        traffic: str,
+        send: Send,
+        due_ns: int,
+        on_due: Callable[[Due], object],
+        *,
+        others: int,
     ) -> Callable[[], bool] | None:
         """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
 
-        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`.
+        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `others`: calls that
+        are prepared already, so that all of them keep within the limits of the run.
         """
         call = send.call
         endpoint = self._endpoints[call.target]
@@ -169,7 +177,7 @@ class Attempts:
         if (
             not is_usual
             or not endpoint.may_prepare
-            or (self.guard is not None and not self.guard.has_room(call, endpoint.model))
+            or (self.guard is not None and not self.guard.has_room(call, endpoint.model, others + 1))
         ):
             return None
         try:

@@ -24,7 +24,6 @@ from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Send
-from tailgauge.plan.spend_limit import MOST_PREPARED
 from tailgauge.prompts import Maker
 from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CENSORED, CHECK_FAILED, FAILURE, OK
@@ -45,7 +44,8 @@ SKIPPED_AT_ONCE = 500  # arrivals that are not sent
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 NEVER_NS = 1 << 62
 _POLL_S = 0.02  # between checks for open requests
-AHEAD_NS = 50_000_000  # before it is due a request is prepared
+AHEAD_NS = 200_000_000  # before it is due a request is prepared, if there are not too many
+MOST_AHEAD = 512
 
 
 class Dispatcher(Requests):
@@ -142,11 +142,13 @@ class Dispatcher(Requests):
 
     def _next_to_prepare(self) -> int:
         """When the next arrival is to be prepared."""
-        return self.start_at_ns + self._waiting[0][0] - AHEAD_NS if self._waiting else NEVER_NS
+        if not self._waiting or len(self._ahead) >= MOST_AHEAD:
+            return NEVER_NS
+        return self.start_at_ns + self._waiting[0][0] - AHEAD_NS
 
     def _prepare_soon(self, now_ns: int) -> None:
         """Prepare what is due soon; what cannot be prepared is sent by this process."""
-        while self._next_to_prepare() <= now_ns:
+        while self._next_to_prepare() <= now_ns and len(self._ahead) < MOST_AHEAD:
             at_ns, request_id, turn = heapq.heappop(self._waiting)
             if not self._prepare(turn, now_ns):
                 heapq.heappush(self._near, (at_ns, request_id, turn))
@@ -154,9 +156,7 @@ class Dispatcher(Requests):
     def _prepare(self, turn: Turn, now_ns: int) -> bool:
         """Let the first call of a request leave at its time; False: it cannot be prepared."""
         due_ns = self.start_at_ns + turn.at_ns
-        in_flight = self.counters.in_flight + len(self._ahead)
-        is_full = in_flight >= self.scenario.limits.in_flight_per_worker or len(self._ahead) >= MOST_PREPARED
-        if self.slots is not None or is_full or due_ns <= now_ns or not turn.prompts:
+        if self.slots is not None or due_ns <= now_ns or not turn.prompts:
             return False
         steps = self._steps(turn)
         try:
@@ -168,7 +168,8 @@ class Dispatcher(Requests):
         ahead = Ahead(turn, steps, first)
         on_due = partial(self._on_due, ahead)
         traffic = turn.asked.traffic
-        ahead.withdraw = self._calls.prepare(turn.request_id, traffic, first, due_ns, on_due)
+        others = len(self._ahead)
+        ahead.withdraw = self._calls.prepare(turn.request_id, traffic, first, due_ns, on_due, others=others)
         if ahead.withdraw is None:
             return False
         self._ahead[turn.request_id] = ahead
@@ -177,6 +178,8 @@ class Dispatcher(Requests):
     def _on_due(self, ahead: Ahead, due: Due) -> None:
         """The first call of a request has left, or could not."""
         turn = ahead.turn
+        if len(self._ahead) >= MOST_AHEAD:
+            self._wake()
         del self._ahead[turn.request_id]
         if not due.is_back:
             self._dispatch_sent(ahead, due)
@@ -308,10 +311,16 @@ class Dispatcher(Requests):
 
     def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - prompts are made ahead of need
         self.counters.second.dispatched(late_ns)
+        self._let_leave()
+
+    def _let_leave(self) -> None:
+        """Tell how many prepared requests may leave before the in-flight cap is reached."""
+        READER.let_leave(self.scenario.limits.in_flight_per_worker - self.counters.in_flight)
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
         """Runs where the request's last event happened, be that the hub: what may wait comes later."""
         ended_at_ns = super()._over(turn, stage, dispatched, drive)
+        self._let_leave()
         assert drive.done is not None
         ended = drive.done.ended
         if (awaits := self._awaited.pop(turn.request_id, None)) is not None:

@@ -731,6 +731,15 @@ static PyObject *sockets_object_prepare(SocketsObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *sockets_object_set_most_sent(SocketsObject *self, PyObject *args) {
+    long long most;
+    if (!PyArg_ParseTuple(args, "L", &most)) return NULL;
+    pthread_mutex_lock(&self->sockets.lock);
+    self->sockets.sends.most_sent = most;
+    pthread_mutex_unlock(&self->sockets.lock);
+    Py_RETURN_NONE;
+}
+
 static PyObject *sockets_object_withdraw(SocketsObject *self, PyObject *args) {
     unsigned long long token;
     if (!PyArg_ParseTuple(args, "K", &token)) return NULL;
@@ -804,6 +813,8 @@ static PyMethodDef sockets_methods[] = {
     {"unlend", (PyCFunction)sockets_object_unlend, METH_VARARGS, "unlend(number) -> whether it was still lent."},
     {"is_lent", (PyCFunction)sockets_object_is_lent, METH_VARARGS, "is_lent(number): whether no request has taken it."},
     {"prepare", (PyCFunction)sockets_object_prepare, METH_VARARGS, "prepare(pool, due, token, bytes)."},
+    {"set_most_sent", (PyCFunction)sockets_object_set_most_sent, METH_VARARGS,
+     "set_most_sent(count): so many prepared requests may leave, from the first on; others come back."},
     {"withdraw", (PyCFunction)sockets_object_withdraw, METH_VARARGS, "withdraw(token) -> whether it had not left."},
     {"adopt", (PyCFunction)sockets_object_adopt, METH_VARARGS,
      "adopt(number, connection) -> fd of one that was opened for a request."},

@@ -292,8 +292,9 @@ static void note(Sockets *sockets, const Prepared *prepared, const Slot *slot, N
 
 static void send_prepared(Sockets *sockets, Prepared *prepared, int64_t now) {
     NoticeKind kind = ON_LENT;
-    Slot *slot = lent_slot(sockets, prepared->pool, now);
-    if (!slot) {
+    int may_send = sockets->sends.sent < sockets->sends.most_sent;
+    Slot *slot = may_send ? lent_slot(sockets, prepared->pool, now) : NULL;
+    if (may_send && !slot) {
         kind = ON_NEW;
         slot = opened_slot(sockets, prepared->pool);
     }
@@ -301,6 +302,7 @@ static void send_prepared(Sockets *sockets, Prepared *prepared, int64_t now) {
         note(sockets, prepared, NULL, BACK, now);
         return;
     }
+    sockets->sends.sent++;
     slot->sent_at = 0;
     slot->to_send = prepared->bytes;
     prepared->bytes = (Buffer){0};
