@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ enum {
 enum { TIMES_FULL = 4 };  // times as much, and the connection is not read any more
 enum { MOST_LAGS = 8 << 20 };
 enum { SPARE_DESCRIPTORS = 48 };  // as in connection.py
-enum { ABOVE = 10, BELOW = 5 };   // of a nice value: a core that both want goes to the thread
+enum { BELOW = 5 };               // of a nice value: a core that both want goes to the thread
 enum { TIMER = UINT32_MAX };      // in the place of a slot's number
 enum { POLL_MS = 2 };             // at least so often: the time of an empty poll bounds when a read came
 static const int64_t NAP_NS = 500000;
@@ -381,19 +382,25 @@ static void *run(void *of) {
 // --- for Python
 // --------------------------------------------------------------------------------------------------------
 
+// What is read late has lost its time, and what is sent late was late. Where it is allowed the thread goes before all
+// others of its core; it naps, so that they have their turn. Else the event loop, which calls this, gives way: all may
+// do that.
+static void prefer(pthread_t thread) {
+    struct sched_param first = {.sched_priority = sched_get_priority_min(SCHED_FIFO)};
+    if (!pthread_setschedparam(thread, SCHED_FIFO, &first)) return;
+    int nice = getpriority(PRIO_PROCESS, 0);
+    setpriority(PRIO_PROCESS, 0, nice + BELOW);
+}
+
 static int start(Sockets *sockets) {
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
-    // What is read late has lost its time. Few may raise their priority, all may lower it: then the event loop, which
-    // calls this, is the one that gives way.
-    int nice = getpriority(PRIO_PROCESS, 0);
-    int may_raise = !setpriority(PRIO_PROCESS, 0, nice - ABOVE);
-    int error = pthread_create(&sockets->thread, NULL, run, sockets);  // with the priority of its maker
-    setpriority(PRIO_PROCESS, 0, may_raise ? nice : nice + BELOW);
+    int error = pthread_create(&sockets->thread, NULL, run, sockets);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     sockets->is_running = !error;
+    if (!error) prefer(sockets->thread);
     return error;
 }
 
