@@ -63,6 +63,9 @@ class FakeAttempts:
         self.in_order = self.later.add
         self.on_start = lambda _: None
 
+    def prepare(self, *_: Any, **__: Any) -> None:
+        """Nothing leaves before its time here."""
+
     def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:
         self.on_start(send)
         number = len(self.calls)
