@@ -191,7 +191,7 @@ def waiting() -> Any:
             ended_at.append(monotonic_ns() - 5 * MS)
             bench.attempts.calls[0].end(at_ns=ended_at[0])
 
-    dispatcher.READER = SimpleNamespace(catch_up=catch_up)
+    dispatcher.READER = SimpleNamespace(catch_up=catch_up, let_leave=lambda _: None)
     bench.dispatcher.lease(arrivals(0, 30))
     bench.run()
     gevent.sleep(0.1)
