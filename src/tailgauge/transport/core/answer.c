@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TAIL = 65536 };  // bytes of an event: of longer ones Python has bounds
+enum { MOST_TAIL = 65536, MOST_LINES = 100 };  // bytes and lines of an event: of longer ones Python has bounds
 
 void answer_init(Answer *answer) {
     *answer = (Answer){0};
@@ -134,6 +134,7 @@ static int is_ignored(const char *at, const char *stop) {
 
 static Lines lines_of(const char *at, const char *end) {
     Lines lines = {0};
+    int count = 0;
     while (at < end && !lines.is_other) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop) stop = end;
@@ -148,6 +149,7 @@ static Lines lines_of(const char *at, const char *end) {
             lines.is_other = 1;
         }
         at = stop + 1;
+        if (++count > MOST_LINES) lines.is_other = 1;
     }
     lines.is_other |= lines.has_fields && !lines.data;
     return lines;
