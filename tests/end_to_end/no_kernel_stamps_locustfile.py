@@ -4,7 +4,7 @@ for and no counters of a connection's losses, and the reader is not compiled.
 
 import sys
 
-sys.modules["tailgauge.transport._reader"] = None  # type: ignore[assignment] # cannot be imported
+sys.modules["tailgauge.transport._core"] = None  # type: ignore[assignment] # cannot be imported
 
 from tailgauge.transport import connection, losses, reader  # noqa: E402
 from tailgauge.worker import timers  # noqa: E402

@@ -20,7 +20,7 @@ from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
 
 compiled = pytest.mark.skipif(
-    find_spec("tailgauge.transport._reader") is None,
+    find_spec("tailgauge.transport._core") is None,
     reason="the reader is not compiled here: that needs Linux, a C compiler and Python's headers",
 )
 HERE = Path(__file__).parent

@@ -38,7 +38,7 @@ schedule = plan(trace.arrival, trace.traffic, trace.stages.duration_s, trace.see
 found["rows"] = schedule.trace["rows_read"]
 print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.__file__, "compiled": COMPILED, **found}))
 """
-COMPILED = {"tailgauge/transport/_reader.abi3.so", "tailgauge/protocols/_holes.abi3.so"}
+COMPILED = {"tailgauge/transport/_core.abi3.so"}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,6 @@ import pytest
 @pytest.fixture(scope="module", params=["compiled", "python"])
 def reader(request: pytest.FixtureRequest) -> str:
     """The compiled one where it was built."""
-    if request.param == "compiled" and find_spec("tailgauge.transport._reader") is None:
+    if request.param == "compiled" and find_spec("tailgauge.transport._core") is None:
         pytest.skip("the reader is not compiled here: that needs Linux, a C compiler and Python's headers")
     return request.param

@@ -96,12 +96,12 @@ class Findings:
 def check(protocol: str, seeds: list[str]) -> Findings:
     """Read the streams of these seeds, and compare."""
     findings = Findings()
-    shapes = product.stencils(protocol)
+    plain = product.plain_events(protocol)
     readers = Readers()
     for seed in seeds:
         stream = DRAW[protocol](seed)
         right = expected(stream)
-        reading = product.read(stream, shapes)
+        reading = product.read(stream, plain)
         answer = readers.read(protocol, stream.reads)
         findings.streams += 1
         findings.classes[right.ended] += 1

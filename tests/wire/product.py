@@ -7,10 +7,10 @@ from typing import Any
 
 from wire.grammar import MOST_INPUT, Stream
 
+from tailgauge.protocols import shapes
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.usage import Request
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
 from tailgauge.transport.exchange import Exchange
@@ -31,18 +31,17 @@ class Reading:
     chars: dict[str, int]  # by kind
 
 
-def stencils(protocol: str) -> Stencils:
-    """Return what a target keeps of the shapes of events; shared by its calls."""
-    wire = PROTOCOLS[protocol]
-    return Stencils(wire.on_event, wire.changing)
+def plain_events(protocol: str) -> Any:
+    """Return the shapes of the protocol's plain events, as a target has them."""
+    return shapes.compiled(PROTOCOLS[protocol].shapes, ("error",))
 
 
-def read(stream: Stream, shapes: Stencils) -> Reading:
+def read(stream: Stream, plain: Any) -> Reading:
     """Read a stream as a call does."""
     wire = PROTOCOLS[stream.protocol]
     decoder = StreamDecoder(
         wire.on_event,
-        stencils=shapes,
+        shapes=plain,
         keep_text=True,
         max_tokens=stream.plan.max_tokens,
         obeys_max_tokens=True,

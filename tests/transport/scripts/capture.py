@@ -23,9 +23,9 @@ from transport.scripts.scripted_server import (
     stopwatch,
 )
 
+from tailgauge.protocols import shapes
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import Stencils
 from tailgauge.transport import capture as captures
 from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.exchange import Exchange
@@ -119,7 +119,7 @@ def every_split() -> Any:
 
 def openai_decoder() -> StreamDecoder:
     return StreamDecoder(
-        OpenAI.on_event, stencils=Stencils(OpenAI.on_event, OpenAI.changing), protocol=OpenAI.name
+        OpenAI.on_event, shapes=shapes.compiled(OpenAI.shapes, ("error",)), protocol=OpenAI.name
     )
 
 

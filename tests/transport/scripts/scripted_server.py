@@ -18,6 +18,7 @@ import httpx2
 from gevent.server import StreamServer
 
 from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS
+from tailgauge.transport.answer import News
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import Stopwatch, watched_by
@@ -138,6 +139,9 @@ def until_read(sock: Any) -> None:
 class Payload:
     """A decoder that only keeps what it gets; content is whatever comes."""
 
+    shapes = None  # no event is plain
+    kept_kinds = plain_kinds = 0
+
     def __init__(self) -> None:
         self.has_content = False
         self.watching = self.streams = True
@@ -154,12 +158,12 @@ class Payload:
         self.has_content, self.watching = True, False
         self.events += 1
 
-    def skim(self, *_: Any) -> int:
-        """It knows no stencil."""
-        return 0
-
-    def plain(self, _: bytes) -> None:
-        """Nor what its reads have in common."""
+    def decode(self, news: News) -> None:
+        """Take every piece."""
+        for piece in news.pieces:
+            self.feed(
+                piece.payload, piece.low, piece.arrived, piece.read_at, piece.read_index, at_rest=piece.rests
+            )
 
     @property
     def held(self) -> int:
