@@ -70,7 +70,7 @@ class Facts(NamedTuple):
     has_excess: bool  # more came than the body
     has_user_stamps: bool  # a read was stamped by this process
     error: WireError | None  # in the framing
-    held: int  # bytes
+    held: int  # bytes, without what was taken
 
 
 class News(NamedTuple):
@@ -142,7 +142,7 @@ class PlainAnswer:
         self._body = Body()
         self._pieces: list[Piece] = []
         self._before = self._sent_at = 0
-        self._reads = self._body_bytes = self._lag_max = self._held = 0
+        self._reads = self._body_bytes = self._lag_max = 0
         self._last_arrived = self._last_read_at = self._last_low = 0
         self._has_user_stamps = False
         self._error: WireError | None = None
@@ -160,7 +160,6 @@ class PlainAnswer:
         if payload:
             rests = self._body.at_rest and self.emptied and not self._is_user_clock
             self._pieces.append(Piece(0, (), payload, low, arrived, read_at, self._reads, rests))
-            self._held += len(payload)
         self._body_bytes += len(data)
         self._lag_max = max(self._lag_max, read_at - arrived)
         self._has_user_stamps |= read_at == arrived
@@ -198,9 +197,9 @@ class PlainAnswer:
             has_excess=self._body.has_excess,
             has_user_stamps=self._has_user_stamps,
             error=self._error,
-            held=self._held + self._body.held,
+            held=self._body.held,
         )
         pieces = self._pieces
         self._pieces = []
-        self._held = self._lag_max = 0
+        self._lag_max = 0
         return News(None, pieces, None, 0, facts)
