@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from array import array
 
 import pytest
 
 from tailgauge.protocol_violations import VIOLATIONS, quoted
+from tailgauge.protocols import shapes
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse, SseSettings
 from tailgauge.protocols.decoder import (
@@ -25,9 +25,10 @@ from tailgauge.protocols.decoder import (
 )
 from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import Target
 from tailgauge.rows.schema import TEXT
+from tailgauge.transport.answer import CompiledAnswer
+from tailgauge.transport.http1 import Framing
 
 PROTOCOLS = {"anthropic": Anthropic.on_event, "openai": OpenAI.on_event}
 
@@ -87,19 +88,54 @@ def test_many_deltas_in_one_event_are_bounded_too():
     assert decoder.chunks == MANY_EVENTS
 
 
-def test_content_that_is_skimmed_is_bounded_too():
-    decoder = StreamDecoder(OpenAI.on_event, stencils=Stencils(OpenAI.on_event, OpenAI.changing))
-    events = [word("openai", text) for text in ("one", "two", "three", "four")]
-    fed(decoder, *events)
-    reads = [b"%x\r\n%b\r\n" % (len(events[0]), events[0])] * 1000
-    stamps = array("q", range(100, 1100))
-    count = 0
-    while not decoder.broken and count < 100:
-        assert decoder.skim(reads, stamps, stamps, 0, 10) == 1000
-        count += 1
+class Compiled:
+    """The body of an answer, whose plain events compiled code decodes."""
 
-    assert named(decoder) == ("too_many_events", f"over {MANY_EVENTS:,}")
-    assert decoder.skim(reads, stamps, stamps, 0, 10) == 0
+    def __init__(self, decoder: StreamDecoder) -> None:
+        pytest.importorskip("tailgauge.transport._core", reason="it is not compiled here")
+        self.decoder = decoder
+        self.reads = 0
+        self.plain = 0  # chunks
+        self._answer = CompiledAnswer(decoder.shapes, decoder.kept_kinds, is_user_clock=False)
+        self._answer.begin(Framing(None, is_chunked=False, keep=False), 0, 0)
+
+    def read(self, *payloads: bytes) -> None:
+        """Read them, and let the decoder take what has come."""
+        for payload in payloads:
+            self.reads += 1
+            self._answer.read(payload, 10 * self.reads, 10 * self.reads + 5, 0)
+        while True:
+            news = self._answer.take()
+            self.plain += 0 if news.columns is None else len(news.columns.kind)
+            self.decoder.decode(news)
+            if self._answer.allow(self.decoder.plain_kinds):
+                return
+
+
+def plain_decoder() -> StreamDecoder:
+    return StreamDecoder(OpenAI.on_event, shapes=shapes.compiled(OpenAI.shapes, ("error",)))
+
+
+def test_content_that_compiled_code_decodes_is_bounded_too():
+    body = Compiled(plain_decoder())
+    body.read(word("openai", "one"))
+    while not body.decoder.broken and body.reads < 100:
+        body.read(word("openai", "two") * 1000)
+
+    assert named(body.decoder) == ("too_many_events", f"over {MANY_EVENTS:,}")
+    assert body.plain > MANY_EVENTS - 100
+    assert body.decoder.chunks < MANY_EVENTS + 1000
+
+
+def test_an_event_of_too_many_lines_is_given_up_by_compiled_code_too():
+    body = Compiled(plain_decoder())
+    body.read(word("openai", "one"), word("openai", "two"))
+    body.read(word("openai", "three"))
+    body.read(b":\n" * 10_001 + word("openai", "four"))
+
+    assert body.decoder.broken
+    assert named(body.decoder)[0] == "event_too_large"
+    assert body.decoder.chunks == 3
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -200,16 +236,16 @@ def test_content_behind_the_end_mark_is_named_and_no_chunk(protocol):
     assert (decoder.text, decoder.chunks) == ("a", 1)
 
 
-def test_content_behind_the_end_mark_is_not_skimmed_either():
-    decoder = StreamDecoder(OpenAI.on_event, stencils=Stencils(OpenAI.on_event, OpenAI.changing))
-    events = [word("openai", text) for text in ("one", "two", "three")]
-    reads = [b"%x\r\n%b\r\n" % (len(events[0]), events[0])] * 3
-    stamps = array("q", (1, 2, 3))
-    fed(decoder, *events)
-    assert decoder.skim(reads, stamps, stamps, 0, 10) == 3
-    fed(decoder, b"data: [DONE]\n\n")
+def test_compiled_code_decodes_nothing_behind_the_end_mark():
+    body = Compiled(plain_decoder())
+    body.read(word("openai", "one"))
+    body.read(word("openai", "two"), word("openai", "three"), word("openai", "four"))
+    plain = body.plain
+    body.read(b"data: [DONE]\n\n", word("openai", "five"))
+    body.read(word("openai", "six"))
 
-    assert decoder.skim(reads, stamps, stamps, 0, 10) == 0
+    assert plain >= 2
+    assert (body.plain, body.decoder.plain_kinds) == (plain, 0)
 
 
 def test_no_more_phases_are_kept_than_anybody_can_mean():

@@ -123,12 +123,6 @@ def test_a_stream_may_come_byte_by_byte(stream, events, line_end):
 FIELD = st.sampled_from([b"data: a", b"data:b", b"event: x", b": c", b"", b"", b"id: 1", b"data"])
 
 
-class ByPython(Splitter):
-    """As where nothing is compiled."""
-
-    _reads_no_more = False
-
-
 @given(st.lists(st.tuples(FIELD, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=12), st.data())
 def test_any_split_of_any_mix_of_lines_gives_the_same_events(lines, data):
     wire = b"".join(text + end for text, end in lines)
@@ -136,25 +130,6 @@ def test_any_split_of_any_mix_of_lines_gives_the_same_events(lines, data):
     edges = [0, *at, len(wire)]
 
     assert events_of([wire[a:b] for a, b in itertools.pairwise(edges)]) == events_of([wire])
-
-
-PIECES = [b"data: x\n\n", b"event: a\ndata: {}\n\n", b"event: a\n\n", b"data: a\ndata: b\n\n", b"data:x\n\n", b": note\n\n", b"id: 1\ndata: x\n\n",
-          b"data: x\r\n\r\n", b"\n", b"\xef\xbb\xbf", b"data: ", b"event: ", b"data: [DONE]\n\n", b"retry: 1\n", b"\r", b"data: \0\xff\n\n"]  # fmt: skip
-
-
-@given(st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=6)), max_size=8), st.data())
-def test_compiled_code_makes_of_any_payloads_what_python_makes_of_them(pieces, data):
-    if sse_parser._plain_events is None:
-        pytest.skip("it is not compiled here: that needs Linux, a C compiler and Python's headers")
-    stream = b"".join(pieces)
-    cut = data.draw(st.integers(0, len(stream)))
-    compiled, python = Splitter(), ByPython()
-
-    for piece in (stream[:cut], stream[cut:]):
-        assert compiled.feed(piece) == python.feed(piece)
-        assert [getattr(compiled, name) for name in Splitter.__slots__] == [
-            getattr(python, name) for name in Splitter.__slots__
-        ]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))

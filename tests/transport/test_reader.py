@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 MOST_KEPT = 16 << 20  # bytes that wait for Python
-MOST_READS = 1 << 17
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +49,13 @@ def test_what_waits_is_bounded_also_where_all_of_it_is_asked_for(seen: Any) -> N
     assert seen["collected"]["grown"] < 3 * MOST_KEPT
 
 
-def test_reads_of_few_bytes_are_bounded_by_their_number(seen: Any, reader: str) -> None:
-    if reader == "python":
-        pytest.skip("it keeps no reads")
-    small = seen["small"]
-
-    assert small["sent"] > MOST_READS  # the rest waited in the kernel
-    assert small["first"] <= MOST_READS
-    assert small["all"] == small["sent"]
-
-
 def test_what_nobody_acts_on_waits_for_others_and_an_end_does_not(seen: Any, reader: str) -> None:
     if reader == "python":
         pytest.skip("it keeps no reads")
     patient = seen["patient"]
 
     assert patient["waited_ms"] > 8
-    assert patient["taken"] == [["waits:x"], ["waits:y", "counts:z"], ["waits:"]]
+    assert patient["taken"] == [["waits:x"], ["waits:y", "counts:z"], ["waits ends:0"]]
 
 
 def test_a_core_that_both_want_goes_to_the_thread_that_reads(seen: Any, reader: str) -> None:

@@ -157,7 +157,7 @@ def _event(rng: Random, module: Any) -> bytes:
         comma = data.find(b",") + 1
         lines = [b"data: " + data[:comma], b"data: " + data[comma:]]
     elif odd < 0.102:
-        lines += [b":"] * rng.choice((9_990, 10_001, 30_000))
+        lines += [b":"] * rng.choice((90, 110, 9_990))
     elif odd < 0.104:
         lines = [lines[0].replace(b"word", b"w" * rng.choice((60_000, 65_500, 70_000)))]
     if module is Anthropic and rng.random() < 0.5:

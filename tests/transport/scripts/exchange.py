@@ -25,6 +25,7 @@ from transport.scripts.scripted_server import (
     stopwatch,
 )
 
+from tailgauge.transport.answer import News
 from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.stopwatch import watched_by
 
@@ -195,23 +196,16 @@ def together() -> Any:
 
 @case
 def shares() -> Any:
-    """What one answer may hold, and keep undecoded, beside few others and beside many."""
+    """What one answer may hold beside others."""
     held = HeldBytes(1000)
     dropped = [held.change(0, 900), held.change(0, 90), held.change(0, 20), held.change(90, 400)]
     held.change(900, 0)
-    few = [held.is_much(size) for size in (60_000, 66_000)]
-    held.answers = 10_000
-    return {
-        "dropped": dropped,
-        "left": held.bytes,
-        "few": few,
-        "many": [held.is_much(size) for size in (4000, 5000)],
-    }
+    return {"dropped": dropped, "left": held.bytes}
 
 
 @case
 def flood() -> Any:
-    """More than anybody looks at in time; what waits to be decoded is seen before each read."""
+    """More than anybody looks at in time; the bytes that come with each look."""
     events, most = chunk(b"data: some words\n\n") * 350_000, 0
     server: Server
 
@@ -221,18 +215,18 @@ def flood() -> Any:
         gevent.sleep(0.05)
         sock.sendall(events + END)
 
-    class Looked(Exchange):
-        def _keep_read(self, read: Any) -> None:
+    class Looked(Payload):
+        def decode(self, news: News) -> None:
             nonlocal most
-            super()._keep_read(read)
-            most = max(most, self._kept_bytes)
+            super().decode(news)
+            most = max(most, sum(len(piece.payload) for piece in news.pieces))
 
     server, watch = Server(handler), stopwatch()
-    exchange = call(watch, server.url, exchange=Looked(Payload()))
+    exchange = call(watch, server.url, exchange=Exchange(Looked()))
     return {
         "payload": len(facts(exchange)["payload"]),
         "sent": len(b"data: first\n\n") + 350_000 * 18,
-        "most_kept": most,
+        "most_at_once": most,
     }
 
 

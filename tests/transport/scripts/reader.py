@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,11 @@ from transport.scripts import scripted_server
 from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call, chunk, stopwatch
 
 from tailgauge.transport.exchange import Exchange
-from tailgauge.transport.reader import POLLS, READER, _reader
+from tailgauge.transport.reader import POLLS, READER, _core
 from tailgauge.worker.timers import hub_ticks
 
 SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
 FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
-MESSAGES, SOCKETS = 450_000, 400
 ANSWER_S, ALONE = 0.03, 5
 CAP_SYS_NICE = 1 << 23
 SERVER = """
@@ -99,7 +98,6 @@ class Digest(Payload):
         self.sha.update(payload)
         self.size += len(payload)
         self.has_content, self.watching = True, False
-        READER.collect()  # as closing another call in this callback does
 
 
 class Slow(Digest):
@@ -110,6 +108,7 @@ class Slow(Digest):
     def feed(self, payload: bytes, *times: Any, at_rest: bool) -> None:
         super().feed(payload, *times, at_rest=at_rest)
         self.has_content, self.watching = False, True
+        READER.catch_up()
         time.sleep(READ_S)
         Slow.most = max(Slow.most, memory())
 
@@ -149,6 +148,7 @@ def many(*certificate: str, ca_file: str | None = None) -> Any:
             name = f"{number}.{turn}"
             decoder = Digest()
             exchange = Exchange(decoder)
+            exchange.on_content = READER.catch_up  # as another call that is sent then
             if rng.random() < 0.25:
                 gevent.spawn_later(rng.uniform(0, 0.05), exchange.abort, "cancelled")
             call(watch, f"{url}/{name}", exchange=exchange)
@@ -236,48 +236,27 @@ def in_time() -> Any:
 
 
 @case
-def small() -> Any:
-    """As many messages of one byte as find room while none is taken: sent, taken at once, taken in all."""
-    if scripted_server.READER == "python":
-        return None
-    thread, taken = _reader.Reader(), []
-    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(SOCKETS)]
-    for ours, peer in pairs:
-        peer.setblocking(False)
-        thread.add(ours.fileno(), None)
-    sent = idle = 0
-    while sent < MESSAGES and idle < 10:
-        before = sent
-        for _, peer in pairs:
-            with suppress(BlockingIOError):
-                sent += peer.send(b"x")
-        if sent == before:
-            idle += 1
-            time.sleep(0.02)
-    until = time.monotonic() + 10
-    while sum(taken) < sent and time.monotonic() < until:
-        taken.append(len(thread.drain(0)))
-        time.sleep(0.001)
-    return {"sent": sent, "first": taken[0], "all": sum(taken)}
-
-
-@case
 def patient() -> Any:
     """Messages for a connection that may wait, then for it and one that may not, then its end: time until the loop is woken
     for the first, in ms, and what is taken each time."""
     if scripted_server.READER == "python":
         return None
-    thread = _reader.Reader()
+    thread = _core.Sockets()
     (waits, waits_peer), (counts, counts_peer) = socket.socketpair(), socket.socketpair()
-    thread.may_wait(thread.add(waits.fileno(), "waits"), True)
-    thread.add(counts.fileno(), "counts")
+    numbers = {"waits": thread.add(waits.fileno(), "waits", False)}
+    thread.listen(numbers["waits"], None, False)
+    numbers["counts"] = thread.add(counts.fileno(), "counts", False)
+    thread.listen(numbers["counts"], None, True)
     woken = get_original("select", "poll")()
     woken.register(thread.fileno(), select.POLLIN)
 
     def taken(many: int) -> list[str]:
         found: list[str] = []
         while len(found) < many and woken.poll(5000):
-            found += [f"{name}:{data.decode()}" for name, data, *_ in thread.drain(0)]
+            for name in thread.ready(0)[0]:
+                reads, end = thread.reads(numbers[name])
+                found += [f"{name}:{read[0].decode()}" for read in reads]
+                found += [] if end is None else [f"{name} ends:{end}"]
         return found
 
     began = time.monotonic()
@@ -303,7 +282,7 @@ def priority() -> Any:
             resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
             if user == "nobody" and not os.geteuid():
                 os.setuid(65534)
-            before, thread = os.getpriority(os.PRIO_PROCESS, 0), _reader.Reader()
+            before, thread = os.getpriority(os.PRIO_PROCESS, 0), _core.Sockets()
             tasks = {int(one.name) for one in Path("/proc/self/task").iterdir()}
             nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), *tasks - {os.getpid()})]
             os.write(other, json.dumps([before, *nice]).encode())
@@ -330,9 +309,7 @@ def censored() -> Any:
     exchange.may_wait = True
     gevent.spawn(call, stopwatch(), late.url, exchange=exchange)
     until = time.monotonic() + 5
-    while not (used := exchange.connection) or not READER.waits(
-        used._reading or 0, used
-    ):  # before the hub passes it on
+    while not (used := exchange.connection) or used._reading is None or not READER.waits(used._reading):
         gevent.sleep(0)
         if exchange.done or time.monotonic() > until:
             break

@@ -1,4 +1,4 @@
-"""Script: random streams, one connection of which the reader keeps texts and one without, give the same.
+"""Script: random streams, at one connection whose thread decodes plain events and at one without, give the same.
 
 The server sends each piece to both and waits until both have read it, so that a piece is a read of each.
 """
@@ -17,10 +17,11 @@ from transport.scripts.scripted_server import SSE, Server, call, stopwatch, unre
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import FRAMING
+from tailgauge.protocols import shapes
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import Stencils
+from tailgauge.transport.answer import News
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.reader import READER
 
@@ -36,37 +37,30 @@ OF_DECODER = (
     "model",
     "stop_reason",
 )
-OF_EXCHANGE = ("body_bytes", "done", "cut", "failure", "_decoded", "user_stamps")
+OF_EXCHANGE = ("done", "cut", "failure", "user_stamps")
+OF_READS = ("body_bytes", "reads")
 
 
-class Counting(Exchange):
-    """Counts the texts that the reader kept."""
+class Counting(StreamDecoder):
+    """Counts the chunks that the thread has decoded."""
 
-    texts = several = 0  # of them, in reads that brought several
+    plain = 0
 
-    def _take_texts(self) -> None:
-        sizes = memoryview(bytes(self._texts)).cast("q")[4::5].tolist()
-        self.texts += len(sizes)
-        self.several += sizes.count(0)
-        super()._take_texts()
-
-
-class Without(Exchange):
-    """Decodes each read itself."""
-
-    def _store_texts(self, *_: Any) -> None:
-        """Keep them whole."""
+    def decode(self, news: News) -> None:
+        self.plain += 0 if news.columns is None else len(news.columns.kind)
+        super().decode(news)
 
 
 class Pair:
     """Two calls that get the same pieces; `sent_at_ns`: before and behind each."""
 
-    def __init__(self, module: Any, pieces: list[bytes], stencils: Stencils, rng: Random) -> None:
+    def __init__(self, module: Any, pieces: list[bytes], plain: Any, rng: Random) -> None:
         self.pieces, self.rng = pieces, rng
         self.decoders = [
-            StreamDecoder(module.on_event, stencils=stencils, protocol=module.name) for _ in range(2)
+            Counting(module.on_event, shapes=known, protocol=module.name, ends_at_mark=module.ends_at_mark)
+            for known in (plain, None)
         ]
-        self.exchanges = [Counting(self.decoders[0]), Without(self.decoders[1])]
+        self.exchanges = [Exchange(decoder) for decoder in self.decoders]
         self.sent_at_ns: list[tuple[int, int]] = []
         self._sockets: list[Any] = []
         self._server, watch = Server(self._serve), stopwatch()
@@ -115,7 +109,7 @@ class Pair:
             raise ConnectionResetError
 
     def _decode(self) -> None:
-        READER.collect()
+        READER.catch_up()
         for one in self.exchanges:
             one.advance()
 
@@ -124,10 +118,9 @@ def facts(exchange: Exchange, decoder: StreamDecoder) -> dict[str, str]:
     """What is known of a stream but its times."""
     found = {name: repr(getattr(decoder, name)) for name in OF_DECODER}
     found |= {name: repr(getattr(exchange, name)) for name in OF_EXCHANGE}
+    if exchange.cut != FRAMING:  # behind it they are counted as they came
+        found |= {name: repr(getattr(exchange, name)) for name in OF_READS}
     found["usage"] = repr(decoder.usage.largest)
-    found["reads"] = repr(
-        None if exchange.cut == FRAMING else exchange.reads
-    )  # behind it they are counted as they came
     first, chunks = decoder.taken, decoder.fresh
     for name in (
         "first_event",
@@ -168,23 +161,19 @@ def out_of_place(pair: Pair) -> list[str]:
 
 
 def compared(name: str, module: Any) -> dict[str, Any]:
-    """Streams decoded both ways; ten have their stencils in common, as those of one target."""
-    found: dict[str, Any] = {"different": [], "wrong": [], "chunks": 0, "texts": 0, "several": 0}
-    stencils = Stencils(module.on_event, module.changing)
+    """Streams decoded both ways."""
+    found: dict[str, Any] = {"different": [], "wrong": [], "chunks": 0, "plain": 0}
+    plain = shapes.compiled(module.shapes, ("error",))
     for seed in range(STREAMS):
-        if not seed % 10:
-            stencils = Stencils(module.on_event, module.changing)
         rng = Random(1000 + seed)
-        pair = Pair(module, wire(name, module, rng, REPEATS), stencils, rng)
+        pair = Pair(module, wire(name, module, rng, REPEATS), plain, rng)
         quick, full = map(facts, pair.exchanges, pair.decoders)
         found["different"] += [
             [seed, key, quick[key][:300], value[:300]] for key, value in full.items() if quick[key] != value
         ]
         found["wrong"] += out_of_place(pair)
         found["chunks"] += pair.decoders[0].chunks
-        counting: Any = pair.exchanges[0]
-        found["texts"] += counting.texts
-        found["several"] += counting.several
+        found["plain"] += pair.decoders[0].plain
     return found | {"different": found["different"][:3], "wrong": found["wrong"][:3]}
 
 
