@@ -400,7 +400,9 @@ class Exchange:
             return
         self.aborted = reason
         self.aborted_at_ns = monotonic_ns()
-        self.advance()
+        # What somebody waits for, and has not seen, has lost: it stays where it is.
+        if self._stream is not None and not self._stream.watching:
+            self.advance()
         if not self.done:
             self._close_and_finish()
 

@@ -78,7 +78,7 @@ def made(make: Any) -> Any:
     while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):
         gevent.sleep(0.002)
 
-    really_read, really_close = Connection._deliver, Connection.close
+    really_read, really_close = Connection._pass_on, Connection.close
 
     def read(self: Connection, *read_now: Any) -> Any:
         log.append(["read", self.number])
@@ -88,14 +88,14 @@ def made(make: Any) -> Any:
         log.append(["close", self.number])
         really_close(self)
 
-    Connection._deliver, Connection.close = read, close  # type: ignore[method-assign]
+    Connection._pass_on, Connection.close = read, close  # type: ignore[method-assign]
     for sock in socks:
         sock.sendall(chunk(STREAM) + b"0\r\n\r\n")  # fits: it is sent without a switch of greenlets
     unread = len(log)
     with gevent.Timeout(5):
         while attempts.open:
             gevent.sleep(0.002)
-    Connection._deliver, Connection.close = really_read, really_close  # type: ignore[method-assign]
+    Connection._pass_on, Connection.close = really_read, really_close  # type: ignore[method-assign]
     ends = []
     for sock in socks:
         try:
