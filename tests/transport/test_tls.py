@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from tailgauge.transport.tls import Sealed, Tls, reads_of
+from tailgauge.transport.tls import Tls
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +105,14 @@ def test_the_end_of_an_answer_is_noticed_before_its_next_event_would_have_come(s
     assert median(facts["late"]) < 0.5
 
 
-def test_an_endless_stream_of_small_records_is_kept_within_bounds(sealed):
-    """Of what is sealed and of what is not decoded, each."""
+def test_a_flood_of_records_beside_a_client_that_does_nothing_is_kept_within_bounds(sealed, reader):
+    """What is sealed waits in the kernel: 24 MB come in records of 1 kB, while Python sleeps."""
+    if reader == "python":
+        pytest.skip("it keeps no reads")
     facts = sealed["many_small_records"]
 
-    assert (facts["size"], facts["cut"]) == (20_001, None)
-    assert facts["most"] < 2 * 65_536 + 4096
+    assert (facts["size"], facts["cut"]) == (facts["sent"], None)
+    assert facts["grown"] < 6 << 20
 
 
 def pair(version: ssl.TLSVersion) -> tuple[Tls, Any, Any]:
@@ -131,15 +133,6 @@ def pair(version: ssl.TLSVersion) -> tuple[Tls, Any, Any]:
         data = outgoing.read()
     outgoing.write(data)
     return client, server, outgoing
-
-
-def decrypted(client: Tls, reads: list[Any]) -> list[Any]:
-    sealed = Sealed()
-    for read in reads:
-        sealed.add(*read)
-    found = list(reads_of(*client.unsealed(*sealed.take(len(sealed)))))
-    assert not sealed.data
-    return found
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -167,7 +160,7 @@ def test_a_record_belongs_to_the_read_in_which_it_ends_however_reads_are_cut_and
     seen = []
     while reads:
         stored = drawn.choice([1, 1, 2, 20])
-        seen += decrypted(client, reads[:stored])
+        seen += client.unsealed(reads[:stored])
         del reads[:stored]
 
     assert [(text, at) for text, at, *_ in seen] == [one for one in expected if one[0]]
@@ -190,33 +183,9 @@ def test_what_comes_before_a_farewell_or_a_broken_record_is_kept_and_nothing_beh
             server.unwrap()
         data += outgoing.read()
 
-    seen = decrypted(client, [(data, 1, 2, 3), (b"behind", 4, 5, 6)])
+    seen = client.unsealed([(data, 1, 2, 3), (b"behind", 4, 5, 6)])
 
     assert seen == [(b"whole", 1, 2, 3)]
     assert client.over is not None
     assert client.over.startswith(over)
     assert bool(client.over) == broken
-
-
-@pytest.mark.parametrize("counts", [False, True])
-@pytest.mark.parametrize("plain", [0, 1, 7, 20])
-def test_texts_of_decrypted_reads_are_those_of_reads_that_come_with_their_times(plain, counts):
-    """The first so many of 20 are plain; with running counts the last of these stays a read."""
-    reader = pytest.importorskip("tailgauge.transport._reader")
-    common = (b"t", (b'data: {"text":"', b'"}\n\n\r\n'), counts)
-    found, sealed = [], Sealed()
-    for number in range(20):
-        event = b'data: {"text":"%b"}\n\n' % (b"x" * (number + 1)) if number < plain else b"event: ping\n\n"
-        found.append((b"%x\r\n%b\r\n" % (len(event), event), 1000 * number, 1000 * number + 5, 7))
-        sealed.add(*found[-1])
-    data, times = [one[0] for one in found], sealed.take(20)[1]
-    texts, with_times = bytearray(), bytearray()
-
-    taken = reader.take_texts(data, texts, *common, times)
-
-    assert taken == reader.take_texts(found, with_times, *common) == max(0, plain - counts)
-    assert texts == with_times
-    assert len(texts) == 40 * taken
-    assert list(reads_of(data, times[32 * taken :])) == found
-    with pytest.raises(ValueError, match="times of each read"):
-        reader.take_texts([b""], texts, *common, times[:31])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import ssl
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,7 +33,21 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.transport.exchange import Exchange
 
 FOLDER = Path(sys.argv[1])
-GAP_S, EVENTS, ANSWERS, FLOOD = 0.02, 4, 5, 20_000
+GAP_S, EVENTS, ANSWERS, FLOOD = 0.02, 4, 5, 24_000
+FLOODING = """
+import socket, ssl, sys
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1])
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    with context.wrap_socket(listener.accept()[0], server_side=True) as sock:
+        sock.recv(65536)
+        sock.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\ntransfer-encoding: chunked\\r\\n\\r\\n")
+        for _ in range(int(sys.argv[2])):
+            sock.sendall(b"3e8\\r\\n" + b"x" * 1000 + b"\\r\\n")
+        sock.sendall(b"0\\r\\n\\r\\n")
+        sock.recv(1)
+"""
 END = b"0\r\n\r\n"
 EVENT = chunk(b"data: %b\n\n" % (b"x" * 150))
 AUTHORITY = trustme.CA()
@@ -207,38 +224,45 @@ def no_record() -> Any:
     return noticed(lambda peer: bytes(len(peer.records(EVENT))))
 
 
+class Size(Payload):
+    """Keeps no payload."""
+
+    size = 0
+
+    def feed(self, payload: bytes, *_: Any, at_rest: bool) -> None:  # noqa: ARG002
+        self.size += len(payload)
+        self.has_content, self.watching = True, False
+
+
+def memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 @case
 def many_small_records() -> Any:
-    """Records of one byte of payload, one in each read: what a connection keeps of them at most, in bytes."""
-    most = [0]
-
-    def answer(peer: Peer, _: int) -> Iterator[bytes]:
-        yield peer.records(SSE + chunk(b"."))
-        for _ in range(FLOOD):
-            yield peer.records(chunk(b"."))
-        yield peer.records(END)
-
-    def look() -> None:
+    """More records of 1 kB than the client takes in time, which sleeps: growth of its memory in bytes."""
+    if scripted_server.READER == "python":
+        return None
+    authority = str(FOLDER / "authority")
+    both = AUTHORITY.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    with both.tempfile() as certificate, subprocess.Popen(
+        [sys.executable, "-c", FLOODING, certificate, str(FLOOD)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        url = f"https://127.0.0.1:{int(server.stdout.readline())}/v1"
+        decoder = Size()
+        exchange = Exchange(decoder)
+        caller = gevent.spawn(call, stopwatch(ca_file=authority), url, exchange=exchange)
+        while not decoder.has_content:
+            gevent.sleep(0.001)
+        before = most = memory()
         while not exchange.done:
-            connection: Any = exchange.connection
-            if connection is not None:
-                kept = [*connection._sealed, *exchange._kept]
-                most[0] = max(most[0], sum(len(one[0]) + 200 for one in kept))
-            gevent.sleep(0)
-
-    global GAP_S  # noqa: PLW0603 - the server's
-    GAP_S = 0
-    server, exchange = serving(answer, []), Exchange(Payload())
-    looking = gevent.spawn(look)
-    call(stopwatch(ca_file=str(FOLDER / "authority")), server.url, exchange=exchange)
-    looking.join()
-    decoder: Any = exchange.decoder
-    return {
-        "most": most[0],
-        "size": len(decoder.payload),
-        "cut": exchange.cut,
-        "reader": scripted_server.READER,
-    }
+            time.sleep(0.05)
+            most = max(most, memory())
+            gevent.sleep(0.001)
+        caller.join()
+        server.terminate()
+    return {"grown": most - before, "size": decoder.size, "sent": FLOOD * 1000, "cut": exchange.cut}
 
 
 print_facts(limit_s=30)
