@@ -11,7 +11,7 @@ MOST_KEPT = 16 << 20  # bytes that wait for Python
 
 @pytest.fixture(scope="module")
 def seen(run_script: Any, reader: str) -> Any:
-    return run_script("transport/scripts/reader.py", reader)
+    return run_script("transport/scripts/reader.py", reader, timeout_s=240)
 
 
 @pytest.mark.parametrize("case", ["many", "many_under_tls"])
@@ -24,6 +24,29 @@ def test_no_byte_is_lost_doubled_or_moved_to_another_stream(seen: Any, case: str
     assert ends["ok"] > 150
     assert ends["cancelled"] > 20
     assert ends["connection_closed"] > 10
+
+
+@pytest.mark.parametrize("case", ["events", "events_under_tls", "events_captured", "events_slow"])
+def test_plain_events_are_decoded_whole_and_in_their_order(seen: Any, case: str, reader: str) -> None:
+    """The same users at a server that cuts its events anywhere; what is captured has all that was decoded."""
+    if reader == "python":
+        pytest.skip("it decodes nothing")
+    facts = seen[case]
+
+    assert facts["wrong"] == []
+    assert sum(facts["ends"].values()) == 60 * 6
+    assert facts["ends"]["ok"] > 150
+    assert facts["chunks"] > 20_000
+    assert (facts["plain"] > 500) == (case != "events_slow"), "a slow reader is read in Python"
+
+
+def test_of_connections_that_come_and_go_nothing_is_left(seen: Any) -> None:
+    facts = seen["come_and_go"]
+
+    assert sum(facts["ends"].values()) == 2400
+    assert facts["ends"]["ok"] > 600
+    assert facts["left"] <= 0
+    assert facts["grown"] < 8 << 20
 
 
 def test_what_waits_for_a_busy_client_is_bounded(seen: Any) -> None:

@@ -5,7 +5,9 @@ The server is a process of its own; each answer says how it was made, so that th
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -28,11 +30,17 @@ from starting.script import case, print_facts
 from transport.scripts import scripted_server
 from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call, chunk, stopwatch
 
+from tailgauge.protocols import shapes
+from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.openai import OpenAI
+from tailgauge.transport.answer import News
+from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.reader import POLLS, READER, _core
 from tailgauge.worker.timers import hub_ticks
 
 SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
+GOING = 1200  # calls, twice
 FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
 ANSWER_S, ALONE = 0.03, 5
 CAP_SYS_NICE = 1 << 23
@@ -42,6 +50,11 @@ import asyncio, random, ssl, sys
 def answer(seed):
     rng = random.Random(seed)
     return [rng.randbytes(rng.choice((1, 3, 40, 400, 3000, 90_000))).hex().encode() for _ in range(rng.randrange(2, 60))]
+
+def events(seed):
+    rng = random.Random(seed)
+    texts = [b"%x " % rng.randrange(1 << 4 * rng.randrange(1, 9)) for _ in range(rng.randrange(2, 600))]
+    return [b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"%b"}}]}\\n\\n' % text for text in texts], b"".join(texts)
 
 async def serve(reader, writer):
     try:
@@ -54,8 +67,14 @@ async def serve(reader, writer):
                     writer.write(b"10000\\r\\n" + piece + b"\\r\\n")
                     await writer.drain()
             else:
-                rng = random.Random(words[0])
-                wire = b"".join(b"%x\\r\\n%b\\r\\n" % (len(one), one) for one in answer(words[0]))
+                rng = random.Random(words[-1])
+                pieces = events(words[-1])[0] if words[0] == "events" else answer(words[0])
+                framed = [b"%x\\r\\n%b\\r\\n" % (len(one), one) for one in pieces]
+                while words[0] == "events" and len(framed) > len(pieces) - 2:  # whole: what follows may be plain
+                    writer.write(framed.pop(0))
+                    await writer.drain()
+                    await asyncio.sleep(0.03)
+                wire = b"".join(framed)
                 while wire:
                     size = rng.choice((1, 7, 200, 5_000, 100_000))
                     writer.write(wire[:size])
@@ -169,13 +188,138 @@ def many(*certificate: str, ca_file: str | None = None) -> Any:
     return {"ends": ends, "wrong": wrong}
 
 
-@case
-def many_under_tls() -> Any:
+def with_certificate(function: Any) -> Any:
     authority = trustme.CA()
     with authority.cert_pem.tempfile() as ca_file:
         both = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
         with both.tempfile() as certificate:
-            return many(certificate, ca_file=ca_file)
+            return function(certificate, ca_file=ca_file)
+
+
+@case
+def many_under_tls() -> Any:
+    return with_certificate(many)
+
+
+def many_events(
+    *certificate: str, ca_file: str | None = None, is_captured: bool = False, bytes_per_s: float | None = None
+) -> Any:
+    """Streams of plain events: calls by how they ended, those whose text or chunks are not those that were sent, and the
+    chunks that the thread decoded."""
+    if scripted_server.READER == "python":
+        return None
+    ends: dict[str, int] = {}
+    wrong: list[str] = []
+    running = [True]
+    known = shapes.compiled(OpenAI.shapes, ("error",))
+    plain = chunks = 0
+
+    class Counting(StreamDecoder):
+        def decode(self, news: News) -> None:
+            nonlocal plain
+            plain += 0 if news.columns is None else len(news.columns.kind)
+            super().decode(news)
+
+    def busy() -> None:
+        rng = random.Random(SEED)
+        while running:
+            gevent.sleep(rng.uniform(0, 0.01))
+            until = time.monotonic() + rng.choice((0, 0.001, 0.03))
+            while time.monotonic() < until:
+                pass
+
+    def user(number: int) -> None:
+        nonlocal chunks
+        rng = random.Random(SEED * 1000 + number)
+        for turn in range(CALLS):
+            name = f"{number}.{turn}"
+            decoder = Counting(OpenAI.on_event, shapes=known, protocol="openai", keep_text=True, max_tokens=9999)
+            exchange = Exchange(decoder, bytes_per_s)
+            exchange.may_wait = rng.random() < 0.5
+            exchange.on_content = READER.catch_up
+            if is_captured:
+                exchange.capture = Capture(OpenBytes())
+            if rng.random() < 0.25:
+                gevent.spawn_later(rng.uniform(0, 0.05), exchange.abort, "cancelled")
+            call(watch, f"{url}/events-{name}", exchange=exchange)
+            how = exchange.aborted or exchange.cut or (exchange.failure or ("ok",))[0]
+            ends[how] = ends.get(how, 0) + 1
+            sent, text = made["events"](name)
+            got = (decoder.text or "").encode()
+            columns = decoder.fresh
+            chunks += len(columns)
+            is_ordered = all(a <= b for a, b in itertools.pairwise(columns.arrived)) and all(
+                low <= at <= read for low, at, read in zip(columns.low, columns.arrived, columns.read_at, strict=True)
+            )
+            sizes = [len(one) - len(sent[0]) + len(text.split(b" ")[0]) + 1 for one in sent]
+            is_same = text.startswith(got) and list(columns.chars) == sizes[: len(columns)]
+            if how == "ok":
+                is_same &= got == text
+            if exchange.capture is not None:
+                raw = b"".join(data for _, data in exchange.capture.reads)
+                is_same &= raw.count(b'"content"') >= len(columns)
+            if not (is_ordered and is_same):
+                wrong.append(name)
+
+    watch = stopwatch(idle_connections=USERS, ca_file=ca_file)
+    with server(*certificate) as url:
+        blocker = gevent.spawn(busy)
+        gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
+        running.clear()
+        blocker.join()
+    return {"ends": ends, "wrong": wrong, "plain": plain, "chunks": chunks}
+
+
+@case
+def come_and_go() -> Any:
+    """Calls with a connection each, half of them closed at any moment: descriptors that are left, and growth in bytes by the
+    second half."""
+
+    def user(number: int) -> None:
+        rng = random.Random(number)
+        for turn in range(GOING // USERS):
+            exchange = Exchange(Digest())
+            if rng.random() < 0.5:
+                gevent.spawn_later(rng.uniform(0, 0.02), exchange.abort, rng.choice(("cancelled", "timeout")))
+            call(watch, f"{url}/flood-{rng.choice((0, 65_536, 1 << 20))}-{turn}", exchange=exchange)
+            how = exchange.aborted or exchange.cut or "ok"
+            ends[how] = ends.get(how, 0) + 1
+
+    def half() -> int:
+        gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
+        gc.collect()
+        return memory()
+
+    ends: dict[str, int] = {}
+    with server() as url:
+        watch = stopwatch(idle_connections=0)
+        call(watch, f"{url}/flood-0")
+        before = len(os.listdir("/proc/self/fd"))
+        grown = -half()
+        grown += half()
+        gevent.sleep(REST_S)
+        left = len(os.listdir("/proc/self/fd")) - before
+    return {"ends": ends, "left": left, "grown": grown}
+
+
+@case
+def events() -> Any:
+    return many_events()
+
+
+@case
+def events_under_tls() -> Any:
+    return with_certificate(many_events)
+
+
+@case
+def events_captured() -> Any:
+    return many_events(is_captured=True)
+
+
+@case
+def events_slow() -> Any:
+    return many_events(bytes_per_s=1e6)
 
 
 @case

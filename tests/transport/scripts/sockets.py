@@ -283,15 +283,17 @@ def stalled() -> Any:
         sender.communicate()
     for one in held or ():
         one.close()
-    arrived = [pieces[0][4], *array("q", columns[1])]
+    first = pieces[0]
+    arrived = [first[4], *array("q", columns[1])]
+    lows = [0 if first[7] else first[3], *array("q", columns[2])]
     outside = [
-        [number, begin - at, at - end]
-        for number, (at, (begin, end)) in enumerate(zip(arrived, sent, strict=True))
-        if not begin <= at <= end
+        [number, begin, end, low, at]
+        for number, (low, at, (begin, end)) in enumerate(zip(lows, arrived, sent, strict=True))
+        if not begin <= at or (low or at) > end  # where it is not exact it came in between
     ]
     return {
         "outside": outside, "pieces": len(pieces), "chunks": len(columns[0]), "text": kept[0].decode(), "events": events,
-        "done": facts[7], "lags": len(sockets.lags()) // 8 >= 60,
+        "done": facts[7], "lags": len(sockets.lags()) // 8 == facts[0],
     }  # fmt: skip
 
 
