@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.protocols import sse_parser
 from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, IdSplitter, Splitter
 
 # stream with \n -> events

@@ -23,7 +23,15 @@ SIZES = (b"5", b"05", b"A", b"a", b"1f", b"0" * 15 + b"3", b"0" * 16 + b"3", b"f
          b"-1", b"+1", b"0x5", b"5 5", b"1_0", b" 3", b"3 ", b"\t3", b"3\x0b", b"3\x0c", b"3\x00", b"3\xa0", b"3;", b"3 ;a=b", b"3;a;b",
          b"3 a", b"\xff")  # fmt: skip
 LINE_ENDS = (b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b" \r\n", b"\n\n", b"\r\r\n", b"")
-TRAILERS = (b"\r\n", b"a: b\r\n\r\n", b"\n", b" \r\n", b"a: b\r\n" * 300 + b"\r\n", b"x" * 70_000 + b"\r\n\r\n", b"")
+TRAILERS = (
+    b"\r\n",
+    b"a: b\r\n\r\n",
+    b"\n",
+    b" \r\n",
+    b"a: b\r\n" * 300 + b"\r\n",
+    b"x" * 70_000 + b"\r\n\r\n",
+    b"",
+)
 
 
 def part(rng: Random) -> bytes:
@@ -46,7 +54,11 @@ def wire(rng: Random) -> bytes:
     data = b"".join(part(rng) for _ in range(rng.randrange(8))) + rng.choice((END, END, b"", END + b"more"))
     for _ in range(rng.choice((0, 0, 1, 3))):
         place = rng.randrange(len(data) + 1)
-        data = data[:place] + rng.choice((b"", b"\r", b"\n", b"0", rng.randbytes(1))) + data[place + rng.randrange(2) :]
+        data = (
+            data[:place]
+            + rng.choice((b"", b"\r", b"\n", b"0", rng.randbytes(1)))
+            + data[place + rng.randrange(2) :]
+        )
     return data
 
 
@@ -132,7 +144,9 @@ def test_a_line_has_the_same_longest_length(length: int, cut: int) -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_what_waits_to_be_taken_counts_as_held_and_what_was_taken_does_not(compiled: bool) -> None:
-    answer: Any = CompiledAnswer(None, 0, is_user_clock=False) if compiled else PlainAnswer(is_user_clock=False)
+    answer: Any = (
+        CompiledAnswer(None, 0, is_user_clock=False) if compiled else PlainAnswer(is_user_clock=False)
+    )
     answer.begin(CHUNKED, 0, 0)
     answer.read(b"186a0\r\n" + b"x" * 100_000 + b"\r\n12", 1, 2, 0)
 

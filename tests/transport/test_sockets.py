@@ -50,11 +50,15 @@ def test_what_nobody_takes_waits_in_the_kernel_and_all_of_it_comes_later(seen: A
     assert facts["grown"] < 2 * MEGABYTE
 
 
-def test_events_that_come_while_python_holds_its_lock_have_the_times_at_which_they_were_sent(seen: Any) -> None:
+def test_events_that_come_while_python_holds_its_lock_have_the_times_at_which_they_were_sent(
+    seen: Any,
+) -> None:
     facts = seen["stalled"]
 
     assert facts["outside"] == []
-    assert (facts["pieces"], facts["chunks"], facts["events"]) == (1, 59, 59), "the first is decoded in Python"
+    assert (facts["pieces"], facts["chunks"], facts["events"]) == (1, 59, 59), (
+        "the first is decoded in Python"
+    )
     assert facts["text"] == "".join(map(str, range(1, 60)))
     assert facts["done"]
     assert facts["lags"], "one for each read"

@@ -81,7 +81,18 @@ def _other_value(rng: Random, module: Any, data: bytes) -> bytes:
 
 
 def _replaced_value(rng: Random, module: Any, data: bytes) -> bytes:
-    old = rng.choice((b'"word"', b'"c1"', b'"tiny"', b":0", b"null", b'"text_delta"', b'"content_block_delta"', b'{"content":"word"}'))
+    old = rng.choice(
+        (
+            b'"word"',
+            b'"c1"',
+            b'"tiny"',
+            b":0",
+            b"null",
+            b'"text_delta"',
+            b'"content_block_delta"',
+            b'{"content":"word"}',
+        )
+    )
     value = rng.choice(VALUES)
     return data.replace(old, b":" + value if old == b":0" else value, 1)
 
@@ -95,7 +106,17 @@ def _more(rng: Random, module: Any, data: bytes) -> bytes:
 
 def _twice(rng: Random, module: Any, data: bytes) -> bytes:
     key = rng.choice(KEYS[module])
-    value = rng.choice((b'"other"', b"null", b"[]", b"{}", b"5", b'{"content":"other"}', b'{"type":"text_delta","text":"other"}'))
+    value = rng.choice(
+        (
+            b'"other"',
+            b"null",
+            b"[]",
+            b"{}",
+            b"5",
+            b'{"content":"other"}',
+            b'{"type":"text_delta","text":"other"}',
+        )
+    )
     end = rng.choice([place for place, byte in enumerate(data) if byte == ord("}")] or [0])
     return data[:end] + b"," + key + b":" + value + data[end:]
 
@@ -106,18 +127,18 @@ def _escaped_key(rng: Random, module: Any, data: bytes) -> bytes:
     return data.replace(key, escaped, 1)
 
 
-def _spaces(rng: Random, module: Any, data: bytes) -> bytes:  # noqa: ARG001 - as the others
+def _spaces(rng: Random, module: Any, data: bytes) -> bytes:
     mark = rng.choice((b":", b",", b"{", b"}", b"[", b"]"))
     space = rng.choice((b" ", b"\t", b"  ", b"\x0b", b"\xc2\xa0"))
     return data.replace(mark, rng.choice((mark + space, space + mark)), rng.choice((1, 9)))
 
 
-def _cut(rng: Random, module: Any, data: bytes) -> bytes:  # noqa: ARG001
+def _cut(rng: Random, module: Any, data: bytes) -> bytes:
     place = rng.randrange(len(data) + 1)
     return data[:place] + data[place + rng.choice((1, 1, 3, 10_000)) :]
 
 
-def _damaged(rng: Random, module: Any, data: bytes) -> bytes:  # noqa: ARG001
+def _damaged(rng: Random, module: Any, data: bytes) -> bytes:
     place = rng.randrange(len(data) + 1)
     return data[:place] + rng.randbytes(rng.choice((1, 1, 2))) + data[place + rng.choice((0, 1)) :]
 
@@ -168,7 +189,17 @@ def _event(rng: Random, module: Any) -> bytes:
 def events(module: Any, rng: Random) -> list[bytes]:
     """The events of a stream: its beginning is regular, so that what follows may be plain."""
     found = [FIRST[module] + b"\n\n", b"data: " + PLAIN[module] + b"\n\n"]
-    ends = (b"\n\n", b"\n\n\n", b"\n\n\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\n", b"\n\n: c\n\n", b"\n\n\xef\xbb\xbf")
+    ends = (
+        b"\n\n",
+        b"\n\n\n",
+        b"\n\n\n\n",
+        b"\r\n\r\n",
+        b"\r\r",
+        b"\n\r\n",
+        b"\n",
+        b"\n\n: c\n\n",
+        b"\n\n\xef\xbb\xbf",
+    )
     for _ in range(rng.randrange(4, 90)):
         (end,) = rng.choices(ends, (400, 8, 8, 3, 3, 3, 3, 8, 2))
         found.append(_event(rng, module) + end)

@@ -40,7 +40,9 @@ OF_EXCHANGE = (
 Draw = Callable[[Random], tuple[bytes, list[bytes]]]  # the head, and the reads of the body
 
 
-def decoded(module: Any, head: bytes, reads: list[bytes], rng: Random, *, is_compiled: bool) -> dict[str, Any]:
+def decoded(
+    module: Any, head: bytes, reads: list[bytes], rng: Random, *, is_compiled: bool
+) -> dict[str, Any]:
     """What is known after the stream; it is taken at random moments, the same both ways."""
     decoder = StreamDecoder(
         module.on_event,

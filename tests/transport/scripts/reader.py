@@ -233,7 +233,9 @@ def many_events(
         rng = random.Random(SEED * 1000 + number)
         for turn in range(CALLS):
             name = f"{number}.{turn}"
-            decoder = Counting(OpenAI.on_event, shapes=known, protocol="openai", keep_text=True, max_tokens=9999)
+            decoder = Counting(
+                OpenAI.on_event, shapes=known, protocol="openai", keep_text=True, max_tokens=9999
+            )
             exchange = Exchange(decoder, bytes_per_s)
             exchange.may_wait = rng.random() < 0.5
             exchange.on_content = READER.catch_up
@@ -249,7 +251,8 @@ def many_events(
             columns = decoder.fresh
             chunks += len(columns)
             is_ordered = all(a <= b for a, b in itertools.pairwise(columns.arrived)) and all(
-                low <= at <= read for low, at, read in zip(columns.low, columns.arrived, columns.read_at, strict=True)
+                low <= at <= read
+                for low, at, read in zip(columns.low, columns.arrived, columns.read_at, strict=True)
             )
             sizes = [len(one) - len(sent[0]) + len(text.split(b" ")[0]) + 1 for one in sent]
             is_same = text.startswith(got) and list(columns.chars) == sizes[: len(columns)]
@@ -294,11 +297,11 @@ def come_and_go() -> Any:
     with server() as url:
         watch = stopwatch(idle_connections=0)
         call(watch, f"{url}/flood-0")
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(list(Path("/proc/self/fd").iterdir()))
         grown = -half()
         grown += half()
         gevent.sleep(REST_S)
-        left = len(os.listdir("/proc/self/fd")) - before
+        left = len(list(Path("/proc/self/fd").iterdir())) - before
     return {"ends": ends, "left": left, "grown": grown}
 
 

@@ -245,9 +245,12 @@ def many_small_records() -> Any:
         return None
     authority = str(FOLDER / "authority")
     both = AUTHORITY.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
-    with both.tempfile() as certificate, subprocess.Popen(
-        [sys.executable, "-c", FLOODING, certificate, str(FLOOD)], stdout=subprocess.PIPE, text=True
-    ) as server:
+    with (
+        both.tempfile() as certificate,
+        subprocess.Popen(
+            [sys.executable, "-c", FLOODING, certificate, str(FLOOD)], stdout=subprocess.PIPE, text=True
+        ) as server,
+    ):
         assert server.stdout is not None
         url = f"https://127.0.0.1:{int(server.stdout.readline())}/v1"
         decoder = Size()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import resource
 import select
@@ -73,11 +72,11 @@ def memory() -> int:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def wait_for(condition: Any) -> bool:
@@ -191,7 +190,12 @@ def numbers() -> Any:
         wait_for(lambda again=again: sockets.waits(again))
         connections, _ = sockets.ready(0)
         reads, end = sockets.reads(again)
-        if again != place or connections != [f"new {turn}"] or [read[0] for read in reads] != [b"new"] or end is not None:
+        if (
+            again != place
+            or connections != [f"new {turn}"]
+            or [read[0] for read in reads] != [b"new"]
+            or end is not None
+        ):
             wrong.append([turn, place, again, connections, repr(reads), end])
         sockets.remove(again)
         for one in (peer, other, other_peer):
