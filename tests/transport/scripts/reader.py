@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import random
-import re
 import resource
 import select
 import socket
@@ -43,7 +42,6 @@ SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
 GOING = 1200  # calls, twice
 FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
 ANSWER_S, ALONE = 0.03, 5
-CAP_SYS_NICE = 1 << 23
 SERVER = """
 import asyncio, random, ssl, sys
 
@@ -401,7 +399,7 @@ def patient() -> Any:
         found: list[str] = []
         while len(found) < many and woken.poll(5000):
             for name in thread.ready(0)[0]:
-                reads, end = thread.reads(numbers[name])
+                reads, end, *_ = thread.reads(numbers[name])
                 found += [f"{name}:{read[0].decode()}" for read in reads]
                 found += [] if end is None else [f"{name} ends:{end}"]
         return found
@@ -419,7 +417,8 @@ def patient() -> Any:
 
 @case
 def priority() -> Any:
-    """Nice values of a process before it starts a thread, of its own thread then and of the other: as root, and as nobody."""
+    """Nice values of a process before it starts a thread, of its own thread then and of the other, and the policy of that: as
+    root, and as nobody."""
     if scripted_server.READER == "python":
         return None
     found = {}
@@ -427,18 +426,21 @@ def priority() -> Any:
         ours, other = os.pipe()
         if not os.fork():
             resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
             if user == "nobody" and not os.geteuid():
                 os.setuid(65534)
-            before, thread = os.getpriority(os.PRIO_PROCESS, 0), _core.Sockets()
+            before = os.getpriority(os.PRIO_PROCESS, 0)
+            thread = _core.Sockets()
             tasks = {int(one.name) for one in Path("/proc/self/task").iterdir()}
-            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), *tasks - {os.getpid()})]
-            os.write(other, json.dumps([before, *nice]).encode())
+            (its_own,) = tasks - {os.getpid()}
+            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), its_own)]
+            is_first = os.sched_getscheduler(its_own) == os.SCHED_FIFO
+            os.write(other, json.dumps([before, *nice, is_first]).encode())
             del thread
             os._exit(0)
         os.wait()
         found[user] = json.loads(os.read(ours, 1000))
-    capabilities = int(re.findall(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())[0], 16)
-    return found | {"may": capabilities & CAP_SYS_NICE > 0}
+    return found
 
 
 @case

@@ -130,7 +130,7 @@ def churn() -> Any:
         ours.close()
         peer.close()
     grown = memory() - first
-    ready, _ = sockets.ready(0)
+    ready, *_ = sockets.ready(0)
     left = descriptors() - begun
     return {"grown": grown, "ready": len(ready), "descriptors": left}
 
@@ -188,8 +188,8 @@ def numbers() -> Any:
         again = sockets.add(other.fileno(), f"new {turn}", False)
         other_peer.sendall(b"new")
         wait_for(lambda again=again: sockets.waits(again))
-        connections, _ = sockets.ready(0)
-        reads, end = sockets.reads(again)
+        connections, *_ = sockets.ready(0)
+        reads, end, *_ = sockets.reads(again)
         if (
             again != place
             or connections != [f"new {turn}"]
@@ -234,7 +234,7 @@ def flooded(*, is_fed: bool) -> Any:
     while not ends and time.monotonic() < until:
         woken.poll(1000)
         sockets.ready(0)
-        reads, end = sockets.reads(place)
+        reads, end, *_ = sockets.reads(place)
         pieces = body.take()[1]
         got += [piece[2] for piece in pieces] if is_fed else [read[0] for read in reads]
         ends += [] if end is None else [end]
