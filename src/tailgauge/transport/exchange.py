@@ -200,7 +200,7 @@ class Exchange:
         if self.capture is not None:
             self.capture.peer_closed(error)
         if self._framing is None:
-            if self.connection_is_new and self.sent_at_ns is None and error is not None:
+            if self.connection_is_new and self.left_at_ns is None and error is not None:
                 self.fail("tcp", error)  # of a connection that was opened for it
                 return
             stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
