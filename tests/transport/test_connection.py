@@ -188,6 +188,23 @@ def test_a_connection_whose_request_was_answered_before_it_was_sent_whole_is_not
     assert facts["again_is_new"]
 
 
+def test_a_prepared_request_may_be_answered_later_than_a_connection_may_take(seen, reader):
+    if reader == "python":
+        pytest.skip("it sends nothing by itself")
+    facts = seen["prepared_and_answered_late"]
+
+    assert (facts["failure"], facts["status"], facts["payload"]) == (None, 200, "ok")
+    assert (facts["sent"], facts["is_new"]) == (True, True)
+
+
+def test_a_prepared_request_that_finds_nobody_fails_as_others_do(seen, reader):
+    if reader == "python":
+        pytest.skip("it sends nothing by itself")
+    facts = seen["prepared_and_refused"]
+
+    assert (facts["failure"], facts["message"], facts["sent"]) == ("tcp", "Connection refused", False)
+
+
 def test_no_failure_of_a_target_prints_a_traceback(seen):
     assert seen["stderr"] == ""
 

@@ -156,6 +156,7 @@ class Stopwatch(httpx2.BaseTransport):
             gevent.spawn_later(self._connect_timeout_s, self._end_connecting, exchange, connection)
 
     def _end_connecting(self, exchange: Exchange, connection: Connection) -> None:
+        connection.look()  # it may have left: nothing else tells before the answer comes
         if connection.sending and not exchange.done:
             exchange.fail("timeout", "no answer to TCP connect in time")
 

@@ -6,7 +6,9 @@ import socket
 from typing import Any
 
 import gevent
+import gevent.socket
 from starting.script import case, print_facts
+from transport.scripts import scripted_server
 from transport.scripts.scripted_server import (
     OK,
     REST_S,
@@ -21,10 +23,14 @@ from transport.scripts.scripted_server import (
 )
 
 from tailgauge.clock import monotonic_ns
+from tailgauge.transport.connection import resolve
 from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.reader import READER, Due
 
 HINT = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nkeep-alive: %b\r\n\r\nok"
 BIG = b"x" * (8 * 1024 * 1024)
+CONNECT_S = 2.0
 
 
 def calls(server: Server, count: int, pause_s: float = REST_S, **settings: Any) -> list[dict[str, Any]]:
@@ -313,6 +319,65 @@ def answered_while_sending() -> Any:
     gevent.spawn_later(0.1, again.abort, "timeout")
     call(seen["watch"], seen["server"].url, exchange=again)
     return {**plain(seen), "again_is_new": again.connection_is_new}
+
+
+def prepare(port: int, exchange: Exchange, watch: Any) -> Any:
+    """Let a request leave on a new connection, whose notice is taken at once; what is known at the end."""
+    origin = ("http", "127.0.0.1", port)
+    watch._addresses[origin[1:]] = (0, resolve("127.0.0.1", port, 1)[0])
+    data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
+    due: list[Due] = []
+    assert watch.may_prepare(origin)
+    READER.let_leave(1)
+    watch.prepare(origin, monotonic_ns() + 1_000_000, data, due.append)
+    with gevent.Timeout(10):
+        while not due:  # before the connection is there
+            READER.catch_up()
+        watch.attach(exchange, origin, due[0])
+        exchange.wait_end()
+    return {**facts(exchange), "sent": exchange.sent_at_ns is not None}
+
+
+@case
+def prepared_and_answered_late() -> Any:
+    """The connection takes a second, because the listener's queue is full, and the answer comes later than one may take."""
+    if scripted_server.READER == "python":
+        return None
+    listener = gevent.socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    address = listener.getsockname()
+    others = [gevent.socket.socket() for _ in range(3)]
+    for one in others:
+        one.setblocking(False)
+        one.connect_ex(address)
+
+    def answer() -> None:
+        gevent.sleep(0.2)
+        while True:
+            gevent.spawn(serve, listener.accept()[0])
+
+    def serve(sock: Any) -> None:
+        if sock.recv(65536):
+            gevent.sleep(CONNECT_S)
+            sock.sendall(OK)
+
+    answering = gevent.spawn(answer)
+    found = prepare(address[1], Exchange(Payload()), stopwatch(connect_timeout_s=CONNECT_S))
+    answering.kill()
+    for one in (*others, listener):
+        one.close()
+    return found
+
+
+@case
+def prepared_and_refused() -> Any:
+    """Nobody listens."""
+    if scripted_server.READER == "python":
+        return None
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return prepare(port, Exchange(Payload()), stopwatch())
 
 
 print_facts()
