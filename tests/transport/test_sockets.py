@@ -64,5 +64,15 @@ def test_events_that_come_while_python_holds_its_lock_have_the_times_at_which_th
     assert facts["lags"], "one for each read"
 
 
+def test_each_prepared_request_is_told_of_once_or_withdrawn_and_arrives_once(seen: Any) -> None:
+    """On connections that are lent, used again, taken back and closed at any moment, and on new ones."""
+    facts = seen["prepared"]
+    on_lent, on_new, back = facts["kinds"]
+
+    assert facts["wrong"] == []
+    assert (facts["over"], facts["same"], facts["left"]) == (True, True, 0)
+    assert min(on_lent, on_new, back, facts["withdrawn"]) > 20
+
+
 def test_calls_that_are_wrong_are_refused(seen: Any) -> None:
     assert seen["wrong_calls"]["raised"] == seen["wrong_calls"]["calls"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 import resource
 import select
@@ -50,6 +51,24 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
     print(json.dumps(sent), flush=True)
     sys.stdin.read()
 """
+ANSWERER = """
+import asyncio, json, sys
+tokens = []
+async def serve(reader, writer):
+    while line := await reader.readline():
+        tokens.append(int(line))
+        writer.write(b"ok\\n")
+        await writer.drain()
+    writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print(json.dumps(tokens), flush=True)
+asyncio.run(main())
+"""
+REQUESTS = 3000
+ON_LENT, ON_NEW, BACK = range(3)  # `NoticeKind` of core/sends.h
 
 
 class Owner:
@@ -277,7 +296,7 @@ def stalled() -> Any:
         until = time.monotonic() + STALL_S
         while time.monotonic() < until:
             pass
-        sent = eval(sender.stdout.readline())  # noqa: S307 - of our own process
+        sent = json.loads(sender.stdout.readline())
         woken = select.poll()
         woken.register(sockets.fileno(), select.POLLIN)
         woken.poll(WAIT_S * 1000)
@@ -298,6 +317,139 @@ def stalled() -> Any:
     return {
         "outside": outside, "pieces": len(pieces), "chunks": len(columns[0]), "text": kept[0].decode(), "events": events,
         "done": facts[7], "lags": len(sockets.lags()) // 8 == facts[0],
+    }  # fmt: skip
+
+
+class Sender:
+    """Prepares requests, withdraws some, and uses connections again or closes them, each at random."""
+
+    def __init__(self, port: int) -> None:
+        self.rng = random.Random(3)
+        self.port = port
+        self.sockets = _core.Sockets()
+        self.pool = self.sockets.add_pool("127.0.0.1", port)
+        self.told: dict[int, int] = {}  # kinds of notices by token
+        self.prepared: dict[int, int] = {}  # due times
+        self.withdrawn: set[int] = set()
+        self.wrong: list[Any] = []
+        self.idle: dict[Owner, int] = {}  # numbers of lent connections
+        self.busy: dict[Owner, int] = {}
+        self.raw: dict[Owner, socket.socket] = {}
+
+    def open(self) -> None:
+        raw = socket.create_connection(("127.0.0.1", self.port))
+        raw.setblocking(False)
+        owner = Owner()
+        number = self.sockets.add(raw.fileno(), owner, False)
+        self.raw[owner] = raw
+        self.lend(owner, number)
+
+    def lend(self, owner: Owner, number: int) -> None:
+        self.sockets.lend(number, self.pool, time.monotonic_ns() + self.rng.choice((0, 3_000_000)), 1 << 62)
+        self.idle[owner] = number
+
+    def close(self, owner: Owner, number: int) -> None:
+        self.sockets.remove(number)
+        self.raw.pop(owner).close()
+
+    def take_back_one(self) -> None:
+        owner = self.rng.choice(list(self.idle))
+        if self.sockets.unlend(self.idle[owner]):
+            self.close(owner, self.idle.pop(owner))
+
+    def prepare(self, token: int) -> None:
+        self.prepared[token] = time.monotonic_ns() + self.rng.randrange(30_000_000)
+        self.sockets.prepare(self.pool, self.prepared[token], token, b"%d\n" % token)
+
+    def withdraw(self, token: int) -> None:
+        if self.sockets.withdraw(token):
+            self.withdrawn.add(token)
+
+    def look(self) -> None:
+        owners, _, notices = self.sockets.ready(0)
+        for token, kind, number, owner, at in notices:
+            if token in self.told or at < self.prepared[token]:
+                self.wrong.append(["told twice or early", token, kind])
+            self.told[token] = kind
+            if kind == ON_LENT:
+                if self.idle.pop(owner, None) != number:
+                    self.wrong.append(["not lent", token, number])
+                self.busy[owner] = number
+            elif kind == ON_NEW:
+                adopted = Owner()
+                self.raw[adopted] = socket.socket(fileno=self.sockets.adopt(number, adopted))
+                self.busy[adopted] = number
+                self.take(adopted)
+        for owner in owners:
+            if owner in self.busy:
+                self.take(owner)
+
+    def take(self, owner: Owner) -> None:
+        number = self.busy[owner]
+        reads, end, sent_at, *_ = self.sockets.reads(number)
+        if end is not None or (reads and not sent_at):
+            self.wrong.append(["ended", end, sent_at])
+        if b"".join(read[0] for read in reads) != b"ok\n":
+            return
+        del self.busy[owner]
+        if self.rng.random() < 0.8:
+            self.lend(owner, number)
+        else:
+            self.close(owner, number)
+
+    def is_over(self) -> bool:
+        return not self.busy and len(self.told) + len(self.withdrawn) == len(self.prepared)
+
+
+@case
+def prepared() -> Any:
+    """Requests that are made ahead: each is told of once, or withdrawn, and arrives where it was told."""
+    begun = descriptors()
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWERER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # of connections that are open at its end
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        sender = Sender(int(server.stdout.readline()))
+        for token in range(REQUESTS):
+            if token == REQUESTS // 2:
+                sender.sockets.set_most_sent(token)  # those behind come back
+            elif token == 0:
+                sender.sockets.set_most_sent(1 << 40)
+            if len(sender.raw) < 20 and sender.rng.random() < 0.1:
+                sender.open()
+            if sender.idle and sender.rng.random() < 0.02:
+                sender.take_back_one()
+            sender.prepare(token)
+            if sender.rng.random() < 0.2:
+                sender.withdraw(sender.rng.randrange(token + 1))
+            if sender.rng.random() < 0.5:
+                sender.look()
+            if sender.rng.random() < 0.1:
+                time.sleep(0.002)
+        until = time.monotonic() + WAIT_S
+        while not sender.is_over() and time.monotonic() < until:
+            time.sleep(0.001)
+            sender.look()
+        server.stdin.write("\n")
+        server.stdin.flush()
+        arrived = json.loads(server.stdout.readline())
+    for owner, number in [*sender.idle.items(), *sender.busy.items()]:
+        sender.close(owner, number)
+    left = [token for token, kind in sender.told.items() if kind != BACK]
+    kinds = [list(sender.told.values()).count(kind) for kind in (ON_LENT, ON_NEW, BACK)]
+    over = sender.is_over()
+    wrong = sender.wrong[:3]
+    withdrawn = len(sender.withdrawn)
+    del sender
+    gc.collect()
+    return {
+        "over": over, "wrong": wrong, "kinds": kinds, "withdrawn": withdrawn, "same": sorted(arrived) == sorted(left),
+        "left": descriptors() - begun,
     }  # fmt: skip
 
 
