@@ -74,5 +74,10 @@ def test_each_prepared_request_is_told_of_once_or_withdrawn_and_arrives_once(see
     assert min(on_lent, on_new, back, facts["withdrawn"]) > 20
 
 
+def test_a_connection_that_was_opened_for_a_request_is_nobodys_until_it_is_adopted(seen: Any) -> None:
+    """200 of them, more than there was room for; the half that is never adopted is closed with the rest."""
+    assert seen["not_adopted"] == {"refused": 1200, "left": 0}
+
+
 def test_calls_that_are_wrong_are_refused(seen: Any) -> None:
     assert seen["wrong_calls"]["raised"] == seen["wrong_calls"]["calls"]

@@ -453,6 +453,46 @@ def prepared() -> Any:
     }  # fmt: skip
 
 
+def opened_and_refused(sockets: Any, pool: int) -> tuple[int, list[int]]:
+    """How often a call with a connection that nobody has adopted was refused, and the numbers of these."""
+    for token in range(200):
+        sockets.prepare(pool, 1, token, b"x")
+    notices: list[Any] = []
+    wait_for(lambda: notices.extend(sockets.ready(0)[2]) or len(notices) == 200)
+    refused = 0
+    for _, kind, number, owner, _ in notices:
+        for call, more in (
+            (sockets.remove, ()),
+            (sockets.reads, ()),
+            (sockets.waits, ()),
+            (sockets.feed, ()),
+            (sockets.listen, (None, True)),
+            (sockets.lend, (pool, 0, 0)),
+        ):
+            try:
+                call(number, *more)
+            except KeyError:
+                refused += kind == ON_NEW and owner is None
+    return refused, [number for _, _, number, _, _ in notices]
+
+
+@case
+def not_adopted() -> Any:
+    """Connections that were opened for requests, until Python takes them over."""
+    begun = descriptors()
+    sockets = _core.Sockets()
+    listener = socket.create_server(("127.0.0.1", 0))
+    pool = sockets.add_pool("127.0.0.1", listener.getsockname()[1])
+    sockets.set_most_sent(200)
+    refused, numbers = opened_and_refused(sockets, pool)
+    adopted = [socket.socket(fileno=sockets.adopt(number, "x")) for number in numbers[:100]]
+    del sockets
+    gc.collect()
+    for one in (*adopted, listener):
+        one.close()
+    return {"refused": refused, "left": descriptors() - begun}
+
+
 @case
 def wrong_calls() -> Any:
     """What is no answer, no socket or no framing is refused, and nothing of it is held."""

@@ -413,7 +413,7 @@ static void sockets_dealloc(SocketsObject *self) {
     for (uint32_t i = 0; i < sockets->slot_count; i++) {
         if (sockets->slots[i].fd >= 0) Py_XDECREF((PyObject *)sockets->slots[i].owner);
     }
-    sockets_free(sockets);
+    sockets_free(sockets);  // closes what was opened here and not adopted
     for (uint32_t i = 0; i < self->answer_room; i++) Py_XDECREF(self->answers[i]);
     PyMem_Free(self->answers);
     release((PyObject *)self);
@@ -432,6 +432,12 @@ static int has_answer_room(SocketsObject *self, uint32_t number) {
     self->answers = answers;
     self->answer_room = room;
     return 1;
+}
+
+// With the lock held: a connection that Python has; NULL: it is free, or was opened here and is not adopted yet.
+static Slot *owned_slot(SocketsObject *self, uint32_t number) {
+    Slot *slot = sockets_slot(&self->sockets, number);
+    return slot && slot->owner ? slot : NULL;
 }
 
 static PyObject *sockets_object_add(SocketsObject *self, PyObject *args) {
@@ -454,7 +460,7 @@ static PyObject *sockets_object_remove(SocketsObject *self, PyObject *args) {
     unsigned number;
     if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
     pthread_mutex_lock(&self->sockets.lock);
-    Slot *slot = sockets_slot(&self->sockets, number);
+    Slot *slot = owned_slot(self, number);
     PyObject *owner = slot ? slot->owner : NULL;
     PyObject *answer = slot ? self->answers[number] : NULL;
     if (slot) {
@@ -478,7 +484,7 @@ static PyObject *sockets_object_listen(SocketsObject *self, PyObject *args) {
         return NULL;
     }
     pthread_mutex_lock(&self->sockets.lock);
-    Slot *slot = sockets_slot(&self->sockets, number);
+    Slot *slot = owned_slot(self, number);
     PyObject *before = slot ? self->answers[number] : NULL;
     if (slot) {
         self->answers[number] = answer == Py_None ? NULL : Py_NewRef(answer);
@@ -511,7 +517,7 @@ static PyObject *sockets_object_feed(SocketsObject *self, PyObject *args) {
     unsigned number;
     if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
     pthread_mutex_lock(&self->sockets.lock);
-    Slot *slot = sockets_slot(&self->sockets, number);
+    Slot *slot = owned_slot(self, number);
     int is_fed = slot && slot->answer && !slot->is_sealed;
     if (is_fed) {
         feed_stored(slot);
@@ -616,7 +622,7 @@ static PyObject *sockets_object_reads(SocketsObject *self, PyObject *args) {
     Slot now = {0};
     if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
     pthread_mutex_lock(&self->sockets.lock);
-    Slot *slot = sockets_slot(&self->sockets, number);
+    Slot *slot = owned_slot(self, number);
     if (slot) {
         now = *slot;
         slot->reads = (Buffer){0};
@@ -673,7 +679,7 @@ static PyObject *sockets_object_lend(SocketsObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "IILL", &number, &pool, &from, &until)) return NULL;
     pthread_mutex_lock(&self->sockets.lock);
     Sends *sends = &self->sockets.sends;
-    Slot *slot = sockets_slot(&self->sockets, number);
+    Slot *slot = owned_slot(self, number);
     int is_lent = slot && slot->pool < 0 && pool < sends->pool_count && sends_lend(sends, pool, number);
     if (is_lent) {
         slot->pool = (int)pool;
@@ -769,7 +775,7 @@ static PyObject *sockets_object_waits(SocketsObject *self, PyObject *args) {
     unsigned number;
     if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
     pthread_mutex_lock(&self->sockets.lock);
-    Slot *slot = sockets_slot(&self->sockets, number);
+    Slot *slot = owned_slot(self, number);
     int waits = slot && (slot->reads.size || slot->has_ended);
     pthread_mutex_unlock(&self->sockets.lock);
     return slot ? PyBool_FromLong(waits) : no_connection(number);

@@ -424,8 +424,10 @@ void sockets_free(Sockets *sockets) {
         pthread_join(sockets->thread, NULL);
     }
     for (uint32_t i = 0; i < sockets->slot_count; i++) {
-        buffer_free(&sockets->slots[i].reads);
-        buffer_free(&sockets->slots[i].to_send);
+        Slot *slot = &sockets->slots[i];
+        if (slot->fd >= 0 && !slot->owner) close(slot->fd);
+        buffer_free(&slot->reads);
+        buffer_free(&slot->to_send);
     }
     free(sockets->slots);
     free(sockets->ready);
