@@ -8,7 +8,6 @@ from typing import Any
 import gevent
 import gevent.socket
 from starting.script import case, print_facts
-from transport.scripts import scripted_server
 from transport.scripts.scripted_server import (
     OK,
     REST_S,
@@ -327,7 +326,8 @@ def prepare(port: int, exchange: Exchange, watch: Any) -> Any:
     watch._addresses[origin[1:]] = (0, resolve("127.0.0.1", port, 1)[0])
     data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
     due: list[Due] = []
-    assert watch.may_prepare(origin)
+    if not watch.may_prepare(origin):
+        return None  # the reader in Python sends nothing by itself
     READER.let_leave(1)
     watch.prepare(origin, monotonic_ns() + 1_000_000, data, due.append)
     with gevent.Timeout(10):
@@ -335,14 +335,13 @@ def prepare(port: int, exchange: Exchange, watch: Any) -> Any:
             READER.catch_up()
         watch.attach(exchange, origin, due[0])
         exchange.wait_end()
+    watch.close()
     return {**facts(exchange), "sent": exchange.sent_at_ns is not None}
 
 
 @case
 def prepared_and_answered_late() -> Any:
     """The connection takes a second, because the listener's queue is full, and the answer comes later than one may take."""
-    if scripted_server.READER == "python":
-        return None
     listener = gevent.socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -358,23 +357,23 @@ def prepared_and_answered_late() -> Any:
             gevent.spawn(serve, listener.accept()[0])
 
     def serve(sock: Any) -> None:
-        if sock.recv(65536):
-            gevent.sleep(CONNECT_S)
-            sock.sendall(OK)
+        with sock:
+            if sock.recv(65536):
+                gevent.sleep(CONNECT_S)
+                sock.sendall(OK)
 
     answering = gevent.spawn(answer)
     found = prepare(address[1], Exchange(Payload()), stopwatch(connect_timeout_s=CONNECT_S))
     answering.kill()
     for one in (*others, listener):
         one.close()
+    gevent.sleep(REST_S)
     return found
 
 
 @case
 def prepared_and_refused() -> Any:
     """Nobody listens."""
-    if scripted_server.READER == "python":
-        return None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     return prepare(port, Exchange(Payload()), stopwatch())
