@@ -80,6 +80,14 @@ def test_a_response_that_is(seen, name):
     assert facts["done"]
 
 
+@pytest.mark.parametrize("name", ["cancelled_stream", "cancelled_whole"])
+def test_what_nobody_has_seen_when_a_call_is_cancelled_is_no_part_of_it(seen, name):
+    """A hedge's loser: its answer may lie there to its end."""
+    facts = seen[name]
+
+    assert (facts["aborted"], facts["payload"], facts["status"]) == ("cancelled", "", 200)
+
+
 def test_an_error_body_without_end_is_given_up_before_it_fills_the_memory(seen):
     facts = seen["endless_error"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 import struct
+import time
 import zlib
 from functools import partial
 from typing import Any
@@ -153,6 +154,39 @@ class Whole(Payload):
     def whole(self, body: bytes, *_: Any) -> None:
         """Keep it."""
         self.body = body.decode()
+
+
+def cancelled(decoder: Payload) -> Any:
+    """A call that is cancelled when the rest of its answer has come and nobody has looked at it."""
+    socks: list[Any] = []
+    done = gevent.event.Event()
+
+    def handler(sock: Any, _: int) -> None:
+        server.request(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n")
+        socks.append(sock)
+        done.wait()
+
+    server, exchange = Server(handler), Exchange(decoder)
+    caller = gevent.spawn(call, stopwatch(), server.url, exchange=exchange)
+    while exchange.headers_at_ns is None:
+        gevent.sleep(0.001)
+    socks[0].sendall(b"data: a\n\n")
+    time.sleep(0.05)  # a thread reads it
+    exchange.abort("cancelled")
+    done.set()
+    caller.join()
+    return facts(exchange)
+
+
+@case
+def cancelled_stream() -> Any:
+    return cancelled(Payload())
+
+
+@case
+def cancelled_whole() -> Any:
+    return cancelled(Whole())
 
 
 @case
