@@ -236,6 +236,18 @@ def test_content_behind_the_end_mark_is_named_and_no_chunk(protocol):
     assert (decoder.text, decoder.chunks) == ("a", 1)
 
 
+@pytest.mark.parametrize("usage", [b"false", b'""', b"[]", b"0"])
+@pytest.mark.parametrize("place", [b'"usage":%b,"choices":[{', b'"choices":[{"usage":%b,'])
+def test_a_usage_that_is_no_object_is_noted_by_compiled_code_too(usage, place):
+    body = Compiled(plain_decoder())
+    body.read(word("openai", "one"))
+    body.read(word("openai", "two"), word("openai", "three"))
+    body.read(b'data: {%b"index":0,"delta":{"content":"a"}}]}\n\n' % (place % usage))
+
+    assert body.plain > 0
+    assert body.decoder.usage.problem is not None
+
+
 def test_compiled_code_decodes_nothing_behind_the_end_mark():
     body = Compiled(plain_decoder())
     body.read(word("openai", "one"))

@@ -122,7 +122,7 @@ def _chunk_shape(delta: Mapping[str, Field]) -> Shape:
     choice = {
         "delta": or_nothing(inside(delta)),
         "finish_reason": nothing_or("null"),
-        "usage": NOTHING,
+        "usage": or_nothing(inside({}, refuses_others=True)),
     }
     usage = or_nothing(inside(_usage_fields(), refuses_others=True))
     fields = {"id": SAME_WITH_ROLE, "choices": required(one_inside(choice)), "usage": usage}

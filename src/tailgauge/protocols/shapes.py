@@ -91,7 +91,7 @@ def required(field: Field) -> Field:
 
 
 def or_nothing(field: Field) -> Field:
-    """The same, or nothing."""
+    """The same, or nothing; an object, or null."""
     return replace(field, may_be_nothing=True)
 
 

@@ -107,7 +107,8 @@ static const char *one_inside(const Field *field, const char *at, Comparison *co
 }
 
 static const char *value_of_field(const Field *field, const char *at, Comparison *comparison) {
-    if (field->may_be_nothing || field->rule == NOTHING) {
+    int is_object = field->rule == INSIDE;
+    if (field->rule == NOTHING || (field->may_be_nothing && (!is_object || *at == 'n'))) {
         const char *end = json_nothing(at);
         if (end) return end;
     }

@@ -30,7 +30,7 @@ typedef struct {
     char *key;
     size_t key_size;
     Rule rule;
-    int may_be_nothing;  // the event may have nothing there, as if the key were not there
+    int may_be_nothing;  // the event may have nothing there, as if the key were not there; of an object: null alone
     int is_required;
     int kind;   // of content
     int value;  // of SAME, SAME_WITH_ROLE and COUNT: which of the stream's values it is compared with
