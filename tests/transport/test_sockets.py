@@ -50,6 +50,16 @@ def test_what_nobody_takes_waits_in_the_kernel_and_all_of_it_comes_later(seen: A
     assert facts["grown"] < 2 * MEGABYTE
 
 
+@pytest.mark.parametrize("case", ["flood_of_comments", "flood_of_large_events"])
+def test_what_takes_no_room_is_not_read_without_end_either(seen: Any, case: str) -> None:
+    """32 MB of events of which the thread keeps little: Python has bounds for the bytes of a body."""
+    facts = seen[case]
+
+    assert facts["is_woken"]
+    assert facts["at_once"] < 5 * MEGABYTE
+    assert facts["all"]
+
+
 def test_events_that_come_while_python_holds_its_lock_have_the_times_at_which_they_were_sent(
     seen: Any,
 ) -> None:

@@ -273,6 +273,49 @@ def flood_of_an_answer() -> Any:
     return flooded(is_fed=True)
 
 
+def unlooked(piece: bytes) -> Any:
+    """A flood that takes no room, of which nobody looks at anything: whether Python is woken, and the bytes that were read."""
+    sockets = _core.Sockets()
+    ours, peer = socket.socketpair()
+    place = sockets.add(ours.fileno(), "flood", False)
+    body = answer(UNTIL_CLOSE)
+    body.read(event("one") + event("two"), 1, 2, 0)  # content is known
+    body.take()
+    sockets.listen(place, body, False)
+    sockets.feed(place)
+    sent = piece * (4 * LARGE // len(piece))
+    sender = threading.Thread(target=peer.sendall, args=(sent,))
+    sender.start()
+    woken = select.poll()
+    woken.register(sockets.fileno(), select.POLLIN)
+    is_woken = bool(woken.poll(WAIT_S * 1000))
+    time.sleep(0.3)
+    body_bytes = body.take()[4][1]
+    size = len(event("one") + event("two"))
+    until = time.monotonic() + WAIT_S
+    at_once = body_bytes
+    while body_bytes < len(sent) + size and time.monotonic() < until:
+        woken.poll(1000)
+        sockets.ready(0)
+        sockets.reads(place)
+        body_bytes = body.take()[4][1]
+    sender.join()
+    sockets.remove(place)
+    ours.close()
+    peer.close()
+    return {"is_woken": is_woken, "at_once": at_once, "all": body_bytes == len(sent) + size}
+
+
+@case
+def flood_of_comments() -> Any:
+    return unlooked(b": comment\n\n")
+
+
+@case
+def flood_of_large_events() -> Any:
+    return unlooked(event("x" * 60_000))
+
+
 @case
 def stalled() -> Any:
     """Events that come while Python does nothing else than to hold its lock: those that do not lie where they were sent."""

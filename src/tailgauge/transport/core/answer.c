@@ -98,6 +98,11 @@ void answer_take(Answer *answer, News *news) {
     answer_settle(answer);
     *news = answer->news;
     answer->news = (News){0};
+    answer->taken_bytes = answer->body_bytes;
+}
+
+size_t answer_untaken(const Answer *answer) {
+    return (size_t)(answer->body_bytes - answer->taken_bytes);
 }
 
 int answer_allow(Answer *answer, unsigned kinds) {

@@ -68,6 +68,7 @@ typedef struct {
     size_t kept_before_counted[KINDS];  // bytes
     // Of all reads.
     int64_t reads, body_bytes, lag_max, last_read_at, last_arrived, last_low;
+    int64_t taken_bytes;  // of the body, when it was taken last
     int32_t read_index;  // of the next
     int has_user_stamps;
     int no_memory;
@@ -88,6 +89,9 @@ int answer_allow(Answer *answer, unsigned kinds);
 // Moves what is new to `news`, which is to be freed.
 void answer_take(Answer *answer, News *news);
 void news_free(News *news);
+
+// Bytes of the body that came since it was taken last: what they bring may take no room at all.
+size_t answer_untaken(const Answer *answer);
 
 // Bytes that it holds.
 size_t answer_held(const Answer *answer);

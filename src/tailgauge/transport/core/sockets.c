@@ -22,6 +22,7 @@ enum {
     LEAST_HELD = 4096,
     ALL_HELD = 32 << 20
 };  // bytes of a connection, and of all, until Python is woken
+enum { MOST_UNTAKEN = 1 << 20 };  // bytes of a body, held or not: Python has bounds for it
 enum { TIMES_FULL = 4 };  // times as much, and the connection is not read any more
 enum { MOST_LAGS = 8 << 20 };
 enum { SPARE_DESCRIPTORS = 48 };  // as in connection.py
@@ -75,6 +76,7 @@ static size_t share(const Sockets *sockets) {
 
 typedef struct {
     size_t held;      // bytes
+    size_t untaken;   // bytes
     int is_news;      // Python is to look at it
     int cannot_wait;  // at once
 } Tidings;
@@ -89,6 +91,7 @@ static Tidings tidings_of(const Slot *slot) {
     if (!slot->is_fed) return tidings;
     pthread_mutex_lock(&answer->lock);
     tidings.held += answer_held(answer);
+    tidings.untaken = answer_untaken(answer);
     tidings.is_news |= answer->news.piece_count > 0;
     tidings.cannot_wait |= answer->framing.is_done || answer->framing.error || answer->no_memory;
     pthread_mutex_unlock(&answer->lock);
@@ -98,9 +101,10 @@ static Tidings tidings_of(const Slot *slot) {
 // Something has come of a connection: Python is woken now, later or not at all.
 static void tell(Sockets *sockets, Slot *slot, int64_t now) {
     Tidings tidings = tidings_of(slot);
-    int is_much = tidings.held > share(sockets);
+    int is_much = tidings.held > share(sockets) || tidings.untaken > MOST_UNTAKEN;
+    int is_too_much = tidings.held > TIMES_FULL * share(sockets) || tidings.untaken > TIMES_FULL * MOST_UNTAKEN;
     int cannot_wait = tidings.cannot_wait || is_much || (slot->is_urgent && tidings.is_news);
-    if (tidings.held > TIMES_FULL * share(sockets) && !slot->is_full && !slot->has_ended) {
+    if (is_too_much && !slot->is_full && !slot->has_ended) {
         slot->is_full = 1;
         epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
     }
