@@ -82,12 +82,12 @@ def test_what_nobody_acts_on_waits_for_others_and_an_end_does_not(seen: Any, rea
 
 
 def test_a_core_that_both_want_goes_to_the_thread_that_reads(seen: Any, reader: str) -> None:
-    """What is read late has lost its time. Where the thread may not go first, the event loop gives way."""
+    """What is read late has lost its time. Where the thread may not go first, the event loop is the slower one."""
     if reader == "python":
         pytest.skip("it has no such thread")
 
-    for before, own, its_own, is_first in (seen["priority"]["root"], seen["priority"]["nobody"]):
-        assert (own, its_own) == ((before, before) if is_first else (min(before + 5, 19), before))
+    for before, loop, apart, is_first in (seen["priority"]["root"], seen["priority"]["nobody"]):
+        assert (loop, apart) == ((before, before) if is_first else (min(before + 5, 19), before))
     assert not seen["priority"]["nobody"][3]
 
 

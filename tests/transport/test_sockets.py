@@ -27,7 +27,7 @@ def test_of_thousands_of_connections_nothing_is_left(seen: Any) -> None:
 
 def test_connections_and_answers_are_held_while_they_are_read_and_no_longer(seen: Any) -> None:
     """Also where all of it is given up with 200 connections open: the thread and its descriptors go."""
-    facts = seen["owners"]
+    facts = seen["recipients"]
 
     assert facts["alive"] == [300, 200, 0]
     assert facts["released"] == 100
@@ -74,7 +74,7 @@ def test_events_that_come_while_python_holds_its_lock_have_the_times_at_which_th
     assert facts["lags"], "one for each read"
 
 
-def test_each_prepared_request_is_told_of_once_or_withdrawn_and_arrives_once(seen: Any) -> None:
+def test_each_prepared_request_is_reported_once_or_withdrawn_and_arrives_once(seen: Any) -> None:
     """On connections that are lent, used again, taken back and closed at any moment, and on new ones."""
     facts = seen["prepared"]
     on_lent, on_new, back = facts["kinds"]

@@ -156,7 +156,7 @@ class Guard:
             total = total.plus(self._need(call, model))
         return self._admits(total)
 
-    def has_room(self, call: Call, model: str, calls: int) -> bool:
+    def allows(self, call: Call, model: str, calls: int) -> bool:
         """Whether so many calls like this one are still allowed."""
         need = Amount(1) if self.is_of_calls_only else self._need(call, model)
         cost = None if need.cost is None else need.cost * calls

@@ -152,7 +152,7 @@ class Connection:
     def take_back(self) -> bool:
         """Lend it no more. False: a request has taken it."""
         if self._is_lent and self._reading is not None and not READER.take_back(self._reading):
-            return False  # it is told soon
+            return False  # its notice comes soon
         self._is_lent = False
         return True
 
@@ -332,7 +332,7 @@ class Connection:
         if self._reading is None:
             return
         if self._is_lent and not READER.is_lent(self._reading):
-            return  # a request has left on it: that is told first
+            return  # a request has left on it: its notice comes first
         found = READER.reads(self._reading)
         if self._awaits_send:
             self._note_send(found)

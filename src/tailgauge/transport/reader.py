@@ -36,7 +36,7 @@ _ON_NEW = 1  # `NoticeKind` of core/sends.h
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 
-class Looks(Protocol):
+class Watched(Protocol):
     """A connection that is read by the thread."""
 
     def look(self) -> None:
@@ -74,13 +74,13 @@ class Reader:
         self._waiting: deque[Callable[[], object]] = deque()
         self._prepared: dict[int, Callable[[Due], object]] = {}
         self._tokens = count(1)
-        self._told = 0  # prepared requests that have left
+        self._left = 0  # prepared requests that have left
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
         self._is_passing = False
         self._python_lags = array("q")
 
-    def add(self, fd: int, connection: Looks, *, is_sealed: bool) -> int:
+    def add(self, fd: int, connection: Watched, *, is_sealed: bool) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
         self._begin()
         return int(self._sockets.add(fd, connection, is_sealed))
@@ -139,7 +139,7 @@ class Reader:
     def let_leave(self, more: int) -> None:
         """Let so many more prepared requests leave than have been told of; others come back when they are due."""
         if self._sockets is not None:
-            self._sockets.set_most_sent(self._told + more)
+            self._sockets.set_most_sent(self._left + more)
 
     def withdraw(self, token: int) -> bool:
         """Send it not. False: it has left, or come back; `on_due` says so."""
@@ -148,7 +148,7 @@ class Reader:
             del self._prepared[token]
         return was_there
 
-    def adopt(self, number: int, connection: Looks) -> int:
+    def adopt(self, number: int, connection: Watched) -> int:
         """Take over a connection that was opened for a request; returns its descriptor."""
         return int(self._sockets.adopt(number, connection))
 
@@ -191,7 +191,7 @@ class Reader:
         self._waiting.extend(connection.look for connection in connections)
 
     def _tell(self, on_due: Callable[[Due], object], due: Due) -> None:
-        self._told += not due.is_back
+        self._left += not due.is_back
         on_due(due)
 
     def _on_news(self) -> None:

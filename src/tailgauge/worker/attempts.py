@@ -177,7 +177,7 @@ class Attempts:
         if (
             not is_usual
             or not endpoint.may_prepare
-            or (self.guard is not None and not self.guard.has_room(call, endpoint.model, others + 1))
+            or (self.guard is not None and not self.guard.allows(call, endpoint.model, others + 1))
         ):
             return None
         try:

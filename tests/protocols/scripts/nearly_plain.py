@@ -104,7 +104,7 @@ def _more(rng: Random, module: Any, data: bytes) -> bytes:
     return data[:place] + pair + b"," + data[place:]
 
 
-def _twice(rng: Random, module: Any, data: bytes) -> bytes:
+def _repeated(rng: Random, module: Any, data: bytes) -> bytes:
     key = rng.choice(KEYS[module])
     value = rng.choice(
         (
@@ -153,7 +153,7 @@ CHANGES: tuple[Callable[[Random, Any, bytes], bytes], ...] = (
     _replaced_value,
     _more,
     _more,
-    _twice,
+    _repeated,
     _escaped_key,
     _spaces,
     _cut,

@@ -432,9 +432,9 @@ def priority() -> Any:
             before = os.getpriority(os.PRIO_PROCESS, 0)
             thread = _core.Sockets()
             tasks = {int(one.name) for one in Path("/proc/self/task").iterdir()}
-            (its_own,) = tasks - {os.getpid()}
-            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), its_own)]
-            is_first = os.sched_getscheduler(its_own) == os.SCHED_FIFO
+            (apart,) = tasks - {os.getpid()}
+            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), apart)]
+            is_first = os.sched_getscheduler(apart) == os.SCHED_FIFO
             os.write(other, json.dumps([before, *nice, is_first]).encode())
             del thread
             os._exit(0)

@@ -71,7 +71,7 @@ REQUESTS = 3000
 ON_LENT, ON_NEW, BACK = range(3)  # `NoticeKind` of core/sends.h
 
 
-class Owner:
+class Recipient:
     """Stands for a connection."""
 
 
@@ -119,8 +119,8 @@ def churn() -> Any:
         if number == WARM:
             first = memory()
         ours, peer = socket.socketpair()
-        owner = Owner()
-        place = sockets.add(ours.fileno(), owner, rng.random() < 0.1)
+        recipient = Recipient()
+        place = sockets.add(ours.fileno(), recipient, rng.random() < 0.1)
         body = answer() if rng.random() < 0.5 else None
         sockets.listen(place, body, rng.random() < 0.5)
         peer.sendall(chunk(event("one")) * rng.randrange(4))
@@ -155,12 +155,12 @@ def churn() -> Any:
 
 
 @case
-def owners() -> Any:
+def recipients() -> Any:
     """Who is held while a connection is read, and when the whole is given up with connections open."""
     before = descriptors(), threads()
     sockets = _core.Sockets()
     pairs = [socket.socketpair() for _ in range(300)]
-    held = [Owner() for _ in pairs]
+    held = [Recipient() for _ in pairs]
     references = [weakref.ref(one) for one in held]
     bodies = [answer() for _ in pairs]
     places = [sockets.add(ours.fileno(), one, False) for (ours, _), one in zip(pairs, held, strict=True)]
@@ -371,34 +371,34 @@ class Sender:
         self.port = port
         self.sockets = _core.Sockets()
         self.pool = self.sockets.add_pool("127.0.0.1", port)
-        self.told: dict[int, int] = {}  # kinds of notices by token
+        self.notices: dict[int, int] = {}  # kinds of notices by token
         self.prepared: dict[int, int] = {}  # due times
         self.withdrawn: set[int] = set()
         self.wrong: list[Any] = []
-        self.idle: dict[Owner, int] = {}  # numbers of lent connections
-        self.busy: dict[Owner, int] = {}
-        self.raw: dict[Owner, socket.socket] = {}
+        self.idle: dict[Recipient, int] = {}  # numbers of lent connections
+        self.busy: dict[Recipient, int] = {}
+        self.raw: dict[Recipient, socket.socket] = {}
 
     def open(self) -> None:
         raw = socket.create_connection(("127.0.0.1", self.port))
         raw.setblocking(False)
-        owner = Owner()
-        number = self.sockets.add(raw.fileno(), owner, False)
-        self.raw[owner] = raw
-        self.lend(owner, number)
+        recipient = Recipient()
+        number = self.sockets.add(raw.fileno(), recipient, False)
+        self.raw[recipient] = raw
+        self.lend(recipient, number)
 
-    def lend(self, owner: Owner, number: int) -> None:
+    def lend(self, recipient: Recipient, number: int) -> None:
         self.sockets.lend(number, self.pool, time.monotonic_ns() + self.rng.choice((0, 3_000_000)), 1 << 62)
-        self.idle[owner] = number
+        self.idle[recipient] = number
 
-    def close(self, owner: Owner, number: int) -> None:
+    def close(self, recipient: Recipient, number: int) -> None:
         self.sockets.remove(number)
-        self.raw.pop(owner).close()
+        self.raw.pop(recipient).close()
 
     def take_back_one(self) -> None:
-        owner = self.rng.choice(list(self.idle))
-        if self.sockets.unlend(self.idle[owner]):
-            self.close(owner, self.idle.pop(owner))
+        recipient = self.rng.choice(list(self.idle))
+        if self.sockets.unlend(self.idle[recipient]):
+            self.close(recipient, self.idle.pop(recipient))
 
     def prepare(self, token: int) -> None:
         self.prepared[token] = time.monotonic_ns() + self.rng.randrange(30_000_000)
@@ -409,44 +409,44 @@ class Sender:
             self.withdrawn.add(token)
 
     def look(self) -> None:
-        owners, _, notices = self.sockets.ready(0)
-        for token, kind, number, owner, at in notices:
-            if token in self.told or at < self.prepared[token]:
-                self.wrong.append(["told twice or early", token, kind])
-            self.told[token] = kind
+        recipients, _, notices = self.sockets.ready(0)
+        for token, kind, number, recipient, at in notices:
+            if token in self.notices or at < self.prepared[token]:
+                self.wrong.append(["notices twice or early", token, kind])
+            self.notices[token] = kind
             if kind == ON_LENT:
-                if self.idle.pop(owner, None) != number:
+                if self.idle.pop(recipient, None) != number:
                     self.wrong.append(["not lent", token, number])
-                self.busy[owner] = number
+                self.busy[recipient] = number
             elif kind == ON_NEW:
-                adopted = Owner()
+                adopted = Recipient()
                 self.raw[adopted] = socket.socket(fileno=self.sockets.adopt(number, adopted))
                 self.busy[adopted] = number
                 self.take(adopted)
-        for owner in owners:
-            if owner in self.busy:
-                self.take(owner)
+        for recipient in recipients:
+            if recipient in self.busy:
+                self.take(recipient)
 
-    def take(self, owner: Owner) -> None:
-        number = self.busy[owner]
+    def take(self, recipient: Recipient) -> None:
+        number = self.busy[recipient]
         reads, end, sent_at, *_ = self.sockets.reads(number)
         if end is not None or (reads and not sent_at):
             self.wrong.append(["ended", end, sent_at])
         if b"".join(read[0] for read in reads) != b"ok\n":
             return
-        del self.busy[owner]
+        del self.busy[recipient]
         if self.rng.random() < 0.8:
-            self.lend(owner, number)
+            self.lend(recipient, number)
         else:
-            self.close(owner, number)
+            self.close(recipient, number)
 
     def is_over(self) -> bool:
-        return not self.busy and len(self.told) + len(self.withdrawn) == len(self.prepared)
+        return not self.busy and len(self.notices) + len(self.withdrawn) == len(self.prepared)
 
 
 @case
 def prepared() -> Any:
-    """Requests that are made ahead: each is told of once, or withdrawn, and arrives where it was told."""
+    """Requests that are made ahead: each is reported once, or withdrawn, and arrives where it was notices."""
     begun = descriptors()
     with subprocess.Popen(
         [sys.executable, "-c", ANSWERER],
@@ -481,10 +481,10 @@ def prepared() -> Any:
         server.stdin.write("\n")
         server.stdin.flush()
         arrived = json.loads(server.stdout.readline())
-    for owner, number in [*sender.idle.items(), *sender.busy.items()]:
-        sender.close(owner, number)
-    left = [token for token, kind in sender.told.items() if kind != BACK]
-    kinds = [list(sender.told.values()).count(kind) for kind in (ON_LENT, ON_NEW, BACK)]
+    for recipient, number in [*sender.idle.items(), *sender.busy.items()]:
+        sender.close(recipient, number)
+    left = [token for token, kind in sender.notices.items() if kind != BACK]
+    kinds = [list(sender.notices.values()).count(kind) for kind in (ON_LENT, ON_NEW, BACK)]
     over = sender.is_over()
     wrong = sender.wrong[:3]
     withdrawn = len(sender.withdrawn)
@@ -503,7 +503,7 @@ def opened_and_refused(sockets: Any, pool: int) -> tuple[int, list[int]]:
     notices: list[Any] = []
     wait_for(lambda: notices.extend(sockets.ready(0)[2]) or len(notices) == 200)
     refused = 0
-    for _, kind, number, owner, _ in notices:
+    for _, kind, number, recipient, _ in notices:
         for call, more in (
             (sockets.remove, ()),
             (sockets.reads, ()),
@@ -515,7 +515,7 @@ def opened_and_refused(sockets: Any, pool: int) -> tuple[int, list[int]]:
             try:
                 call(number, *more)
             except KeyError:
-                refused += kind == ON_NEW and owner is None
+                refused += kind == ON_NEW and recipient is None
     return refused, [number for _, _, number, _, _ in notices]
 
 

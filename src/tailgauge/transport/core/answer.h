@@ -69,7 +69,7 @@ typedef struct {
     // Of all reads.
     int64_t reads, body_bytes, lag_max, last_read_at, last_arrived, last_low;
     int64_t taken_bytes;  // of the body, when it was taken last
-    int32_t read_index;  // of the next
+    int32_t read_index;   // of the next
     int has_user_stamps;
     int no_memory;
 } Answer;

@@ -23,7 +23,7 @@ enum {
     ALL_HELD = 32 << 20
 };  // bytes of a connection, and of all, until Python is woken
 enum { MOST_UNTAKEN = 1 << 20 };  // bytes of a body, held or not: Python has bounds for it
-enum { TIMES_FULL = 4 };  // times as much, and the connection is not read any more
+enum { TIMES_FULL = 4 };          // times as much, and the connection is not read any more
 enum { MOST_LAGS = 8 << 20 };
 enum { SPARE_DESCRIPTORS = 48 };  // as in connection.py
 enum { BELOW = 5 };               // of a nice value: a core that both want goes to the thread

@@ -99,7 +99,10 @@ def compared(name: str, module: Any, draw: Draw) -> dict[str, Any]:
     for number in ONLY or range(COUNT):
         seed = f"{SEED}-{name}-{number}"
         head, reads = draw(Random(seed))
-        quick, full = (decoded(module, head, reads, Random(seed), is_compiled=way) for way in (True, False))
+        quick, full = (
+            decoded(module, head, reads, Random(seed), is_compiled=is_compiled)
+            for is_compiled in (True, False)
+        )
         plain += quick["plain"]
         chunks += quick["chunks"]
         facts = quick["facts"]

@@ -1,4 +1,4 @@
-"""Plain events decoded by compiled code give what the decoder in Python gives. What happens is in scripts/two_ways.py."""
+"""Plain events decoded by compiled code give what the decoder in Python gives. What happens is in scripts/both_decoders.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_streams_that_are_decoded_both_ways_give_the_same(run_script: Any, fuzz:
     only = [str(numbers[0])] if repeats_one else []
 
     facts = run_script(
-        "protocols/scripts/two_ways.py", "all", str(seed), str(len(numbers)), *only, timeout_s=1200
+        "protocols/scripts/both_decoders.py", "all", str(seed), str(len(numbers)), *only, timeout_s=1200
     )
 
     assert facts.keys() == NAMES | {"stderr"}
