@@ -536,7 +536,10 @@ class Pool:
 
     def lend_to(self, origin: Origin, pool: int) -> None:
         """Let prepared requests take idle connections, by a pool of the compiled reader."""
-        self._pools[origin].lent_to = pool
+        origin_pool = self._pools[origin]
+        origin_pool.lent_to = pool
+        for item in origin_pool.idle:
+            _lend(item, origin_pool)
 
     def was_taken(self, origin: Origin, connection: Connection) -> None:
         """A prepared request has left on an idle connection."""
@@ -555,8 +558,7 @@ class Pool:
         since_ns = min(since_ns or now, now)  # the clock of arrivals may have been set
         item = Idle(connection, since_ns, since_ns + _kept_ns(hint), answered)
         origin_pool.idle.append(item)
-        if origin_pool.lent_to is not None:
-            connection.lend(origin_pool.lent_to, since_ns + origin_pool.rest_ns, item.until_ns)
+        _lend(item, origin_pool)
         connection.on_idle_end = lambda: self._closed_by_peer(origin_pool, item)
 
     def resting(self, origin: Origin) -> int:
@@ -576,6 +578,11 @@ class Pool:
             rested = monotonic_ns() - item.since_ns
             if item.answered and rested < SOON_NS:
                 origin_pool.rest_ns = min(LONGEST_REST_NS, max(origin_pool.rest_ns, 4 * rested))
+
+
+def _lend(item: Idle, origin_pool: OriginPool) -> None:
+    if origin_pool.lent_to is not None:
+        item.connection.lend(origin_pool.lent_to, item.since_ns + origin_pool.rest_ns, item.until_ns)
 
 
 def _kept_ns(hint: bytes) -> int:
