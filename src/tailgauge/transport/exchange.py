@@ -238,11 +238,12 @@ class Exchange:
         self._hold_bytes(self._held_by_head)
         self.headers_at_ns = arrived
         self._choose()
-        if not rest:
+        has_body = bool(rest) or framing.length == 0  # an empty one ends with its head
+        if not has_body:
             self._head_reads += 1
             self._low = arrived
         self._begin_body(framing)
-        if rest:
+        if has_body:
             assert self._answer is not None
             self._read_body(self._answer, rest, arrived, read_at, empty_at)
         if self.cut:
