@@ -94,9 +94,9 @@ class _Leg:
         self.hedged = False
 
     def run(self, cause: str, of_attempt: int | None) -> Leg:
+        yield from self._send(self.call, cause, of_attempt)
         self.retrier.called()
         self.hedger.called()
-        yield from self._send(self.call, cause, of_attempt)
         while True:
             if self.due_at_ns is not None and self.due_at_ns <= self.sent_at_ns:
                 yield from self._copy(self.sent_at_ns)
