@@ -66,6 +66,33 @@ def test_a_server_that_never_answers_a_handshake_is_a_time_out(seen):
     )
 
 
+def test_a_request_that_was_prepared_leaves_on_an_idle_connection(seen, reader):
+    found = seen["prepared"]
+    if reader == "python":
+        assert found is None
+        return
+    assert [(call["status"], call["payload"], call["is_new"]) for call in found["calls"]] == [
+        (200, "ok", False),
+        (200, "ok", False),
+    ]
+    assert all(call["kept"] and call["sent"] for call in found["calls"])
+    assert (found["requests"], found["connections"], found["idle"]) == (3, 1, True)
+
+
+def test_a_connection_for_which_a_request_was_encrypted_is_used_for_no_other(seen, reader):
+    """Withdrawn, above the in-flight cap, or gone: the request comes back, or not, and its connection is closed."""
+    withdrawn = seen["prepared_and_withdrawn"]
+    above = seen["prepared_above_the_cap"]
+    gone = seen["prepared_for_a_connection_that_ends"]
+    is_compiled = reader == "compiled"
+
+    assert (withdrawn["withdrawn"], withdrawn["due"]) == ([True, False] if is_compiled else [], 0)
+    assert (above["is_back"], gone["is_back"]) == ((True, True) if is_compiled else (None, None))
+    for found in (withdrawn, above, gone):
+        assert found["requests"] == 1
+        assert not (is_compiled and found["idle"])
+
+
 @pytest.fixture(scope="module")
 def sealed(run_script, tmp_path_factory, reader):
     return run_script("transport/scripts/sealed.py", tmp_path_factory.mktemp("authority"), reader)

@@ -142,6 +142,11 @@ class Endpoint:
         """Whether requests can be sent by `send_at` now."""
         return self._transport.may_prepare(self._origin)
 
+    @property
+    def ahead_ns(self) -> int:
+        """How long before it is due a request may be prepared."""
+        return self._transport.ahead_ns(self._origin)
+
     def send_at(
         self, due_ns: int, request: bytes, on_due: Callable[[Due], object]
     ) -> Callable[[], bool] | None:

@@ -143,9 +143,13 @@ class Connection:
         self._reading = slot
         return self
 
+    def sealed(self, data: bytes) -> bytes:
+        """A request as it is to be sent next on this connection, and nothing else before it; under TLS encrypted."""
+        return data if self._tls is None else self._tls.sealed(data)
+
     def lend(self, pool: int, usable_from_ns: int, usable_until_ns: int) -> None:
         """Let prepared requests take it while it is idle."""
-        if self._reading is not None and self._tls is None:
+        if self._reading is not None:
             READER.lend(self._reading, pool, usable_from_ns, usable_until_ns)
             self._is_lent = True
 
@@ -188,9 +192,7 @@ class Connection:
         """Pass all of `data` to the kernel; waits only while the socket buffer is full."""
         self.sending = True
         self.sent_at_ns = None
-        if self._tls:
-            data = self._tls.sealed(data)
-        view = memoryview(data)
+        view = memoryview(self.sealed(data))
         began_ns = monotonic_ns()
         while view and not self.closed:
             try:
@@ -499,7 +501,7 @@ class Idle:
 
 @dataclass(slots=True)
 class OriginPool:
-    """The idle connections of one origin. `lent_to`: the compiled reader's pool of prepared requests."""
+    """The idle connections of one origin. `lent_to`: the compiled reader's pool of prepared requests, without TLS."""
 
     rest_ns: int = FIRST_REST_NS
     lent_to: int | None = None

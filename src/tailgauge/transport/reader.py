@@ -112,8 +112,8 @@ class Reader:
         """Whether something was read that the connection has not taken."""
         return bool(self._sockets.waits(number))
 
-    def pool(self, host: str, port: int) -> int:
-        """A pool of connections to an address of IP, for prepared requests."""
+    def pool(self, host: str | None, port: int) -> int:
+        """A pool of connections to an address of IP, for prepared requests; without an address none is opened for them."""
         self._begin()
         return int(self._sockets.add_pool(host, port))
 

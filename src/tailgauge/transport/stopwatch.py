@@ -26,6 +26,11 @@ from tailgauge.transport.reader import COMPILED, READER, Due
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
 OPENED_AT_ONCE = 32  # connections opened beforehand at the same time
+AHEAD_NS = 200_000_000  # before it is due a request may be prepared
+LATEST_NS = (
+    1_000_000_000  # behind its due time a prepared request does not leave on the connection kept for it
+)
+SEALED_AHEAD_NS = 30_000_000  # under TLS, where it keeps a connection from other requests
 SMALL = 8192  # bytes of a request that an empty socket buffer takes at once, whatever its size
 SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
 
@@ -78,6 +83,7 @@ class Stopwatch(httpx2.BaseTransport):
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._lent_pools: dict[tuple[str, int], int] = {}
+        self._reserved_pools: list[int] = []  # of the compiled reader: each for one connection at a time
         self._numbers = 0
         self.losses = Losses()
         self.waits = 0  # calls that waited for a new connection
@@ -128,7 +134,14 @@ class Stopwatch(httpx2.BaseTransport):
 
     def may_prepare(self, origin: Origin) -> bool:
         """Whether `prepare` could be used now."""
+        if origin[0] == "https":
+            return self._is_prepared_for and self._pool.resting(origin) > 0
         return self._lent_pool(origin) is not None
+
+    @staticmethod
+    def ahead_ns(origin: Origin) -> int:
+        """How long before it is due a request may be prepared."""
+        return SEALED_AHEAD_NS if origin[0] == "https" else AHEAD_NS
 
     def prepare(
         self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Due], object]
@@ -137,8 +150,41 @@ class Stopwatch(httpx2.BaseTransport):
 
         None: it cannot be. `on_due` says how it left, for `attach`, or that it came back.
         """
+        if origin[0] == "https":
+            return self._prepare_sealed(origin, due_ns, data, on_due)
         pool = self._lent_pool(origin)
         return None if pool is None else partial(READER.withdraw, READER.prepare(pool, due_ns, data, on_due))
+
+    def _prepare_sealed(
+        self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Due], object]
+    ) -> Callable[[], bool] | None:
+        """Encrypt a request for an idle connection, which nobody else may use from then on.
+
+        Where the request does not leave, the connection is closed: its peer expects these bytes next.
+        """
+        connection = self._pool.take(origin) if self._is_prepared_for else None
+        if connection is None:
+            return None
+        pool = self._reserved_pools.pop() if self._reserved_pools else READER.pool(None, 0)
+        connection.lend(pool, 0, due_ns + LATEST_NS)
+
+        def told(due: Due) -> None:
+            self._reserved_pools.append(pool)
+            if due.is_back:
+                connection.take_back()
+                connection.close()
+            on_due(due)
+
+        def withdraw() -> bool:
+            if not READER.withdraw(token):
+                return False
+            self._reserved_pools.append(pool)
+            connection.take_back()
+            connection.close()
+            return True
+
+        token = READER.prepare(pool, due_ns, connection.sealed(data), told)
+        return withdraw
 
     def attach(self, exchange: Exchange, origin: Origin, due: Due) -> None:
         """Time a prepared request that has left by `exchange`."""
@@ -160,10 +206,15 @@ class Stopwatch(httpx2.BaseTransport):
         if connection.sending and not exchange.done:
             exchange.fail("timeout", "no answer to TCP connect in time")
 
+    @property
+    def _is_prepared_for(self) -> bool:
+        """Whether the compiled reader times what it sends."""
+        return not (self._in_hub or self._user_clock)
+
     def _lent_pool(self, origin: Origin) -> int | None:
         """The compiled reader's pool; None under TLS, on the user's clock, in the hub, or while no address is known."""
         scheme, host, port = origin
-        if self._in_hub or self._user_clock or scheme != "http":
+        if not self._is_prepared_for or scheme != "http":
             return None
         _, addresses = self._addresses.get((host, port), (0, []))
         address = addresses[0][4][0] if addresses else None

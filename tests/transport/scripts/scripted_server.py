@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -56,8 +57,11 @@ class Server:
         self.requests: list[bytes] = []
         self.ends: list[str] = []  # how a connection ended, as seen here
 
+        self._open: list[Any] = []
+
         def serve(sock: Any, _: Any) -> None:
             self.connections += 1
+            self._open.append(sock)
             try:
                 handler(sock, self.connections - 1)
             except OSError as error:
@@ -69,6 +73,12 @@ class Server:
         self._server.start()
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}/v1"
+
+    def hang_up(self) -> None:
+        """Close all connections."""
+        for sock in self._open:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def request(self, sock: Any) -> bytes:
         """Read one request whole; empty if the peer closed instead."""
@@ -158,7 +168,7 @@ class Payload:
         self.has_content, self.watching = True, False
         self.events += 1
 
-    def decode(self, news: News) -> None:
+    def receive(self, news: News) -> None:
         """Take every piece."""
         for piece in news.pieces:
             self.feed(

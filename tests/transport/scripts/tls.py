@@ -13,7 +13,12 @@ import gevent
 import gevent.ssl
 import trustme
 from starting.script import case, print_facts
-from transport.scripts.scripted_server import OK, REST_S, SSE, Server, call, chunk, facts, stopwatch
+from transport.scripts.scripted_server import OK, REST_S, SSE, Payload, Server, call, chunk, facts, stopwatch
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.reader import READER, Due
 
 FOLDER = Path(sys.argv[1])
 
@@ -144,6 +149,88 @@ def no_certificate_in_it() -> Any:
 def silent_server() -> Any:
     server = Server(lambda *_: gevent.sleep(10))
     return facts(call(stopwatch(connect_timeout_s=0.3), server.url.replace("http:", "https:")))
+
+
+class Ahead:
+    """Prepares requests over TLS, after a call that leaves an idle connection."""
+
+    def __init__(self) -> None:
+        self.server = serving(OK, ssl_context=context(TRUSTED))
+        self.watch = stopwatch(ca_file=TRUSTED_FILE)
+        self.origin = ("https", "127.0.0.1", self.server.port)
+        self.due: list[Due] = []
+        self.withdraw: Any = None
+        READER.let_leave(10)
+        call(self.watch, self.server.url)
+        gevent.sleep(REST_S)
+
+    def prepare(self, after_s: float) -> bool:
+        """Prepare one for later; whether it could be."""
+        if not self.watch.may_prepare(self.origin):
+            return False
+        data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
+        self.withdraw = self.watch.prepare(
+            self.origin, monotonic_ns() + int(1e9 * after_s), data, self.due.append
+        )
+        return self.withdraw is not None
+
+    def wait(self) -> Due:
+        """How it left."""
+        with gevent.Timeout(10):
+            while not self.due:
+                gevent.sleep(0.001)
+        return self.due.pop()
+
+    def end(self) -> dict[str, Any]:
+        """What the server has seen."""
+        idle = self.watch.rests(self.origin)
+        self.watch.close()
+        gevent.sleep(REST_S)
+        return {"requests": len(self.server.requests), "connections": self.server.connections, "idle": idle}
+
+
+@case
+def prepared() -> Any:
+    """Twice on the connection of the first call, which others cannot use meanwhile."""
+    ahead = Ahead()
+    seen = []
+    for _ in range(2):
+        if not ahead.prepare(0.02):
+            return None  # the reader in Python sends nothing by itself
+        kept = not ahead.watch.rests(ahead.origin)
+        due = ahead.wait()
+        exchange = Exchange(Payload())
+        ahead.watch.attach(exchange, ahead.origin, due)
+        exchange.wait_end()
+        gevent.sleep(REST_S)
+        seen.append({**facts(exchange), "kept": kept, "sent": exchange.sent_at_ns is not None})
+    return {"calls": seen, **ahead.end()}
+
+
+@case
+def prepared_and_withdrawn() -> Any:
+    ahead = Ahead()
+    is_prepared = ahead.prepare(60.0)
+    withdrawn = [ahead.withdraw(), ahead.withdraw()] if is_prepared else []
+    return {"withdrawn": withdrawn, "due": len(ahead.due), **ahead.end()}
+
+
+@case
+def prepared_above_the_cap() -> Any:
+    """No more requests may leave."""
+    ahead = Ahead()
+    READER.let_leave(0)
+    is_back = ahead.wait().is_back if ahead.prepare(0.01) else None
+    return {"is_back": is_back, **ahead.end()}
+
+
+@case
+def prepared_for_a_connection_that_ends() -> Any:
+    """The server closes it before the request is due."""
+    ahead = Ahead()
+    is_prepared = ahead.prepare(0.2)
+    ahead.server.hang_up()
+    return {"is_back": ahead.wait().is_back if is_prepared else None, **ahead.end()}
 
 
 print_facts()
