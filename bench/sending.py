@@ -35,7 +35,7 @@ class Sent(NamedTuple):
     p50: float
     p99: float
     most: float
-    count: int
+    requests: int
     verdict: str
 
 
@@ -53,7 +53,7 @@ def run(rate: float, chunks: int, seconds: float, *, one_core: bool) -> Sent:
                 "-m",
                 "tailgauge",
                 "run",
-                scenario,
+                str(scenario),
                 "--workers=1",
                 "--json",
                 f"--out={folder}",
@@ -104,7 +104,7 @@ def main() -> None:
         print(
             f"{rate:>5}/s x {chunks:>2}: late p50 {median(sent.p50 for sent in runs):6.3f} ms, "
             f"p99 {median(sent.p99 for sent in runs):7.3f} ms, most {median(sent.most for sent in runs):7.2f} ms "
-            f"of {runs[0].count:,} ({verdicts})",
+            f"of {runs[0].requests:,} ({verdicts})",
             flush=True,
         )
 

@@ -90,6 +90,21 @@ def test_what_a_call_gives_back_is_there_for_the_next_one() -> None:
     assert guard.taken == Amount(2, 100)
 
 
+@pytest.mark.parametrize(
+    "limit", [Amount(2, None, None), Amount(None, 300, None), Amount(2, 300, Fraction(1))], ids=str
+)
+def test_a_call_that_was_not_sent_leaves_its_room_to_others(limit: Amount) -> None:
+    guard = Guard(limit, Sizing(), {"m": PRICE}, pytest.fail)
+    call = Call(Prompt.of("hi"), 10)
+    assert guard.take("a", call, "m")
+    taken = guard.taken
+    for number in range(10):
+        assert guard.take(number, call, "m")
+        guard.give_back(number)
+
+    assert guard.taken == taken
+
+
 @given(st.text(max_size=200))
 def test_a_text_is_never_sized_below_its_bytes_unless_it_is_ours(text: str) -> None:
     assert Sizing().tokens(Prompt.of(text)) >= len(text.encode("utf-8", "surrogatepass"))

@@ -107,7 +107,7 @@ class Compiled:
         while True:
             news = self._answer.take()
             self.plain += 0 if news.columns is None else len(news.columns.kind)
-            self.decoder.decode(news)
+            self.decoder.receive(news)
             if self._answer.allow(self.decoder.plain_kinds):
                 return
 

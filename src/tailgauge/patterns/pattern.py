@@ -65,6 +65,11 @@ class Pattern(ABC):
         except Exception as error:  # noqa: BLE001 - as if it came with the first step
             return raising(error)
 
+    @property
+    def may_begin_ahead(self) -> bool:
+        """Whether its first step may be taken before it is due; a plugin's may look at the clock."""
+        return type(self).steps.__module__.startswith("tailgauge.patterns.")
+
     def check(self) -> None:  # noqa: B027 - most patterns need nothing
         """Raise ValueError where the traffic table lacks what the pattern needs."""
 

@@ -171,6 +171,13 @@ class Guard:
             return admitted
         return self.hold(key, self._need(call, model))
 
+    def give_back(self, key: Hashable) -> None:
+        """A call that was taken was not sent."""
+        if self.is_of_calls_only:
+            self.taken = Amount((self.taken.requests or 0) - 1)
+        else:
+            self.taken = self.taken.plus(self._held.pop(key), -1)
+
     def ended(self, key: Hashable, row: AttemptRow) -> None:
         """A call has ended."""
         if self.is_of_calls_only:

@@ -297,7 +297,7 @@ class StreamDecoder:
         self.violate(kind, text)
         self.broken = True
 
-    def decode(self, news: News) -> None:
+    def receive(self, news: News) -> None:
         """What has come of the stream: chunks that the compiled reader has decoded, and pieces that are decoded here."""
         columns = news.columns
         chunks = None if columns is None else _chunks_of(columns)

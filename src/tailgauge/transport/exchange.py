@@ -80,7 +80,7 @@ class Decoder(Protocol):
     def plain_kinds(self) -> int:
         """Kinds of content that bring no more than a chunk now, a bit each: the compiled reader may decode them."""
 
-    def decode(self, news: News) -> None:
+    def receive(self, news: News) -> None:
         """What has come: chunks that were decoded, and pieces that are to be."""
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
@@ -324,7 +324,7 @@ class Exchange:
     def _decode(self, news: News) -> None:
         stream = self._stream
         if stream is not None:
-            stream.decode(news)
+            stream.receive(news)
             if stream.events:
                 return  # else it may be no event stream
         for piece in news.pieces:

@@ -145,7 +145,7 @@ class Attempts:
         self.open[key] = started
         if self._deadline is None:
             self._await_deadline(self._deadline_s)
-        if self.guard is not None and not self.guard.take(key, call, endpoint.model):
+        if due is None and self.guard is not None and not self.guard.take(key, call, endpoint.model):
             exchange.abort(CANCELLED)  # recorded like any other call, and never sent
         if self._cache is not None:
             started.note = self._cache.sent(call, key, started.begun_at_ns, origin.traffic)
@@ -156,6 +156,11 @@ class Attempts:
             endpoint.attach(exchange, due)
         return exchange
 
+    @property
+    def ahead_ns(self) -> int:
+        """How long before it is due a call may be prepared."""
+        return min(endpoint.ahead_ns for endpoint in self._endpoints.values())
+
     def prepare(
         self,
         request_id: int,
@@ -164,20 +169,22 @@ class Attempts:
         due_ns: int,
         on_due: Callable[[Due], object],
         *,
-        others: int,
+        room: int,
     ) -> Callable[[], bool] | None:
         """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
 
-        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `others`: calls that
-        are prepared already, so that all of them keep within the limits of the run.
+        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `room`: how many calls
+        the limits of the run must still allow; closer to them a call is judged when it is due.
         """
         call = send.call
         endpoint = self._endpoints[call.target]
+        model = endpoint.model
         is_usual = self.diagnostics is None and call.bytes_per_s is None and call.event_ids is None
+        guard = self.guard
         if (
             not is_usual
             or not endpoint.may_prepare
-            or (self.guard is not None and not self.guard.allows(call, endpoint.model, others + 1))
+            or (guard is not None and not guard.allows(call, model, room))
         ):
             return None
         try:
@@ -186,7 +193,27 @@ class Attempts:
             )
         except Exception:  # noqa: BLE001 - raised again where it is sent without this
             return None
-        return None if request is None else endpoint.send_at(due_ns, request, on_due)
+        if request is None:
+            return None
+        key = (request_id, send.leg, 0)
+
+        def told(due: Due) -> None:
+            if due.is_back and guard is not None:
+                guard.give_back(key)
+            on_due(due)
+
+        taken_out = endpoint.send_at(due_ns, request, told)
+        if taken_out is None or guard is None:
+            return taken_out
+        guard.take(key, call, model)
+
+        def withdraw() -> bool:
+            was_there = taken_out()
+            if was_there:
+                guard.give_back(key)
+            return was_there
+
+        return withdraw
 
     def in_flight(self) -> int:
         """Calls that have not ended; one that waits to be recorded has."""

@@ -44,8 +44,8 @@ SKIPPED_AT_ONCE = 500  # arrivals that are not sent
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 NEVER_NS = 1 << 62
 _POLL_S = 0.02  # between checks for open requests
-AHEAD_NS = 200_000_000  # before it is due a request is prepared, if there are not too many
-MOST_AHEAD = 512
+MOST_AHEAD = 512  # prepared requests
+ROOM = 8  # calls that a request makes, with its retries and hedges, at most as a rule
 
 
 class Dispatcher(Requests):
@@ -58,6 +58,7 @@ class Dispatcher(Requests):
     ) -> None:  # fmt: skip
         super().__init__(scenario, makers, attempts, recorder.request, counters, HubTime(), on_bug)
         self._calls = attempts
+        self._ahead_ns = attempts.ahead_ns
         self._on_ended = on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
@@ -144,7 +145,7 @@ class Dispatcher(Requests):
         """When the next arrival is to be prepared."""
         if not self._waiting or len(self._ahead) >= MOST_AHEAD:
             return NEVER_NS
-        return self.start_at_ns + self._waiting[0][0] - AHEAD_NS
+        return self.start_at_ns + self._waiting[0][0] - self._ahead_ns
 
     def _prepare_soon(self, now_ns: int) -> None:
         """Prepare what is due soon; what cannot be prepared is sent by this process."""
@@ -156,7 +157,10 @@ class Dispatcher(Requests):
     def _prepare(self, turn: Turn, now_ns: int) -> bool:
         """Let the first call of a request leave at its time; False: it cannot be prepared."""
         due_ns = self.start_at_ns + turn.at_ns
+        traffic = turn.asked.traffic
         if self.slots is not None or due_ns <= now_ns or not turn.prompts:
+            return False
+        if not self._patterns[traffic].may_begin_ahead:
             return False
         steps = self._steps(turn)
         try:
@@ -167,9 +171,8 @@ class Dispatcher(Requests):
             return False
         ahead = Ahead(turn, steps, first)
         on_due = partial(self._on_due, ahead)
-        traffic = turn.asked.traffic
-        others = len(self._ahead)
-        ahead.withdraw = self._calls.prepare(turn.request_id, traffic, first, due_ns, on_due, others=others)
+        room = ROOM * (len(self._ahead) + len(turn.prompts))
+        ahead.withdraw = self._calls.prepare(turn.request_id, traffic, first, due_ns, on_due, room=room)
         if ahead.withdraw is None:
             return False
         self._ahead[turn.request_id] = ahead

@@ -250,9 +250,9 @@ def flood() -> Any:
         sock.sendall(events + END)
 
     class Looked(Payload):
-        def decode(self, news: News) -> None:
+        def receive(self, news: News) -> None:
             nonlocal most
-            super().decode(news)
+            super().receive(news)
             most = max(most, sum(len(piece.payload) for piece in news.pieces))
 
     server, watch = Server(handler), stopwatch()

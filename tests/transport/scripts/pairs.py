@@ -46,9 +46,9 @@ class Counting(StreamDecoder):
 
     plain = 0
 
-    def decode(self, news: News) -> None:
+    def receive(self, news: News) -> None:
         self.plain += 0 if news.columns is None else len(news.columns.kind)
-        super().decode(news)
+        super().receive(news)
 
 
 class Pair:

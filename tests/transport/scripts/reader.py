@@ -213,10 +213,10 @@ def many_events(
     plain = chunks = 0
 
     class Counting(StreamDecoder):
-        def decode(self, news: News) -> None:
+        def receive(self, news: News) -> None:
             nonlocal plain
             plain += 0 if news.columns is None else len(news.columns.kind)
-            super().decode(news)
+            super().receive(news)
 
     def busy() -> None:
         rng = random.Random(SEED)

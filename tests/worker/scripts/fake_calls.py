@@ -63,6 +63,8 @@ class FakeAttempts:
         self.in_order = self.later.add
         self.on_start = lambda _: None
 
+    ahead_ns = 0
+
     def prepare(self, *_: Any, **__: Any) -> None:
         """Nothing leaves before its time here."""
 
