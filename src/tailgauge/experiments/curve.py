@@ -960,7 +960,12 @@ def _saturated(curve: Curve, unit: Unit) -> str:
         return text
     *_, (before, lower), (last, _) = output
     gain = last / before - 1 if before else 0.0
-    return f"{text}: {gain:.0%} more output tokens/s than at {figures(lower.load)}" if gain > 0 else text
+    if gain <= 0:
+        return text
+    more = f"{gain:.0%} more output tokens/s than at {figures(lower.load)}"
+    if _is_above(highest.output_tokens_per_s, lower.output_tokens_per_s, 1.0):
+        return f"{text}: {more}"
+    return f"not shown whether {unit.text(highest.load)} saturate the target: {more}, within the intervals"
 
 
 def _today(curve: Curve, unit: Unit) -> Iterator[str]:
