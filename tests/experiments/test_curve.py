@@ -261,16 +261,39 @@ def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_pat
 @pytest.mark.parametrize(
     ("given", "advice", "loads"),
     [
-        ([2.0, 4.0], "find the load that fails", "6,8,12,16"),
-        ([16.0, 24.0], "find a load that holds", "4,8"),
-        ([8.0, 16.0], "narrow it down between 8 and 16", "9.514,11.31,13.45"),
+        ([2.0, 4.0], "find the load that fails", "held=4 --rate 6,8,12,16"),
+        ([16.0, 24.0], "find a load that holds", "failed=16 --rate 4,8"),
+        ([8.0, 16.0], "narrow it down between 8 and 16", "failed=16 --rate 9.514,11.31,13.45"),
     ],
 )
 def test_what_a_sweep_leaves_open_has_its_command(tmp_path, given, advice, loads):
     _, answer = played(planner(tmp_path, loads=given, step_s=30.0))
 
     assert answer.result.advice.startswith(f"{advice}, about ")
-    assert answer.result.advice.endswith(f" --rate {loads} --duration 30s")
+    assert answer.result.advice.endswith(f"{loads} --duration 30s")
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "sentence", "outcome", "advice"),
+    [
+        ([8.0], {"failed": 9.0}, f"the objective holds at 8 {AT_8} and fails at 9 (an earlier curve)", PASS, ""),
+        ([4.0], {"held": 2.0, "failed": 16.0}, f"the objective holds at 4 {AT_4} and fails at 16 (an earlier curve)", PASS,
+         " --set experiment.curve.held=4 --set experiment.curve.failed=16 --rate 5.657,8,11.31 --duration 30s"),
+        ([18.0, 24.0], {"held": 17.0}, "the objective holds at 17 requests/s (an earlier curve) and fails at 18 (TTFT p95 420 ms)", PASS, ""),
+        ([8.0], {"held": 20.0, "failed": 30.0}, f"the objective holds at 8 {AT_8} and fails at 30 (an earlier curve)", PASS,
+         " --set experiment.curve.held=8 --set experiment.curve.failed=30 --rate 11.13,15.49,21.56 --duration 30s"),
+        ([18.0], {"held": 20.0}, "the objective does not hold at 18 requests/s, the lowest load of this sweep", FAIL,
+         " --set experiment.curve.failed=18 --rate 4.5,9 --duration 30s"),
+    ],
+)  # fmt: skip
+def test_what_an_earlier_curve_has_shown_is_named_and_not_tried_again(
+    tmp_path, given, known, sentence, outcome, advice
+):
+    _, answer = played(planner(tmp_path, loads=given, step_s=30.0, **known))
+
+    assert (answer.result.sentence, answer.result.outcome) == (sentence, outcome)
+    assert answer.result.advice.endswith(advice)
+    assert bool(answer.result.advice) == bool(advice)
 
 
 @pytest.mark.parametrize("step_s", [60.0, 300.0])
@@ -292,7 +315,7 @@ def test_the_command_repeats_options_as_they_are_typed(tmp_path):
     _, answer = played(of, is_open=False)
 
     assert answer.result.advice.endswith(
-        " --set limits.ready_s=60 --set experiment.curve.refused=0.05 --target http://h --input-tokens 300 "
+        " --set limits.ready_s=60 --set experiment.curve.refused=0.05 --set experiment.curve.held=4 --target http://h --input-tokens 300 "
         "--slo 'ttft p95 < 800ms' --concurrency 6,8,12,16 --requests 100"
     )
 
@@ -568,9 +591,11 @@ def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
         ({"arrival": {"process": "closed"}}, r"experiment.curve.by: .*expected by = 'concurrency'"),
         ({"by": "concurrency", "loads": [1.0, 2.5]}, r"experiment.curve.loads: expected whole numbers"),
         ({"requests": 9}, r"experiment.curve.requests: expected `loads`, each of which gets so many"),
+        ({"failed": 9.0}, r"experiment.curve.failed: expected `loads` beside it"),
+        ({"loads": [8.0], "held": 9.0, "failed": 9.0}, r"experiment.curve.held: expected a load below that of experiment.curve.failed"),
         ({"minutes": 1.0, "loads": [1.0, 2.0, 4.0, 8.0]}, r"experiment.minutes: 4 loads take 2 minutes or more"),
     ],
-    ids=["closed loop by rate", "half a request", "requests of no load", "too few minutes"],
+    ids=["closed loop by rate", "half a request", "requests of no load", "known of no load", "known both ways", "too few minutes"],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_with_its_key(tmp_path, given, error):
     with pytest.raises(UsageError, match=error):

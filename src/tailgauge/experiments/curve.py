@@ -39,6 +39,7 @@ from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search, bracket
 from tailgauge.experiments.next_loads import FollowUp, InconclusiveLoad, explain, follow_up, probable_ends
 from tailgauge.scenario.experiment import RUN_S
+from tailgauge.scenario.experiment import Curve as CurveSettings
 from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.objective import Objective, fewest
 from tailgauge.schedule.settings import CLOSED, TASKS
@@ -102,11 +103,13 @@ ROUND_S = 10
 OF_SWEEP = frozenset({
     "experiment", "experiment.kind", "experiment.minutes", "experiment.curve.by", "experiment.curve.loads",
     "experiment.curve.requests", "experiment.curve.step_s", "experiment.curve.most", "arrival.rate_per_s",
+    "experiment.curve.held", "experiment.curve.failed",
 })  # fmt: skip
 NO_SLO = (
     "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
 )
+EARLIER = "an earlier curve"
 CHANGE = "something else changed between the runs (other processes on the target's cores?)"
 CHANGE_OR_STEP = f"{CHANGE}, or calls fell into step with the target's batches"
 NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names. ?: too few requests for this end of the interval."
@@ -170,6 +173,7 @@ class CurvePlanner(SeriesPlanner):
             raise base.refused("arrival.process", text)
         if settings.requests is not None and not settings.loads:
             raise base.refused("experiment.curve.requests", "expected `loads`, each of which gets so many")
+        _check_known(base, settings)
         if not self._is_open and any(load != round(load) for load in settings.loads):
             raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
         count = len(set(settings.loads))
@@ -421,27 +425,49 @@ class CurvePlanner(SeriesPlanner):
         missing = self.loads_without_run()
         if not self._settings.loads or series.by is not None:
             return Evidence(missing=missing)
-        holds, fails = _ends_of(series)
-        return Evidence(holds=holds, fails=fails, unsure=_inconclusive_loads(series), missing=missing)
+        holds, fails = self._ends(series)
+        return Evidence(holds=holds, fails=fails, unsure=self._inconclusive_loads(series), missing=missing)
+
+    def _ends(self, series: Series) -> tuple[float | None, float | None]:
+        """Return the largest load that holds, and the smallest that fails; an earlier curve's where this one has none."""
+        lowest, highest = bracket(series.loads)
+        holds = None if lowest is None else lowest.load
+        fails = None if highest is None else highest.load
+        held = self._settings.held
+        failed = self._settings.failed
+        if holds is None and held is not None and (fails is None or held < fails):
+            holds = held
+        if fails is None and failed is not None and (holds is None or failed > holds):
+            fails = failed
+        return holds, fails
+
+    def _inconclusive_loads(self, series: Series) -> list[InconclusiveLoad]:
+        """Return the inconclusive loads between those that hold and fail."""
+        holds, fails = self._ends(series)
+        inside = [load for load in series.loads if (holds or 0.0) < load.load < (fails or math.inf)]
+        return [explain(load) for load in inside if load.outcome == INCONCLUSIVE]
 
     def _advice(self, series: Series, evidence: Evidence, outcome: str) -> str:
         """Return the command that answers what the loads leave open; empty where there is nothing, or no objective."""
         is_answered = not self._settings.loads and outcome != INCONCLUSIVE
         if is_answered or evidence.missing_between or not self._latency_objectives():
             return ""
-        holds, fails = _ends_of(series)
+        holds, fails = self._ends(series)
         following = follow_up(
             [run.load for run in self.runs],
             holds=holds,
             fails=fails,
-            unsure=_inconclusive_loads(series),
+            unsure=self._inconclusive_loads(series),
             whole=not self._is_open,
         )
         if following is None:
             return ""
         length, seconds = self._length_of(following)
         loads = ",".join(f"{load:.10g}" for load in following.loads)
-        kept, options = as_options(pair for pair in self._base.pairs if pair[0] not in OF_SWEEP)
+        pairs = [pair for pair in self._base.pairs if pair[0] not in OF_SWEEP]
+        known = (("experiment.curve.held", holds), ("experiment.curve.failed", fails))
+        pairs += [(key, _plain(load)) for key, load in known if load is not None]
+        kept, options = as_options(pairs)
         options += ["--rate" if self._is_open else "--concurrency", loads, *length]
         command = self._base.command(kept, options=options)
         minutes = max(1, round(seconds / 60))
@@ -482,7 +508,7 @@ class CurvePlanner(SeriesPlanner):
         if self._today is None:
             if evidence.missing_between:
                 return INCONCLUSIVE
-            if series.low is None:
+            if series.low is None and evidence.holds is None:
                 is_lowest = evidence.fails == min(outcomes)
                 return FAIL if is_lowest else INCONCLUSIVE
             return INCONCLUSIVE if evidence.unsure else PASS
@@ -516,6 +542,17 @@ class CurvePlanner(SeriesPlanner):
         return _hull([point.output_tokens_per_s for point in full]), _hull(
             [point.requests_per_s for point in full]
         )
+
+
+def _check_known(base: Base, settings: CurveSettings) -> None:
+    """Refuse ends of an earlier curve beside which nothing is run, or that contradict each other."""
+    held = settings.held
+    failed = settings.failed
+    for key, load in (("held", held), ("failed", failed)):
+        if load is not None and not settings.loads:
+            raise base.refused(f"experiment.curve.{key}", "expected `loads` beside it")
+    if held is not None and failed is not None and held >= failed:
+        raise base.refused("experiment.curve.held", "expected a load below that of experiment.curve.failed")
 
 
 def _judged_point(point: CurvePoint, load: JudgedLoad) -> CurvePoint:
@@ -568,17 +605,9 @@ def _is_above(higher: Ends, lower: Ends, times: float) -> bool:
     return ratio > math.log(times) and ratio > math.hypot(math.log(value / low), math.log(base_high / base))
 
 
-def _ends_of(series: Series) -> tuple[float | None, float | None]:
-    """Return the largest load that holds, and the smallest that fails."""
-    lowest, highest = bracket(series.loads)
-    return None if lowest is None else lowest.load, None if highest is None else highest.load
-
-
-def _inconclusive_loads(series: Series) -> list[InconclusiveLoad]:
-    """Return the inconclusive loads between those that hold and fail."""
-    holds, fails = _ends_of(series)
-    inside = [load for load in series.loads if (holds or 0.0) < load.load < (fails or math.inf)]
-    return [explain(load) for load in inside if load.outcome == INCONCLUSIVE]
+def _plain(load: float) -> float:
+    """Write 4.0 as 4."""
+    return int(load) if load == int(load) else load
 
 
 def _up(value: float, step: int) -> int:
@@ -786,13 +815,15 @@ def _largest_held(curve: Curve, evidence: Evidence) -> float | None:
     return max(below, default=None)
 
 
-def _point_at(curve: Curve, load: float) -> CurvePoint:
-    return next(point for point in curve.points if point.load == load)
+def _point_at(curve: Curve, load: float) -> CurvePoint | None:
+    return next((point for point in curve.points if point.load == load), None)
 
 
 def _latencies_at(curve: Curve, load: float) -> str:
     """Say `TTFT p95 154 ms` of each objective that is known there; empty where none is."""
     point = _point_at(curve, load)
+    if point is None:
+        return EARLIER
     texts = []
     for objective in curve_objectives(curve):
         quantile = point.quantile(objective.metric, objective.quantile)
@@ -810,6 +841,8 @@ def _rates_at(curve: Curve, load: float) -> str:
     """Say `5.8 requests/s, 350 output tokens/s`: what is answered at a load."""
     point = _point_at(curve, load)
     texts = []
+    if point is None:
+        return ""
     if point.requests_per_s.value is not None:
         texts.append(f"{figures(point.requests_per_s.value)} requests/s")
     if point.output_tokens_per_s.value is not None:
@@ -891,7 +924,7 @@ def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
     if evidence.unsure:
         holds = "the objective holds" if is_single else "the objectives hold"
         fails = "it fails" if is_single else "they fail"
-        latencies = _latencies_at(curve, high) if any(point.load == high for point in curve.points) else ""
+        latencies = _latencies_at(curve, high) if high == evidence.fails else ""
         at_high = f" ({latencies})" if latencies else ""
         loads = listed(figures(load.load) for load in evidence.unsure)
         text = f"not shown whether {holds} at {loads} {unit.name}; {fails} at {figures(high)}{at_high}"

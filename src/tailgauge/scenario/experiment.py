@@ -138,6 +138,10 @@ class Curve(Table):
     """what the loads are: requests/s in an open loop, or requests in flight in a closed one"""
     loads: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
     """loads to run; `[]`: doubled from today's until the target is full, then around the knee"""
+    held: Positive | None = None
+    """with `loads`: one at which the objectives hold, as an earlier curve has shown"""
+    failed: Positive | None = None
+    """with `loads`: one at which an objective fails, as an earlier curve has shown"""
     points: Annotated[int, Field(ge=3, le=100)] = 7
     """fewest loads where they are not given; more fit into more `minutes`"""
     requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
