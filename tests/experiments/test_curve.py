@@ -32,7 +32,8 @@ def planner(
         "name": "planted", "target": {"url": url}, "experiment": {"kind": "curve", "minutes": minutes, "curve": curve},
         "arrival": arrival or {"rate_per_s": today}, "traffic": {"chat": {"pattern": "streaming", **session}}, "slo": slo,
     }  # fmt: skip
-    return CurvePlanner(Base(folder / "planted.toml", scenarios.parse(tree, "planted"), (), folder))
+    pairs = (("experiment.kind", "curve"),)  # of --rate 2,4
+    return CurvePlanner(Base(folder / "planted.toml", scenarios.parse(tree, "planted"), pairs, folder))
 
 
 def result(step, *, kinds=None, is_open=True):
@@ -276,10 +277,10 @@ def test_what_a_sweep_leaves_open_has_its_command(tmp_path, given, advice, loads
 @pytest.mark.parametrize(
     ("given", "known", "sentence", "outcome", "advice"),
     [
-        ([8.0], {"failed": 9.0}, f"the objective holds at 8 {AT_8} and fails at 9 (an earlier curve)", PASS, ""),
+        ([8.0], {"failed": 9.0}, f"the objective holds at 8 {AT_8} and fails at 9 (an earlier curve)", PASS, " --rate 8 --duration 30s"),
         ([4.0], {"held": 2.0, "failed": 16.0}, f"the objective holds at 4 {AT_4} and fails at 16 (an earlier curve)", PASS,
          " --set experiment.curve.held=4 --set experiment.curve.failed=16 --rate 5.657,8,11.31 --duration 30s"),
-        ([18.0, 24.0], {"held": 17.0}, "the objective holds at 17 requests/s (an earlier curve) and fails at 18 (TTFT p95 420 ms)", PASS, ""),
+        ([18.0, 24.0], {"held": 17.0}, "the objective holds at 17 requests/s (an earlier curve) and fails at 18 (TTFT p95 420 ms)", PASS, " --rate 17 --duration 30s"),
         ([8.0], {"held": 20.0, "failed": 30.0}, f"the objective holds at 8 {AT_8} and fails at 30 (an earlier curve)", PASS,
          " --set experiment.curve.held=8 --set experiment.curve.failed=30 --rate 11.13,15.49,21.56 --duration 30s"),
         ([18.0], {"held": 20.0}, "the objective does not hold at 18 requests/s, the lowest load of this sweep", FAIL,
@@ -293,7 +294,14 @@ def test_what_an_earlier_curve_has_shown_is_named_and_not_tried_again(
 
     assert (answer.result.sentence, answer.result.outcome) == (sentence, outcome)
     assert answer.result.advice.endswith(advice)
-    assert bool(answer.result.advice) == bool(advice)
+
+
+def test_the_scenario_of_a_curve_is_not_run_at_one_load(tmp_path):
+    of = planner(tmp_path, loads=[8.0], failed=9.0)
+    of._base = replace(of._base, pairs=())
+    _, answer = played(of)
+
+    assert answer.result.advice == ""
 
 
 @pytest.mark.parametrize("step_s", [60.0, 300.0])
@@ -308,7 +316,7 @@ def test_the_minutes_of_the_next_command_are_those_of_its_plan(tmp_path, step_s)
 def test_the_command_repeats_options_as_they_are_typed(tmp_path):
     of = planner(tmp_path, loads=[2.0, 4.0], by="concurrency", requests=100)
     pairs = (
-        ("target.url", "http://h"), ("traffic.*.prompt_tokens", 300), ("slo.ttft_p95", "ttft p95 < 800ms"),
+        ("experiment.kind", "curve"), ("target.url", "http://h"), ("traffic.*.prompt_tokens", 300), ("slo.ttft_p95", "ttft p95 < 800ms"),
         ("limits.ready_s", 60), ("experiment.curve.loads", [2.0, 4.0]), ("experiment.curve.refused", 0.05),
     )  # fmt: skip
     of._base = replace(of._base, pairs=pairs)
@@ -375,6 +383,7 @@ def test_one_request_is_no_plural(tmp_path):
     _, answer = played(planner(tmp_path, loads=[1.0], by="concurrency"), is_open=False)
 
     assert "at 1 request in flight (" in answer.result.sentence
+    assert any(text.startswith("one run of each load: ") for text in answer.result.details)
 
 
 def test_the_order_of_given_loads_is_the_one_of_the_plan(tmp_path):

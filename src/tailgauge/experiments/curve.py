@@ -111,6 +111,7 @@ NO_SLO = (
 )
 EARLIER = "an earlier curve"
 CHANGE = "something else changed between the runs (other processes on the target's cores?)"
+ONE_RUN = "one run of each load: its interval does not cover what differs from run to run, as how users and batches fall into step"
 CHANGE_OR_STEP = f"{CHANGE}, or calls fell into step with the target's batches"
 NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names. ?: too few requests for this end of the interval."
 
@@ -412,7 +413,7 @@ class CurvePlanner(SeriesPlanner):
             curve,
             outcome,
             self._unit,
-            [*self.remarks, faster_with_more_load(points, self._unit), *self._waits_for_cores()],
+            [*self._doubts(points, outcome), *self.remarks],
             evidence=evidence,
             is_open=self._is_open,
             is_given=bool(self._settings.loads),
@@ -460,13 +461,18 @@ class CurvePlanner(SeriesPlanner):
             unsure=self._inconclusive_loads(series),
             whole=not self._is_open,
         )
-        if following is None:
+        if following is None and outcome == PASS and holds is not None:
+            following = FollowUp(why=f"confirm {figures(holds)} by another run", loads=[holds])
+        is_single = following is not None and len(following.loads) == 1
+        is_of_options = any(key in {"experiment", "experiment.kind"} for key, _ in self._base.pairs)
+        if following is None or (is_single and not is_of_options):  # one load is no list of loads
             return ""
         length, seconds = self._length_of(following)
         loads = ",".join(f"{load:.10g}" for load in following.loads)
         pairs = [pair for pair in self._base.pairs if pair[0] not in OF_SWEEP]
-        known = (("experiment.curve.held", holds), ("experiment.curve.failed", fails))
-        pairs += [(key, _plain(load)) for key, load in known if load is not None]
+        if not is_single:
+            known = (("experiment.curve.held", holds), ("experiment.curve.failed", fails))
+            pairs += [(key, _plain(load)) for key, load in known if load is not None]
         kept, options = as_options(pairs)
         options += ["--rate" if self._is_open else "--concurrency", loads, *length]
         command = self._base.command(kept, options=options)
@@ -513,6 +519,13 @@ class CurvePlanner(SeriesPlanner):
                 return FAIL if is_lowest else INCONCLUSIVE
             return INCONCLUSIVE if evidence.unsure else PASS
         return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
+
+    def _doubts(self, points: Sequence[CurvePoint], outcome: str) -> Iterator[str]:
+        """Say what the intervals of the loads do not cover."""
+        yield faster_with_more_load(points, self._unit)
+        yield from self._waits_for_cores()
+        if self._settings.loads and outcome == PASS and not self._is_open:
+            yield ONE_RUN
 
     def _waits_for_cores(self) -> list[str]:
         """Say once that other processes took the cores of the workers."""
