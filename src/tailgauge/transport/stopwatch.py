@@ -168,7 +168,7 @@ class Stopwatch(httpx2.BaseTransport):
         pool = self._reserved_pools.pop() if self._reserved_pools else READER.pool(None, 0)
         connection.lend(pool, 0, due_ns + LATEST_NS)
 
-        def told(due: Due) -> None:
+        def on_notice(due: Due) -> None:
             self._reserved_pools.append(pool)
             if due.is_back:
                 connection.take_back()
@@ -183,7 +183,7 @@ class Stopwatch(httpx2.BaseTransport):
             connection.close()
             return True
 
-        token = READER.prepare(pool, due_ns, connection.sealed(data), told)
+        token = READER.prepare(pool, due_ns, connection.sealed(data), on_notice)
         return withdraw
 
     def attach(self, exchange: Exchange, origin: Origin, due: Due) -> None:

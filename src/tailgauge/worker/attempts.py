@@ -169,11 +169,11 @@ class Attempts:
         due_ns: int,
         on_due: Callable[[Due], object],
         *,
-        room: int,
+        calls_left: int,
     ) -> Callable[[], bool] | None:
         """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
 
-        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `room`: how many calls
+        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `calls_left`: how many calls
         the limits of the run must still allow; closer to them a call is judged when it is due.
         """
         call = send.call
@@ -184,7 +184,7 @@ class Attempts:
         if (
             not is_usual
             or not endpoint.may_prepare
-            or (guard is not None and not guard.allows(call, model, room))
+            or (guard is not None and not guard.allows(call, model, calls_left))
         ):
             return None
         try:
@@ -197,12 +197,12 @@ class Attempts:
             return None
         key = (request_id, send.leg, 0)
 
-        def told(due: Due) -> None:
+        def on_notice(due: Due) -> None:
             if due.is_back and guard is not None:
                 guard.give_back(key)
             on_due(due)
 
-        taken_out = endpoint.send_at(due_ns, request, told)
+        taken_out = endpoint.send_at(due_ns, request, on_notice)
         if taken_out is None or guard is None:
             return taken_out
         guard.take(key, call, model)

@@ -45,7 +45,7 @@ CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a co
 NEVER_NS = 1 << 62
 _POLL_S = 0.02  # between checks for open requests
 MOST_AHEAD = 512  # prepared requests
-ROOM = 8  # calls that a request makes, with its retries and hedges, at most as a rule
+CALLS_OF_A_REQUEST = 8  # calls that a request makes, with its retries and hedges, at most as a rule
 
 
 class Dispatcher(Requests):
@@ -171,8 +171,10 @@ class Dispatcher(Requests):
             return False
         ahead = Ahead(turn, steps, first)
         on_due = partial(self._on_due, ahead)
-        room = ROOM * (len(self._ahead) + len(turn.prompts))
-        ahead.withdraw = self._calls.prepare(turn.request_id, traffic, first, due_ns, on_due, room=room)
+        calls_left = CALLS_OF_A_REQUEST * (len(self._ahead) + len(turn.prompts))
+        ahead.withdraw = self._calls.prepare(
+            turn.request_id, traffic, first, due_ns, on_due, calls_left=calls_left
+        )
         if ahead.withdraw is None:
             return False
         self._ahead[turn.request_id] = ahead
