@@ -45,8 +45,8 @@ WRONG_USAGE = {
         "at a rate each decides the other: choose one",
     ),
     "more at once than a worker may have": (
-        ["streaming", "--concurrency", "2000", "--requests", "5000"],
-        "expected at most 1,000, got 2,000: limits.in_flight_per_worker is 1,000: raise it, or add workers",
+        ["streaming", "--concurrency", "2000", "--set", "limits.in_flight_per_worker=1000"],
+        "--concurrency: expected at most 1,000, got 2,000: limits.in_flight_per_worker is 1,000: raise it, or add workers",
     ),
     "an odd --set": (["streaming", "--set", "arrival"], "expected table.key=value"),
     "an odd URL": (["streaming", "--target", "ftp://x"], "http(s)://HOST"),

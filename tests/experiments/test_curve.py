@@ -25,12 +25,21 @@ OBJECTIVE = {"first": {"metric": "ttft", "quantile": 0.95, "max_ms": 800.0}}
 
 
 def planner(
-    folder, today=TODAY, slo=OBJECTIVE, arrival=None, minutes=12.0, url="simulated", turns_mean=1.0, **curve
+    folder,
+    today=TODAY,
+    slo=OBJECTIVE,
+    arrival=None,
+    minutes=12.0,
+    url="simulated",
+    turns_mean=1.0,
+    limits=None,
+    **curve,
 ):
     session = {"session": {"turns_mean": turns_mean}} if turns_mean > 1 else {}
     tree = {
         "name": "planted", "target": {"url": url}, "experiment": {"kind": "curve", "minutes": minutes, "curve": curve},
         "arrival": arrival or {"rate_per_s": today}, "traffic": {"chat": {"pattern": "streaming", **session}}, "slo": slo,
+        "limits": limits or {},
     }  # fmt: skip
     pairs = (("experiment.kind", "curve"),)  # of --rate 2,4
     return CurvePlanner(Base(folder / "planted.toml", scenarios.parse(tree, "planted"), pairs, folder))
@@ -572,6 +581,29 @@ def test_requests_in_flight_are_whole_and_doubled_until_no_more_are_answered(tmp
     }
     assert answer.finding.by == "concurrency"
     assert answer.finding.knee.low <= KNEE <= answer.finding.knee.high
+
+
+def test_loads_in_flight_stay_below_the_cap_that_the_scenario_sets(tmp_path):
+    limits = {"in_flight_per_worker": 12}
+    closed = {"process": "closed", "closed": {"users": 2}}
+    groups, _ = played(planner(tmp_path, arrival=closed, limits=limits, by="concurrency"), is_open=False)
+
+    assert max(load for group in loads(groups) for load in group) == 12
+
+    message = (
+        "experiment.curve.loads: expected at most 12: limits.in_flight_per_worker is 12: raise it, or add"
+    )
+    with pytest.raises(UsageError, match=message):
+        planner(tmp_path, arrival=closed, limits=limits, by="concurrency", loads=[4.0, 16.0])
+
+
+def test_many_requests_in_flight_get_the_cap_that_they_need(tmp_path):
+    closed = {"process": "closed", "closed": {"users": 2}}
+    given = planner(tmp_path, arrival=closed, by="concurrency", loads=[9000.0])
+    (step,) = next(given.course())
+    prepared = given._base.prepare(step, 1, tmp_path, sends=False)
+
+    assert prepared.settings.scenario.limits.in_flight_per_worker == 9000
 
 
 def test_without_a_run_that_can_be_used_there_is_no_answer(tmp_path):

@@ -184,7 +184,13 @@ def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path: Path) -> None:
     [
         ("[arrival]\nmax_concurrency = 2\n", 3, "arrival.max_concurrency: expected at least 3, a slot for each"),
         (f"{CLOSED}closed = {{users = 30, requests = 90}}\n[limits]\nin_flight_per_worker = 10\n", 2,
-         "arrival.closed.users: expected at most 20, got 30: limits.in_flight_per_worker is 10"),
+         "arrival.closed.users: expected at most 20, got 30: limits.in_flight_per_worker is 10: raise it, or add workers"),
+        (f"{CLOSED}closed = {{users = 30}}\n[limits]\nin_flight_per_worker = 10\n", 2,
+         "mine.toml: arrival.closed.users: expected at most 20, got 30: limits.in_flight_per_worker is 10"),
+        (f"{CLOSED}closed = {{users = 70_000}}\n", 1,
+         "arrival.closed.users: expected at most 60,000, got 70,000: limits.in_flight_per_worker is 60,000: add workers"),
+        ("[arrival]\nmax_concurrency = 30\n[limits]\nin_flight_per_worker = 10\n", 2,
+         "arrival.max_concurrency: expected at most 20, got 30: limits.in_flight_per_worker is 10"),
         (f"{CLOSED}max_concurrency = 2\n", 1, "arrival.max_concurrency: does not apply with process = 'closed'"),
         ("[arrival]\nclosed = {requests = 5}\n", 1, "arrival.closed: does not apply with process = 'poisson'"),
         (f"{CLOSED}closed = {{requests = 0}}\n", 1, "arrival.closed.requests: expected a number >= 1, got 0"),
@@ -192,6 +198,29 @@ def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_slots_that_cannot_be_are_refused(tmp_path: Path, text: str, workers: int, message: str) -> None:
     assert message in refusal(tmp_path, text, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("text", "workers", "cap"),
+    [
+        (f"{CLOSED}closed = {{users = 5000}}\n", 1, 5000),
+        (f"{CLOSED}closed = {{users = 5000}}\n", 3, 1667),
+        (f"{CLOSED}closed = {{users = 5000, requests = 9000}}\n", 1, 5000),
+        (f"{CLOSED}closed = {{users = 50}}\n", 1, 1000),
+        ("[arrival]\nmax_concurrency = 2500\n", 2, 1250),
+        ("[arrival]\nrate_per_s = 9\n", 1, 1000),
+        (f"{CLOSED}closed = {{users = 50}}\n[limits]\nin_flight_per_worker = 60\n", 1, 60),
+    ],
+)
+def test_the_cap_of_a_worker_follows_its_users_where_it_is_not_set(
+    tmp_path: Path, text: str, workers: int, cap: int
+) -> None:
+    limits = settled(tmp_path, text, workers=workers).scenario.limits
+
+    assert limits.in_flight_per_worker == cap
+    assert ("in_flight_per_worker" in limits.model_fields_set) == ("in_flight" in text), (
+        "another load may follow"
+    )
 
 
 def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from tailgauge.experiments.next_loads import FollowUp, InconclusiveLoad, explain
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.experiment import Curve as CurveSettings
 from tailgauge.scenario.figures import LATENCY
+from tailgauge.scenario.model import MAX_IN_FLIGHT
 from tailgauge.scenario.objective import Objective, fewest
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import ENDLESS_S
@@ -177,6 +178,14 @@ class CurvePlanner(SeriesPlanner):
         _check_known(base, settings)
         if not self._is_open and any(load != round(load) for load in settings.loads):
             raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
+        limits = base.scenario.limits
+        is_capped = "in_flight_per_worker" in limits.model_fields_set
+        self._most_users = base.workers * (limits.in_flight_per_worker if is_capped else MAX_IN_FLIGHT)
+        if not self._is_open and max(settings.loads, default=0) > self._most_users:
+            cap = self._most_users // base.workers
+            text = f"expected at most {self._most_users:,}: limits.in_flight_per_worker is {cap:,}"
+            how = "raise it, or add workers" if cap < MAX_IN_FLIGHT else "add workers"
+            raise base.refused("experiment.curve.loads", f"{text}: {how}")
         count = len(set(settings.loads))
         shortest_s = self.with_warm_up(settings.step_s) if settings.step_s else SHORTEST_S
         if settings.requests is None and count * (shortest_s + RUN_S) > self._all_s:
@@ -324,10 +333,11 @@ class CurvePlanner(SeriesPlanner):
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads; above the first load that fails only until the target is full."""
         start = self._today or 1.0
+        most = self._settings.most * start
         search = Search(
             start=start,
             least=max(LEAST * start, 0.0 if self._is_open else 1.0),
-            most=self._settings.most * start,
+            most=most if self._is_open else min(most, self._most_users),
             growth=2.0,
             narrow=NARROW,
             on_both_sides=True,
@@ -367,8 +377,8 @@ class CurvePlanner(SeriesPlanner):
         return super().seconds_of(arrivals, load) if self._is_open else 0.0
 
     def waiting(self, load: float, length_s: float) -> float:
-        """Return the requests that may all come to wait in a run."""
-        return super().waiting(load, length_s) if self._is_open else load
+        """Return the requests that may all come to wait in a run: none of a closed loop, whose users fit."""
+        return super().waiting(load, length_s) if self._is_open else 0.0
 
     def measure(self, step: Step, reading: RunReading) -> CurveRun:
         """Measure a run."""

@@ -103,7 +103,15 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
                 traffic[user_class.__name__]["model"] = user_class.model
         pairs.append(("traffic", traffic))
         spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
-    return resolve(argument, [*pairs, *sets], options.out, spelt=spelt, of_tasks=of_tasks)
+    workers = _expected_workers(environment)
+    return resolve(argument, [*pairs, *sets], options.out, spelt=spelt, workers=workers, of_tasks=of_tasks)
+
+
+def _expected_workers(environment: Any) -> int:
+    """Return how many workers the command line names, or more where more have connected."""
+    named = getattr(getattr(environment, "parsed_options", None), "expect_workers", 1)
+    connected = getattr(getattr(environment, "runner", None), "worker_count", 0)
+    return max(1, named, connected)
 
 
 def _check_tasks(environment: Any, classes: Sequence[Any]) -> None:

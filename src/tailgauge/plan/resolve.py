@@ -6,6 +6,7 @@ by the same checks for `tailgauge run` and for plain Locust.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from tailgauge.rows.disk import writable
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
-from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.model import MAX_IN_FLIGHT, Limits, Scenario
 from tailgauge.scenario.packaged import find
 from tailgauge.scenario.prices import Price, Prices
 from tailgauge.schedule.schedule import Schedule, plan
@@ -127,6 +128,7 @@ def resolve(
         _priced(scenario, prices)
         if sends:  # a dry run compares its plan with the limits
             _guard_suffices(scenario, workers)
+        scenario = _with_cap(scenario, workers)
         _slots_suffice(scenario, workers)
         _prefixes_few(scenario)
         schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
@@ -264,20 +266,39 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
         raise ScenarioError(f"guard.max_tokens: {least}: the preflight may use that")
 
 
+def _slots(scenario: Scenario) -> tuple[str, int | None]:
+    """Return the key that says how many requests may be in flight over all workers, and that number; None: any."""
+    arrival = scenario.arrival
+    if arrival.process == CLOSED:
+        return "arrival.closed.users", arrival.closed.users
+    return "arrival.max_concurrency", arrival.max_concurrency
+
+
+def _with_cap(scenario: Scenario, workers: int) -> Scenario:
+    """Return the scenario with a cap of each worker that its slots fit in, where it sets none itself."""
+    limits = scenario.limits
+    _, slots = _slots(scenario)
+    if slots is None or "in_flight_per_worker" in limits.model_fields_set:
+        return scenario
+    share = min(MAX_IN_FLIGHT, math.ceil(slots / workers))
+    values = {**dict(limits), "in_flight_per_worker": max(limits.in_flight_per_worker, share)}
+    # It stays unset, so that a run derived from this one gets a cap of its own.
+    raised = Limits.model_construct(limits.model_fields_set, **values)
+    return scenario.model_copy(update={"limits": raised})
+
+
 def _slots_suffice(scenario: Scenario, workers: int) -> None:
     """Each worker gets a slot, and none gets more than it may have in flight."""
-    arrival = scenario.arrival
-    slots = arrival.closed.users if arrival.is_counted else arrival.max_concurrency
+    key, slots = _slots(scenario)
     if slots is None:
         return
-    key = "arrival.closed.users" if arrival.is_counted else "arrival.max_concurrency"
-    if not arrival.is_counted and slots < workers:
+    if scenario.arrival.is_open and slots < workers:
         raise ScenarioError(f"{key}: expected at least {workers}, a slot for each worker, got {slots}")
     cap = scenario.limits.in_flight_per_worker
     if slots > cap * workers:
         most = f"expected at most {cap * workers:,}, got {slots:,}"
-        why = f"limits.in_flight_per_worker is {cap:,}: raise it, or add workers"
-        raise ScenarioError(f"{key}: {most}: {why}")
+        how = "add workers" if cap == MAX_IN_FLIGHT else "raise it, or add workers"
+        raise ScenarioError(f"{key}: {most}: limits.in_flight_per_worker is {cap:,}: {how}")
 
 
 def _some_requests(scenario: Scenario, schedule: Schedule) -> None:

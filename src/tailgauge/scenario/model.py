@@ -97,11 +97,16 @@ class Stages(Table):
         return "cooldown" if since_start_s >= self.duration_s - self.cooldown_s else "steady"
 
 
+MAX_IN_FLIGHT = 60_000  # of a worker
+
+
 class Limits(Table):
     """Limits of one worker."""
 
-    in_flight_per_worker: int = Field(1000, ge=1, le=60_000)
-    """maximum requests in flight; further arrivals are dropped and counted"""
+    in_flight_per_worker: int = Field(1000, ge=1, le=MAX_IN_FLIGHT)
+    """maximum requests in flight; further arrivals are dropped and counted. Not set, it rises to the worker's share of
+    `closed.users` or `max_concurrency`
+    """
     attempt_deadline_s: Positive = 120.0
     """a call that takes longer ends as `timeout`"""
     connect_timeout_s: Positive = 10.0

@@ -370,8 +370,9 @@ def of_queue(given: Limits, requests: float, warmup_s: float) -> list[tuple[str,
     """Return the overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
     overrides = [*warm_up(warmup_s), ("limits.drain_s", min(DRAIN_S, given.drain_s))]
     if "in_flight_per_worker" not in given.model_fields_set:
-        needed = min(MOST_IN_FLIGHT, max(given.in_flight_per_worker, math.ceil(requests)))
-        overrides.append(("limits.in_flight_per_worker", needed))
+        needed = min(MOST_IN_FLIGHT, math.ceil(requests))
+        if needed > given.in_flight_per_worker:
+            overrides.append(("limits.in_flight_per_worker", needed))
     return overrides
 
 
