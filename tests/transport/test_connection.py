@@ -197,6 +197,15 @@ def test_a_prepared_request_may_be_answered_later_than_a_connection_may_take(see
     assert (facts["sent"], facts["is_new"]) == (True, True)
 
 
+def test_nor_is_the_connection_of_a_prepared_one(seen, reader):
+    if reader == "python":
+        pytest.skip("it sends nothing by itself")
+    facts = seen["prepared_and_answered_while_sending"]
+
+    assert (facts["failure"], facts["status"], facts["payload"]) == (None, 413, "ok")
+    assert (facts["sent"], facts["kept"]) == (True, 0)
+
+
 def test_a_prepared_request_that_finds_nobody_fails_as_others_do(seen, reader):
     if reader == "python":
         pytest.skip("it sends nothing by itself")

@@ -353,7 +353,9 @@ class Connection:
     def _note_send(self, found: Found) -> None:
         if not found.sent_at:
             return
-        self._awaits_send = self.sending = False
+        self._awaits_send = self.sending = found.is_sending
+        if self.sent_at_ns is not None:
+            return
         self.sent_at_ns = found.sent_at
         if found.opened_at:
             self.connect_ns = found.connected_at - found.opened_at

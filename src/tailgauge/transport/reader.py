@@ -61,7 +61,8 @@ class Found(NamedTuple):
 
     reads: list[tls.Read]
     end: int | None  # errno, 0 where the peer has closed
-    sent_at: int
+    sent_at: int  # of the first byte of a prepared request
+    is_sending: bool  # some of it is not sent yet
     opened_at: int
     connected_at: int
 

@@ -198,12 +198,12 @@ class Stopwatch(httpx2.BaseTransport):
             connection.watched_by(self.losses)
         self._listen(exchange, connection, origin, due.at_ns, is_new=due.opened is not None)
         connection.await_send()
-        if connection.sending and not exchange.done:
+        if connection.sent_at_ns is None and not exchange.done:
             gevent.spawn_later(self._connect_timeout_s, self._end_connecting, exchange, connection)
 
     def _end_connecting(self, exchange: Exchange, connection: Connection) -> None:
         connection.look()  # it may have left: nothing else tells before the answer comes
-        if connection.sending and not exchange.done:
+        if connection.sent_at_ns is None and not exchange.done:
             exchange.fail("timeout", "no answer to TCP connect in time")
 
     @property

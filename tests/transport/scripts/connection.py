@@ -320,11 +320,11 @@ def answered_while_sending() -> Any:
     return {**plain(seen), "again_is_new": again.connection_is_new}
 
 
-def prepare(port: int, exchange: Exchange, watch: Any) -> Any:
+def prepare(port: int, exchange: Exchange, watch: Any, body: bytes = b"{}") -> Any:
     """Let a request leave on a new connection, whose notice is taken at once; what is known at the end."""
     origin = ("http", "127.0.0.1", port)
     watch._addresses[origin[1:]] = (0, resolve("127.0.0.1", port, 1)[0])
-    data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
+    data = request_bytes("POST", b"/v1", [(b"content-length", b"%d" % len(body))], body)
     due: list[Due] = []
     if not watch.may_prepare(origin):
         return None  # the reader in Python sends nothing by itself
@@ -335,8 +335,9 @@ def prepare(port: int, exchange: Exchange, watch: Any) -> Any:
             READER.catch_up()
         watch.attach(exchange, origin, due[0])
         exchange.wait_end()
+    kept = watch._pool.resting(origin)
     watch.close()
-    return {**facts(exchange), "sent": exchange.sent_at_ns is not None}
+    return {**facts(exchange), "sent": exchange.sent_at_ns is not None, "kept": kept}
 
 
 @case
@@ -369,6 +370,18 @@ def prepared_and_answered_late() -> Any:
         one.close()
     gevent.sleep(REST_S)
     return found
+
+
+@case
+def prepared_and_answered_while_sending() -> Any:
+    """A proxy refuses a large request by its head, says that the connection stays, and never reads the body."""
+
+    def handler(sock: Any, number: int) -> None:
+        sock.recv(1000)
+        sock.sendall(OK.replace(b"200 OK", b"413 Too Large"))
+        gevent.sleep(10)
+
+    return prepare(Server(handler).port, Exchange(Payload()), stopwatch(), BIG)
 
 
 @case

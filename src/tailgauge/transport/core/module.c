@@ -405,10 +405,8 @@ static PyObject *sockets_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 
 static void sockets_dealloc(SocketsObject *self) {
     Sockets *sockets = &self->sockets;
-    PyThreadState *state = PyEval_SaveThread();  // the thread may wait for nobody, but it takes a moment
-    pthread_mutex_lock(&sockets->lock);
-    sockets->stop = 1;
-    pthread_mutex_unlock(&sockets->lock);
+    PyThreadState *state = PyEval_SaveThread();
+    sockets_stop(sockets);  // before the owners go: until then it may open connections, and move the slots
     PyEval_RestoreThread(state);
     for (uint32_t i = 0; i < sockets->slot_count; i++) {
         if (sockets->slots[i].fd >= 0) Py_XDECREF((PyObject *)sockets->slots[i].owner);
@@ -423,6 +421,7 @@ static PyObject *no_connection(unsigned number) {
     return PyErr_Format(PyExc_KeyError, "no connection %u", number);
 }
 
+// With the lock held.
 static int has_answer_room(SocketsObject *self, uint32_t number) {
     if (number < self->answer_room) return 1;
     uint32_t room = self->sockets.slot_count;
@@ -447,7 +446,12 @@ static PyObject *sockets_object_add(SocketsObject *self, PyObject *args) {
     uint32_t number = 0;
     if (!PyArg_ParseTuple(args, "iOp", &fd, &owner, &is_sealed)) return NULL;
     int error = sockets_add(&self->sockets, fd, owner, is_sealed, &number);
-    if (!error && !has_answer_room(self, number)) error = ENOMEM;
+    pthread_mutex_lock(&self->sockets.lock);
+    if (!error && !has_answer_room(self, number)) {
+        sockets_remove(&self->sockets, sockets_slot(&self->sockets, number));
+        error = ENOMEM;
+    }
+    pthread_mutex_unlock(&self->sockets.lock);
     if (error) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -498,21 +502,6 @@ static PyObject *sockets_object_listen(SocketsObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-// Feeds reads that were stored to an answer whose body has begun.
-static void feed_stored(Slot *slot) {
-    size_t at = 0;
-    pthread_mutex_lock(&slot->answer->lock);
-    while (at < slot->reads.size) {
-        ReadHead head;
-        memcpy(&head, slot->reads.bytes + at, sizeof head);
-        at += sizeof head;
-        answer_read(slot->answer, slot->reads.bytes + at, (size_t)head.size, head.times);
-        at += (size_t)head.size;
-    }
-    pthread_mutex_unlock(&slot->answer->lock);
-    slot->reads.size = 0;
-}
-
 static PyObject *sockets_object_feed(SocketsObject *self, PyObject *args) {
     unsigned number;
     if (!PyArg_ParseTuple(args, "I", &number)) return NULL;
@@ -520,8 +509,7 @@ static PyObject *sockets_object_feed(SocketsObject *self, PyObject *args) {
     Slot *slot = owned_slot(self, number);
     int is_fed = slot && slot->answer && !slot->is_sealed;
     if (is_fed) {
-        feed_stored(slot);
-        slot->is_fed = 1;
+        sockets_feed(slot);
     }
     pthread_mutex_unlock(&self->sockets.lock);
     if (!is_fed) return no_connection(number);
@@ -631,7 +619,8 @@ static PyObject *sockets_object_reads(SocketsObject *self, PyObject *args) {
     pthread_mutex_unlock(&self->sockets.lock);
     if (!slot) return no_connection(number);
     PyObject *end = now.has_ended ? PyLong_FromLong(now.end_error) : Py_NewRef(Py_None);
-    PyObject *found = Py_BuildValue("(NNLLL)", list_of_reads(&now.reads), end, (long long)now.sent_at,
+    PyObject *is_sending = PyBool_FromLong(now.sending != NOT_SENDING);
+    PyObject *found = Py_BuildValue("(NNLNLL)", list_of_reads(&now.reads), end, (long long)now.sent_at, is_sending,
                                     (long long)now.opened_at, (long long)now.connected_at);
     buffer_free(&now.reads);
     return found;
@@ -809,9 +798,8 @@ static PyMethodDef sockets_methods[] = {
      "what "
      "was due: (token, kind, number, connection or None, at))."},
     {"reads", (PyCFunction)sockets_object_reads, METH_VARARGS,
-     "reads(number) -> ([(bytes, arrived, read_at, empty_at)], end, sent_at, opened_at, connected_at): what no answer "
-     "has "
-     "taken; end: None or an errno, 0 where the peer has closed."},
+     "reads(number) -> ([(bytes, arrived, read_at, empty_at)], end, sent_at, is_sending, opened_at, connected_at): what no "
+     "answer has taken; end: None or an errno, 0 where the peer has closed."},
     {"add_pool", (PyCFunction)sockets_object_add_pool, METH_VARARGS,
      "add_pool(host or None, port) -> pool: connections to this address are opened where none is lent."},
     {"lend", (PyCFunction)sockets_object_lend, METH_VARARGS,

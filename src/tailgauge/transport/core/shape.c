@@ -213,7 +213,7 @@ Verdict event_verdict(const Shapes *shapes, int *last_shape, const char *data, V
 int name_may_be_plain(const Shapes *shapes, const char *name, size_t size) {
     for (int i = 0; i < shapes->name_count; i++) {
         const char *known = shapes->names[i];
-        if (strlen(known) == size && !memcmp(known, name, size)) return shapes->names_are_plain;
+        if (strlen(known) == size && (!size || !memcmp(known, name, size))) return shapes->names_are_plain;
     }
     return !shapes->names_are_plain;
 }

@@ -230,9 +230,9 @@ static void on_writable(Sockets *sockets, Slot *slot) {
     send_some(sockets, slot);
 }
 
-static int is_alive(const Slot *slot) {
+static int is_idle(const Slot *slot) {
     char byte;
-    if (slot->has_ended || slot->reads.size) return 0;
+    if (slot->has_ended || slot->reads.size || slot->sending != NOT_SENDING) return 0;
     return recv(slot->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
@@ -241,7 +241,7 @@ static Slot *lent_slot(Sockets *sockets, uint32_t pool_number, int64_t now) {
     Pool *pool = &sockets->sends.pools[pool_number];
     for (size_t i = pool->lent_count; i-- > 0;) {
         Slot *slot = &sockets->slots[pool->lent[i]];
-        if (slot->usable_from > now || slot->usable_until <= now || !is_alive(slot)) continue;
+        if (slot->usable_from > now || slot->usable_until <= now || !is_idle(slot)) continue;
         sends_unlend(&sockets->sends, pool_number, pool->lent[i]);
         slot->pool = -1;
         return slot;
@@ -420,13 +420,17 @@ int sockets_init(Sockets *sockets) {
     return start(sockets);
 }
 
+void sockets_stop(Sockets *sockets) {
+    if (!sockets->is_running) return;
+    pthread_mutex_lock(&sockets->lock);
+    sockets->stop = 1;
+    pthread_mutex_unlock(&sockets->lock);
+    pthread_join(sockets->thread, NULL);
+    sockets->is_running = 0;
+}
+
 void sockets_free(Sockets *sockets) {
-    if (sockets->is_running) {
-        pthread_mutex_lock(&sockets->lock);
-        sockets->stop = 1;
-        pthread_mutex_unlock(&sockets->lock);
-        pthread_join(sockets->thread, NULL);
-    }
+    sockets_stop(sockets);
     for (uint32_t i = 0; i < sockets->slot_count; i++) {
         Slot *slot = &sockets->slots[i];
         if (slot->fd >= 0 && !slot->owner) close(slot->fd);
@@ -498,5 +502,20 @@ void sockets_remove(Sockets *sockets, Slot *slot) {
 void sockets_go_on(Sockets *sockets, Slot *slot) {
     if (!slot->is_full) return;
     slot->is_full = 0;
-    watch(sockets, slot, EPOLL_CTL_ADD);
+    if (!slot->has_ended) watch(sockets, slot, EPOLL_CTL_ADD);
+}
+
+void sockets_feed(Slot *slot) {
+    size_t at = 0;
+    pthread_mutex_lock(&slot->answer->lock);
+    while (at < slot->reads.size) {
+        ReadHead head;
+        memcpy(&head, slot->reads.bytes + at, sizeof head);
+        at += sizeof head;
+        answer_read(slot->answer, slot->reads.bytes + at, (size_t)head.size, head.times);
+        at += (size_t)head.size;
+    }
+    pthread_mutex_unlock(&slot->answer->lock);
+    slot->reads.size = 0;
+    slot->is_fed = 1;
 }

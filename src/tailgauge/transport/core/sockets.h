@@ -65,11 +65,13 @@ typedef struct {
 
 // All but `sockets_init` return 0, or an errno.
 int sockets_init(Sockets *sockets);  // epoll, eventfd and the thread
+void sockets_stop(Sockets *sockets);  // the thread: what it has stays
 void sockets_free(Sockets *sockets);
 int sockets_add(Sockets *sockets, int fd, void *owner, int is_sealed, uint32_t *number);
 
 // With the lock held.
 Slot *sockets_slot(Sockets *sockets, uint32_t number);  // NULL: it is free
 void sockets_remove(Sockets *sockets, Slot *slot);
+void sockets_feed(Slot *slot);                     // its answer gets what was read, and what comes
 void sockets_go_on(Sockets *sockets, Slot *slot);  // where it was full
 void sockets_set_timer(Sockets *sockets);          // for the next request that is due
