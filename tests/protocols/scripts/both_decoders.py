@@ -32,7 +32,7 @@ NOT_COMPARED = {
     "_on_event",
     "usage",
     "tools",
-    "decode",
+    "receive",
 } | _OF_THE_EVENT
 OF_EXCHANGE = (
     "status", "reads", "body_bytes", "receive_lag_max_ns", "user_stamps", "done", "cut", "cut_text", "failure", "plain_body",
@@ -54,14 +54,14 @@ def decoded(
         ends_at_mark=module.ends_at_mark,
     )
     plain = 0
-    decode = decoder.decode
+    receive = decoder.receive
 
     def counted(news: News) -> None:
         nonlocal plain
         plain += 0 if news.columns is None else len(news.columns.kind)
-        decode(news)
+        receive(news)
 
-    decoder.decode = counted  # type: ignore[method-assign]
+    decoder.receive = counted  # type: ignore[method-assign]
     exchanges.COMPILED = is_compiled
     exchange = Exchange(decoder)
     exchange.on_data(head, 1, 2)
