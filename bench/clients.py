@@ -56,12 +56,30 @@ def reference(load: Load, cores: Cores, folder: Path) -> Result:
     """The native client."""
 
     def line(server: Server, log: Path) -> list[Any]:
-        users = f"--rate={load.rate_per_s}" if load.rate_per_s else f"--streams={load.streams}"
-        spacing = 0 if load.rate_per_s else load.spacing_ms
-        return [compiled("client"), f"--port={server.port}", users, f"--spacing={spacing}",
-                f"--seconds={load.duration_s}", f"--protocol={load.protocol}", f"--log={log}"]  # fmt: skip
+        if load.rate_per_s:
+            users = [f"--arrivals={write_arrivals(load.arrivals_s(), folder)}"]
+        else:
+            users = [
+                f"--streams={load.streams}",
+                f"--spacing={load.spacing_ms}",
+                f"--seconds={load.duration_s}",
+            ]
+        return [
+            compiled("client"),
+            f"--port={server.port}",
+            *users,
+            f"--protocol={load.protocol}",
+            f"--log={log}",
+        ]
 
     return _logged(load, cores, folder, line)
+
+
+def write_arrivals(arrivals_s: Any, folder: Path) -> Path:
+    """Write when requests are due, for the native client."""
+    path = folder / "arrivals.bin"
+    path.write_bytes(np.rint(1e9 * arrivals_s).astype("<i8").tobytes())
+    return path
 
 
 def locust(load: Load, cores: Cores, folder: Path) -> Result:
@@ -128,8 +146,9 @@ def _scenario(load: Load, server: Server) -> str:
     arrival = f'process = "closed"\n[arrival.closed]\nusers = {load.streams}\nthink_s = 0'
     most = 2 * load.streams + 100
     if load.rate_per_s:
-        arrival = f'process = "constant"\nrate_per_s = {load.rate_per_s}'
-        most = round(load.rate_per_s * (load.ttft_ms + load.chunks * load.gap_ms) / 1e3) * 2 + 100
+        process = "poisson" if load.poisson else "constant"
+        arrival = f'process = "{process}"\nrate_per_s = {load.rate_per_s}'
+        most = round(load.rate_per_s * load.answer_s) * 2 + 100
     return (
         f'reader = "{load.reader}"\n[target]\nurl = "{server.url}"\nprotocol = "{load.protocol}"\nconnections = {most}\n{trusted}'
         f"[arrival]\n{arrival}\n"

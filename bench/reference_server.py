@@ -34,7 +34,7 @@ class RigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop without think time, or arrivals at a constant rate; answers of equally many chunks at an even pace.
+    """A closed loop without think time, or an open loop; answers of equally many chunks at an even pace.
 
     Users of a closed loop start one after the other, so that their chunks spread evenly over a gap, or all at once. In
     batches, the server makes the chunks of all streams at the same instants, as an engine does.
@@ -51,6 +51,7 @@ class Load:
     batch: bool = False
     changing: bool = False  # fields beside the text change in every event
     rate_per_s: float | None = None  # of an open loop
+    poisson: bool = False  # arrivals of the open loop: random, else at equal gaps
     workers: int = 1
     reader: str = "compiled"
     seed: int = 1  # of the chunks' texts; 0: all alike
@@ -67,12 +68,28 @@ class Load:
     @property
     def settled_s(self) -> float:
         """Start of the steady window: users who start at once are measured from their first request on."""
-        return 1.0 if self.rate_per_s else 2 * self.streams * self.spacing_ms / 1e3
+        if self.rate_per_s:
+            return max(1.0, 1.2 * self.answer_s)
+        return 2 * self.streams * self.spacing_ms / 1e3
+
+    @property
+    def answer_s(self) -> float:
+        """Duration of an answer."""
+        return (self.ttft_ms + (self.chunks - 1) * self.gap_ms) / 1e3
 
     @property
     def duration_s(self) -> float:
         """New requests are sent until then."""
         return self.settled_s + self.seconds
+
+    def arrivals_s(self) -> Any:
+        """When the requests of the open loop are due, from its start."""
+        assert self.rate_per_s is not None
+        count = round(self.rate_per_s * self.duration_s)
+        gaps = np.ones(count)
+        if self.poisson:
+            gaps = np.random.default_rng(self.seed).exponential(size=count)
+        return (np.cumsum(gaps) - gaps[0]) / self.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,22 @@
-// Reference client: what one core can do where nothing is in the way. One thread, epoll, keep-alive; a closed loop of
-// streams that ask again at once, or with --rate an open loop over as many connections as it needs. Each read is stamped (CLOCK_MONOTONIC) before it is looked at; chunked bodies and
-// event streams are parsed as they come, and every chunk's stamp is kept. Prints one line of JSON; --log as the server's.
+// Reference client: what one core can do where nothing is in the way. One thread, epoll, keep-alive, real-time priority
+// where it is allowed; a closed loop of streams that ask again at once, or with --arrivals an open loop over as many
+// connections as it needs. While much arrives it naps between two polls, so that a poll finds many sockets: the kernel
+// stamps what arrives, and no read asks for the time. Chunked bodies and event streams are parsed as they come, and every
+// chunk's stamp is kept. Prints one line of JSON; --log as the server's.
+//   --arrivals FILE  when the requests of the open loop are due: ns since the start as int64, ascending
 #define _GNU_SOURCE
 #include "clock.h"
 #include <errno.h>
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
-enum { MOST_SECONDS = 4000, LINE = 4096, EVENTS = 512 };
+enum { MOST_SECONDS = 4000, LINE = 4096, EVENTS = 1024 };
+enum { NAP_NS = 500000, APART_NS = 250000, SECOND_NS = 1000000000 };  // APART: what arrives closer together is much
 
 typedef enum { HEAD, SIZE, DATA, AFTER_DATA, LAST } State;
 
@@ -25,14 +31,15 @@ typedef struct {
 
 static struct {
     int port, streams;
-    double seconds, spacing_ms, rate;
-    const char *log, *protocol;
+    double seconds, spacing_ms;
+    const char *log, *protocol, *arrivals;
 } options = {.streams = 50, .seconds = 10, .protocol = "openai"};
 
 static Log seen;
 static int epoll, started, open_streams, connected, idles;
 static Stream *streams, **idle;  // idle: connections of the open loop that wait for a request
-static int64_t begin_at, stop_at, reads, chunks;
+static int64_t *arrivals;  // of the open loop
+static int64_t begin_at, stop_at, wall_offset, reads, chunks;
 static const char *mark, *path;
 static size_t mark_size;
 static struct { int64_t at_ns, chunks; double cpu_s; } seconds[MOST_SECONDS];
@@ -44,6 +51,7 @@ static void fail(const char *why) {
 }
 
 static void sample(int64_t now) {
+    wall_offset = wall_minus_monotonic();
     if (sampled < MOST_SECONDS) {
         seconds[sampled].at_ns = now;
         seconds[sampled].chunks = chunks;
@@ -72,6 +80,7 @@ static Stream *connect_stream(void) {
     s->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (s->fd < 0 || connect(s->fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
     setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(s->fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
     struct epoll_event watched = {.events = EPOLLIN, .data.ptr = s};
     epoll_ctl(epoll, EPOLL_CTL_ADD, s->fd, &watched);
     return s;
@@ -109,8 +118,8 @@ static void on_body(Stream *s, const char *bytes, size_t size, int64_t at) {
     }
 }
 
-// One read; returns 1 where it ends the response.
-static int on_read(Stream *s, const char *bytes, size_t size, int64_t at) {
+// What a read brought; returns 1 where it ends the response.
+static int on_bytes(Stream *s, const char *bytes, size_t size, int64_t at) {
     size_t i = 0;
     if (s->state == HEAD) {
         const char *end = memmem(bytes, size, "\r\n\r\n", 4);
@@ -141,55 +150,90 @@ static int on_read(Stream *s, const char *bytes, size_t size, int64_t at) {
 
 static void over(Stream *s, int64_t at) {
     s->record->entry.ended_ns = at;
-    if (!options.rate && at < stop_at) {
+    if (!arrivals && at < stop_at) {
         ask(s);
         return;
     }
     open_streams--;
-    if (options.rate) idle[idles++] = s;
+    if (arrivals) idle[idles++] = s;
     else close(s->fd);
 }
 
-static void run(void) {
+// The kernel's stamp; the first packets after it was asked for may have none.
+static int64_t arrived_at(struct msghdr *message) {
+    struct cmsghdr *stamp = CMSG_FIRSTHDR(message);
+    if (!stamp || stamp->cmsg_type != SO_TIMESTAMPNS) return now_ns();
+    struct timespec t;
+    memcpy(&t, CMSG_DATA(stamp), sizeof t);
+    return (int64_t)t.tv_sec * SECOND_NS + t.tv_nsec - wall_offset;
+}
+
+static void read_one(Stream *s) {
     static char bytes[65536];
+    union { struct cmsghdr aligned; char room[CMSG_SPACE(sizeof(struct timespec))]; } ancillary;
+    struct iovec into = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
+    ssize_t got = recvmsg(s->fd, &message, MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) fail("the server closed a connection");
+    reads++;
+    int64_t at = arrived_at(&message);
+    if (on_bytes(s, bytes, (size_t)got, at)) over(s, at);
+}
+
+// When the next request is due that no answer brings; INT64_MAX: none is left.
+static int64_t next_due(void) {
+    if (started == options.streams) return INT64_MAX;
+    return begin_at + (arrivals ? arrivals[started] : started * (int64_t)(options.spacing_ms * 1e6));
+}
+
+static void sleep_until(int64_t at) {
+    struct timespec t = {at / SECOND_NS, at % SECOND_NS};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+static void run(void) {
     struct epoll_event events[EVENTS];
-    int64_t spacing = (int64_t)(options.spacing_ms * 1e6), next = begin_at + 1000000000;
+    int64_t next_sample = begin_at + SECOND_NS, busy_at = 0;
     sample(begin_at);
     while (started < options.streams || open_streams) {
-        int64_t now = now_ns(), due = begin_at + started * spacing;
-        while (started < options.streams && due <= now) {
-            start();
-            due = begin_at + started * spacing;
-        }
-        if (now >= next) sample(now), next += 1000000000;
-        int64_t until = started < options.streams && due < next ? due : next;
-        struct timespec wait = {0, until > now ? until - now : 0};
+        int64_t began = now_ns();
+        while (next_due() <= began) start();
+        if (began >= next_sample) sample(began), next_sample += SECOND_NS;
+        int64_t due = next_due(), until = due < next_sample ? due : next_sample, left = until - now_ns();
+        struct timespec wait = {0, left > 0 ? left : 0};
         int count = epoll_pwait2(epoll, events, EVENTS, &wait, NULL);
-        for (int i = 0; i < count; i++) {
-            Stream *s = events[i].data.ptr;
-            ssize_t got = recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT);
-            int64_t at = now_ns();
-            if (got < 0 && errno == EAGAIN) continue;
-            if (got <= 0) fail("the server closed a connection");
-            reads++;
-            if (on_read(s, bytes, (size_t)got, at)) over(s, at);
-        }
+        for (int i = 0; i < count; i++) read_one(events[i].data.ptr);
+        if (count <= 0) continue;
+        if (began - busy_at < count * APART_NS) sleep_until(due < began + NAP_NS ? due : began + NAP_NS);
+        busy_at = began;
     }
     sample(now_ns());
 }
 
+static void read_arrivals(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END)) fail(path);
+    size_t size = (size_t)ftell(file);
+    rewind(file);
+    arrivals = malloc(size);
+    if (fread(arrivals, 1, size, file) != size) fail(path);
+    fclose(file);
+    options.streams = (int)(size / sizeof *arrivals);
+}
+
 static void options_of(int count, char **words) {
-    static const struct option known[] = {{"port", 1, 0, 'p'}, {"streams", 1, 0, 'n'}, {"seconds", 1, 0, 's'}, {"spacing", 1, 0, 'g'}, {"rate", 1, 0, 'a'}, {"protocol", 1, 0, 'r'}, {"log", 1, 0, 'l'}, {0}};
+    static const struct option known[] = {{"port", 1, 0, 'p'}, {"streams", 1, 0, 'n'}, {"seconds", 1, 0, 's'}, {"spacing", 1, 0, 'g'}, {"arrivals", 1, 0, 'a'}, {"protocol", 1, 0, 'r'}, {"log", 1, 0, 'l'}, {0}};
     for (int found; (found = getopt_long(count, words, "", known, NULL)) != -1;) switch (found) {
             case 'p': options.port = atoi(optarg); break;
             case 'n': options.streams = atoi(optarg); break;
             case 's': options.seconds = atof(optarg); break;
             case 'g': options.spacing_ms = atof(optarg); break;
-            case 'a': options.rate = atof(optarg); break;
+            case 'a': options.arrivals = optarg; break;
             case 'r': options.protocol = optarg; break;
             case 'l': options.log = optarg; break;
             default:
-                fprintf(stderr, "client --port N [--streams N [--spacing MS] | --rate R] [--seconds S] [--protocol anthropic|openai] [--log FILE]\n");
+                fprintf(stderr, "client --port N [--streams N [--spacing MS] [--seconds S] | --arrivals FILE] [--protocol anthropic|openai] [--log FILE]\n");
                 exit(2);
         }
 }
@@ -201,8 +245,10 @@ int main(int count, char **words) {
     path = anthropic ? "/v1/messages" : "/v1/chat/completions";
     mark_size = strlen(mark);
     many_files();
+    prctl(PR_SET_TIMERSLACK, 1);
+    sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1});  // where it is allowed
     epoll = epoll_create1(0);
-    if (options.rate) options.streams = (int)(options.rate * options.seconds), options.spacing_ms = 1e3 / options.rate;
+    if (options.arrivals) read_arrivals(options.arrivals);
     streams = calloc((size_t)options.streams, sizeof *streams);
     idle = calloc((size_t)options.streams, sizeof(Stream *));
     begin_at = now_ns();
@@ -210,7 +256,7 @@ int main(int count, char **words) {
     run();
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    printf("{\"tree_s\": %.6f, \"requests\": %zu, \"chunks\": %lld, \"reads\": %lld, \"rss_mb\": %.1f, \"seconds\": [", cpu_s(), seen.count, (long long)chunks, (long long)reads, (double)used.ru_maxrss / 1024);
+    printf("{\"begin_ns\": %lld, \"tree_s\": %.6f, \"requests\": %zu, \"chunks\": %lld, \"reads\": %lld, \"rss_mb\": %.1f, \"seconds\": [", (long long)begin_at, cpu_s(), seen.count, (long long)chunks, (long long)reads, (double)used.ru_maxrss / 1024);
     for (int i = 0; i < sampled; i++) printf("%s[%lld, %.6f, %lld]", i ? ", " : "", (long long)seconds[i].at_ns, seconds[i].cpu_s, (long long)seconds[i].chunks);
     printf("]}\n");
     if (options.log && log_write(&seen, options.log)) fail(options.log);

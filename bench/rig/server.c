@@ -363,7 +363,6 @@ static void accept_all(int listener) {
     for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0;) {
         int on = 1;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
         Connection *c = calloc(1, sizeof *c);
         c->fd = fd;
         c->place = -1;
@@ -394,6 +393,8 @@ static void on_signal(int number) {
 static int listen_on(void) {
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    // Its connections inherit it. Asked for with the first of them, it would come too late for a herd's first requests.
+    setsockopt(listener, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
     if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 4096)) {

@@ -46,7 +46,7 @@ def test_client_and_server_log_the_same_chunks(run, protocol):
 
     assert list(seen.request) == list(server_log.request)
     assert set(seen.chunks) == set(server_log.chunks) == {20}
-    assert (seen.at_ns > server_log.at_ns).all()
+    assert (seen.at_ns > server_log.at_ns - MS).all()  # two readings of the wall clock's offset
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
@@ -214,15 +214,43 @@ def test_the_chunks_of_a_herd_are_sent_at_the_same_instants_in_the_same_order(he
     assert all((np.diff(first_thirty[order, column]) > 0).all() for column in (10, 15))
 
 
-def test_an_open_loop_sends_at_its_rate_however_long_answers_take(serve, tmp_path):
+def open_loop(server, arrivals_s, folder):
+    """Start the native client with requests that are due then."""
+    import clients
+    import reference_server
+
+    file = clients.write_arrivals(np.asarray(arrivals_s), folder)
+    line = [reference_server.compiled("client"), f"--port={server.port}", f"--arrivals={file}",
+            f"--log={folder / 'seen.bin'}"]  # fmt: skip
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+
+
+def test_an_open_loop_sends_when_requests_are_due_however_long_answers_take(serve, tmp_path):
     import reference_server
 
     with serve(ttft_ms=150.0, chunks=2) as server:
-        line = [reference_server.compiled("client"), f"--port={server.port}", "--rate=200", "--seconds=0.5",
-                f"--log={tmp_path / 'seen.bin'}"]  # fmt: skip
-        subprocess.run(line, capture_output=True, timeout=30, check=True)
+        output, _ = open_loop(server, np.arange(100) * 0.005, tmp_path).communicate(timeout=30)
     seen = reference_server.read_log(tmp_path / "seen.bin")
+    late_ns = seen.began_ns - json.loads(output)["begin_ns"] - np.arange(100) * 5 * MS
 
     assert len(seen.request) == len(server.log.request) == 100
+    assert late_ns.min() >= 0
     assert np.median(np.diff(seen.began_ns)) / (5 * MS) == pytest.approx(1, abs=0.2)
     assert 25 < server.summary["most_running"] <= 100
+
+
+def test_what_comes_while_the_client_sleeps_has_the_time_of_its_arrival(serve, tmp_path):
+    import signal
+
+    import reference_server
+
+    with serve(ttft_ms=300.0, chunks=1) as server:
+        client = open_loop(server, np.zeros(8), tmp_path)
+        time.sleep(0.15)
+        client.send_signal(signal.SIGSTOP)
+        time.sleep(0.6)
+        client.send_signal(signal.SIGCONT)
+        client.communicate(timeout=30)
+    seen = reference_server.read_log(tmp_path / "seen.bin")
+
+    assert np.median(seen.at_ns - server.log.at_ns) < 100 * MS
