@@ -4,8 +4,8 @@
     .venv/bin/python bench/client.py --streams 500 --seconds 20 [--herd] [--clients reference tailgauge tls] [--chunks 1]
 
 Clients are measured in turn within one run; a ratio is taken within a repetition, and the median over repetitions is
-reported. The first form measures everything in docs/explanation/benchmarks.md, within 35 minutes (--quick: herds and spread
-loads, within 3; --write: updates the page); the second form prints single loads as they are measured.
+reported. The first form measures everything in docs/explanation/benchmarks.md, within 40 minutes (--quick: one of each
+load, within 3; --write: updates the page); the second form prints single loads as they are measured.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from measure import Result, median_of
 from reference_server import Load, RigError
 
 LADDER = (5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 95)  # thousands of chunks/s
+RANDOM = "about 500, Poisson"
 A_STREAM = 200 / 4.18  # chunks/s of a stream: 200 in 0.2 s and 199 gaps of 20 ms
 HERD: dict[str, Any] = {"at_once": True, "batch": True}
 
@@ -137,7 +138,7 @@ class Bench:
 def herds(bench: Bench) -> Loads:
     """Users who start at once, answers of one length, an engine that makes the chunks of all streams at the same instants."""
     done = {}
-    for users in (200, 500) if bench.quick else (200, 500, 1000, 2000):
+    for users in (500,) if bench.quick else (200, 500, 1000, 2000):
         load = Load(users, 5.0, **HERD)
         done[str(users)] = bench.rounds(BOTH, load, 5)
         if users in {200, 1000} and not bench.quick:
@@ -146,13 +147,24 @@ def herds(bench: Bench) -> Loads:
 
 
 def spread(bench: Bench) -> Loads:
-    """Phases spread evenly, so that no two chunks meet; what changing events and TLS add."""
-    load = Load(500, 5.0)
+    """Phases spread evenly, so that no two chunks meet, or random ones; what changing events add."""
+    few = Load(40, 4.0 if bench.quick else 15.0)  # they cost little, so that it takes long to see how much
+    load = Load(500, 3.0 if bench.quick else 5.0)
+    random = Load(500, load.seconds, rate_per_s=500 / load.answer_s, poisson=True)
     if bench.quick:
-        return {"500": bench.rounds((*BOTH, "changing"), load)}
-    five = bench.rounds((*BOTH, "changing", "tls"), load, 3) | bench.once(("anthropic",), load)
-    others = {str(streams): bench.rounds(BOTH, Load(streams, 5.0)) for streams in (50, 1000)}
-    return {"500": five, **others}
+        return {name: bench.rounds(BOTH, one) for name, one in (("40", few), ("500", load), (RANDOM, random))}
+    five = bench.rounds((*BOTH, "changing"), load, 3) | bench.once(("anthropic",), load)
+    return {
+        "40": bench.rounds(BOTH, few, 3),
+        "500": five,
+        RANDOM: bench.rounds(BOTH, random, 3),
+        "1000": bench.rounds(BOTH, Load(1000, 5.0)),
+    }
+
+
+def tls(bench: Bench) -> Loads:
+    """What encryption adds."""
+    return {"500": bench.rounds(("tailgauge", "tls"), Load(500, 3.0 if bench.quick else 5.0), 3)}
 
 
 def short(bench: Bench) -> Loads:
@@ -160,8 +172,9 @@ def short(bench: Bench) -> Loads:
     done = {}
     for chunks, rate in ((1, 400),) if bench.quick else ((1, 400), (1, 800), (1, 3000), (5, 400)):
         load = Load(0, 3.0, chunks=chunks, ttft_ms=50.0, rate_per_s=rate)
-        what = "1 chunk" if chunks == 1 else f"{chunks} chunks"
-        done[f"{what}, {rate}/s"] = bench.rounds((*BOTH, "locust"), load, 5 if rate < 3000 else 3)
+        done[f"{tables.chunks_text(chunks)}, {rate}/s"] = bench.rounds(
+            (*BOTH, "locust"), load, 5 if rate < 3000 else 3
+        )
     return done
 
 
@@ -191,8 +204,8 @@ def start(bench: Bench) -> Loads:
     return {"10": bench.rounds(("tailgauge", "anthropic", "workers_8"), load, 3)}
 
 
-PARTS = {part.__name__: part for part in (herds, spread, short, minute, capacity, mock, start)}
-QUICK = ("herds", "spread", "short")
+PARTS = {part.__name__: part for part in (herds, spread, tls, short, minute, capacity, mock, start)}
+QUICK = ("herds", "spread", "tls", "short")
 
 
 def singles(bench: Bench, arguments: argparse.Namespace) -> None:

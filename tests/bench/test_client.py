@@ -65,7 +65,7 @@ def test_parts_fill_their_figures_and_a_peer_that_fails_is_left_out(monkeypatch)
     parts = {name: part(bench) for name, part in client.PARTS.items()}
     text = tables.page(parts, "a machine", 30, [])
 
-    assert text.count("### ") == 8
+    assert text.count("### ") == 9
     assert text.count("| at least |") + text.count("| at most |") == 27
     assert bench.failed == ["aiperf failed with 200 users", "aiperf failed with 1000 users"]
     assert {name: len(runs) for name, runs in parts["herds"]["1000"].items()} == {
@@ -130,8 +130,17 @@ def test_the_short_form_compares_our_client_with_the_native_one(cc, full_size, c
     done = command(["python", checkout / "bench" / "client.py", "--quick"], timeout_s=300)
 
     assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^\| (200|500) \| (C reference|Tailgauge) \| (.*) \|$", done.stdout, re.MULTILINE)
-    assert [row[:2] for row in rows] == [
-        (users, name) for users in ("200", "500", "500") for name in ("C reference", "Tailgauge")
+    rows = re.findall(
+        r"^\| (.*) \| (C reference|Tailgauge|Tailgauge, TLS) \| (.*) \|$", done.stdout, re.MULTILINE
+    )
+    both = ("C reference", "Tailgauge")
+    loads = [
+        ("500", both),
+        ("40", both),
+        ("500", both),
+        ("about 500, Poisson", both),
+        ("500", ("Tailgauge", "Tailgauge, TLS")),
     ]
-    assert all(re.match(r"[+-]\d+\.\d\d ", cells) for *_, cells in rows[:4])
+    loads.append(("1 chunk, 400/s", both))
+    assert [row[:2] for row in rows] == [(load, name) for load, names in loads for name in names]
+    assert all(re.match(r"[+-]\d+\.\d\d ", cells) for *_, cells in rows[:2])

@@ -1,6 +1,7 @@
 """Figures of the client's benchmark, from logs whose errors are known."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -141,6 +142,19 @@ def test_users_come_at_phases_that_spread_over_a_gap():
         assert apart.max() < 3 * load.gap_ms / streams
 
 
+def test_an_open_loop_is_settled_when_as_many_answers_end_as_begin():
+    from reference_server import Load
+
+    load = Load(0, 5.0, rate_per_s=120.0, poisson=True)
+    at_s = load.arrivals_s()
+
+    assert load.settled_s > load.answer_s == pytest.approx(4.18)
+    assert (at_s[0], len(at_s)) == (0.0, round(120 * load.duration_s))
+    assert (np.diff(at_s) >= 0).all()
+    assert np.diff(at_s).std() == pytest.approx(1 / 120, rel=0.2)
+    assert np.diff(Load(0, 5.0, rate_per_s=120.0).arrivals_s()) == pytest.approx(1 / 120)
+
+
 def test_figures_that_another_program_reports_are_held_against_the_server_log(rig):
     from measure import reported
 
@@ -183,6 +197,7 @@ def parts(measure):
     return {
         "herds": {"500": rounds, "2000": rounds | {"tailgauge": [invalid, invalid, bad]}},
         "spread": {"500": rounds},
+        "tls": {"500": {"tailgauge": [bad], "tls": [dataclasses.replace(bad, us_per_chunk=3 * good.us_per_chunk)]}},
         "short": {"1 chunk, 400/s": rounds, "5 chunks, 3000/s": rounds},
         "minute": {"500": rounds},
         "capacity": {"spread": {"reference": [good], "tailgauge": [dataclasses.replace(bad, rate=good.rate / 2)]},
@@ -209,6 +224,8 @@ def test_the_page_tells_what_was_missed(parts):
     assert "| herds | Tailgauge | - | - | - | - | - |" in text
     assert "| at most | CPU per chunk, steady, 500 streams, ratio to C | 1.6 | 2.00 | missed by 25% |" in text
     assert "| at most | changing events, ratio to constant ones | 1.15 | 1.00 | met |" in text
+    assert "| at most | TLS, ratio to plain | 1.25 | 1.50 | missed by 20% |" in text
+    assert re.search(r"\| 500 \| Tailgauge, TLS \| [^|]+ \| [^|]+ \| 1\.50 \| 1\.00 \|", text)
     assert (
         "| at most | CPU per request at 400/s, ratio to Locust by hand | 1.5 | 2.00 | missed by 33% |" in text
     )
@@ -227,7 +244,7 @@ def test_tables_have_as_many_cells_as_heads(parts):
     text = tables.page(parts, "a machine", 2, [])
     found = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
 
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(line.count("|") == table[0].count("|") for table in found for line in table)
 
 
