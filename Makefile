@@ -98,13 +98,15 @@ example: install           ## remake the report in reports/example
 docs-check: install
 	$(BIN)/python docs/generate.py --check
 
-bench: install             ## measure the client beside others, update docs/explanation/benchmarks.md (38 minutes)
+bench: install             ## measure the client beside others, update docs/explanation/benchmarks.md (50 minutes)
 	$(BIN)/python bench/client.py --write
+	$(BIN)/python bench/sending.py --write
 	$(BIN)/python bench/slow_streams.py --write
 	$(BIN)/python bench/analysis.py --rows 10M
 
-bench-quick: install       ## measure the client beside others (3 minutes)
+bench-quick: install       ## measure the client beside others (4 minutes)
 	$(BIN)/python bench/client.py --quick
+	$(BIN)/python bench/sending.py --quick
 
 intervals: install         ## measure how often intervals hold and outcomes are right, update docs/explanation/benchmarks.md (10 minutes)
 	$(BIN)/python bench/intervals.py --write
