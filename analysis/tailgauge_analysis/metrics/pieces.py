@@ -8,7 +8,7 @@ from the first chunk on, while the first token of an engine comes alone, with th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,63 +101,66 @@ def collected(
     How long the answer was waited for does not matter.
     """
     near = near_ns(gaps_ns)
-    buffered = np.zeros(len(sizes), np.bool_)
-    at_once = np.zeros(len(sizes), np.bool_)
-    begin = np.cumsum(sizes) - sizes
-    parts = []
-    for block in blocks(sizes):
-        counts = sizes[block]
-        gaps = gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())]
-        pieces = _pieces(gaps, counts, near)
-        chunks = counts + 1
+    n = len(sizes)
+    buffered = np.zeros(n, np.bool_)
+    at_once = np.zeros(n, np.bool_)
+    has_pieces = np.zeros(n, np.bool_)
+    starts_joined = np.zeros(n, np.bool_)
+    is_joined = np.zeros(n, np.bool_)
+    is_alone = np.zeros(n, np.bool_)
+    is_by_client = _by_client(gaps_ns, near, ranges)
+    for block, pieces in _in_blocks(gaps_ns, sizes, near):
+        chunks = sizes[block] + 1
         large = (pieces.first >= MANY) & (chunks >= MANY * pieces.count)
         large |= _paged(pieces, body_bytes[block] / chunks)
         few = (chunks < FEW_CHUNKS) & (tokens[block] > MANY_TOKENS)
         buffered[block] = few | ((chunks >= ENOUGH) & ((pieces.count <= 2) | large))
         at_once[block] = pieces.count == 1
-        parts.append((block, pieces))
-    if _by_client(gaps_ns, near, ranges):
+        has_pieces[block] = pieces.count >= 2
+        starts_joined[block] = pieces.first >= 2
+        is_joined[block] = (chunks >= JOINED * pieces.count) | (pieces.first >= 2)
+        if not is_by_client:
+            is_alone[block] = _regular_alone(pieces)
+    if is_by_client or not n:
         return buffered, at_once
-    is_joined = _are_joined(parts, len(sizes))
-    buffered |= _regular(parts, is_joined)
-    if len(buffered) and buffered.mean() >= COMPANY:
+    starts_early = has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST
+    if starts_early and _run_is_regular(_in_blocks(gaps_ns, sizes, near)):
         buffered |= is_joined
-    if len(buffered) and buffered.mean() >= ALL:
+    elif is_alone.mean() >= OF_RUN and starts_joined[is_alone].mean() >= FROM_FIRST:
+        buffered |= is_alone
+    if buffered.mean() >= COMPANY:
+        buffered |= is_joined
+    if buffered.mean() >= ALL:
         buffered |= sizes > 0
     return buffered, at_once
 
 
-def _are_joined(parts: Sequence[tuple[slice, Pieces]], n: int) -> Mask:
-    """Return which answers came in pieces of several chunks."""
-    is_joined = np.zeros(n, np.bool_)
-    for block, pieces in parts:
-        chunks = np.bincount(pieces.answer, pieces.chunks, len(pieces.count))
-        is_joined[block] = (chunks >= JOINED * pieces.count) | (pieces.first >= 2)
-    return is_joined
+def _in_blocks(gaps_ns: Floats, sizes: Ints, near: float) -> Iterator[tuple[slice, Pieces]]:
+    """Yield the pieces of some answers at a time: those of a whole run take several times as much memory as its gaps."""
+    begin = 0
+    for block in blocks(sizes):
+        counts = sizes[block]
+        end = begin + int(counts.sum())
+        yield block, _pieces(gaps_ns[begin:end], counts, near)
+        begin = end
 
 
 def _pieces(gaps: Floats, counts: Ints, near: float) -> Pieces:
     """Cut answers into pieces. `counts`: gaps of each."""
-    starts = np.cumsum(counts) - counts
-    ends_piece = np.append(gaps > near, True)
-    answer_of_gap = np.repeat(np.arange(len(counts)), counts)
-    apart = np.flatnonzero(ends_piece[:-1])
-    # Chunks of an answer are numbered from 0 on; a piece ends before each gap that is not near, and with the answer.
-    answer = np.concatenate([answer_of_gap[apart], np.arange(len(counts))])
-    end = np.concatenate([apart - starts[answer_of_gap[apart]], counts])
-    interval = np.concatenate([gaps[apart], np.full(len(counts), np.nan)])
-    order = np.lexsort((end, answer))
-    answer = answer[order]
-    end = end[order]
-    is_first = np.ones(len(answer), np.bool_)
-    is_first[1:] = answer[1:] != answer[:-1]
-    chunks = end - np.where(is_first, -1, np.append(-1, end[:-1]))
+    is_last = np.zeros(int(counts.sum()) + len(counts), np.bool_)  # of the chunks of its answer
+    is_last[np.cumsum(counts + 1) - 1] = True
+    gap_after = np.full(len(is_last), np.nan)
+    gap_after[~is_last] = gaps
+    ends = np.flatnonzero(is_last | (gap_after > near))
+    ends_of_answers = np.flatnonzero(is_last[ends])
+    count = np.diff(ends_of_answers, prepend=-1)
+    chunks = np.diff(ends, prepend=-1)
     return Pieces(
-        answer=answer,
+        answer=np.repeat(np.arange(len(counts)), count),
         chunks=chunks,
-        interval=interval[order],
-        count=np.bincount(answer, minlength=len(counts)),
-        first=chunks[is_first],
+        interval=gap_after[ends],
+        count=count,
+        first=chunks[ends_of_answers - count + 1],
     )
 
 
@@ -174,27 +177,15 @@ def _paged(pieces: Pieces, bytes_per_chunk: Floats) -> Mask:
     return is_paged
 
 
-def _regular(parts: Sequence[tuple[slice, Pieces]], is_joined: Mask) -> Mask:
-    """Return which answers came in regular pieces: all that came in pieces if the run's are regular, or those that are so alone."""
-    n = len(is_joined)
-    is_alone = np.zeros(n, np.bool_)
-    starts_joined = np.zeros(n, np.bool_)
-    has_pieces = np.zeros(n, np.bool_)
-    for block, pieces in parts:
-        is_alone[block] = _regular_alone(pieces)
-        starts_joined[block] = pieces.first >= 2
-        has_pieces[block] = pieces.count >= 2
-    if has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST and _run_is_regular(parts):
-        return is_joined
-    if not is_alone.any() or is_alone.mean() < OF_RUN or starts_joined[is_alone].mean() < FROM_FIRST:
-        return np.zeros(n, np.bool_)
-    return is_alone
-
-
-def _run_is_regular(parts: Sequence[tuple[slice, Pieces]]) -> bool:
+def _run_is_regular(parts: Iterable[tuple[slice, Pieces]]) -> bool:
     """Return whether the inner pieces of a run come evenly, or hold about the same."""
-    chunks = np.concatenate([pieces.chunks[pieces.is_inner] for _, pieces in parts])
-    intervals = np.concatenate([pieces.interval[pieces.has_next_two] for _, pieces in parts])
+    sizes = []
+    times = []
+    for _, pieces in parts:
+        sizes.append(pieces.chunks[pieces.is_inner])
+        times.append(pieces.interval[pieces.has_next_two])
+    chunks = np.concatenate(sizes)
+    intervals = np.concatenate(times)
     if len(chunks) < FEWEST_PIECES or chunks.mean() < JOINED:
         return False
     by_chance = np.sqrt(1 - 1 / chunks.mean())

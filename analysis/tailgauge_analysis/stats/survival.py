@@ -59,6 +59,8 @@ class Waits:
 
     def only(self, which: Mask) -> Waits:
         """Some of them."""
+        if which.all():
+            return self
         groupings = tuple(grouping.only(which) for grouping in self.groupings)
         return Waits(self.ms[which], self.seen[which], self.cut[which], groupings)
 

@@ -12,6 +12,7 @@ from datetime import date
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -31,6 +32,7 @@ Rate = Annotated[Decimal, _EXACT, Field(ge=0, le=1_000_000)]
 _Name = Annotated[str, Field(min_length=1)]
 
 
+@cache
 def cached_from(model: str) -> int | None:
     """Tokens of the shortest prefix that a model caches; None where it is not known."""
     name = _DATED.sub("", model)
