@@ -6,6 +6,7 @@ in a closed loop since sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, before_p
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, IN_BATCHES, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import Mask
+from tailgauge_analysis.stats.quantiles import CLIENT, Mask, Quantile
 from tailgauge_analysis.text.formatting import share
 from tailgauge_analysis.text.json_values import Json, parsed, table
 
@@ -70,6 +71,26 @@ class Criterion:
         """The latency of these requests, at its percentile."""
         assert self.metric is not None
         return row(self.metric, part, self.view, (self.objective.quantile,))
+
+    def estimate(self, part: Steady, rows: Sequence[Row]) -> Quantile:
+        """The latency of these requests at its percentile: out of the `rows` of all requests if it is there.
+
+        The client's mark hides other marks: a figure that has it is computed again.
+        """
+        known = self._known(rows) if self.is_of_all else None
+        if known is None or known.mark == CLIENT:
+            return self.row(part).quantiles[0]
+        return known
+
+    def _known(self, rows: Sequence[Row]) -> Quantile | None:
+        assert self.metric is not None
+        for known in rows:
+            if (known.metric.name, known.view) != (self.metric.name, self.view):
+                continue
+            for quantile in known.quantiles:
+                if quantile.p == self.objective.quantile:
+                    return quantile
+        return None
 
     def beyond(self, part: Steady) -> Proportion:
         """Of these, the share beyond the bound; up to all of them where too many have no pace."""

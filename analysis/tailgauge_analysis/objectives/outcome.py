@@ -10,12 +10,13 @@ miss the bound, no dependence makes that less.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from tailgauge.scenario.figures import LATENCY, LEAST, MOST, PER_S, SHARE
 from tailgauge.scenario.objective import Objective
-from tailgauge_analysis.metrics.latency import OFFERED
+from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import Criterion
 from tailgauge_analysis.objectives.precision import half_width, is_known, precision_text
@@ -103,12 +104,12 @@ def decided(criterion: Criterion, measured: Measured, seconds: float) -> Objecti
     return _result(criterion, measured, outcome, why, finds)
 
 
-def decided_latency(criterion: Criterion, stage: Steady) -> ObjectiveResult:
-    """Decide an objective on a latency of a stage."""
+def decided_latency(criterion: Criterion, stage: Steady, rows: Sequence[Row] = ()) -> ObjectiveResult:
+    """Decide an objective on a latency of a stage; `rows`: those of its latencies that are known already."""
     objective = criterion.objective
     criterion = criterion.on(stage)
     part = criterion.part(stage)
-    estimate = criterion.row(part).quantiles[0]
+    estimate = criterion.estimate(part, rows)
     beyond = without_exception(criterion.beyond(part))
     outcome, why = decide(beyond, estimate, objective.bound)
     unknown = criterion.unknown(part)

@@ -60,7 +60,10 @@ class GapRanges:
     def only(self, kept: npt.NDArray[np.bool_]) -> GapRanges:
         """Those of the gaps that are kept, by their new numbers."""
         some = kept[self.at]
-        return GapRanges((np.cumsum(kept) - 1)[self.at[some]], self.ns[some], self.begins[some])
+        if not some.any():
+            return NO_RANGES
+        at = np.cumsum(kept)[self.at[some]] - 1
+        return GapRanges(at, self.ns[some], self.begins[some])
 
 
 NO_RANGES = GapRanges(np.empty(0, np.int64), np.empty(0), np.empty(0, np.bool_))

@@ -74,7 +74,7 @@ def _decided(run: Run) -> list[ObjectiveResult]:
         if criterion is None:
             results.append(unreadable(name, table(scenario, "slo")[name]))
         elif criterion.metric is not None:
-            results.append(decided_latency(criterion, stage))
+            results.append(decided_latency(criterion, stage, run.evidence.latency))
         else:
             results.append(decided(criterion, measure.figure(criterion), stage.seconds))
     return results

@@ -52,9 +52,9 @@ def draw(n: int, block: float, rng: np.random.Generator) -> Ints:
     starts = rng.random(n) < 1 / block
     starts[0] = True
     place = rng.integers(0, n, n)
-    group = np.cumsum(starts) - 1
     first = np.flatnonzero(starts)
-    drawn: Ints = (place[first][group] + np.arange(n) - first[group]) % n
+    ahead = np.repeat(place[first] - first, np.diff(first, append=n))
+    drawn: Ints = (ahead + np.arange(n)) % n
     return drawn
 
 

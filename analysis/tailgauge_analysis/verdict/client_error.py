@@ -116,9 +116,8 @@ class ClientError:
 
 def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[ClientError]:
     """The error of every percentile that has a value."""
-    variants = _Variants(stage)
     of_successes = {(row.metric.name, q.p) for row in rows if row.view == SUCCESSES for q in row.quantiles}
-    errors = []
+    judged = []
     for row in rows:
         name = row.metric.name
         if row.metric.level == ATTEMPT or row.metric.unit == RATE or name == "client_delay":
@@ -130,7 +129,13 @@ def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[Client
             if has_value and not (has_same_numbers and (name, q.p) in of_successes):
                 known.append(q)
         if known:
-            errors += _errors(row, known, variants, uses)
+            judged.append((row, known))
+    variants = _Variants(stage)
+    all_lows = _values_of_rows(judged, variants.early, variants.shortest())
+    all_highs = _values_of_rows(judged, variants.timed, variants.longest())
+    errors = []
+    for (row, known), lows, highs in zip(judged, all_lows, all_highs, strict=True):
+        errors += _errors(row, known, variants, uses, lows=lows, highs=highs)
     return errors
 
 
@@ -195,25 +200,33 @@ class _Variants:
         requests = stage.requests
         late_ns = _late_ns(stage)
         lows = _lows(requests)
-        ends = {name: lows[name] for name in ("last_content_at_ns", "whole_at_ns")}
-        begins = {name: low for name, low in lows.items() if name not in ends}
-        short_ns = stage.gaps_ns
-        long_ns = stage.gaps_ns
-        ranges = stage.gap_ranges
-        if len(ranges.at):
-            range_ns = _widths_ns(stage)
-            short_ns = stage.gaps_ns.copy()
-            short_ns[ranges.at[~ranges.begins]] -= range_ns[~ranges.begins]
-            np.maximum(short_ns, 0, out=short_ns)
-            long_ns = stage.gaps_ns.copy()
-            long_ns[ranges.at[ranges.begins]] += range_ns[ranges.begins]
+        as_sent = requests["scheduled_at_ns"] + late_ns
         self.late_ns = late_ns.to_numpy(np.float64)
         self.timed = stage
         self.early = replace(stage, requests=requests.assign(**lows))
-        self.shortest = _with_gaps(stage, short_ns, ends)
-        self.longest = _with_gaps(stage, long_ns, begins)
-        as_sent = requests["scheduled_at_ns"] + late_ns
         self.punctual = replace(stage, requests=requests.assign(**lows, scheduled_at_ns=as_sent))
+        self._ends = {name: lows[name] for name in ("last_content_at_ns", "whole_at_ns")}
+        self._begins = {name: low for name, low in lows.items() if name not in self._ends}
+        self._range_ns = _widths_ns(stage) if len(stage.gap_ranges.at) else np.empty(0)
+
+    def shortest(self) -> Steady:
+        """Return a stage with gaps of its own: of a hundred million, one such stage at a time has room."""
+        ranges = self.timed.gap_ranges
+        gaps_ns = self.timed.gaps_ns
+        if len(ranges.at):
+            gaps_ns = gaps_ns.copy()
+            gaps_ns[ranges.at[~ranges.begins]] -= self._range_ns[~ranges.begins]
+            np.maximum(gaps_ns, 0, out=gaps_ns)
+        return _with_gaps(self.timed, gaps_ns, self._ends)
+
+    def longest(self) -> Steady:
+        """Return a stage with gaps of its own, as `shortest` does."""
+        ranges = self.timed.gap_ranges
+        gaps_ns = self.timed.gaps_ns
+        if len(ranges.at):
+            gaps_ns = gaps_ns.copy()
+            gaps_ns[ranges.at[ranges.begins]] += self._range_ns[ranges.begins]
+        return _with_gaps(self.timed, gaps_ns, self._begins)
 
 
 def _widths_ns(stage: Steady) -> Floats:
@@ -267,16 +280,28 @@ def _late_ns(stage: Steady) -> pd.Series[float]:
     return both
 
 
-def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, uses: Uses) -> list[ClientError]:
+def _values_of_rows(
+    judged: Sequence[tuple[Row, Sequence[Quantile]]], since_start: Steady, between: Steady
+) -> list[list[float]]:
+    """Return the percentiles of each row: in `between` of times that lie between two events of an answer."""
+    values = []
+    for row, known in judged:
+        variant = between if row.metric.since == NEITHER else since_start
+        values.append(_values(row, variant, known))
+    return values
+
+
+def _errors(
+    row: Row,
+    known: Sequence[Quantile],
+    variants: _Variants,
+    uses: Uses,
+    *,
+    lows: Sequence[float],
+    highs: Sequence[float],
+) -> list[ClientError]:
     metric = row.metric
     is_scheduled = metric.since == SCHEDULED
-    low = variants.early
-    high = variants.timed
-    if metric.since == NEITHER:
-        low = variants.shortest
-        high = variants.longest
-    lows = _values(row, low, known)
-    highs = _values(row, high, known)
     punctual = _values(row, variants.punctual, known) if is_scheduled else lows
     polled = _values(row, before_polls(variants.timed), known) if metric.of == IN_BATCHES else highs
     errors = []

@@ -93,7 +93,7 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
     high = float(refused.min(initial=math.inf))
     if low + _LESS < high:
         return 0, low, high
-    values = np.sort(np.concatenate((admitted, refused)))
+    values = np.sort(np.concatenate((admitted, refused)), kind="stable")  # merges the two
     above = len(admitted) - np.searchsorted(admitted, values + _CLOSE, side="right")
     below = np.searchsorted(refused, values + _CLOSE, side="right")
     wrong = above + below
