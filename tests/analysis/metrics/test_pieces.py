@@ -1,5 +1,7 @@
 """What a proxy collected, and what an engine sent at once, by the arrivals of the chunks alone."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -249,3 +251,17 @@ def test_what_the_client_read_late_is_not_laid_to_a_proxy():
 
     assert by_proxy.all()
     assert not by_client.any()
+
+
+def test_the_pieces_of_a_large_run_are_never_held_together(monkeypatch):
+    """They take 24 bytes a gap, the gaps themselves 8."""
+    monkeypatch.setattr("tailgauge_analysis.reading.chunks.BLOCK", 10_000)
+    sizes = np.full(2000, 100)
+    gaps_ns = np.random.default_rng(3).exponential(8 * MS, sizes.sum())
+    tokens = np.full(len(sizes), 101.0)
+    tracemalloc.start()
+    pieces.collected(gaps_ns, sizes, tokens, tokens * 150)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 2.5 * gaps_ns.nbytes

@@ -11,6 +11,7 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.objective import values_needed
+from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.objectives.goodput import good_requests
 from tailgauge_analysis.objectives.health import COMPLETED
@@ -21,7 +22,7 @@ from tailgauge_analysis.report.report import make
 from tailgauge_analysis.stats.binomial import detectable
 from tailgauge_analysis.stats.dependence import NEIGHBOURS
 from tailgauge_analysis.stats.proportions import Proportion, counted
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile
+from tailgauge_analysis.stats.quantiles import CLIENT, FEW_EPISODES, Quantile
 from tailgauge_analysis.stats.survival import Waits
 
 RATE_PER_S, MEDIAN_MS, SIGMA, BOUND_MS = 30.0, 700.0, 0.7, 1000.0
@@ -133,6 +134,22 @@ def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
     (criterion,) = criteria(frames.run["scenario"])
 
     assert criterion.beyond(steady(frames)).k == (100 if at_ms > 500.0 else 0)
+
+
+@pytest.mark.parametrize(("mark", "is_taken"), [("", True), (FEW_EPISODES, True), (CLIENT, False)])
+def test_an_objective_takes_its_percentile_from_the_table_unless_the_client_marked_it(write, mark, is_taken):
+    """The client's mark stands in place of the one that the precision of the objective needs."""
+    frames = load([write(n=100, warmup_s=0.0, slo=objective(500.0, quantile=0.9))])
+    (criterion,) = criteria(frames.run["scenario"])
+    stage = steady(frames)
+    row = criterion.row(stage)
+    known = replace(row.quantiles[0], mark=mark)
+    rows = [replace(row, view=SUCCESSES), replace(row, quantiles=(replace(known, p=0.5), known))]
+
+    estimate = criterion.estimate(stage, rows)
+
+    assert (estimate is known) == is_taken
+    assert is_taken or estimate == row.quantiles[0]
 
 
 @pytest.fixture
