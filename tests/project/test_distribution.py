@@ -117,6 +117,20 @@ def test_a_wheel_with_the_compiled_reader_is_of_its_platform_and_one_without_of_
         assert tags <= set(sys_tags()), "this machine can install it"
 
 
+def test_the_compiled_reader_of_the_wheel_is_hardened(built, tmp_path):
+    """Functions with arrays check their stack, and the tables of the linker are read-only before it is used."""
+    if not (shutil.which("cc") and shutil.which("readelf")):
+        pytest.skip("no C compiler or no readelf")
+    wheel = zipfile.ZipFile(built["wheel"])
+    libraries = [wheel.extract(name, tmp_path) for name in COMPILED]
+
+    listed = subprocess.run(["readelf", "-dlsW", *libraries], capture_output=True, text=True, check=True).stdout
+
+    assert re.search(r"BIND_NOW|Flags: .*NOW", listed)
+    assert "GNU_RELRO" in listed
+    assert "__stack_chk_fail" in listed
+
+
 def test_the_platform_of_the_wheel_has_every_symbol_that_the_reader_needs(built, tmp_path):
     """The linker's own list of them; an older platform would accept a wheel that cannot be loaded."""
     if not (shutil.which("cc") and shutil.which("objdump")):
