@@ -124,7 +124,9 @@ def test_the_compiled_reader_of_the_wheel_is_hardened(built, tmp_path):
     wheel = zipfile.ZipFile(built["wheel"])
     libraries = [wheel.extract(name, tmp_path) for name in COMPILED]
 
-    listed = subprocess.run(["readelf", "-dlsW", *libraries], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["readelf", "-dlsW", *libraries], capture_output=True, text=True, check=True
+    ).stdout
 
     assert re.search(r"BIND_NOW|Flags: .*NOW", listed)
     assert "GNU_RELRO" in listed
