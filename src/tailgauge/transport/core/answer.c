@@ -55,6 +55,16 @@ static Chunk *add_chunk(Answer *answer) {
     return &answer->news.chunks[answer->news.chunk_count++];
 }
 
+static Piece piece_of(const Read *read, int rests) {
+    return (Piece){
+        .arrived = read->times.arrived,
+        .low = read->low,
+        .read_at = read->times.read_at,
+        .read_index = read->index,
+        .rests = rests,
+    };
+}
+
 static void add_piece(Answer *answer, const char *bytes, size_t size, Piece piece) {
     if (answer->news.piece_count == answer->news.piece_room) {
         size_t room = answer->news.piece_room ? 2 * answer->news.piece_room : 4;
@@ -84,14 +94,8 @@ static void answer_settle(Answer *answer) {
     answer->news.chunk_count--;
     answer->news.events--;
     for (int kind = 0; kind < KINDS; kind++) answer->news.kept[kind].size = answer->kept_before_counted[kind];
-    Piece piece = {
-        .arrived = answer->counted_times.arrived,
-        .low = answer->counted_low,
-        .read_at = answer->counted_times.read_at,
-        .read_index = answer->counted_read_index,
-        .rests = !answer->counted_low,
-    };
-    add_piece(answer, answer->counted.bytes, answer->counted.size, piece);
+    const Read *read = &answer->counted_read;
+    add_piece(answer, answer->counted.bytes, answer->counted.size, piece_of(read, !read->low));
 }
 
 void answer_take(Answer *answer, News *news) {
@@ -160,17 +164,6 @@ static Lines lines_of(const char *at, const char *end) {
     return lines;
 }
 
-// What the last event was that ended in a read.
-typedef enum { NO_EVENT, WITHOUT_CONTENT, IN_CHUNK, IN_PIECE } LastEvent;
-
-// A read that is being decoded.
-typedef struct {
-    Times times;
-    int64_t low;
-    int32_t index;
-    LastEvent last;
-} Read;
-
 static int64_t lower_bound(const Answer *answer, Times times) {
     int64_t low = answer->before ? answer->before : answer->sent_at ? answer->sent_at : times.arrived;
     if (times.empty_at > low) low = times.empty_at;
@@ -185,9 +178,7 @@ static void keep_text(Answer *answer, const Event *event) {
 static void keep_counted(Answer *answer, const char *begin, const char *end, const Read *read) {
     answer->counted.size = 0;
     if (!buffer_add(&answer->counted, begin, (size_t)(end - begin))) answer->no_memory = 1;
-    answer->counted_times = read->times;
-    answer->counted_low = read->low;
-    answer->counted_read_index = read->index;
+    answer->counted_read = *read;
 }
 
 static void add_event(Answer *answer, const Event *event, const char *begin, const char *end, const Read *read) {
@@ -207,16 +198,6 @@ static void add_event(Answer *answer, const Event *event, const char *begin, con
     keep_text(answer, event);
     answer->counts = event->counts;
     if (event->counts) keep_counted(answer, begin, end, read);
-}
-
-static Piece piece_of(const Read *read, int rests) {
-    return (Piece){
-        .arrived = read->times.arrived,
-        .low = read->low,
-        .read_at = read->times.read_at,
-        .read_index = read->index,
-        .rests = rests,
-    };
 }
 
 // One event, whose end is behind its empty line; returns 0 where it is not plain.
@@ -286,7 +267,7 @@ static void set_exact(Answer *answer, const Read *read) {
     if (!only_line_feeds(&answer->tail) || answer->no_memory) return;
     if (read->last == IN_PIECE) answer->news.pieces[answer->news.piece_count - 1].rests = 1;
     if (read->last == IN_CHUNK) answer->news.chunks[answer->news.chunk_count - 1].low = 0;
-    if (read->last == IN_CHUNK && answer->counts) answer->counted_low = 0;
+    if (read->last == IN_CHUNK && answer->counts) answer->counted_read.low = 0;
 }
 
 static void on_payload(Answer *answer, size_t before, Read *read, int rests) {

@@ -19,6 +19,17 @@ typedef struct {
     int64_t arrived, read_at, empty_at;
 } Times;
 
+// What the last event was that ended in a read.
+typedef enum { NO_EVENT, WITHOUT_CONTENT, IN_CHUNK, IN_PIECE } LastEvent;
+
+// A read that is being decoded; low: as of a chunk.
+typedef struct {
+    Times times;
+    int64_t low;
+    int32_t index;
+    LastEvent last;
+} Read;
+
 typedef struct {
     int64_t arrived, low, read_at;  // low: when it had not come yet; 0: it came exactly then
     int32_t read_index, characters;
@@ -61,9 +72,7 @@ typedef struct {
     News news;
     // The last chunk, where its event has counts: Python gets it instead, because the last counts are those that count.
     Buffer counted;
-    Times counted_times;
-    int64_t counted_low;
-    int32_t counted_read_index;
+    Read counted_read;
     uint32_t counts;                    // that it has, a bit each; 0: there is no such chunk
     size_t kept_before_counted[KINDS];  // bytes
     // Of all reads.

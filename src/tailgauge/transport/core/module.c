@@ -27,12 +27,7 @@ static void release(PyObject *self) {
     Py_DECREF(type);
 }
 
-static PyObject *no_memory(void) {
-    return PyErr_NoMemory();
-}
-
-// --- Shapes
-// ------------------------------------------------------------------------------------------------------------
+// --- Shapes ---------------------------------------------------------------------------------------------------------
 
 typedef struct {
     PyObject_HEAD Shapes shapes;
@@ -41,7 +36,7 @@ typedef struct {
 static char *copy_of(const char *text, Py_ssize_t size) {
     char *copy = PyMem_Malloc((size_t)size + 1);
     if (!copy) {
-        no_memory();
+        PyErr_NoMemory();
         return NULL;
     }
     memcpy(copy, text, (size_t)size);
@@ -120,7 +115,7 @@ static Shape *shape_of(PyObject *described, int depth) {
     if (shape) shape->fields = PyMem_Calloc((size_t)count + 1, sizeof *shape->fields);
     if (!shape || !shape->fields) {
         PyMem_Free(shape);
-        no_memory();
+        PyErr_NoMemory();
         return NULL;
     }
     shape->refuses_others = refuses_others;
@@ -157,7 +152,7 @@ static int read_shapes(Shapes *shapes, PyObject *described, PyObject *names) {
     shapes->shapes = PyMem_Calloc((size_t)count, sizeof *shapes->shapes);
     shapes->names = PyMem_Calloc((size_t)name_count + 1, sizeof *shapes->names);
     if (!shapes->shapes || !shapes->names) {
-        no_memory();
+        PyErr_NoMemory();
         return 0;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -203,8 +198,7 @@ static PyType_Spec shapes_spec = {"tailgauge.transport._core.Shapes", sizeof(Sha
                                   shapes_slots};
 static PyTypeObject *shapes_type;
 
-// --- Answer
-// ------------------------------------------------------------------------------------------------------------
+// --- Answer ---------------------------------------------------------------------------------------------------------
 
 typedef struct {
     PyObject_HEAD Answer answer;
@@ -378,8 +372,7 @@ static PyType_Spec answer_spec = {"tailgauge.transport._core.Answer", sizeof(Ans
                                   answer_slots};
 static PyTypeObject *answer_type;
 
-// --- Sockets
-// -----------------------------------------------------------------------------------------------------------
+// --- Sockets --------------------------------------------------------------------------------------------------------
 
 typedef struct {
     PyObject_HEAD Sockets sockets;
@@ -580,7 +573,7 @@ static PyObject *sockets_object_ready(SocketsObject *self, PyObject *args) {
     if (sockets->is_woken) eventfd_read(sockets->event, &unused);
     sockets->is_woken = 0;
     pthread_mutex_unlock(&sockets->lock);
-    if (!is_copied) return no_memory();
+    if (!is_copied) return PyErr_NoMemory();
     PyObject *owners = list_of_owners(&told);
     PyObject *notices = list_of_notices(&told);
     PyMem_Free(told.owners);
@@ -626,8 +619,7 @@ static PyObject *sockets_object_reads(SocketsObject *self, PyObject *args) {
     return found;
 }
 
-// --- requests that are made ahead
-// --------------------------------------------------------------------------------------
+// --- requests that are made ahead -----------------------------------------------------------------------------------
 
 static int read_address(const char *host, int port, struct sockaddr_storage *address, socklen_t *size) {
     struct sockaddr_in *ipv4 = (struct sockaddr_in *)address;
@@ -659,7 +651,7 @@ static PyObject *sockets_object_add_pool(SocketsObject *self, PyObject *args) {
     pthread_mutex_lock(&self->sockets.lock);
     int is_added = sends_add_pool(&self->sockets.sends, &address, size, &pool);
     pthread_mutex_unlock(&self->sockets.lock);
-    return is_added ? PyLong_FromUnsignedLong(pool) : no_memory();
+    return is_added ? PyLong_FromUnsignedLong(pool) : PyErr_NoMemory();
 }
 
 static PyObject *sockets_object_lend(SocketsObject *self, PyObject *args) {
@@ -712,7 +704,7 @@ static PyObject *sockets_object_prepare(SocketsObject *self, PyObject *args) {
     Py_ssize_t size;
     if (!PyArg_ParseTuple(args, "ILKy#", &pool, &due, &token, &bytes, &size)) return NULL;
     Prepared *prepared = calloc(1, sizeof *prepared);
-    if (!prepared) return no_memory();
+    if (!prepared) return PyErr_NoMemory();
     *prepared = (Prepared){.due = due, .token = token, .pool = pool};
     int is_added = buffer_add(&prepared->bytes, bytes, (size_t)size);
     pthread_mutex_lock(&self->sockets.lock);
@@ -721,7 +713,7 @@ static PyObject *sockets_object_prepare(SocketsObject *self, PyObject *args) {
     pthread_mutex_unlock(&self->sockets.lock);
     if (!is_added) {
         prepared_free(prepared);
-        return no_memory();
+        return PyErr_NoMemory();
     }
     Py_RETURN_NONE;
 }
@@ -828,18 +820,14 @@ static PyType_Slot sockets_slots[] = {
 static PyType_Spec sockets_spec = {"tailgauge.transport._core.Sockets", sizeof(SocketsObject), 0, Py_TPFLAGS_DEFAULT,
                                    sockets_slots};
 
-// --- the module
-// --------------------------------------------------------------------------------------------------------
+// --- the module -----------------------------------------------------------------------------------------------------
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                                        "_core",
-                                        "Reads sockets on a thread, and decodes what is plain.",
-                                        -1,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_core",
+    .m_doc = "Reads sockets on a thread, and decodes what is plain.",
+    .m_size = -1,
+};
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, const char *name) {
     PyObject *type = PyType_FromSpec(spec);

@@ -27,8 +27,7 @@ static void *grown(void *items, size_t count, size_t *room, size_t size) {
     return found;
 }
 
-// --- the heap
-// ----------------------------------------------------------------------------------------------------------
+// --- the heap -------------------------------------------------------------------------------------------------------
 
 static void put(Sends *sends, size_t place, Prepared *prepared) {
     sends->heap[place] = prepared;
@@ -92,8 +91,7 @@ Prepared *sends_withdraw(Sends *sends, uint64_t token) {
     return NULL;
 }
 
-// --- pools and notices
-// -------------------------------------------------------------------------------------------------
+// --- pools and notices ----------------------------------------------------------------------------------------------
 
 int sends_add_pool(Sends *sends, const struct sockaddr_storage *address, socklen_t size, uint32_t *pool) {
     Pool *pools = realloc(sends->pools, (sends->pool_count + 1) * sizeof *pools);

@@ -114,8 +114,7 @@ static void tell(Sockets *sockets, Slot *slot, int64_t now) {
     else wake_later(sockets, now + (slot->is_sealed ? SEALED_PATIENCE_NS : PATIENCE_NS));
 }
 
-// --- the thread
-// --------------------------------------------------------------------------------------------------------
+// --- the thread -----------------------------------------------------------------------------------------------------
 
 static int64_t kernel_stamp(struct msghdr *message) {
     struct cmsghdr *stamp = CMSG_FIRSTHDR(message);
@@ -175,8 +174,7 @@ static void read_one(Sockets *sockets, Slot *slot, int64_t empty_at) {
     tell(sockets, slot, times.read_at);
 }
 
-// --- requests that are due
-// ---------------------------------------------------------------------------------------------
+// --- requests that are due ------------------------------------------------------------------------------------------
 
 static int watch(Sockets *sockets, Slot *slot, int operation) {
     uint32_t output = slot->sending == NOT_SENDING ? 0 : EPOLLOUT;
@@ -332,8 +330,7 @@ void sockets_set_timer(Sockets *sockets) {
     sockets->timer_at = at;
 }
 
-// --- the loop
-// ----------------------------------------------------------------------------------------------------------
+// --- the loop -------------------------------------------------------------------------------------------------------
 
 static void on_event(Sockets *sockets, const struct epoll_event *event, int64_t empty_at) {
     uint32_t number = (uint32_t)event->data.u64;
@@ -383,8 +380,7 @@ static void *run(void *of) {
     }
 }
 
-// --- for Python
-// --------------------------------------------------------------------------------------------------------
+// --- for Python -----------------------------------------------------------------------------------------------------
 
 // What is read late has lost its time, and what is sent late was late. Where it is allowed the thread goes before all
 // others of its core; it naps, so that they have their turn. Else the event loop, which calls this, gives way: all may
