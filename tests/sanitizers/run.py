@@ -66,7 +66,7 @@ def build_extension(folder: Path) -> dict[str, str]:
     subprocess.run(command, check=True)
     return {
         **os.environ,
-        "LD_PRELOAD": library("libasan.so") or "",
+        "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so.6')}",  # the latter: for exceptions of C++
         # Python leaves memory to the end of the process. What was freed is kept for a while, but tests measure memory.
         "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
