@@ -29,7 +29,7 @@ MOST_ANSWERS = 30
 RESET = struct.pack("ii", 1, 0)
 BUFFER = 64 * 1024
 KEYS = ("choices", "delta", "content", "index", "role", "id", "type", "text", "usage", "model", "")
-WORDS = (
+PARTS = (
     b"data: ", b"data:", b"event: ", b"event:error", b"id: 1", b"retry:", b": comment", b"\n", b"\n\n", b"\r\n", b"\r",
     b"{", b"}", b"[", b"]", b":", b",", b'"', b'"text"', b"null", b"true", b"false", b"-1.5e3", b"0", b"12", b"9" * 30,
     b'"content":"hello"', b'"choices":[{"delta":{"content":"a"}}]', b'{"type":"content_block_delta"}', b'\\"', b"\\u00e9",
@@ -95,13 +95,13 @@ def random_shape(rng: Random, depth: int = 0) -> Any:
 
 def random_json(rng: Random, depth: int = 0) -> bytes:
     """An object with keys that shapes name."""
-    members = []
+    pairs = []
     for _ in range(rng.randrange(4)):
-        value = random_json(rng, depth + 1) if depth < 4 and rng.random() < 0.5 else rng.choice(WORDS)
+        value = random_json(rng, depth + 1) if depth < 4 and rng.random() < 0.5 else rng.choice(PARTS)
         if rng.random() < 0.1:
             value = b"[" + value + b"]"
-        members.append(b'"%b":%b' % (rng.choice(KEYS).encode(), value))
-    return b"{" + b",".join(members) + b"}"
+        pairs.append(b'"%b":%b' % (rng.choice(KEYS).encode(), value))
+    return b"{" + b",".join(pairs) + b"}"
 
 
 def random_payload(rng: Random) -> bytes:
@@ -112,7 +112,7 @@ def random_payload(rng: Random) -> bytes:
     elif draw < 0.7:
         data = b"data: " + random_json(rng) + b"\n\n"
     elif draw < 0.95:
-        data = b"".join(rng.choices(WORDS, k=rng.randrange(12)))
+        data = b"".join(rng.choices(PARTS, k=rng.randrange(12)))
     elif draw < 0.999:
         data = rng.randbytes(rng.choice((1, 10, 1000)))
     else:
@@ -235,7 +235,7 @@ class Streams:
         self._calls = (
             (12, self._peer_acts), (4, self._add), (3, self._remove), (5, self._listen), (4, self._feed), (6, self._reads),
             (4, self._lend), (3, self._unlend), (6, self._prepare), (2, self._withdraw), (5, self._ready), (2, self._accept),
-            (6, self._accepted_acts), (2, self._ask), (2, self._refused), (1, self._limit),
+            (6, self._accepted_acts), (2, self._query), (2, self._refused), (1, self._limit),
         )  # fmt: skip
         self._weights = [weight for weight, _ in self._calls]
         self._renew()
@@ -361,7 +361,7 @@ class Streams:
                 if len(self._accepted) > MOST_CONNECTIONS:
                     self._accepted.pop(0).close()
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         connection = self._any()
         if connection is not None:
             self._sockets.waits(connection.number)
