@@ -28,6 +28,7 @@ from measure import Result, median_of
 from reference_server import Load, RigError
 
 LADDER = (5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 95)  # thousands of chunks/s
+QUICK_CHUNKS = 100
 RANDOM = "about 500, Poisson"
 A_STREAM = 200 / 4.18  # chunks/s of a stream: 200 in 0.2 s and 199 gaps of 20 ms
 HERD: dict[str, Any] = {"at_once": True, "batch": True}
@@ -139,7 +140,7 @@ def herds(bench: Bench) -> Loads:
     """Users who start at once, answers of one length, an engine that makes the chunks of all streams at the same instants."""
     done = {}
     for users in (500,) if bench.quick else (200, 500, 1000, 2000):
-        load = Load(users, 5.0, **HERD)
+        load = Load(users, 3.0, QUICK_CHUNKS, **HERD) if bench.quick else Load(users, 5.0, **HERD)
         done[str(users)] = bench.rounds(BOTH, load, 5)
         if users in {200, 1000} and not bench.quick:
             done[str(users)] |= bench.once(("workers", "python_reader", "locust", *peers.PEERS), load)
@@ -148,9 +149,12 @@ def herds(bench: Bench) -> Loads:
 
 def spread(bench: Bench) -> Loads:
     """Phases spread evenly, so that no two chunks meet, or random ones; what changing events add."""
-    few = Load(40, 4.0 if bench.quick else 15.0)  # they cost little, so that it takes long to see how much
-    load = Load(500, 3.0 if bench.quick else 5.0)
-    random = Load(500, load.seconds, rate_per_s=500 / load.answer_s, poisson=True)
+    few = Load(40, 15.0)  # they cost little, so that it takes long to see how much
+    load = Load(500, 5.0)
+    if bench.quick:
+        few = Load(40, 4.0, QUICK_CHUNKS)
+        load = Load(500, 3.0, QUICK_CHUNKS)
+    random = replace(load, rate_per_s=500 / load.answer_s, poisson=True)
     if bench.quick:
         return {name: bench.rounds(BOTH, one) for name, one in (("40", few), ("500", load), (RANDOM, random))}
     five = bench.rounds((*BOTH, "changing"), load, 3) | bench.once(("anthropic",), load)
@@ -164,7 +168,8 @@ def spread(bench: Bench) -> Loads:
 
 def tls(bench: Bench) -> Loads:
     """What encryption adds."""
-    return {"500": bench.rounds(("tailgauge", "tls"), Load(500, 3.0 if bench.quick else 5.0), 3)}
+    load = Load(500, 3.0, QUICK_CHUNKS) if bench.quick else Load(500, 5.0)
+    return {"500": bench.rounds(("tailgauge", "tls"), load, 3)}
 
 
 def short(bench: Bench) -> Loads:

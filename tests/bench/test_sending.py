@@ -22,7 +22,7 @@ def log():
 def due(numbers):
     from sending import Due
 
-    return Due(numbers, SECOND + numbers * 10 * MS, "VALID")
+    return Due(len(numbers), numbers, SECOND + numbers * 10 * MS, "VALID")
 
 
 def test_lateness_is_of_the_requests_that_count(log):
@@ -34,12 +34,27 @@ def test_lateness_is_of_the_requests_that_count(log):
     assert lateness(due(np.arange(50)), log).latest == 1.0
 
 
-def test_a_request_that_did_not_come_is_an_error(log):
+def test_a_request_that_did_not_come_is_counted(log):
     from reference_server import RigError
     from sending import lateness
 
-    with pytest.raises(RigError, match="3 of 103 requests did not come"):
-        lateness(due(np.arange(103)), log)
+    sent = lateness(due(np.arange(103)), log)
+
+    assert (sent.requests, sent.planned) == (100, 103)
+    with pytest.raises(RigError, match="none of 5 requests came"):
+        lateness(due(np.arange(200, 205)), log)
+
+
+def test_a_herd_of_which_some_never_left_has_no_time():
+    """A client that drops what is late would look fast."""
+    import sending
+
+    native = [sending.Sent(1.0, 2.0, 20.0, 2000, 2000, "")]
+    ours = [sending.Sent(1.0, 2.0, 5.0, 512, 2000, "INVALID")]
+
+    rows = sending._herd_rows(2000, {"reference": native, "tailgauge": ours})
+
+    assert rows[1] == "| 2,000 | Tailgauge | - | - | 512 of 2,000 | INVALID 1 |"
 
 
 def test_the_native_client_sends_no_request_before_it_is_due(cc, monkeypatch):
@@ -61,7 +76,7 @@ def test_ours_replays_a_herd_at_one_instant(cc):
 
     sent = sending.run("tailgauge", sending.herd(30))
 
-    assert sent.requests == 30
+    assert sent.requests == sent.planned == 30
     assert sent.p50 > 0
 
 
@@ -69,8 +84,8 @@ def test_the_page_has_ratios_within_a_repetition():
     import sending
     from measure import Result
 
-    fast = [sending.Sent(0.1, 0.2, latest, 10, "") for latest in (10.0, 40.0, 20.0)]
-    slow = [sending.Sent(0.2, 0.4, latest, 10, "VALID") for latest in (20.0, 40.0, 60.0)]
+    fast = [sending.Sent(0.1, 0.2, latest, 10, 10, "") for latest in (10.0, 40.0, 20.0)]
+    slow = [sending.Sent(0.2, 0.4, latest, 10, 10, "VALID") for latest in (20.0, 40.0, 60.0)]
     runs = {"reference": fast, "tailgauge": slow}
     native = Result(**{**dict.fromkeys(Result.__dataclass_fields__, 0.5), "rate": 30_000.0})
     closed = {"reference": [native], "tailgauge": [dataclasses.replace(native, rate=15_000.0)]}
@@ -78,8 +93,8 @@ def test_the_page_has_ratios_within_a_repetition():
     text = sending.page({"400/s, 1 chunk": runs}, {2000: runs}, closed, 3)
 
     assert "| 400/s, 1 chunk | Tailgauge | 0.200 | 0.400 | 40.000 | 10 | VALID 3 |" in text
-    assert "| 2,000 | C reference | 20.0 | 1.00 | - |" in text
-    assert "| 2,000 | Tailgauge | 40.0 | 2.00 | VALID 3 |" in text
+    assert "| 2,000 | C reference | 20.0 | 1.00 | 10 | - |" in text
+    assert "| 2,000 | Tailgauge | 40.0 | 2.00 | 10 | VALID 3 |" in text
     assert "| 64 | Tailgauge | 15,000 | 0.50 | 50% | 50% |" in text
     found = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
     assert len(found) == 3
