@@ -141,8 +141,10 @@ def server(*certificate: str) -> Iterator[str]:
     ) as child:
         assert child.stdout is not None
         scheme = "https" if certificate else "http"
-        yield f"{scheme}://127.0.0.1:{int(child.stdout.readline())}"
-        child.terminate()
+        try:
+            yield f"{scheme}://127.0.0.1:{int(child.stdout.readline())}"
+        finally:
+            child.terminate()
 
 
 @case
