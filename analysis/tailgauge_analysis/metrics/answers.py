@@ -52,7 +52,7 @@ def first_token_of(frames: Frames) -> str:
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
     """Requests with the columns of their answers, the first sending time, and when the whole answer was there."""
     good = _in_one(requests, attempts)
-    good = good[good["ended"].isin(schema.COMPLETE)]
+    good = good.loc[good["ended"].isin(schema.COMPLETE), ["request_id", *ANSWER]]
     whole = requests[requests["ended"].isin(schema.COMPLETE) & requests["answer"].isin(ONE_ANSWER)]
     good = good[good["request_id"].isin(whole["request_id"])]
     named = good["request_id"].map(by_request(whole)["winner"])
@@ -145,7 +145,8 @@ def _before_news(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[fl
 def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
     """When each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
     joins = by_request(requests)["joined_at_ns"]
-    legs = attempts[attempts["ended"].isin(schema.WITH_ANSWER)]
+    has_answer = attempts["ended"].isin(schema.WITH_ANSWER)
+    legs = attempts.loc[has_answer, ["request_id", "last_content_at_ns", "ended_at_ns"]]
     at = legs["request_id"].map(joins)
     before = (legs["ended_at_ns"] <= at) & at.notna()
     ends = legs.loc[before, "ended_at_ns"].groupby(legs["request_id"]).max()
