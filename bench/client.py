@@ -140,7 +140,7 @@ def herds(bench: Bench) -> Loads:
     """Users who start at once, answers of one length, an engine that makes the chunks of all streams at the same instants."""
     done = {}
     for users in (500,) if bench.quick else (200, 500, 1000, 2000):
-        load = Load(users, 3.0, QUICK_CHUNKS, **HERD) if bench.quick else Load(users, 5.0, **HERD)
+        load = Load(users, 5.0, **HERD)
         done[str(users)] = bench.rounds(BOTH, load, 5)
         if users in {200, 1000} and not bench.quick:
             done[str(users)] |= bench.once(("workers", "python_reader", "locust", *peers.PEERS), load)
