@@ -100,6 +100,22 @@ def test_a_call_without_an_answer_for_long_is_noted_during_the_wait(facts):
     assert [call["ended"] for call in seen["calls"]] == ["ok", "ok"]
 
 
+def test_the_long_call_begins_while_the_short_one_is_answered(facts):
+    seen = facts["beside"]["answered"]
+
+    assert seen["seen"] == ["first half", "long"]
+    assert seen["calls"] == [[32, "ok", 40], [232, "ok", 40]]
+    assert (seen["tries"], seen["spent"]) == ({"-1": 1, "-2": 1}, 2)
+
+
+def test_where_a_target_takes_one_call_at_a_time_the_long_one_is_sent_again_alone(facts):
+    seen = facts["beside"]["one at a time"]
+
+    assert seen["seen"] == ["first half", "long", "long"]
+    assert seen["calls"] == [[32, "ok", 40], [232, "ok", 40]]
+    assert (seen["tries"], seen["spent"]) == ({"-1": 1, "-2": 2}, 3)
+
+
 @pytest.mark.parametrize(
     ("ended", "error_type", "status", "expected"),
     [

@@ -103,7 +103,7 @@ class Attempts:
         self.later = Later()
         self.diagnostics: CacheDiagnostics | None = None  # where the target is asked why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
-        self.last_row: AttemptRow | None = None
+        self.preflight_rows: dict[int, AttemptRow] = {}  # the last of each request before the run
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
         self._deadline: Any = None  # one timer: the deadlines are in the order of the begins
 
@@ -373,7 +373,8 @@ class Attempts:
             self.guard.ended(key, row)
         self._recorder.chunks(*key, decoder.taken, decoder.fresh)  # the last: no others are to be made
         self._recorder.attempt(row)
-        self.last_row = row
+        if row.stage == PREFLIGHT:
+            self.preflight_rows[row.request_id] = row
         if self.answers is not None:
             self.answers.ended(row, exchange)
         if exchange.capture is not None:

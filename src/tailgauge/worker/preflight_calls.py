@@ -1,6 +1,7 @@
-"""The preflight in a worker: its calls one after the other, their results and usage.
+"""The preflight in a worker: its calls, their results and usage.
 
-Excluded from all statistics. A failed call that the run needs ends the run; other failures are reported.
+The long call of the first model begins at the first content of the short one, which shows that calls are answered; a refusal
+costs one call. Both are read to their ends, where the usage stands. The others follow one after the other. Excluded from all statistics. A failed call that the run needs ends the run; other failures are reported.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from functools import partial
 from typing import Any
 
 import gevent
+from gevent.event import AsyncResult as Future
 from gevent.event import Event as Signal
 
 from tailgauge.call import MAIN, SECOND, Call
 from tailgauge.clock import monotonic_ns
-from tailgauge.patterns.events import Ended, Event, Send
+from tailgauge.patterns.events import Ended, Event, FirstContent, Send
 from tailgauge.plan import preflight
 from tailgauge.plan.preflight import Learnt, PreflightCall
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
@@ -27,7 +29,7 @@ from tailgauge.protocol_violations import MALFORMED_ANSWER
 from tailgauge.protocols.protocol import Adaptation
 from tailgauge.protocols.table import is_self_hosted
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CENSORED, PREFLIGHT, RETRY, SERVED, AttemptRow, RequestRow
+from tailgauge.rows.schema import CANCELLED, CENSORED, PREFLIGHT, RETRY, SERVED, AttemptRow, RequestRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Price
 from tailgauge.transport.exchange import STALE
@@ -44,6 +46,10 @@ _NOTE_S = 10.0  # between notes that a target is waited for
 Notify = Callable[[str], None]
 
 
+def _nothing() -> None:
+    """Nothing follows the first content."""
+
+
 def try_out(
     scenario: Scenario, attempts: Attempts, recorder: Recorder, prices: Mapping[str, Price],
     makers: Callable[[Learnt, Collection[str]], Mapping[str, Maker]], *, salt: str,
@@ -57,17 +63,19 @@ def try_out(
     spent = _wait_until_ready(scenario, attempts, recorder, prices, notify)
     adaptations = _unmarked_engines(scenario, attempts)
     unmarked = preflight.unmarked(adaptations)
-    results: list[dict[str, Any]] = []
+    results: dict[int, dict[str, Any]] = {}  # by request
     counted: dict[int, int] = {}
     short_prompts: list[tuple[str, str, int]] = []
 
-    def run(one: PreflightCall) -> bool:
+    def run(
+        one: PreflightCall, on_content: Callable[[], object] = _nothing, beside: Future | None = None
+    ) -> bool:
         nonlocal spent
         price = prices.get(one.model)
         adapts = partial(_adapt, attempts, adaptations, one.call.target)
         deadline_s = scenario.limits.attempt_deadline_s
         with _silence_noted(attempts, one, notify, deadline_s):
-            rows = call_once(attempts, recorder, one, adapts)
+            rows = call_once(attempts, recorder, one, adapts, on_content=on_content, beside=beside)
         for each in rows:
             spent = spent.plus(used(each, price) or need(one.call, Sizing(), price))
         row = rows[-1]
@@ -86,19 +94,24 @@ def try_out(
         if not usable and row.status in _MAY_BE_THE_MODEL:
             facts["models"] = [name for name, _ in attempts.models(one.call.target)[:_MODELS]]
         cached = row.cache_read_input_tokens
-        results.append({**facts, "words": one.words, "input_tokens": total, "cached_tokens": cached})
+        results[one.request_id] = {
+            **facts,
+            "words": one.words,
+            "input_tokens": total,
+            "cached_tokens": cached,
+        }
         return usable
 
     def message(learnt: Learnt, engines: Mapping[str, str | None]) -> dict[str, Any]:
         plain = {target: list(adaptation) for target, adaptation in adaptations.items()}
         return {
-            "calls": results, "learnt": list(learnt), "engines": engines, "adaptations": plain,
+            "calls": [results[number] for number in sorted(results, reverse=True)], "learnt": list(learnt), "engines": engines, "adaptations": plain,
             "spent": spent.plain(),
         }  # fmt: skip
 
     first = preflight.preflight_calls(scenario, salt or WORDS[0], unmarked)
     sized = next(iter(scenario.models()))
-    if not all(map(run, first)):
+    if not (_run_both(run, first[0], first[1], attempts) and all(map(run, first[2:]))):
         return message(Learnt(), {})
     learnt = preflight.learn(counted)
     exact = preflight.exact_targets(scenario)
@@ -113,6 +126,31 @@ def try_out(
     for one in preflight.writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)
     return message(learnt._replace(short_prompts=short_prompts), engines)
+
+
+def _run_both(
+    run: Callable[..., bool], short: PreflightCall, long: PreflightCall, attempts: Attempts
+) -> bool:
+    """Run a call, and another one from its first content on; returns whether the first is usable."""
+    is_usable = Future()
+    besides: list[gevent.Greenlet] = []
+
+    def begin_long() -> None:
+        if not besides:
+            besides.append(gevent.spawn(run, long, beside=is_usable))
+
+    usable = False
+    try:
+        usable = run(short, begin_long)
+    finally:
+        is_usable.set(usable)
+        if not usable:
+            attempts.abort_open(CANCELLED)
+    if usable and not besides:  # a whole answer has no content before its end
+        run(long)
+    for beside in besides:
+        beside.get()
+    return usable
 
 
 def _wait_until_ready(
@@ -184,16 +222,25 @@ def prompt_tokens(row: AttemptRow) -> int | None:
 
 
 def call_once(
-    attempts: Attempts, recorder: Recorder, one: PreflightCall, adapts: Callable[[AttemptRow], bool]
+    attempts: Attempts,
+    recorder: Recorder,
+    one: PreflightCall,
+    adapts: Callable[[AttemptRow], bool],
+    *,
+    on_content: Callable[[], object] = _nothing,
+    beside: Future | None = None,
 ) -> list[AttemptRow]:
     """Send a call, wait for its end and write its request; returns the rows of the call.
 
     It is sent again, as another row, where an idle connection was closed just then, where the target asks for another form of
-    it and `adapts` knows that, or where it does not answer whole; once for each reason.
+    it and `adapts` knows that, or where it does not answer whole; once for each reason. `beside`: whether the call during which
+    it was sent is usable; then this one is sent again, alone, where it was not served.
     """
     now_ns = monotonic_ns()
     origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, now_ns)
-    rows = [_send(attempts, origin, Send(one.call), 0)]
+    rows = [_send(attempts, origin, Send(one.call), 0, on_content)]
+    if beside is not None and rows[0].ended not in SERVED and beside.get():
+        rows.append(_send_again(attempts, origin, one.call, 1))
     again = _again(one, one.call, rows, adapts)
     while again is not None and len(rows) < _TRIES:
         rows.append(_send_again(attempts, origin, again, len(rows)))
@@ -253,16 +300,22 @@ def _send_again(attempts: Attempts, origin: RequestRef, call: Call, attempt: int
     return _send(attempts, origin, Send(call, cause=RETRY, of_attempt=attempt - 1), attempt)
 
 
-def _send(attempts: Attempts, origin: RequestRef, send: Send, attempt: int) -> AttemptRow:
+def _send(
+    attempts: Attempts,
+    origin: RequestRef,
+    send: Send,
+    attempt: int,
+    on_content: Callable[[], object] = _nothing,
+) -> AttemptRow:
     over = Signal()
 
     def receive(event: Event) -> None:
-        if isinstance(event, Ended):
+        if isinstance(event, FirstContent):
+            on_content()
+        elif isinstance(event, Ended):
             over.set()
 
     attempts.start(origin, send, attempt, receive)
     over.wait()
     attempts.later.finish()
-    row = attempts.last_row
-    assert row is not None
-    return row
+    return attempts.preflight_rows[origin.request_id]

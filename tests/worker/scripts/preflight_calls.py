@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import gevent
+import gevent.event
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import REST_S, Server
 from worker.scripts.one_call import Rows, endpoint
@@ -216,6 +217,51 @@ def loading() -> Any:
     facts["noted"] = prepared(loads, ready_s=30.0)
     preflight_calls._SILENT_S = 0.05
     return facts | {"slow": prepared({}, delay_s=0.15)}
+
+
+def overlapping(refusal: bytes) -> dict[str, Any]:
+    """A short answer of which half has come when the long call arrives; that is refused then, and answered later."""
+    server: Server
+    long_call = gevent.event.Event()
+    seen: list[str] = []
+    head, first, rest = COUNTED.partition(f"data: {json.dumps(PIECE)}\n\n".encode())
+
+    def handler(sock: Any, number: int) -> None:
+        while server.request(sock):
+            if number == 0 and not long_call.is_set():
+                sock.sendall(head + first)
+                seen.append("first half")
+                if not long_call.wait(10):
+                    seen.append("no long call")
+                sock.sendall(rest)
+                continue
+            is_beside = not long_call.is_set()
+            seen.append("long")
+            sock.sendall(refusal or COUNTED if is_beside else COUNTED)
+            long_call.set()
+
+    server = Server(handler)
+    url = server.url.removesuffix("/v1")
+    scenario = parse({"name": "x", "target": {"url": url, "protocol": "openai", "engine": "vllm"}}, "test")
+    recorder = AllRows()
+    attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, recorder, Counters(), 10.0)
+    found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="")
+    return {
+        "seen": seen,
+        "calls": [[call["words"], call["ended"], call["input_tokens"]] for call in found["calls"]],
+        "tries": {row.request_id: row.attempts for row in recorder.rows if hasattr(row, "attempts")},
+        "spent": found["spent"][0],
+    }
+
+
+@case
+def beside() -> Any:
+    return {
+        "answered": overlapping(b""),
+        "one at a time": overlapping(
+            answer("429 Too Many Requests", {"error": {"message": "one call at a time"}})
+        ),
+    }
 
 
 def tokens_of(text: str, rule: str) -> list[int]:
