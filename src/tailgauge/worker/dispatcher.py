@@ -110,6 +110,7 @@ class Dispatcher(Requests):
     def run(self, start_at_ns: int) -> None:
         """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
+        self._let_leave()  # the run before may have had another cap
         in_a_row = 0
         while not self.stopped:
             now = monotonic_ns()

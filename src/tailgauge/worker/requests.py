@@ -75,6 +75,7 @@ class Requests(ABC):
         self._pool = RequestPool(scenario.arrival, scenario.seed) if is_counted else None
         self.slots: int | None = None  # requests in flight at most: others wait
         self._queue: deque[Waiting] = deque()
+        self._sends_no_more = False
         self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
 
     @abstractmethod
@@ -117,7 +118,9 @@ class Requests(ABC):
         counters.in_flight += 1
         self._begins(turn, due.at_ns - self.start_at_ns - turn.at_ns)
         turn.slot_wait_ns = None
-        self._begin(turn, due.at_ns, ahead, due)
+        drive = self._begin(turn, due.at_ns, ahead, due)
+        if self._sends_no_more:  # it left before that, and is noticed now
+            drive.send_no_more()
 
     def _steps(self, turn: Turn) -> Steps:
         """What the pattern does for a request."""
@@ -280,7 +283,8 @@ class Requests(ABC):
         return self._pool is not None and 0 < counters.leased == sent and not counters.in_flight
 
     def _send_no_more(self) -> None:
-        """No open request makes another call."""
+        """No open request makes another call, nor one of which it is noticed later that it has left."""
+        self._sends_no_more = True
         for drive in self._open:
             drive.send_no_more()
 

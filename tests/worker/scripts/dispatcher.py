@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 from starting.script import print_facts
-from worker.scripts.fake_calls import MS, Bench, arrivals
+from worker.scripts.fake_calls import MS, Bench, arrivals, wait_until
 
 from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
@@ -173,12 +173,6 @@ def counted() -> Any:
     bench.dispatcher.lease(arrivals(*[0] * 4, first=3))
     wait_until(lambda: len(bench.recorder.rows) == 7)
     return {**bench.close(), "done": done}
-
-
-def wait_until(done: Any) -> None:
-    end_ns = monotonic_ns() + 10_000 * MS
-    while not done() and monotonic_ns() < end_ns:
-        gevent.sleep(0.005)
 
 
 def waiting() -> Any:

@@ -146,3 +146,9 @@ class Bench:
 
 def arrivals(*at_ms: float, first: int = 0, turns: int = 1) -> list[Any]:
     return [((first + i) * TURNS, int(at * MS), "main", 5, 7, turns) for i, at in enumerate(at_ms)]
+
+
+def wait_until(done: Any) -> None:
+    end_ns = monotonic_ns() + 10_000 * MS
+    while not done() and monotonic_ns() < end_ns:
+        gevent.sleep(0.005)

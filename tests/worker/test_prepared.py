@@ -1,0 +1,51 @@
+"""What is prepared keeps the limits of the run, however it ends. See scripts/prepared.py."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("worker/scripts/prepared.py")
+
+
+def test_each_run_of_a_process_keeps_its_own_cap(seen):
+    """Also for what is due before anything else was sent."""
+    for facts, cap in zip(seen["caps"], (30, 3, 8), strict=True):
+        most = min(cap, 20)
+
+        assert (facts["sent"], facts["dispatched"], facts["drops"]) == (most, most, 20 - most)
+        assert facts["attempts"] == ["ok"] * most
+        assert (facts["placed"], facts["in_flight"], facts["bugs"]) == (20, 0, [])
+
+
+def test_a_request_that_left_as_a_stop_rule_ended_the_run_makes_no_other_call(seen):
+    facts = seen["ends_while_one_leaves"]
+    if facts is None:
+        pytest.skip("it was not prepared")
+
+    assert facts["sent"] == len(facts["attempts"]) == facts["dispatched"] <= 1
+    assert (facts["placed"], facts["in_flight"], facts["bugs"]) == (1, 0, [])
+
+
+@pytest.mark.parametrize("limit", ["calls", "tokens"])
+def test_limits_are_kept_and_what_was_not_used_is_given_back(seen, limit):
+    enough = seen["limits"][f"{limit}, enough"]
+    few = seen["limits"][f"{limit}, few"]
+
+    assert (enough["sent"], enough["refused"], enough["held"]) == (12, [], 0)
+    assert enough["taken"][0] == 12
+    assert few["refused"] == ["max_requests" if limit == "calls" else "max_tokens"]
+    assert 0 < few["sent"] == few["dispatched"] < 12
+    assert few["taken"][limit == "tokens"] <= (5 if limit == "calls" else 150)
+    for facts in (enough, few):
+        assert (facts["placed"], facts["in_flight"], facts["held"], facts["bugs"]) == (12, 0, 0, [])
+
+
+@pytest.mark.parametrize("limit", ["calls", "tokens"])
+def test_what_is_withdrawn_at_the_end_gives_back_what_it_held(seen, limit):
+    facts = seen["withdrawn"][limit]
+
+    assert facts["sent"] == len(facts["attempts"]) == facts["dispatched"] == facts["taken"][0]
+    assert (facts["placed"], facts["held"], facts["bugs"]) == (12, 0, [])
