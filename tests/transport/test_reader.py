@@ -86,7 +86,8 @@ def test_a_core_that_both_want_goes_to_the_thread_that_reads(seen: Any, reader: 
     if reader == "python":
         pytest.skip("it has no such thread")
 
-    for before, loop, apart, is_first in (seen["priority"]["root"], seen["priority"]["nobody"]):
+    for before, loop, apart, is_first, recorded in (seen["priority"]["root"], seen["priority"]["nobody"]):
+        assert recorded == ("real-time" if is_first else "normal")
         assert (loop, apart) == ((before, before) if is_first else (min(before + 5, 19), before))
     assert not seen["priority"]["nobody"][3]
 

@@ -73,6 +73,8 @@ class WorkerJson(_Tolerant):
     """timestamp source: kernel or user"""
     reader: str = ""
     """what read its sockets: compiled or python; empty in older runs and dry runs"""
+    priority: str = ""
+    """whether the compiled reader goes before other threads of its core: real-time or normal; empty without one"""
     why: str = ""
     """reason of a failure"""
     leased: Whole | None = None

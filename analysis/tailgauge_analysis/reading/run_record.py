@@ -121,7 +121,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 ENDED = ("drained", "failed")  # final states of a worker's own record
 MOST = 10_000  # workers of a run
 _COUNTED = ("counts", "leased", "rows")  # true only at the time of writing
-_FINAL = ("rows", "counts", "unwritten", "why", "stamps", "reader", "task_errors")
+_FINAL = ("rows", "counts", "unwritten", "why", "stamps", "reader", "priority", "task_errors")
 _Found = list[tuple[Path, Json]]
 
 

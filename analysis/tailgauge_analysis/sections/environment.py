@@ -51,6 +51,7 @@ class WorkerEntry:
     drift_ppb: int | None
     stamps: str
     reader: str
+    priority: str
     requests: int
     chunks: int
     missing_requests: int
@@ -98,7 +99,18 @@ def compute(run: Run) -> Environment:
     )
 
 
-FROM_RECORD = ("worker", "name", "host", "state", "offset_ns", "error_ns", "drift_ppb", "stamps", "reader")
+FROM_RECORD = (
+    "worker",
+    "name",
+    "host",
+    "state",
+    "offset_ns",
+    "error_ns",
+    "drift_ppb",
+    "stamps",
+    "reader",
+    "priority",
+)
 
 
 def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
@@ -248,9 +260,10 @@ def _requests(worker: WorkerEntry) -> Value:
 
 
 def _timestamps(worker: WorkerEntry) -> str:
-    """Return `kernel, compiled reader`."""
+    """Return `kernel, compiled reader, real-time priority`."""
     reader = f"{worker.reader} reader" if worker.reader else ""
-    return ", ".join(filter(None, (worker.stamps, reader))) or "–"
+    priority = f"{worker.priority} priority" if worker.priority else ""
+    return ", ".join(filter(None, (worker.stamps, reader, priority))) or "–"
 
 
 def _drift(worker: WorkerEntry) -> str:

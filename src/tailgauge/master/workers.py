@@ -46,7 +46,7 @@ RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
 # By the worker, for run.json.
-_RECORDED = ("clock", "stamps", "reader", "counts", "rows", "unwritten", "why", "task_errors")
+_RECORDED = ("clock", "stamps", "reader", "priority", "counts", "rows", "unwritten", "why", "task_errors")
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
 

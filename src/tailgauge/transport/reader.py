@@ -7,13 +7,16 @@ hub, and a busy worker reads late; `Polls` bounds by how much.
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 from array import array
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from gevent import get_hub
@@ -92,6 +95,17 @@ class Reader:
             self._sockets.ready(WALL.offset_ns)
             self._watcher = get_hub().loop.io(self._sockets.fileno(), 1)
             self._watcher.start(self._on_news)
+
+    @property
+    def priority(self) -> str:
+        """Whether the thread goes before others on its core: real-time or normal; empty without the thread."""
+        if self._sockets is None:
+            return ""
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # others come and go
+                if os.sched_getscheduler(int(thread.name)) == os.SCHED_FIFO:
+                    return "real-time"
+        return "normal"
 
     def remove(self, number: int) -> None:
         """Read it no more. What was read and not taken is dropped."""

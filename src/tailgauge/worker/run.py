@@ -45,7 +45,7 @@ from tailgauge.scenario.prices import Price
 from tailgauge.schedule.sessions import Turn
 from tailgauge.thresholds import VISIBLE_STALL_NS
 from tailgauge.transport.connection import KERNEL_STAMPS
-from tailgauge.transport.reader import COMPILED, POLLS
+from tailgauge.transport.reader import COMPILED, POLLS, READER
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker import counters, health, part_sender, timers
 from tailgauge.worker.attempts import Attempts
@@ -452,6 +452,7 @@ class Task:
             "schema_version": SCHEMA_VERSION,
             "worker": self.number, "name": self._name, "host": platform.node(), "pid": os.getpid(),
             "state": self._state, "why": self._why, "clock": self.clock.offset(), "reader": self._reader,
+            "priority": READER.priority,
             "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
             "counts": self.counters.as_message(),
             "rows": dict(recorder.written), "unwritten": dict(recorder.unwritten), "shared": self._shared,

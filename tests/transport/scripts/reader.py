@@ -35,7 +35,7 @@ from tailgauge.protocols.openai import OpenAI
 from tailgauge.transport.answer import News
 from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.exchange import Exchange
-from tailgauge.transport.reader import POLLS, READER, _core
+from tailgauge.transport.reader import POLLS, READER, Reader, _core
 from tailgauge.worker.timers import hub_ticks
 
 SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
@@ -419,8 +419,8 @@ def patient() -> Any:
 
 @case
 def priority() -> Any:
-    """Nice values of a process before it starts a thread, of its own thread then and of the other, and the policy of that: as
-    root, and as nobody."""
+    """Nice values of a process before it starts a thread, of its own thread then and of the other, the policy of that and
+    what is recorded of it: as root, and as nobody."""
     if scripted_server.READER == "python":
         return None
     found = {}
@@ -437,7 +437,9 @@ def priority() -> Any:
             (apart,) = tasks - {os.getpid()}
             nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), apart)]
             is_first = os.sched_getscheduler(apart) == os.SCHED_FIFO
-            os.write(other, json.dumps([before, *nice, is_first]).encode())
+            reader = Reader()
+            reader._sockets = thread
+            os.write(other, json.dumps([before, *nice, is_first, reader.priority]).encode())
             del thread
             os._exit(0)
         os.wait()
