@@ -35,6 +35,7 @@ AT_ONCE_NS = 5_000_000
 POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
 JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
 SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
+MOST_PREPARED = 32 << 20  # bytes
 _ON_NEW = 1  # `NoticeKind` of core/sends.h
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
@@ -76,7 +77,8 @@ class Reader:
     def __init__(self) -> None:
         self._sockets: Any = None
         self._waiting: deque[Callable[[], object]] = deque()
-        self._prepared: dict[int, Callable[[Due], object]] = {}
+        self._prepared: dict[int, tuple[Callable[[Due], object], int]] = {}
+        self._prepared_bytes = 0
         self._tokens = count(1)
         self._left = 0  # prepared requests that have left
         self._timer: Any = None  # what is left goes on then
@@ -147,7 +149,8 @@ class Reader:
     def prepare(self, pool: int, due_ns: int, data: bytes, on_due: Callable[[Due], object]) -> int:
         """Let a request leave at its due time; returns what `withdraw` takes."""
         token = next(self._tokens)
-        self._prepared[token] = on_due
+        self._prepared[token] = (on_due, len(data))
+        self._prepared_bytes += len(data)
         self._sockets.prepare(pool, due_ns, token, data)
         return token
 
@@ -160,8 +163,18 @@ class Reader:
         """Send it not. False: it has left, or come back; `on_due` says so."""
         was_there = bool(self._sockets.withdraw(token))
         if was_there:
-            del self._prepared[token]
+            self._pop(token)
         return was_there
+
+    def _pop(self, token: int) -> Callable[[Due], object]:
+        on_due, size = self._prepared.pop(token)
+        self._prepared_bytes -= size
+        return on_due
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more requests may be prepared."""
+        return self._prepared_bytes < MOST_PREPARED
 
     def adopt(self, number: int, connection: Watched) -> int:
         """Take over a connection that was opened for a request; returns its descriptor."""
@@ -202,7 +215,7 @@ class Reader:
             self._wait_max_ns = max(self._wait_max_ns, monotonic_ns() - since_ns)
         for token, kind, number, connection, at_ns in notices:
             due = Due(connection, number if kind == _ON_NEW else None, at_ns)
-            self._waiting.append(partial(self._tell, self._prepared.pop(token), due))
+            self._waiting.append(partial(self._tell, self._pop(token), due))
         self._waiting.extend(connection.look for connection in connections)
 
     def _tell(self, on_due: Callable[[Due], object], due: Due) -> None:

@@ -26,7 +26,7 @@ from tailgauge.transport.reader import COMPILED, READER, Due
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
 OPENED_AT_ONCE = 32  # connections opened beforehand at the same time
-AHEAD_NS = 200_000_000  # before it is due a request may be prepared
+AHEAD_NS = 1_000_000_000  # before it is due a request may be prepared: thousands may be due together
 LATEST_NS = (
     1_000_000_000  # behind its due time a prepared request does not leave on the connection kept for it
 )
@@ -136,7 +136,7 @@ class Stopwatch(httpx2.BaseTransport):
         """Whether `prepare` could be used now."""
         if origin[0] == "https":
             return self._is_prepared_for and self._pool.resting(origin) > 0
-        return self._lent_pool(origin) is not None
+        return READER.has_room and self._lent_pool(origin) is not None
 
     @staticmethod
     def ahead_ns(origin: Origin) -> int:

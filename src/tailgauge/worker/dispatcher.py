@@ -44,7 +44,7 @@ SKIPPED_AT_ONCE = 500  # arrivals that are not sent
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 NEVER_NS = 1 << 62
 _POLL_S = 0.02  # between checks for open requests
-MOST_AHEAD = 512  # prepared requests
+MOST_AHEAD = 4096  # prepared requests
 CALLS_OF_A_REQUEST = 8  # calls that a request makes, with its retries and hedges, at most as a rule
 
 
@@ -172,7 +172,8 @@ class Dispatcher(Requests):
             return False
         ahead = Ahead(turn, steps, first)
         on_due = partial(self._on_due, ahead)
-        calls_left = CALLS_OF_A_REQUEST * (len(self._ahead) + len(turn.prompts))
+        others = len(self._ahead) + self.counters.in_flight  # each may be retried or hedged
+        calls_left = others + CALLS_OF_A_REQUEST * len(turn.prompts)
         ahead.withdraw = self._calls.prepare(
             turn.request_id, traffic, first, due_ns, on_due, calls_left=calls_left
         )

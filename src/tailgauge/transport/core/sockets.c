@@ -30,6 +30,7 @@ enum { BELOW = 5 };               // of a nice value: a core that both want goes
 enum { TIMER = UINT32_MAX };      // in the place of a slot's number
 enum { POLL_MS = 2 };             // at least so often: the time of an empty poll bounds when a read came
 static const int64_t NAP_NS = 500000;
+static const int64_t MUCH_NS = 250000;  // between two arrivals: more, and a nap costs more than it saves
 static const int64_t NOTICE_PATIENCE_NS = 2000000;  // an answer may come at once
 static const int64_t PATIENCE_NS = 20000000;        // for which news waits that nobody waits for
 static const int64_t SEALED_PATIENCE_NS = 2000000;  // it may be the end of an answer
@@ -374,7 +375,7 @@ static void *run(void *of) {
         if (stop) return NULL;
         if (count > 0) {
             int64_t until = due && due < began + NAP_NS ? due : began + NAP_NS;
-            if (began - busy_at < 2 * NAP_NS) sleep_until(until);
+            if (began - busy_at < count * MUCH_NS) sleep_until(until);
             busy_at = began;
         }
     }
