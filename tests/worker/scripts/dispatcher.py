@@ -330,7 +330,9 @@ def informed_in_time() -> Any:
     bench.dispatcher._on_ended = lambda *ended: (gevent.sleep(0.001), bench.summary.append(ended))
     bench.dispatcher.lease(arrivals(0, 1))
     bench.run()
-    gevent.sleep(0.1)
+    until_ns = monotonic_ns() + 5_000 * MS
+    while len(bench.summary) < 2 and monotonic_ns() < until_ns:
+        gevent.sleep(0.01)
     return bench.close()
 
 
