@@ -227,7 +227,10 @@ def test_nothing_is_read_without_end(seen: Result) -> None:
     assert floods.cut.all()
     assert (floods.ended_at_ns - floods.sent_at_ns < (DEADLINE_S + 5) * 1e9).all()
     assert floods[floods.behaviour == "big_header"].bytes.max() < 64 << 20, "of a gigabyte"
-    assert (floods.body_bytes <= 257 << 20).all()
+    most = (
+        256 + 4 + 2
+    )  # MiB: of a body, of what the reader holds before it reads no more, and of the reads around that
+    assert (floods.body_bytes <= most << 20).all()
 
 
 def test_memory_stays_bounded(seen: Result) -> None:

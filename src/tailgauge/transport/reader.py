@@ -172,7 +172,7 @@ class Reader:
         return on_due
 
     @property
-    def has_room(self) -> bool:
+    def may_prepare(self) -> bool:
         """Whether more requests may be prepared."""
         return self._prepared_bytes < MOST_PREPARED
 

@@ -136,7 +136,7 @@ class Stopwatch(httpx2.BaseTransport):
         """Whether `prepare` could be used now."""
         if origin[0] == "https":
             return self._is_prepared_for and self._pool.resting(origin) > 0
-        return READER.has_room and self._lent_pool(origin) is not None
+        return READER.may_prepare and self._lent_pool(origin) is not None
 
     @staticmethod
     def ahead_ns(origin: Origin) -> int:
