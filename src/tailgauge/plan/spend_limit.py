@@ -176,7 +176,7 @@ class Guard:
         if self.is_of_calls_only:
             self.taken = Amount((self.taken.requests or 0) - 1)
         else:
-            self.taken = self.taken.plus(self._held.pop(key), -1)
+            self.settle(key, Amount())
 
     def ended(self, key: Hashable, row: AttemptRow) -> None:
         """A call has ended."""

@@ -168,20 +168,21 @@ class Stopwatch(httpx2.BaseTransport):
         pool = self._reserved_pools.pop() if self._reserved_pools else READER.pool(None, 0)
         connection.lend(pool, 0, due_ns + LATEST_NS)
 
-        def on_notice(due: Due) -> None:
+        def end(*, has_left: bool) -> None:
             self._reserved_pools.append(pool)
-            if due.is_back:
+            if not has_left:
                 connection.take_back()
                 connection.close()
+
+        def on_notice(due: Due) -> None:
+            end(has_left=not due.is_back)
             on_due(due)
 
         def withdraw() -> bool:
-            if not READER.withdraw(token):
-                return False
-            self._reserved_pools.append(pool)
-            connection.take_back()
-            connection.close()
-            return True
+            was_there = READER.withdraw(token)
+            if was_there:
+                end(has_left=False)
+            return was_there
 
         token = READER.prepare(pool, due_ns, connection.sealed(data), on_notice)
         return withdraw

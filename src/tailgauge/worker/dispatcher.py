@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import gevent
@@ -149,11 +150,15 @@ class Dispatcher(Requests):
         return self.start_at_ns + self._waiting[0][0] - self._ahead_ns
 
     def _prepare_soon(self, now_ns: int) -> None:
-        """Prepare what is due soon; what cannot be prepared is sent by this process."""
-        while self._next_to_prepare() <= now_ns and len(self._ahead) < MOST_AHEAD:
+        """Prepare what is due soon, in small portions; what cannot be prepared is sent by this process."""
+        for number in count(1):
+            if self.stopped or self._next_to_prepare() > now_ns:
+                return
             at_ns, request_id, turn = heapq.heappop(self._waiting)
             if not self._prepare(turn, now_ns):
                 heapq.heappush(self._near, (at_ns, request_id, turn))
+            if number % AT_ONCE == 0:
+                yield_to_hub()
 
     def _prepare(self, turn: Turn, now_ns: int) -> bool:
         """Let the first call of a request leave at its time; False: it cannot be prepared."""

@@ -147,19 +147,21 @@ def server(*certificate: str) -> Iterator[str]:
             child.terminate()
 
 
+def busy(running: list[bool]) -> None:
+    """Compute now and then, so that the loop reads late, until the list is empty."""
+    rng = random.Random(SEED)
+    while running:
+        gevent.sleep(rng.uniform(0, 0.01))
+        until = time.monotonic() + rng.choice((0, 0.001, 0.03))
+        while time.monotonic() < until:
+            pass
+
+
 @case
 def many(*certificate: str, ca_file: str | None = None) -> Any:
     """Counts of calls by how they ended, and of those whose bytes are not what was sent."""
     ends: dict[str, int] = {}
     wrong, running = [], [True]
-
-    def busy() -> None:
-        rng = random.Random(SEED)
-        while running:
-            gevent.sleep(rng.uniform(0, 0.01))
-            until = time.monotonic() + rng.choice((0, 0.001, 0.03))
-            while time.monotonic() < until:
-                pass
 
     def user(number: int) -> None:
         rng = random.Random(SEED * 1000 + number)
@@ -181,7 +183,7 @@ def many(*certificate: str, ca_file: str | None = None) -> Any:
 
     watch = stopwatch(idle_connections=USERS, ca_file=ca_file)
     with server(*certificate) as url:
-        blocker = gevent.spawn(busy)
+        blocker = gevent.spawn(busy, running)
         gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
         running.clear()
         blocker.join()
@@ -219,14 +221,6 @@ def many_events(
             nonlocal plain
             plain += 0 if news.columns is None else len(news.columns.kind)
             super().receive(news)
-
-    def busy() -> None:
-        rng = random.Random(SEED)
-        while running:
-            gevent.sleep(rng.uniform(0, 0.01))
-            until = time.monotonic() + rng.choice((0, 0.001, 0.03))
-            while time.monotonic() < until:
-                pass
 
     def user(number: int) -> None:
         nonlocal chunks
@@ -266,7 +260,7 @@ def many_events(
 
     watch = stopwatch(idle_connections=USERS, ca_file=ca_file)
     with server(*certificate) as url:
-        blocker = gevent.spawn(busy)
+        blocker = gevent.spawn(busy, running)
         gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
         running.clear()
         blocker.join()
