@@ -358,6 +358,32 @@ def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given,
     assert not any("too much for the target" in note for note in answer.sections[0].notes)
 
 
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ((0.9, 1.1), "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
+        ((0.5, 1.5), "not shown whether 8 requests in flight saturate the target: 33% more output tokens/s than at 6, within the intervals"),
+        ((None, None), "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
+    ],
+)  # fmt: skip
+def test_a_gain_of_throughput_counts_beyond_its_intervals(tmp_path, ends, text):
+    course = planner(tmp_path, loads=[4.0, 6.0, 8.0], by="concurrency").course()
+    steps = next(course)
+    while True:
+        (step,) = steps
+        found = result(step, is_open=False)
+        rate = found.point.output_tokens_per_s.value
+        low, high = (None if end is None else end * rate for end in ends)
+        found = replace(found, point=replace(found.point, output_tokens_per_s=Ends(rate, low, high)))
+        try:
+            steps = course.send([StepResult(step, "run", "VALID", "", found)])
+        except StopIteration as end:
+            details = end.value.result.details
+            break
+
+    assert text in details
+
+
 def test_a_rate_that_is_not_answered_in_full_is_not_called_unsaturated(tmp_path):
     course = planner(tmp_path, loads=[2.0, 24.0]).course()
     steps = next(course)

@@ -1019,7 +1019,8 @@ def _saturated(curve: Curve, unit: Unit) -> str:
     if gain <= 0:
         return text
     more = f"{gain:.0%} more output tokens/s than at {figures(lower.load)}"
-    if _is_above(highest.output_tokens_per_s, lower.output_tokens_per_s, 1.0):
+    has_intervals = highest.output_tokens_per_s.low is not None and lower.output_tokens_per_s.high is not None
+    if not has_intervals or _is_above(highest.output_tokens_per_s, lower.output_tokens_per_s, 1.0):
         return f"{text}: {more}"
     return f"not shown whether {unit.text(highest.load)} saturate the target: {more}, within the intervals"
 

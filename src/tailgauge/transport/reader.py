@@ -155,7 +155,7 @@ class Reader:
         return token
 
     def let_leave(self, more: int) -> None:
-        """Let so many more prepared requests leave than have been told of; others come back when they are due."""
+        """Let so many more prepared requests leave than have left by the notices; others come back when they are due."""
         if self._sockets is not None:
             self._sockets.set_most_sent(self._left + more)
 
