@@ -1,7 +1,7 @@
 """The body of one answer: from reads and their times to chunks as columns, and to pieces for the decoder in Python.
 
 There are two ways. The compiled one (`core/answer.h`) is fed by the thread that reads, and decodes plain events itself. The
-plain one hands every byte to the decoder: it serves slow readers and machines without a compiler, and is what the compiled
+plain one passes every byte to the decoder: it serves slow readers and machines without a compiler, and is what the compiled
 one is tested against.
 """
 
