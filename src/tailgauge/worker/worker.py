@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 import gevent
 
 import tailgauge
-from tailgauge import __version__
+from tailgauge import __version__, descriptors
 from tailgauge.channel.messages import Handler, Link
 from tailgauge.clock import boot_id
 from tailgauge.errors import InternalError, TailgaugeError, TargetError
@@ -51,8 +50,7 @@ OF_A_RUN: dict[str, Callable[[Task, dict[str, Any]], object]] = {  # message -> 
 
 def prepare_process() -> None:
     """Permit as many open files (one per stream) as the system allows, and short turns of writer threads."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors.raise_limit()
     sys.setswitchinterval(SWITCH_S)
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import os
-import resource
 import select
 import selectors
 import signal
@@ -17,6 +16,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from tailgauge import descriptors
 from tailgauge.clock import WALL
 from tailgauge.errors import UsageError
 from tailgauge.simulator.http.requests import ServerOptions, listen
@@ -54,7 +54,7 @@ def serve(
         finally:
             await runner.cleanup()
 
-    _raise_descriptor_limit()
+    descriptors.raise_limit()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as event_loop:
         event_loop.run(until_stopped())
 
@@ -114,12 +114,6 @@ def _tls(options: ServerOptions) -> ssl.SSLContext | None:
         why = error.strerror or error
         raise UsageError(f"{options.certfile}: cannot be used as a certificate: {why}") from error
     return context
-
-
-def _raise_descriptor_limit() -> None:
-    """One descriptor a connection: take what the system allows."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _calm_garbage_collector() -> None:
