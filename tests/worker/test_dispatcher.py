@@ -242,3 +242,11 @@ def test_the_request_of_a_task_is_recorded_as_its_task_judges_the_answer(seen):
     assert facts["counts"]["ended"] == {"check_failed": 1, "ok": 2, "rate_limited": 1}
     assert (facts["counts"]["dispatched"], facts["counts"]["censored"], facts["in_flight"]) == (5, 1, 0)
     assert facts["bugs"] == []
+
+
+def test_users_whose_answers_end_together_do_not_wait_for_each_others_prompts(seen):
+    facts = seen["together"]
+
+    assert facts["bugs"] == []
+    assert len(facts["waits"]) == 100
+    assert max(facts["waits"]) <= 1

@@ -54,12 +54,18 @@ class Slots:
         return "; ".join(parts)
 
 
+def users(frames: Frames) -> float | None:
+    """Return the number of users of a closed loop; None of another load, also of the tasks of a locustfile."""
+    arrival = table(frames.run["scenario"], "arrival")
+    return number(table(arrival, "closed").get("users")) if arrival.get("process") == "closed" else None
+
+
 def slots(frames: Frames) -> Slots | None:
     """Return the slots of a run; None where its load has none, or nothing was sent."""
     arrival = table(frames.run["scenario"], "arrival")
-    closed = table(arrival, "closed")
-    is_closed = arrival.get("process") == "closed"
-    limit = number(closed.get("users") if is_closed else arrival.get("max_concurrency"))
+    of_users = users(frames)
+    is_closed = of_users is not None
+    limit = of_users if is_closed else number(arrival.get("max_concurrency"))
     every = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     taken = every[every["dispatched_at_ns"].notna()]
     has_slot = ~((taken["ended"] == schema.CENSORED) & (taken["attempts"] == 0))
@@ -69,7 +75,7 @@ def slots(frames: Frames) -> Slots | None:
     ended_ns = taken["ended_at_ns"].fillna(end_ns(frames))[has_slot].to_numpy(np.float64)
     waits_ns = taken["slot_wait_ns"].dropna()
     is_queue = not is_closed and len(waits_ns) > 0
-    planned = number(closed.get("requests")) if is_counted(frames) else None
+    planned = number(table(arrival, "closed").get("requests")) if is_counted(frames) else None
     span_ns = float(ended_ns.max() - begun_ns.min())
     return Slots(
         limit=int(limit),

@@ -22,6 +22,7 @@ from tailgauge_analysis.metrics import backlog
 from tailgauge_analysis.metrics.answers import LEFT, ONE_ANSWER
 from tailgauge_analysis.metrics.backlog import Backlog
 from tailgauge_analysis.metrics.client_delays import ClientDelays, client_delays
+from tailgauge_analysis.metrics.slots import users
 from tailgauge_analysis.metrics.steady import Steady, at_slots, is_of_tasks
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.metrics.unanswered import Silence, Unanswered, gone_since, silence, unanswered
@@ -40,7 +41,7 @@ from tailgauge_analysis.text.formatting import (
     sentence,
     share,
 )
-from tailgauge_analysis.text.json_values import number, one_of, table
+from tailgauge_analysis.text.json_values import one_of, table
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 FEWEST = 200  # requests
@@ -167,9 +168,8 @@ def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -
 
 def _turns(frames: Frames, stage: Steady, rates: Throughput) -> float | None:
     """Turns per user of a closed loop."""
-    arrival = table(frames.run["scenario"], "arrival")
-    users = number(table(arrival, "closed").get("users")) if arrival.get("process") == "closed" else None
-    return (rates.completed_per_s or 0.0) * stage.seconds / users if users else None
+    count = users(frames)
+    return (rates.completed_per_s or 0.0) * stage.seconds / count if count else None
 
 
 def remarks(found: Stability, seconds: float, *, names_backlog: bool = True) -> list[str]:

@@ -20,9 +20,9 @@ from tailgauge_analysis.text.json_values import Json, one_of
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section, Table, Value
-from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict import losses, slow_users
 from tailgauge_analysis.verdict.checks import CHECKS, CLIENT_ERROR
-from tailgauge_analysis.verdict.client_error import ClientError, effect
+from tailgauge_analysis.verdict.client_error import SHARE, ClientError, effect
 from tailgauge_analysis.verdict.clocks import clocks_json
 from tailgauge_analysis.verdict.explanations import explanations as of_client
 from tailgauge_analysis.verdict.late_client import connections
@@ -120,7 +120,9 @@ def explanations(run: Run) -> list[str]:
     lost = losses.explanations(run.evidence.conservation.workers)
     delays = of_client(run.frames, run.steady)
     moved = effect(run.evidence.errors) if delays else ""
-    return [*lost, *filter(None, [moved]), *delays]
+    part = slow_users.clients_share(run.frames, run.steady) or 0.0
+    slowed = slow_users.effect(part) if slow_users.NAMED < part <= SHARE else ""  # above it is a reason
+    return [*lost, *filter(None, [moved, slowed]), *delays]
 
 
 def section(found: Quality) -> Section:

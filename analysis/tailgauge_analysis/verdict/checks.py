@@ -131,6 +131,15 @@ CHECKS: tuple[Check, ...] = (
         applies=distortion.has_client,
     ),
     Check(
+        name="slow_users",
+        figures="counts, throughput",
+        passes_if="the users of a closed loop waited for the client for at most 5% of their time (INVALID above 10%)",
+        cause="a client that notices an answer's end or sends late: many users whose answers end together, a busy core",
+        advice="Use more workers, or a machine with nothing else to do.",
+        judge=distortion.as_fast_as_users,
+        applies=distortion.has_users,
+    ),
+    Check(
         name="clock_offset",
         figures="counts in flight, order of calls of several workers",
         passes_if="every worker's clock offset is known within 1 ms",

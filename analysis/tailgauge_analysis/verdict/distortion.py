@@ -24,7 +24,8 @@ from tailgauge_analysis.text.formatting import (
     share,
     within_sentence,
 )
-from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict import slow_users
+from tailgauge_analysis.verdict.client_error import SHARE, SHARE_MOST, ClientError
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.late_client import advice_on_cores
@@ -130,7 +131,10 @@ def undistorted(evidence: Evidence) -> Fault | None:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
     titles = {error.title for error in beyond}
     others = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
-    texts.append(f"The client did not move {listed(['counts', 'rates', *others], UNMOVED_LISTED)}.")
+    users_share = slow_users.clients_share(evidence.frames, evidence.steady) or 0.0
+    rates = () if users_share > SHARE else ("counts", "rates")
+    if rates or others:
+        texts.append(f"The client did not move {listed([*rates, *others], UNMOVED_LISTED)}.")
     is_invalid = any(error.decides for error in unusable)
     return Fault(INVALID if is_invalid else DEGRADED, " ".join(texts), _advice(evidence))
 
@@ -173,6 +177,19 @@ def _advice(evidence: Evidence) -> str:
     if causes := explanations(evidence.frames, evidence.steady):
         return f"Look at the cause: {causes[0]}."
     return ""
+
+
+def has_users(evidence: Evidence) -> bool:
+    """Whether a client sent for the users of a closed loop."""
+    return has_client(evidence) and slow_users.clients_share(evidence.frames, evidence.steady) is not None
+
+
+def as_fast_as_users(evidence: Evidence) -> Fault | None:
+    """Whether the client let the users of a closed loop send on at once."""
+    part = slow_users.clients_share(evidence.frames, evidence.steady) or 0.0
+    if part <= SHARE:
+        return None
+    return Fault(INVALID if part > SHARE_MOST else DEGRADED, slow_users.effect(part), _advice(evidence))
 
 
 def synchronized(evidence: Evidence) -> Fault | None:

@@ -118,7 +118,8 @@ class Dispatcher(Requests):
             self._prepare_soon(now)
             due = start_at_ns + self._near[0][0] if self._near else None
             is_open = due is None or self.scenario.arrival.is_open
-            if self._coming:
+            # Prompts of later turns are made when nothing is due before them: else many that come together wait for all.
+            if self._coming and not (self._near and self._near[0][0] <= self._coming[0].at_ns):
                 self._make_one(self._coming.popleft())
             elif due is None and self._waiting:
                 in_a_row = 0

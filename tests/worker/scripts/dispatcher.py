@@ -175,6 +175,32 @@ def counted() -> Any:
     return {**bench.close(), "done": done}
 
 
+def together() -> Any:
+    """A hundred users whose answers end at the same time: in which order the next prompts are made and sent."""
+    users = 100
+    closed = {"users": users, "think_s": 0.0}
+    bench = Bench(None, tables={"arrival": {"process": "closed", "closed": closed}})
+    calls = bench.attempts.calls
+    bench.dispatcher.lease([Planned(0, number * TURNS, "main", 3, 5, 0) for number in range(users)])
+    bench.run()
+    wait_until(lambda: len(calls) == users)
+    waits: list[int] = []
+    made = 0
+    maker = bench.dispatcher._makers["main"]
+
+    def make(*of: Any) -> Any:
+        nonlocal made
+        made += 1
+        return maker.make(*of)
+
+    bench.dispatcher._makers = {"main": SimpleNamespace(make=make)}
+    bench.attempts.on_start = lambda _: waits.append(made - len(waits) - 1)  # prompts made and not sent
+    for call in calls[:users]:
+        call.end()
+    wait_until(lambda: len(calls) == 2 * users)
+    return {**bench.close(), "waits": waits[:users]}
+
+
 def waiting() -> Any:
     """Room for one, whose answer has been read and waits when the second is due: when it ended, by its row."""
     bench = Bench(None, in_flight_per_worker=1)
@@ -380,5 +406,5 @@ def behind() -> Any:
 
 print_facts(
     order, judged, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time,
-    timer, slots, slots_at_end, counted,
+    timer, slots, slots_at_end, counted, together,
 )  # fmt: skip
