@@ -6,7 +6,7 @@ looks like the target's throughput is in part the client's.
 
 from __future__ import annotations
 
-import pandas as pd
+import numpy as np
 
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slots import users
@@ -25,16 +25,19 @@ def clients_share(frames: Frames, stage: Steady) -> float | None:
     """
     count = users(frames)
     requests = stage.requests
-    late_ns = pd.Series(BY_NAME["client_delay"].ns(stage), requests["request_id"]).dropna()
-    if count is None or not len(late_ns):
+    if count is None or requests["first_sent_at_ns"].isna().all():
         return None
     first = stage.attempts[(stage.attempts["leg"] == 0) & (stage.attempts["attempt"] == 0)]
     connect_ns = first.drop_duplicates("request_id").set_index("request_id")[CONNECT].sum(axis=1)
-    late_ns -= connect_ns.reindex(late_ns.index).fillna(0.0).astype("float64")
-    spent_ns = requests["over_at_ns"] - requests["scheduled_at_ns"]
-    span_ns = requests["over_at_ns"].max() - requests["scheduled_at_ns"].min()
-    time_ns = max(float(spent_ns.sum()), count * float(span_ns))  # the latter has their thinking, too
-    return float(late_ns.clip(lower=0.0).sum()) / time_ns if time_ns > 0 else 0.0
+    opening_ns = connect_ns.reindex(requests["request_id"]).fillna(0.0).to_numpy(np.float64)
+    late_ns = BY_NAME["client_delay"].ns(stage) - opening_ns
+    scheduled_ns = requests["scheduled_at_ns"].to_numpy(np.float64)
+    until_ns = min(
+        stage.to_s * 1e9, float(requests["over_at_ns"].max())
+    )  # with a number of requests it ends before
+    late_ns = np.clip(late_ns, 0.0, np.maximum(until_ns - scheduled_ns, 0.0))
+    time_ns = count * (until_ns - scheduled_ns.min())
+    return float(np.nansum(late_ns) / time_ns) if time_ns > 0 else 0.0
 
 
 def effect(part: float) -> str:
