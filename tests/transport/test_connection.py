@@ -245,3 +245,11 @@ def test_a_prompt_reader_can_prove_that_it_was_prompt(polled, reader):
     else:
         assert width_ms["prompt"] < width_ms["blocked"]
         assert width_ms["unbounded"] > 4
+
+
+def test_a_connection_on_which_a_request_has_left_stays_open_when_idle_ones_are_closed(seen, reader):
+    if reader == "python":
+        pytest.skip("it sends nothing by itself")
+    facts = seen["left_before_its_pool_is_closed"]
+
+    assert (facts["status"], facts["failure"], facts["is_new"]) == (200, None, False)

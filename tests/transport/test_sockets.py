@@ -38,7 +38,7 @@ def test_a_number_that_is_used_again_has_nothing_of_the_connection_before_it(see
     facts = seen["numbers"]
 
     assert facts["wrong"] == []
-    assert facts["refused"] == 16, "numbers of no connection"
+    assert facts["refused"] == 18, "numbers of no connection or pool"
 
 
 @pytest.mark.parametrize("case", ["flood_of_reads", "flood_of_an_answer"])

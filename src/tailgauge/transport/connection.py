@@ -570,10 +570,11 @@ class Pool:
         return len(self._pools[origin].idle)
 
     def close(self) -> None:
-        """Close every idle connection."""
+        """Close every idle connection, but those on which a prepared request has left."""
         for origin_pool in self._pools.values():
             for item in origin_pool.idle:
-                item.connection.close()
+                if item.connection.take_back():
+                    item.connection.close()
         self._pools.clear()
 
     def _closed_by_peer(self, origin_pool: OriginPool, item: Idle) -> None:

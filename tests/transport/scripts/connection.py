@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 import gevent
@@ -390,6 +391,50 @@ def prepared_and_refused() -> Any:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     return prepare(port, Exchange(Payload()), stopwatch())
+
+
+@case
+def left_before_its_pool_is_closed() -> Any:
+    """It has left on an idle connection, its notice waits, and the idle connections are closed."""
+
+    def handler(sock: Any, number: int) -> None:
+        while sock.recv(1000):
+            gevent.sleep(0.05)
+            sock.sendall(OK)
+
+    server = Server(handler)
+    watch = stopwatch()
+    first = prepare_only(server.port, watch)
+    if first is None:
+        return None
+    exchange = Exchange(Payload())
+    watch.attach(exchange, *first)
+    exchange.wait_end()
+    gevent.sleep(REST_S)
+    due = prepare_only(server.port, watch, closes=True)
+    again = Exchange(Payload())
+    watch.attach(again, *due)
+    again.wait_end()
+    return {**facts(again), "is_new": again.connection_is_new}
+
+
+def prepare_only(port: int, watch: Any, *, closes: bool = False) -> Any:
+    """Let a request leave; its origin and its notice. `closes`: close the idle connections before the notice is taken."""
+    origin = ("http", "127.0.0.1", port)
+    watch._addresses[origin[1:]] = (0, resolve("127.0.0.1", port, 1)[0])
+    if not watch.may_prepare(origin):
+        return None
+    due: list[Due] = []
+    READER.let_leave(1)
+    data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
+    watch.prepare(origin, monotonic_ns() + 1_000_000, data, due.append)
+    if closes:
+        time.sleep(0.02)  # not of gevent: nothing is noticed meanwhile
+        watch.close()
+    with gevent.Timeout(10):
+        while not due:
+            READER.catch_up()
+    return origin, due[0]
 
 
 print_facts()

@@ -226,6 +226,11 @@ def numbers() -> Any:
                 call(number)
             except KeyError:
                 refused.append(number)
+    for pool in (0, 2**32 - 1):
+        try:
+            sockets.prepare(pool, 1, 1, b"x")
+        except KeyError:
+            refused.append(pool)
     return {"wrong": wrong[:3], "refused": len(refused)}
 
 

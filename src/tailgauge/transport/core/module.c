@@ -708,12 +708,13 @@ static PyObject *sockets_object_prepare(SocketsObject *self, PyObject *args) {
     *prepared = (Prepared){.due = due, .token = token, .pool = pool};
     int is_added = buffer_add(&prepared->bytes, bytes, (size_t)size);
     pthread_mutex_lock(&self->sockets.lock);
-    is_added = is_added && pool < self->sockets.sends.pool_count && sends_add(&self->sockets.sends, prepared);
+    int is_known = pool < self->sockets.sends.pool_count;
+    is_added = is_added && is_known && sends_add(&self->sockets.sends, prepared);
     if (is_added) sockets_set_timer(&self->sockets);
     pthread_mutex_unlock(&self->sockets.lock);
     if (!is_added) {
         prepared_free(prepared);
-        return PyErr_NoMemory();
+        return is_known ? PyErr_NoMemory() : PyErr_Format(PyExc_KeyError, "no pool %u", pool);
     }
     Py_RETURN_NONE;
 }

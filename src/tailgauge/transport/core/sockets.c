@@ -125,15 +125,21 @@ static int64_t kernel_stamp(struct msghdr *message) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void store_read(Slot *slot, const char *bytes, size_t size, Times times) {
+// It is read no more: what its socket still has would be reported again and again.
+static void read_no_more(Sockets *sockets, Slot *slot, int error) {
+    epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
+    slot->has_ended = 1;
+    slot->end_error = error;
+}
+
+static void store_read(Sockets *sockets, Slot *slot, size_t size, Times times) {
     ReadHead head = {(int64_t)size, times};
     if (!buffer_room(&slot->reads, sizeof head + size)) {
-        slot->has_ended = 1;
-        slot->end_error = ENOMEM;
+        read_no_more(sockets, slot, ENOMEM);
         return;
     }
     buffer_add(&slot->reads, (const char *)&head, sizeof head);
-    buffer_add(&slot->reads, bytes, size);
+    buffer_add(&slot->reads, sockets->bytes, size);
 }
 
 static void on_bytes(Sockets *sockets, Slot *slot, size_t size, Times times) {
@@ -144,7 +150,7 @@ static void on_bytes(Sockets *sockets, Slot *slot, size_t size, Times times) {
         answer_read(slot->answer, sockets->bytes, size, times);
         pthread_mutex_unlock(&slot->answer->lock);
     } else {
-        store_read(slot, sockets->bytes, size, times);
+        store_read(sockets, slot, size, times);
     }
 }
 
@@ -162,9 +168,7 @@ static void read_one(Sockets *sockets, Slot *slot, int64_t empty_at) {
     if (error == EAGAIN || error == EINTR) return;
     Times times = {.read_at = now_ns()};
     if (got <= 0) {
-        epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
-        slot->has_ended = 1;
-        slot->end_error = error;
+        read_no_more(sockets, slot, error);
     } else {
         int64_t stamp = kernel_stamp(&message);
         times.arrived = stamp ? stamp - sockets->wall_offset : times.read_at;
@@ -188,10 +192,8 @@ static int watch(Sockets *sockets, Slot *slot, int operation) {
 }
 
 static void end(Sockets *sockets, Slot *slot, int error) {
-    epoll_ctl(sockets->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
     slot->sending = NOT_SENDING;
-    slot->has_ended = 1;
-    slot->end_error = error;
+    read_no_more(sockets, slot, error);
     tell(sockets, slot, now_ns());
 }
 
