@@ -20,8 +20,9 @@ def test_each_run_of_a_process_keeps_its_own_cap(seen):
         assert (facts["placed"], facts["in_flight"], facts["bugs"]) == (20, 0, [])
 
 
-def test_a_request_that_left_as_a_stop_rule_ended_the_run_makes_no_other_call(seen):
-    facts = seen["ends_while_one_leaves"]
+@pytest.mark.parametrize("of", ["retries", "fan-out", "hedge"])
+def test_a_request_that_left_as_a_stop_rule_ended_the_run_makes_no_other_call(seen, of):
+    facts = seen["ends_while_one_leaves"][of]
     if facts is None:
         pytest.skip("it was not prepared")
 
@@ -49,3 +50,20 @@ def test_what_is_withdrawn_at_the_end_gives_back_what_it_held(seen, limit):
 
     assert facts["sent"] == len(facts["attempts"]) == facts["dispatched"] == facts["taken"][0]
     assert (facts["placed"], facts["held"], facts["bugs"]) == (12, 0, [])
+
+
+@pytest.mark.parametrize(("of", "calls"), [("hedged", 2), ("fan-out", 3)])
+@pytest.mark.parametrize("room", ["no limit", "enough", "few"])
+def test_calls_beside_a_prepared_one_keep_the_limits(seen, of, calls, room):
+    """By the server's count: a hedge or a leg for which no room is left is never sent, and has a row all the same."""
+    facts = seen["several_calls"][f"{of}, {room}"]
+
+    assert facts["sent"] == facts["rows_sent"]
+    assert (facts["placed"], facts["in_flight"], facts["bugs"]) == (12, 0, [])
+    if room == "few":
+        assert facts["refused"] == ["max_requests"]
+        assert facts["sent"] == facts["taken"][0] <= 7
+    else:
+        assert facts["sent"] == 12 * calls
+        assert facts["ended"] == ["ok"] * 12
+        assert facts["of_each"] == [calls] * 12

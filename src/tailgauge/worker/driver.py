@@ -207,13 +207,13 @@ class Drive:
         raise TypeError(f"a pattern yielded {step!r}, which is not a step")
 
     def _send(self, step: Send) -> Sent:
-        if self._closing:
+        due = self.origin.due
+        if self._closing and due is None:
             raise _CensoredError
         if not self.calls:
             self.target = step.call.target
         leg = self.calls.setdefault(step.leg, [])
         number = len(leg)
-        due = self.origin.due
         leg.append(self._attempts.start(self.origin, step, number, self.post))
         self._unended += 1
         return Sent(step.leg, number, self._timing.now_ns() if due is None else due.at_ns)

@@ -118,9 +118,7 @@ class Requests(ABC):
         counters.in_flight += 1
         self._begins(turn, due.at_ns - self.start_at_ns - turn.at_ns)
         turn.slot_wait_ns = None
-        drive = self._begin(turn, due.at_ns, ahead, due)
-        if self._sends_no_more:  # it left before that, and is noticed now
-            drive.send_no_more()
+        self._begin(turn, due.at_ns, ahead, due)
 
     def _steps(self, turn: Turn) -> Steps:
         """What the pattern does for a request."""
@@ -146,6 +144,8 @@ class Requests(ABC):
         over = partial(self._over, turn, stage, dispatched_ns)
         drive = Drive(steps, origin, self.attempts, self._gates[traffic], over, self._timing)
         self._open[drive] = None
+        if self._sends_no_more:  # its first call left before that, and is noticed now
+            drive.send_no_more()
         drive.begin(None if ahead is None else ahead.first)
         return drive
 

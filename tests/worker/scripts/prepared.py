@@ -18,7 +18,7 @@ from tailgauge.call import MAIN, Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.plan.spend_limit import Amount, Guard, Sizing
 from tailgauge.prompts import Maker
-from tailgauge.rows.schema import AttemptRow
+from tailgauge.rows.schema import AttemptRow, RequestRow
 from tailgauge.scenario.model import parse
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
@@ -26,6 +26,13 @@ from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.run import begins
 
 OK = stream(20)
+HEDGED = {
+    "main": {
+        "pattern": "hedged",
+        "hedge": {"policy": "fixed", "delay_ms": 30, "budget_share": 1.0, "budget_burst": 100},
+    }
+}
+FAN_OUT = {"main": {"pattern": "fan_out", "fan_out": {"legs": 3}}}
 
 
 class Bench:
@@ -93,6 +100,7 @@ class Bench:
         return {
             "sent": len(self.server.requests),
             "attempts": [row.ended for row in rows],
+            "rows_sent": sum(row.sent_at_ns is not None for row in rows),
             "leased": counts.leased,
             "placed": placed,
             "dispatched": counts.dispatched,
@@ -126,12 +134,21 @@ def ends_while_one_leaves() -> Any:
     """The run ends after a request has left and before this process looks: by a stop rule, which allows no other call."""
     refused = answer("503 Service Unavailable", {"error": {"message": "overloaded"}})
     retry = {"policy": "naive", "naive_wait_s": 0.0, "max_retries": 5}
-    bench = Bench(refused, traffic={"main": {"retry": retry}})
+    return {
+        "retries": stopped_as_it_left(refused, {"main": {"retry": retry}}),
+        "fan-out": stopped_as_it_left(OK, FAN_OUT),
+        "hedge": stopped_as_it_left(OK, HEDGED),
+    }
+
+
+def stopped_as_it_left(reply: bytes, traffic: dict[str, Any]) -> Any:
+    """None: it was not prepared, without a compiled reader or on a machine that was too busy."""
+    bench = Bench(reply, traffic=traffic)
     bench.answers.set()
     bench.begin(250)
     wait_until(lambda: bench.dispatcher._ahead or bench.counters.dispatched)
     if not bench.dispatcher._ahead:
-        return None  # no compiled reader, or a machine that was too busy
+        return None
     bench.block_until(280)
     bench.dispatcher.stop(sends=False)
     return bench.close()
@@ -170,5 +187,28 @@ def withdrawn() -> Any:
     return facts
 
 
+def of_several_calls(traffic: dict[str, Any], calls: int, limit: Amount | None) -> dict[str, Any]:
+    """Twelve requests that make other calls beside the first, which nobody answers before all of them were sent."""
+    bench = Bench(limit=limit, traffic=traffic)
+    bench.begin(*range(250, 274, 2))
+    wait_until(lambda: len(bench.server.requests) == 12 * calls or bench.dispatcher.stopped)
+    facts = bench.close()
+    requests = [row for row in bench.recorder.rows if isinstance(row, RequestRow)]
+    return {**facts, "ended": [row.ended for row in requests], "of_each": [row.attempts for row in requests]}
+
+
+def several_calls() -> Any:
+    """Hedges and legs beside a first call that was prepared: with room for all calls, and for few."""
+    facts = {}
+    for name, traffic, calls in (("hedged", HEDGED, 2), ("fan-out", FAN_OUT, 3)):
+        for room, limit in (
+            ("no limit", None),
+            ("enough", Amount(1000, None, None)),
+            ("few", Amount(7, None, None)),
+        ):
+            facts[f"{name}, {room}"] = of_several_calls(traffic, calls, limit)
+    return facts
+
+
 if __name__ == "__main__":
-    print_facts(caps, ends_while_one_leaves, limits, withdrawn, limit_s=14)
+    print_facts(caps, ends_while_one_leaves, limits, withdrawn, several_calls, limit_s=14)
