@@ -11,6 +11,7 @@ from random import Random
 from string import ascii_letters, digits
 from time import process_time
 from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 from end_to_end.echoes import FORMS, kept
@@ -160,19 +161,74 @@ def test_what_was_made_before_knows_what_was_there_then(environment):
 # --- how a target may repeat a key --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_no_8_characters_of_a_key_are_left_whatever_its_form(environment, form):
-    for length in (16, 43, 108):
-        key = "7" + "".join(Random(length).choices(ascii_letters + digits + "-_.+/=", k=length - 1))
-        environment.setenv("MY_TOKEN", key)
-        clean, text = Redaction(), f'{{"error": "No: \\"{form(key)}\\" & so on, 100% sure"}}'
+def letters(length: int, alphabet: str) -> str:
+    return "".join(Random(length).choices(alphabet, k=length))
 
-        assert kept(key, text), "it can be read there"
-        assert kept(key, clean(text)) == []
-        assert clean(text).startswith('{"error": "No: ')
-        assert clean(text).endswith('100% sure"}')
-        for cut in range(0, len(text), 31):
-            assert kept(key, clean(text[:cut])) == []
+
+KEYS = {
+    "like base64": "7" + letters(42, ascii_letters + digits + "-_.+/="),
+    "of 16 characters": letters(16, ascii_letters + digits) + "",
+    "a path": "/" + letters(19, ascii_letters + digits) + "/" + letters(19, ascii_letters + digits),
+    "behind ~": "~" + letters(39, ascii_letters),
+    "behind .": "." + letters(39, ascii_letters + digits),
+    "letters": letters(40, ascii_letters),
+    "capitals": letters(32, ascii_letters[26:]),
+    "digits": letters(40, digits),
+    "hex": letters(64, "0123456789abcdef"),
+    "UUID": str(UUID(int=Random(7).getrandbits(128))),
+    "long": letters(108, ascii_letters + digits + "_-"),
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_no_8_characters_of_a_key_are_left_whatever_its_form_and_look(environment, form, key):
+    environment.setenv("MY_TOKEN", key)
+    clean, text = Redaction().of_peer, f'{{"error": "No: \\"{form(key)}\\" & so on, 100% sure"}}'
+
+    assert kept(key, text), "it can be read there"
+    assert kept(key, clean(text)) == []
+    assert clean(text).startswith('{"error": "No: ')
+    assert clean(text).endswith('100% sure"}')
+    for cut in range(0, len(text), 31):
+        assert kept(key, clean(text[:cut])) == []
+
+
+def test_there_are_sixty_forms():
+    assert len(FORMS) >= 60
+
+
+WORDY = {
+    "local-streaming-key": "streaming is off; the local streaming_mode stays",
+    "anthropic-staging-service-0001": "anthropic-ratelimit; the service of staging",
+    "Production_Endpoint_Token_42": "the production endpoint has no token_42s",
+    "my-completions-cache": "completions come out of a cache",
+}
+
+
+@pytest.mark.parametrize(("key", "text"), WORDY.items())
+def test_the_words_of_a_key_stay_and_the_key_goes(environment, key, text):
+    environment.setenv("MY_TOKEN", key)
+
+    for clean in (Redaction(), Redaction().of_peer):
+        assert clean(text) == text
+        assert clean(f"sent {key}, and {key.upper()}") == f"sent {MARK}, and {MARK}"
+
+
+OURS = {
+    "1700000000000000": "started at 1700000000000123",
+    "/srv/load1/k7x9q2": "/srv/load1/x.py",
+    "qwrtzpsdfghjklmn": "qwrtzpsdf stays",
+}
+
+
+@pytest.mark.parametrize(("key", "text"), OURS.items())
+def test_in_texts_of_ours_only_the_whole_of_such_a_key_goes(environment, key, text):
+    environment.setenv("MY_TOKEN", key)
+
+    assert Redaction()(text) == text
+    assert Redaction()(f"sent {key}.") == f"sent {MARK}."
+    assert kept(key, Redaction().of_peer(f"sent {text}.")) == []
 
 
 HARMLESS = ("The model `tiny` is overloaded: 100% of 20\\u0020requests &amp; more", "\xff\ufffd &#169; \\ud83d %zz &; \\",

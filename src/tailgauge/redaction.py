@@ -1,9 +1,14 @@
 """Redaction of secrets: what is one, what looks like one, and text without them.
 
 `shown` is the one way from a peer's text into a row, a message, a log or an error: it redacts, then cuts. The value of a
-variable is a secret by the variable's name, or because the scenario names it. No text keeps 8 characters in a row of one,
-in any case, wherever it was cut before; nor in base64, percent-encoded, or with the escapes of JSON or HTML. Text that
-looks like a provider's key is redacted too.
+variable is a secret by where it came from: the variable's name, or because the scenario names it. What the value looks like
+decides only whether its parts go, too. No text of a peer keeps 8 characters in a row of a value of 16 characters or more, in
+any case, wherever it was cut before; nor in base64, percent-encoded, with the escapes of JSON or HTML, or in other characters
+of the same meaning. Parts of a value that has words in it may occur in any text: it goes as a whole. In our own texts, which
+hold names, columns and numbers, the parts of a value of digits, or of a path, stay as well.
+
+Text that looks like a provider's key is redacted too. A target that means harm has the key already: what it could do to hide
+it from this search, and from no reader, has no end.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import html
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -23,6 +29,7 @@ MARK = "[redacted]"
 MIN_SECRET = 8  # characters; shorter values may occur in any text
 RUN = 8  # and so may shorter runs of a secret
 MIN_BEGINNING = 6  # first characters of a secret at the end of a text
+_APART = 16  # characters of a value whose parts tell it apart
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
 _LEVELS = 4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
 _REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of headers
@@ -59,14 +66,27 @@ _USER = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
 _QUERY = re.compile(r"[?&]([^=&#\s]+)=([^&#\s]+)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PLACEHOLDERS = re.compile(r"(?:\{[a-z_]+\}|\W)*")
-# How a character may be written, or hidden in front of the next: percent, JSON, Python, HTML; what nobody sees.
-_HEX = "([0-9A-Fa-f]{2})"
-_UNSEEN = (
-    r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
-)
+# How a character may be written: percent, JSON, Python, HTML.
+_HEX = "[0-9A-Fa-f]"
 _ESCAPE = re.compile(  # its first character is of one class: only so is the search fast
-    rf"[%\\&{_UNSEEN}](?:(?<=%)(?:25)*(?:u00)?{_HEX}|(?<=\\)\\{{0,31}}(?:u00{_HEX}|u\{{0*{_HEX}\}}|x{_HEX})|(?<=\\)(.)"
-    r"|(?<=&)(?:amp;)*(#?\w{2,30};?)|(?<![%\\&]))"
+    rf"[%\\&](?:(?<=%)(?:25)*(?:u00)?({_HEX}{{2}})"
+    rf"|(?<=\\)\\{{0,31}}(?:u({_HEX}{{4}})|u\{{0*({_HEX}{{1,5}})\}}|x({_HEX}{{2}}))|(?<=\\)(.)"
+    r"|(?<=&)(?:amp;)*(#?\w{2,30};?))"
+)
+_UNSEEN = {"Mn", "Me", "Cc", "Cf", "Zl", "Zp"}  # kinds of characters that nobody sees, or only on others
+# Words of 5 letters and more in keys that people choose, and in what providers, engines and this program write.
+_VOCABULARY = re.compile(
+    "access|account|action|admin|anthropic|arrival|assistant|attempt|author|backend|balance|batch|bearer|bench|bucket|budget"
+    "|build|cache|censor|change|choice|chunk|claude|client|cluster|compl|config|connect|contain|content|context|count|creden"
+    "|custom|debug|default|delta|deploy|develop|docker|document|dummy|endpoint|engine|error|event|example|fail|fallback"
+    "|finish|format|function|gateway|group|header|hedge|hello|hidden|history|image|index|input|intern|invalid|invoke|label"
+    "|large|latency|letme|limit|llama|local|logger|login|logprob|machine|master|message|method|metric|mistral|model|monitor"
+    "|needed|normal|number|object|openai|option|organi|output|overload|owner|param|passw|permi|person|placeholder|platform"
+    "|private|process|produc|profile|project|prompt|provid|proxy|public|query|quota|reason|refus|region|release|replace"
+    "|request|reset|respon|result|retry|reuse|sample|sandbox|scenario|schedul|second|secret|server|service|session|setting"
+    "|share|simple|simul|smoke|something|source|stage|start|state|status|storage|stream|string|support|system|tailgauge"
+    "|target|templat|tenant|testing|think|thread|timeout|token|traffic|unique|update|upstream|usage|value|vendor"
+    "|version|worker|workspace"
 )
 _values: set[str] = set()  # that came from elsewhere than the environment
 _named: set[str] = set()  # variables configured as one with a secret
@@ -152,7 +172,7 @@ def shown(text: str | bytes, most: int) -> str:
 @lru_cache(_REMEMBERED)
 def _shown(text: str | bytes, most: int) -> str:
     data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-    return known()(data.decode("utf-8", "replace"))[:most]
+    return known().of_peer(data.decode("utf-8", "replace"))[:most]
 
 
 @cache
@@ -166,38 +186,64 @@ class Redaction:
 
     def __init__(self) -> None:
         values = {value.strip() for name, value in os.environ.items() if holds_secret(name)} | _values
-        forms = [form for value in values if len(value) >= MIN_SECRET for form in _forms(value)]
+        forms: list[str] = []
+        self._runs: set[str] = set()  # parts that go from every text
+        self._runs_of_peer: set[str] = set()  # and from a peer's
+        for value in values:
+            if len(value) >= MIN_SECRET:
+                forms += self._add(value)
+        self._runs_of_peer |= self._runs
         self._forms = sorted(set(forms), key=len, reverse=True)
-        self._runs = {run for form in forms if _is_random(form) for run in _parts(form, RUN)}
         encoded = [form.encode("utf-8", "replace") for form in forms]
         self._pieces = {_number(piece) for form in encoded for piece in _parts(form, _PIECE)}
 
+    def _add(self, value: str) -> list[str]:
+        """Add the parts of a secret that tell it apart; returns its forms."""
+        plain, encoded = _plain_forms(value), list(_encoded_forms(value))
+        for form in encoded:
+            self._runs.update(_parts(form, RUN))
+        for form in plain:
+            if _VOCABULARY.search(form):
+                continue
+            if _is_random(form):
+                self._runs.update(_parts(form, RUN))
+            elif len(value) >= _APART:
+                self._runs_of_peer.update(_parts(form, RUN))
+        return plain + encoded
+
     def __call__(self, text: str) -> str:
-        """The text without secrets."""
-        spans = sorted(self._spans(text)) if self._pieces else []
+        """A text of ours without secrets."""
+        return self._without(text, self._spans(text, self._runs))
+
+    def of_peer(self, text: str) -> str:
+        """A peer's text without secrets and their parts."""
+        return self._without(text, self._spans(text, self._runs_of_peer))
+
+    def spans_of_peer(self, text: str) -> list[tuple[int, int]]:
+        """Where a peer's text has a secret, or what looks like a provider's key: begins and ends, which may overlap."""
+        secrets = list(self._spans(text, self._runs_of_peer))
+        return secrets + [match.span() for match in _LOOKS.finditer(text)]
+
+    @staticmethod
+    def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
         out: list[str] = []
         end = 0
-        for begin, behind in spans:
+        for begin, behind in sorted(spans):
             if begin > end or not out:
                 out += [text[end:begin], MARK]
             end = max(end, behind)
         text = "".join([*out, text[end:]])
         return _LOOKS.sub(MARK, text) if "sk-" in text or "Bearer" in text else text
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where the text has a secret, or what looks like a provider's key: begins and ends, which may overlap."""
-        secrets = list(self._spans(text)) if self._pieces else []
-        return secrets + [match.span() for match in _LOOKS.finditer(text)]
-
-    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+    def _spans(self, text: str, runs: set[str]) -> Iterator[tuple[int, int]]:
         """Where a secret stands, as the text is or with its escapes undone; spans may overlap."""
         places: Sequence[int] = range(len(text) + 1)
-        for _ in range(_LEVELS):
-            low = text.lower() if text.isascii() else "".join([one.lower()[:1] or one for one in text])
+        for _ in range(_LEVELS if self._pieces else 0):
+            low, low_places = _folded(text, places)
             if self._may_hold(low):
-                for begin, end in self._found(low):
-                    yield places[begin], places[end]
-            if text.isprintable() and not ("%" in text or "\\" in text or "&" in text):
+                for begin, end in self._found(low, runs):
+                    yield low_places[begin], low_places[end]
+            if not ("%" in text or "\\" in text or "&" in text):
                 return
             text, places = _unescaped(text, places)
 
@@ -207,9 +253,9 @@ class Redaction:
         numbers = memoryview(data[: len(data) // _PIECE * _PIECE]).cast("I")
         return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
 
-    def _found(self, low: str) -> Iterator[tuple[int, int]]:
+    def _found(self, low: str, runs: set[str]) -> Iterator[tuple[int, int]]:
         for at in range(len(low) - RUN + 1):
-            if low[at : at + RUN] in self._runs:
+            if low[at : at + RUN] in runs:
                 yield at, at + RUN
         for form in self._forms:
             at = low.find(form)
@@ -221,10 +267,15 @@ class Redaction:
                 yield len(low) - cut, len(low)
 
 
-def _forms(value: str) -> Iterator[str]:
-    """A secret as it may be repeated, in lower case: plain, and in base64 behind 0, 1 or 2 bytes of something else."""
+def _plain_forms(value: str) -> list[str]:
+    """A secret as it may be repeated, in lower case: as text, and as its bytes."""
     data = value.encode("utf-8", "surrogateescape")
-    yield from (value.lower(), data.decode("latin-1").lower())
+    return [_folded(form, range(len(form) + 1))[0] for form in (value, data.decode("latin-1"))]
+
+
+def _encoded_forms(value: str) -> Iterator[str]:
+    """A secret in base64, in lower case, behind 0, 1 or 2 bytes of something else."""
+    data = value.encode("utf-8", "surrogateescape")
     for before in range(3):
         bits = 8 * (before + len(data))
         for text in (base64.b64encode(bytes(before) + data), base64.urlsafe_b64encode(bytes(before) + data)):
@@ -240,8 +291,24 @@ def _number(piece: bytes) -> int:
 
 
 def _is_random(form: str) -> bool:
-    """Whether parts of it tell it apart. Those of words or of a path may occur in any text: it is removed as a whole."""
+    """Whether parts of it tell it apart in a text of ours too, which has words, numbers and paths."""
     return not form.startswith(("/", "~", ".")) and any(c.isdigit() for c in form) and not form.isdigit()
+
+
+@lru_cache(4096)
+def _fold(one: str) -> str:
+    """A character in lower case and in its plain form; empty where nobody sees it."""
+    plain = unicodedata.normalize("NFKD", one).lower()
+    return "".join([part for part in plain if unicodedata.category(part) not in _UNSEEN])
+
+
+def _folded(text: str, places: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """Text in one form of the many in which it may be written; `places` as in `_unescaped`."""
+    if text.isascii() and text.isprintable():
+        return text.lower(), places
+    parts = [_fold(one) for one in text]
+    at = [place for place, part in zip(places, parts, strict=False) for _ in part]
+    return "".join(parts), [*at, places[len(text)]]
 
 
 def _unescaped(text: str, places: Sequence[int]) -> tuple[str, list[int]]:

@@ -17,7 +17,9 @@ from base64 import b64decode, b64encode, encodebytes, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import ClassVar
+from unicodedata import category, normalize
 from urllib.parse import quote, unquote
 
 RUN = 8  # characters of a key in a row: no text may keep them
@@ -38,6 +40,26 @@ def _every(form: str) -> Callable[[str], str]:
 def _some(form: str) -> Callable[[str], str]:
     """Every other character in this form."""
     return lambda key: "".join(form.format(ord(one)) if at % 2 else one for at, one in enumerate(key))
+
+
+def _shifted(key: str) -> str:
+    """In letters and digits of full width, as Japanese text has them."""
+    return "".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" else one for one in key)
+
+
+def _bold(key: str) -> str:
+    """In the bold letters of mathematics."""
+    bold = {**dict(zip(ascii_uppercase, range(0x1D400, 0x1D41A), strict=True)),
+            **dict(zip(ascii_lowercase, range(0x1D41A, 0x1D434), strict=True)),
+            **dict(zip(digits, range(0x1D7CE, 0x1D7D8), strict=True))}  # fmt: skip
+    return "".join(chr(bold[one]) if one in bold else one for one in key)
+
+
+def _circled(key: str) -> str:
+    """In letters with a circle."""
+    circled = {**dict(zip(ascii_uppercase, range(0x24B6, 0x24D0), strict=True)),
+               **dict(zip(ascii_lowercase, range(0x24D0, 0x24EA), strict=True))}  # fmt: skip
+    return "".join(chr(circled[one]) if one in circled else one for one in key)
 
 
 def _base64(text: str) -> str:
@@ -63,6 +85,15 @@ FORMS: dict[str, Callable[[str], str]] = {
     "HEX entities": _every("&#X{:X};"), "entities, partly": _some("&#{};"), "named entities": _named,
     "entities in percent": lambda key: quote(_every("&#{};")(key)), "entity of entity": _every("&amp;#{};"),
     "zeros between": "\0".join, "unseen between": "\u200b".join, "soft hyphens": "\xad".join, "control": "\x1b".join,
+    "variation selectors": "\ufe0f".join, "word joiners": "\u2060".join, "byte order marks": "\ufeff".join,
+    "directions": "\u202e".join, "marks of direction": "\u200e".join, "line separators": "\u2028".join, "accents": "\u0301".join,
+    "vowel separators": "\u180e".join, "joiners": "\u200d".join, "tabs between": "\t".join, "C1 controls": "\x9b".join,
+    "full width": _shifted, "full width in json": lambda key: json.dumps(_shifted(key)), "bold letters": _bold,
+    "full width entities": lambda key: "".join(f"&#{ord(one)};" for one in _shifted(key)), "circled letters": _circled,
+    "full width, partly": lambda key: "".join(_shifted(one) if at % 3 else one for at, one in enumerate(key)),
+    "entities and percent": lambda key: "".join(f"&#{ord(one)};" if at % 2 else f"%{ord(one):02x}" for at, one in enumerate(key)),
+    "escapes, twice": lambda key: json.dumps(_every("\\x{:02x}")(key)), "query": lambda key: f"?key={quote(key, safe='')}&a=1",
+    "header": lambda key: f"Authorization: Bearer {key}", "in a path": lambda key: f"https://h/v1/{key}/x", "repeated": lambda key: key * 2,
     "lines between": "\r\n".join, "utf-16": lambda key: key.encode("utf-16").decode("utf-8", "replace"),
 }  # fmt: skip
 
@@ -78,14 +109,12 @@ def readings(text: str) -> Iterator[str]:
                 with contextlib.suppress(ValueError):
                     yield b64decode(part[: len(part) // 4 * 4]).decode("latin-1")
         text = re.sub(
-            r"\\u\{?0*([0-9a-fA-F]{2})\}?|\\x([0-9a-fA-F]{2})",
-            lambda found: chr(int(found[1] or found[2], 16)),
+            r"\\u([0-9a-fA-F]{4})|\\u\{0*([0-9a-fA-F]+)\}|\\x([0-9a-fA-F]{2})",
+            lambda found: chr(int(found[1] or found[2] or found[3], 16)),
             text,
         )
-        after = re.sub(
-            "[\0\u200b\xad\x1b\r\n]", "", html.unescape(unquote(text, "latin-1")).replace("\\", "")
-        )
-        text = after
+        after = normalize("NFKD", html.unescape(unquote(text, "latin-1")).replace("\\", ""))
+        text = "".join(one for one in after if category(one) not in {"Cc", "Cf", "Mn", "Zl", "Zp"})
 
 
 def kept(key: str, text: str) -> list[str]:
