@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from tailgauge.redaction import known
+from tailgauge.sanitize import harmless
 
 
 class Exit(IntEnum):
@@ -41,12 +42,12 @@ class Exit(IntEnum):
 
 
 class TailgaugeError(Exception):
-    """A user's mistake or an unusable environment, in one sentence, without secrets."""
+    """A user's mistake or an unusable environment, in one sentence, without secrets and control characters."""
 
     exit_code = Exit.USAGE
 
     def __str__(self) -> str:
-        return known()(super().__str__())
+        return harmless(known()(super().__str__()))
 
 
 class UsageError(TailgaugeError):
@@ -98,8 +99,11 @@ class InternalError(TailgaugeError):
         import traceback
 
         lines = "".join(traceback.format_exception(error))
-        handle, path = tempfile.mkstemp(prefix="tailgauge-error-", suffix=".txt")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(known()(lines))
+        try:
+            handle, path = tempfile.mkstemp(prefix="tailgauge-error-", suffix=".txt")
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(known()(lines))
+        except OSError as unwritten:  # the fault is reported all the same
+            path = f"none: {unwritten.strerror}"
         what = known()(f"{type(error).__name__}: {error}").splitlines()[0][:200]
         return cls(f"internal error: {what} (traceback: {path})")

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 
-# C0 except tab and line feed, DEL, C1, direction marks and invisible characters.
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
-)
+# C0 except tab, line feed and ESC, DEL, C1, line separators, direction marks and invisible characters.
+_OTHERS = r"\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_CONTROL = re.compile(rf"[\x1b{_OTHERS}]")
+_CONTROL_BUT_COLOURS = re.compile(rf"[{_OTHERS}]|\x1b(?!\[(?:[0-2]|[39][0-7])m)")  # click.style writes these
 
 
 def harmless(text: str) -> str:
     """Text without control and direction characters; tabs and line ends stay."""
     return _CONTROL.sub("", text)
+
+
+def for_terminal(text: str) -> str:
+    """Text as a terminal may get it: nothing in it but our colours moves the cursor, makes a sound, or writes from right to left."""
+    return _CONTROL_BUT_COLOURS.sub("", text)
 
 
 def plain(text: str, most: int = 2000) -> str:

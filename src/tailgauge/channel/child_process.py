@@ -21,7 +21,7 @@ import gevent
 from tailgauge import interpreter
 from tailgauge.errors import TailgaugeError
 from tailgauge.redaction import environment, known
-from tailgauge.sanitize import plain
+from tailgauge.sanitize import harmless, plain
 
 
 class Child:
@@ -103,7 +103,7 @@ class Copy(Child):
                 _settle(name, ours, log)
                 code = work()
             except BaseException:  # noqa: BLE001 - the log is all that is left of it
-                sys.stderr.write(known()(traceback.format_exc()))
+                sys.stderr.write(harmless(known()(traceback.format_exc())))
             finally:
                 os._exit(code)  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
         os.close(ours)

@@ -40,7 +40,7 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
         why = refused(runs, run, allow)
         if why:
             raise NotComparableError(f"{run_dir}: not added: {'; '.join(why[:3])}")
-        click.echo(f"added {save(folder, run)}, number {len(runs) + 1}")
+        screen.show(f"added {save(folder, run)}, number {len(runs) + 1}")
 
 
 @baseline.command("list")
@@ -51,7 +51,7 @@ def list_runs(folder: str) -> None:
     from tailgauge_analysis.comparing.history import listing
 
     runs = load(folder)
-    click.echo("\n".join(listing(runs, screen.columns())) if runs else "no runs in this baseline")
+    screen.show("\n".join(listing(runs, screen.columns())) if runs else "no runs in this baseline")
 
 
 @baseline.command()
@@ -75,4 +75,4 @@ def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     )
     for run in dropped:
         delete(folder, run)
-    click.echo(f"dropped {len(dropped)} of {len(runs)} runs")
+    screen.show(f"dropped {len(dropped)} of {len(runs)} runs")

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import click
-
 from tailgauge import interpreter
+from tailgauge.live import screen
 from tailgauge.rows.object_store import is_remote, renamed
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # variables of which Linux needs one
@@ -20,9 +19,9 @@ def open_pages(pages: Iterable[str]) -> None:
     for page in pages:
         place = renamed(page)
         if is_remote(place):
-            click.echo(f"tailgauge: --open: the report is at {place}", err=True)
+            screen.show(f"tailgauge: --open: the report is at {place}", err=True)
         elif not _has_display():
-            click.echo(f"tailgauge: --open: no display here; the report is {place}", err=True)
+            screen.show(f"tailgauge: --open: no display here; the report is {place}", err=True)
         else:
             _start(Path(page).resolve().as_uri())
 

@@ -46,22 +46,22 @@ def docs(terms: tuple[str, ...]) -> None:
     root = packaged("docs")
     pages = {path.stem: path for folder in FOLDERS for path in sorted((root / folder).glob("*.md"))}
     if not terms:
-        click.echo(f"{root}\n" + "\n".join(_list(pages)))
+        screen.show(f"{root}\n" + "\n".join(_list(pages)))
     elif len(terms) == 1 and terms[0] in pages:
-        click.echo(pages[terms[0]].read_text(encoding="utf-8"), nl=False)
+        screen.show(pages[terms[0]].read_text(encoding="utf-8"), nl=False)
     else:
         if terms[0] == "search":
             terms = terms[1:] or terms
         if len(terms) == 1:
             _note_nearest_page(terms[0], pages)
-        click.echo("\n".join(_search(terms, pages)))
+        screen.show("\n".join(_search(terms, pages)))
 
 
 def _note_nearest_page(term: str, pages: Mapping[str, Path]) -> None:
     """Print on standard error which page may have been meant."""
     near = near_names(term, pages, cutoff=0.8)
     if near:
-        click.echo(f"docs: no page {term[:80]}; did you mean `tailgauge docs {near[0]}`?", err=True)
+        screen.show(f"docs: no page {term[:80]}; did you mean `tailgauge docs {near[0]}`?", err=True)
 
 
 def _list(pages: Mapping[str, Path]) -> Iterator[str]:

@@ -97,7 +97,7 @@ tailgauge -h                    all commands
 def cli(context: click.Context) -> None:
     """Load-test streaming LLM endpoints and verify the measurement."""
     if context.invoked_subcommand is None:
-        click.echo(FIRST_STEPS, nl=False)
+        screen.show(FIRST_STEPS, nl=False)
 
 
 @cli.command(cls=CommandWithToolFlags, epilog=options.RUN)
@@ -212,11 +212,11 @@ def _note_percentiles(objectives: Sequence[str]) -> None:
 
 
 def _print(text: str) -> None:
-    click.echo(renamed(text), color=screen.has_colours())
+    screen.show(renamed(text), colours=screen.has_colours())
 
 
 def _print_error(text: str) -> None:
-    click.echo(renamed(text), err=True)
+    screen.show(renamed(text), err=True)
 
 
 @cli.command(cls=CommandWithToolFlags, epilog=options.CHECKUP)
@@ -269,7 +269,7 @@ def _answer(
     made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
-    click.echo(renamed(text), color=screen.has_colours())
+    screen.show(renamed(text), colours=screen.has_colours())
     open_pages([str(made.html)] if opens else ())
     return Exit(made.report.exit_code)
 
@@ -278,7 +278,7 @@ def _print_progress(text: str) -> None:
     line = f"tailgauge: {text}"
     if sys.stderr.isatty():
         line = click.wrap_text(line, screen.columns(), subsequent_indent="  ")
-    click.echo(line, err=True)
+    screen.show(line, err=True)
 
 
 @cli.command(epilog=options.COMPARE)
@@ -348,7 +348,7 @@ def compare(
         page = write_report(made, out, screen.columns(), colours=False).html
     if as_json or as_markdown:
         paths = {"report": {"html": str(page)}} if page else {}
-        click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
+        screen.show(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
     else:
         _print(terminal(made, page, screen.columns(), colours=screen.has_colours()))
     open_pages([str(page)] if opens else ())
@@ -456,7 +456,7 @@ def endpoint(
         from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
-        click.echo(f"listening on {url}")
+        screen.show(f"listening on {url}")
 
     table, server = simulated(sets, profile, given)
     app = application(table, seed, server)
@@ -482,7 +482,7 @@ def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifel
         from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
-        click.echo(f"listening on {url}")
+        screen.show(f"listening on {url}")
         outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
         _print_progress(f"recorded answers in turn: {plain(outcomes)}")
 
@@ -605,7 +605,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"tailgauge: {known()(text_of(error))}", err=True)
+        screen.show(f"tailgauge: {known()(text_of(error))}", err=True)
         sys.exit(Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(Exit.INTERRUPTED)
@@ -614,7 +614,7 @@ def main() -> None:
 
         why = _output_failure(error)
         failed = UsageError(f"the output cannot be written: {why}") if why else failure(error)
-        click.echo(f"tailgauge: {failed}", err=True)
+        screen.show(f"tailgauge: {failed}", err=True)
         sys.exit(failed.exit_code)
     finally:
         gc.freeze()  # else the interpreter's exit scans all objects: half a second after an SDK

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from tailgauge.errors import Exit, UsageError
+from tailgauge.live import screen
 from tailgauge.rows.object_store import is_remote, local, staged
 from tailgauge.rows.text_file import MISSING, refusal
 from tailgauge.suggestions import SECONDS, number_and_unit
@@ -109,7 +110,7 @@ def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]
         if is_remote(value) and not remote:
             how = "only run, checkup, calibrate and report write to object storage"
             raise UsageError(f"--out {value}: expected a folder: {how}")
-        return context.with_resource(staged(value, lambda text: click.echo(f"tailgauge: {text}", err=True)))
+        return context.with_resource(staged(value, lambda text: screen.show(f"tailgauge: {text}", err=True)))
 
     return click.option("--out", type=str, default=".", metavar="DIR", help=text, callback=folder)
 

@@ -18,6 +18,7 @@ import click
 
 from tailgauge.cli.options import Loads
 from tailgauge.errors import UsageError
+from tailgauge.live import screen
 
 FILE = Path(__file__).parent / "other_tools.toml"
 WIDTH = 80
@@ -111,7 +112,7 @@ class CommandWithToolFlags(click.Command):
         translation = Translation(self, args)
         if translation.notes:
             text = f"tailgauge: here {', '.join(translation.notes)}"
-            click.echo(click.wrap_text(text, WIDTH, subsequent_indent="  "), err=True)
+            screen.show(click.wrap_text(text, WIDTH, subsequent_indent="  "), err=True)
         return super().parse_args(ctx, translation.arguments)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tailgauge.cli.options import Commands, ScenarioName
+from tailgauge.live import screen
 
 
 @click.group(cls=Commands)
@@ -22,10 +23,10 @@ def list_scenarios() -> None:
 
     for number, (group, names) in enumerate(GROUPS.items()):
         if number:
-            click.echo()
-        click.echo(group)
+            screen.show()
+        screen.show(group)
         for name in names:
-            click.echo(f"  {name:<18}{round(minutes(name), 1):>5g} min  {read(find(name))['description']}")
+            screen.show(f"  {name:<18}{round(minutes(name), 1):>5g} min  {read(find(name))['description']}")
 
 
 @scenario.command()
@@ -34,7 +35,7 @@ def show(name: str) -> None:
     """Print a scenario."""
     from tailgauge.scenario.packaged import find
 
-    click.echo(find(name).read_text(encoding="utf-8"), nl=False)
+    screen.show(find(name).read_text(encoding="utf-8"), nl=False)
 
 
 @scenario.command()
@@ -49,5 +50,5 @@ def copy(name: str, file: Path) -> None:
 
     written = copy_files(name, file)
     for path in written:
-        click.echo(f"wrote {path}")
-    click.echo(f"run it with: {shlex.join(['tailgauge', 'run', str(written[0])])}")
+        screen.show(f"wrote {path}")
+    screen.show(f"run it with: {shlex.join(['tailgauge', 'run', str(written[0])])}")

@@ -56,11 +56,11 @@ def runs(
         if not find_runs(out, [name], 0.0):
             raise UsageError(_no_run(name, names))
     if not found:
-        click.echo("no runs found")
+        screen.show("no runs found")
         return
     listed = [step for run in found for step in (run, *run.steps)] if with_steps else found
-    click.echo("\n".join(_table([run.row() for run in listed], screen.columns())))
-    click.echo(f"{len(found)} listed, {size_text(sum(run.whole_size for run in found))}")
+    screen.show("\n".join(_table([run.row() for run in listed], screen.columns())))
+    screen.show(f"{len(found)} listed, {size_text(sum(run.whole_size for run in found))}")
     ended = [run for run in found if not run.is_running]
     if not clean or not ended:
         return
@@ -75,7 +75,7 @@ def runs(
                 shutil.rmtree(folder)
             except OSError as error:
                 raise UsageError(f"{folder}: cannot be deleted: {error.strerror}") from error
-    click.echo(f"deleted {len(ended)} runs, {size}")
+    screen.show(f"deleted {len(ended)} runs, {size}")
 
 
 def _no_run(name: str, names: Sequence[str]) -> str:
@@ -97,7 +97,7 @@ def _confirm(question: str) -> bool:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        click.echo()
+        screen.show()
         raise UsageError("--clean: no answer, and no terminal to ask on: add --yes") from None
 
 

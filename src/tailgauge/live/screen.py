@@ -11,6 +11,10 @@ import shutil
 import sys
 from typing import TextIO
 
+import click
+
+from tailgauge.sanitize import for_terminal
+
 
 def columns() -> int:
     """Its width; 80 where there is none."""
@@ -28,3 +32,8 @@ def has_colours(stream: TextIO | None = None) -> bool:
 def as_environment(stream: TextIO | None = None) -> dict[str, str]:
     """For a child whose output goes to this terminal through a pipe, and out of this stream."""
     return {"COLUMNS": str(columns()), "FORCE_COLOR" if has_colours(stream) else "NO_COLOR": "1"}
+
+
+def show(text: str = "", *, err: bool = False, nl: bool = True, colours: bool | None = None) -> None:
+    """Print, whatever files and targets have put into the text: the one way from a command to the terminal."""
+    click.echo(for_terminal(text), err=err, nl=nl, color=colours)

@@ -296,7 +296,7 @@ class Display:
         self._drawn = drawn
 
     def _coloured(self, part: Part) -> str:
-        text, colour = part
+        text, colour = harmless(part[0]), part[1]
         return style(text, fg=colour) if colour and self._colours else text
 
     def close(self) -> None:
