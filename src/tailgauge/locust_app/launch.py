@@ -34,7 +34,7 @@ from tailgauge.errors import Exit, InterruptedRunError, TailgaugeError, TargetEr
 from tailgauge.live import screen
 from tailgauge.live.terminal import Display, announcement
 from tailgauge.live.web import serve
-from tailgauge.locust_app.report_process import ReportOutput, ReportProcess
+from tailgauge.locust_app.report_process import ReportOutput, ReportProcess, output_of
 from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.preflight_advice import proxy_notes
 from tailgauge.master.run import Run
@@ -199,7 +199,7 @@ class Launch:
             try:
                 return work(parse(address, "--master"), Path.cwd(), lifeline=True)
             except TailgaugeError as error:
-                sys.stderr.write(f"tailgauge: {error}\n")
+                screen.show(f"tailgauge: {error}", err=True)
                 return error.exit_code
 
         for number in range(self._setup.children):
@@ -209,9 +209,9 @@ class Launch:
     @staticmethod
     def _serve(master: Master, environment: Any, at: Address, metrics: bool) -> None:
         url = serve(environment, at, lambda: master.run, metrics=metrics)
-        sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
+        screen.show(f"tailgauge: live view on {url}/tailgauge", err=True)
         if not is_loopback(at.host):
-            sys.stderr.write("tailgauge: anyone who reaches that page can watch and stop this run\n")
+            screen.show("tailgauge: anyone who reaches that page can watch and stop this run", err=True)
 
     def _one(self, master: Master, settings: Settings) -> Run:
         """One run from its plan to its drain."""
@@ -347,7 +347,7 @@ class Launch:
                 return Outcome(Exit.INTERRUPTED, None, run, ended)
             failure = run.failure or TailgaugeError("the run did not begin")
             return Outcome(failure.exit_code, None, run, failure)
-        report = self._report_process(run).output()
+        report = output_of(run, self._report_process(run))
         return Outcome(report.exit_code, report, run)
 
     def _report_process(self, run: Run) -> ReportProcess:

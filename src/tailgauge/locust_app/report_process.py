@@ -6,12 +6,13 @@ import json
 import shlex
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit
 from tailgauge.master.looks import reader
+from tailgauge.master.run import Run
 from tailgauge.plugins import plugin
 from tailgauge.rows.run_folder import RunFolder
 
@@ -69,3 +70,12 @@ class ReportProcess:
     def interrupt(self) -> None:
         """As Ctrl-C does: no report is made."""
         self._process.send_signal(signal.SIGINT)
+
+
+def output_of(run: Run, process: ReportProcess) -> ReportOutput:
+    """The report of a run that has ended. Where it cannot be made, run.json says why: INVALID if rows are lost, else INTERNAL."""
+    report = process.output()
+    if report.data or report.exit_code == Exit.INTERRUPTED:
+        return report
+    run.note_at_end(report.summary.splitlines()[0])
+    return replace(report, exit_code=Exit.INVALID if run.has_lost_rows else Exit.INTERNAL)

@@ -35,7 +35,7 @@ from tailgauge.locust_app.client import TOTAL, ended_error
 from tailgauge.locust_app.command import command_arguments
 from tailgauge.locust_app.console import MAIN, Console, names_no_exit_code
 from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
-from tailgauge.locust_app.report_process import ReportProcess
+from tailgauge.locust_app.report_process import ReportProcess, output_of
 from tailgauge.locust_app.streaming_user import StreamingUser, serve_tasks
 from tailgauge.locust_app.task_errors import TaskErrors
 from tailgauge.master.run import Run
@@ -312,7 +312,7 @@ def _init(environment: Any, **_: Any) -> None:
             settings = settings_of(environment, options, environment.host)
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
         failed = plugin.failure(error)
-        sys.stderr.write(f"tailgauge: {failed}\n")
+        screen.show(f"tailgauge: {failed}", err=True)
         sys.exit(failed.exit_code)
     _announce(environment, settings)
     master = Master(environment, settings, seal, stays=page is not None)
@@ -408,7 +408,7 @@ def _announce(environment: Any, settings: Settings | None) -> None:
             lines.append("Locust's statistics, since the task made the request: TTFT to the first content,")
             lines.append("total to the end. An HttpUser's response time with stream=True: headers")
     for line in lines:
-        sys.stderr.write(f"{line}\n")
+        screen.show(line, err=True)
 
 
 def _needs_token(environment: Any) -> str:
@@ -454,7 +454,8 @@ def _conclude(environment: Any, run: Run, console: Console) -> None:
             environment.process_exit_code = int(Exit.INTERRUPTED)
         return
     log.info("making the report")
-    report = ReportProcess(run.folder, run.settings.out, screen.as_environment(console.stream)).output()
+    process = ReportProcess(run.folder, run.settings.out, screen.as_environment(console.stream))
+    report = output_of(run, process)
     console.show(report.summary, is_of_tasks=run.scenario.arrival.process == TASKS)
     if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
         environment.process_exit_code = int(report.exit_code)

@@ -38,6 +38,7 @@ from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED, Adaptation
+from tailgauge.rows.disk import advice
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETE, INTERNAL_ERROR, PLUGIN_ERROR, SERVED
 from tailgauge.sanitize import plain
@@ -84,6 +85,7 @@ class Run:
         self.preflight_result: dict[str, Any] | None = None  # the first worker's message on the preflight
         self.start_at_ns: int | None = None
         self.admission_end_at_ns: int | None = None
+        self._ended_at_ns: int | None = None  # when it was drained
         self.admitted = Event()  # the schedule has ended or was cut short
         self.over = Event()  # drained and written
         self._mark = secrets.token_hex(16)
@@ -251,6 +253,7 @@ class Run:
         self.notes.extend(self.settings.schedule.notes)
         self.folder.create()
         self._held = self.folder.hold(self._mark)
+        self.folder.take_reserve()
         if SIMULATED in self.target_urls:
             self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
             behind = gateway.PATH if scenario.has_gateway else ""
@@ -467,10 +470,20 @@ class Run:
         try:
             self._drain()
         except OSError as error:
-            self.failure = UsageError(f"{self.folder.path}: cannot be written: {error.strerror}")
-            self.state = "failed"
+            self._fail_to_write(error)
+        try:
+            self._close()
+        except OSError as error:
+            self._fail_to_write(error)
         finally:
             self.over.set()
+
+    def _fail_to_write(self, error: OSError) -> None:
+        self.failure = errors.LostError(
+            f"{self.folder.path}: cannot be written: {advice(error, self.folder.path)}"
+        )
+        self.state = "failed"
+        self._note_failure()
 
     def _drain(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
@@ -494,11 +507,28 @@ class Run:
             self._fail_without_workers()
         if self.state == "running":
             self.state = "complete"
+
+    def _close(self) -> None:
+        """Write the last run.json, on the disk space that was reserved for it and for the report."""
+        self.folder.release_reserve()
         if self.start_at_ns is not None or self.folder.path.is_dir():
             self._write_run_json(ended=True)
             self.folder.mark.unlink(missing_ok=True)
             if self._held is not None:
                 os.close(self._held)
+
+    @property
+    def has_lost_rows(self) -> bool:
+        """Whether a worker could not write or deliver some."""
+        return any(worker.lacks_rows or worker.state in {"lost", "failed"} for worker in self.workers)
+
+    def note_at_end(self, text: str) -> None:
+        """Add a note to the run.json of a run that has ended."""
+        self.notes.append(plain(text))
+        try:
+            self._write_run_json(ended=True)
+        except OSError as error:
+            log.warning("%s", advice(error, self.folder.path))
 
     def _facts(self) -> dict[str, Any]:
         """Facts that master and workers both write, so that either record identifies the run."""
@@ -513,10 +543,12 @@ class Run:
 
     def _write_run_json(self, *, ended: bool = False) -> None:
         """Replace run.json; see docs/reference/data-format.md."""
+        if ended and self._ended_at_ns is None:
+            self._ended_at_ns = monotonic_ns()
         schedule = self.settings.schedule
         scheduled = schedule.requests if self.scenario.arrival.is_planned else None
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
-            "admission_end_at_ns": self.admission_end_at_ns, "ended_at_ns": monotonic_ns() if ended else None,
+            "admission_end_at_ns": self.admission_end_at_ns, "ended_at_ns": self._ended_at_ns,
             **self.engine_metrics.facts(), "trace": schedule.trace,
             "prompt_files": schedule.prompt_files,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),

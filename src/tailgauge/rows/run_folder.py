@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import UsageError
+from tailgauge.rows.disk import free_space
 from tailgauge.rows.schema import TABLES
 from tailgauge.rows.text_file import refusal
 
 MARK = "tailgauge"  # prefix of our keys in Parquet metadata
+RESERVE = 4 << 20  # bytes
 _SAFE = re.compile(r"[^a-z0-9_-]+")
 
 
@@ -53,6 +55,22 @@ class RunFolder:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         return handle
+
+    @property
+    def reserve(self) -> Path:
+        """A file that takes up what run.json and the report need at the end, should the disk be full by then."""
+        return self.path / ".reserve"
+
+    def take_reserve(self) -> None:
+        """Take it up; less on a small disk, and nothing on a full one, which says so by itself."""
+        left = free_space(self.path)
+        size = RESERVE if left is None else min(RESERVE, left.free // 4)
+        with contextlib.suppress(OSError), self.reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+
+    def release_reserve(self) -> None:
+        """Give it back."""
+        self.reserve.unlink(missing_ok=True)
 
     @property
     def is_recorded(self) -> bool:
