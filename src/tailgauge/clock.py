@@ -11,6 +11,7 @@ import struct
 import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cache
 from pathlib import Path
 
 monotonic_ns = time.monotonic_ns
@@ -64,6 +65,7 @@ def utc_today() -> date:
     return datetime.now(UTC).date()
 
 
+@cache
 def boot_id() -> str:
     """Identity of the running kernel: processes that share it share CLOCK_MONOTONIC. Empty where unknown."""
     path = Path("/proc/sys/kernel/random/boot_id")

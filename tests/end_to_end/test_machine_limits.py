@@ -134,3 +134,24 @@ def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
     facts = done.run.facts
     assert facts["ended_at_ns"] - facts["admission_end_at_ns"] < 40e9, "what lost an event is not waited for"
     assert facts["workers"][0]["why"].startswith("no memory is left (RLIMIT_AS ")
+
+
+@pytest.mark.parametrize("more", [-5, 0, 3])
+def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(start: Start, more: int) -> None:
+    """The limit comes during the run, at fewer than are open, at as many, and at a few more: nothing can be opened any more."""
+    running = start(
+        "run", "streaming", "--rate=40", "--duration=30", *QUICK, "--set=simulated.ttft_ms=400",
+        "--set=simulated.chunk_gap_ms=100",
+    )  # fmt: skip
+    (worker,) = running.wait_for_start(4).facts["workers"]
+    highest = max(int(path.name) for path in Path(f"/proc/{worker['pid']}/fd").iterdir())
+    limit = highest + 1 + more
+    resource.prlimit(worker["pid"], resource.RLIMIT_NOFILE, (limit, limit))
+
+    done = running.finish()
+
+    assert (done.code, done.run.facts["state"]) == (3, "failed"), done.stderr
+    every_row_is_there(done.run)
+    why = done.run.facts["workers"][0]["why"]
+    assert "descriptor" in why, why
+    assert "Traceback" not in done.stderr  # Locust's look at the CPU may have one in the worker's log

@@ -11,6 +11,7 @@ from pathlib import Path
 from tailgauge.errors import UsageError
 
 MEGABYTE = 1_000_000
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 # Problem and remedy by errno.
 _ADVICE = {
     errno.ENOSPC: ("no space is left", "free some space there or choose another --out"),
@@ -20,6 +21,11 @@ _ADVICE = {
     errno.EPERM: ("permission is denied", "allow writing there or choose another --out"),
     errno.ENOENT: ("the folder is gone", "do not touch run folders during a run"),
     errno.ENOTDIR: ("the folder is gone", "do not touch run folders during a run"),
+    errno.EMFILE: ("no file descriptor is left to this process", "raise its limit (ulimit -n)"),
+    errno.ENFILE: (
+        "no file descriptor is left on this machine",
+        "raise fs.file-max, or end what has them open",
+    ),
     errno.EIO: ("the disk reports errors", "check it, and choose another --out"),
 }
 
@@ -73,5 +79,5 @@ def advice(error: Exception, path: Path) -> str:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = error.strerror or str(error)
     wrong, remedy = _ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
-    left = free_space(path)
+    left = None if error.errno in NO_DESCRIPTORS else free_space(path)
     return f"{wrong}{'' if left is None else f' ({left})'}: {remedy}"

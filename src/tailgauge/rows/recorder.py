@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gevent import get_hub
 
-from tailgauge.rows.disk import advice
+from tailgauge.rows.disk import NO_DESCRIPTORS, advice
 from tailgauge.rows.parquet import Segments, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import RECORDED, AttemptRow, Chunks, HealthRow, Origin, RequestRow
@@ -89,6 +89,7 @@ class Recorder:
         self.written = dict.fromkeys(self._numbers, 0)
         self.cpu_s = 0.0  # CPU time of the writer's threads
         self._error: RecorderError | None = None
+        self._spare = _spare_descriptor()
 
     def request(self, row: RequestRow) -> None:
         """Append a request row."""
@@ -171,6 +172,14 @@ class Recorder:
 
         A part in progress gets MAX_WRITING_S once more.
         """
+        try:
+            self._write_the_rest()
+        finally:
+            if self._spare is not None:
+                os.close(self._spare)
+                self._spare = None
+
+    def _write_the_rest(self) -> None:
         self._moved_s = time.monotonic()
         self._finish_writing()
         if self._writing is None:
@@ -226,7 +235,7 @@ class Recorder:
     def _write_table(self, batch: Batch, name: str) -> None:
         path = self._folder.part(name, self._worker, self._numbers[name])
         try:
-            write_part(path, batch.table(name, self.origin))
+            self._write_part(path, batch.table(name, self.origin))
         except Exception as error:  # noqa: BLE001 - any failure to write must end the run
             why = advice(error, self._folder.path)
             self._error = RecorderError(f"a part could not be written under {self._folder.path}: {why}")
@@ -236,6 +245,19 @@ class Recorder:
         batch.written(name)
         self._moved_s = time.monotonic()
         self._notify(name, path)
+
+    def _write_part(self, path: Path, table: pa.Table) -> None:
+        """Write a part, by the spare descriptor where no other one is left."""
+        if self._spare is None:
+            self._spare = _spare_descriptor()
+        try:
+            write_part(path, table)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or self._spare is None:
+                raise
+            os.close(self._spare)
+            self._spare = None
+            write_part(path, table)
 
     def _notify(self, name: str, path: Path) -> None:
         try:
@@ -259,6 +281,14 @@ class Recorder:
 
 def _no_rows() -> Rows:
     return {name: Segments() if name == "chunks" else [] for name in RECORDED}
+
+
+def _spare_descriptor() -> int | None:
+    """A descriptor that is given back when a part needs one; None while there is none."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def _lower_priority() -> None:

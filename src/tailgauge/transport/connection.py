@@ -457,14 +457,20 @@ def connect(
 def _new_socket(family: int, kind: int, proto: int) -> _socket.socket:
     """A socket. ConnectError where it would take one of the last descriptors: rows could not be written any more."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    all_in_use = f"all file descriptors are in use (RLIMIT_NOFILE {most:,})"
     try:
         raw = _socket.socket(family, kind, proto)
     except OSError as error:
-        what = NO_DESCRIPTOR if error.errno in {errno.EMFILE, errno.ENFILE} else "tcp"
-        raise ConnectError(what, error.strerror or str(error)) from None
+        if error.errno == errno.EMFILE:
+            raise ConnectError(NO_DESCRIPTOR, all_in_use) from None
+        if error.errno == errno.ENFILE:
+            raise ConnectError(
+                NO_DESCRIPTOR, "all file descriptors of this machine are in use (fs.file-max)"
+            ) from None
+        raise ConnectError("tcp", error.strerror or str(error)) from None
     if most != resource.RLIM_INFINITY and raw.fileno() >= most - SPARE_DESCRIPTORS:
         raw.close()
-        raise ConnectError(NO_DESCRIPTOR, f"all file descriptors are in use (RLIMIT_NOFILE {most:,})")
+        raise ConnectError(NO_DESCRIPTOR, all_in_use)
     return raw
 
 

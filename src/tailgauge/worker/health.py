@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 import resource
+import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gevent
@@ -28,11 +29,28 @@ from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
 
+
+class ProcessFile:
+    """A file of /proc that is read every second, by a descriptor of its own: it is read where none is left, too."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._process = self._descriptor = -1
+
+    def numbers(self) -> list[int]:
+        """The numbers in it. Raises OSError where the system has no such file."""
+        if self._process != os.getpid():  # what a parent has opened shows the parent
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._process = os.getpid()
+        return [int(text) for text in os.pread(self._descriptor, 4096, 0).split()]
+
+
 _PROBE_S = 0.05
 STALL_NS = 500_000_000  # without a turn of the loop
 _JUST_NOW_NS = 1_000_000_000
 # Of the main thread: time on a core, time waiting for one, switches.
-_SCHEDULED = Path("/proc/self/schedstat")
+_SCHEDULED = ProcessFile("/proc/self/schedstat")
+_SIZE = ProcessFile("/proc/self/statm")  # address space, resident memory, and others, in pages
 _YOUNG = 20_000  # surviving new objects that trigger a collection of the youngest generation: a stop of some milliseconds
 _NEVER = 1 << 30  # collections before the next generation's turn
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
@@ -45,7 +63,6 @@ class Health:
         self._counters = counters
         self._transports = transports
         counters.second.close(READER.lags())  # drop what came before this run
-        self._process = psutil.Process()
         self._lag_max_ns = self._rows = 0
         self._probed_ns = monotonic_ns()
         self._stalled_ns = 0
@@ -85,7 +102,7 @@ class Health:
             chunks=counters.chunks, reads=counters.reads, chunk_intervals=counters.chunk_intervals,
             first_chunks=counters.first_chunks, first_intervals=counters.first_intervals,
             cpu_share=(cpu_s - self._cpu_s) / max(1e-9, (now - self._at_ns) / 1e9),
-            gc_pause_ns=self._gc_ns, loop_lag_max_ns=self._lag_max_ns, rss_bytes=self._process.memory_info().rss,
+            gc_pause_ns=self._gc_ns, loop_lag_max_ns=self._lag_max_ns, rss_bytes=_memory()[1],
             receive_lag_p50_ns=receive_lag[0], receive_lag_p99_ns=receive_lag[1],
             receive_lag_max_ns=max(counters.receive_lag_max_ns, receive_lag[2]),
             dispatch_late_p99_ns=late[1], dispatch_late_max_ns=late[2],
@@ -138,9 +155,18 @@ class Health:
 def _core_wait_ns() -> int | None:
     """Time that the main thread has waited for a core; None if the system does not report it."""
     try:
-        return int(_SCHEDULED.read_text().split()[1])
+        return _SCHEDULED.numbers()[1]
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _memory() -> tuple[int, int]:
+    """Address space and resident memory of this process, in bytes."""
+    if sys.platform != "linux":
+        info = psutil.Process().memory_info()
+        return info.vms, info.rss
+    pages = _SIZE.numbers()
+    return pages[0] * mmap.PAGESIZE, pages[1] * mmap.PAGESIZE
 
 
 RESERVE = 64 * MEGABYTE  # of address space: what writing the rows may take
@@ -186,4 +212,4 @@ class ProcessLimits:
 def _memory_left() -> int | None:
     """Bytes of address space that the process may still take; None without a limit."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if most == resource.RLIM_INFINITY else most - int(psutil.Process().memory_info().vms)
+    return None if most == resource.RLIM_INFINITY else most - _memory()[0]

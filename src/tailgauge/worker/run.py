@@ -37,6 +37,7 @@ from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.protocol import SIMULATED, Adaptation
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
+from tailgauge.rows.disk import NO_DESCRIPTORS, advice
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -264,21 +265,29 @@ class Task:
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
             second += 1
-            if second % EVERY_S == 0 and not self.clock.is_same_clock:
-                self._clock_now = self.clock.offset()
-                self.clock.ping()
+            if second % EVERY_S == 0:
+                self._do(self._look_at_clock)
             if not self._closing:
-                try:
-                    self._tick(flush=second % (FLUSH_EVERY * pace) == 0)
-                except RecorderError as error:
-                    self._fail(str(error))
-                except Exception as error:  # noqa: BLE001 - a worker without this loop would count as lost
-                    self.on_error(error)
-            self.part_sender.pump()
+                self._do(partial(self._tick, flush=second % (FLUSH_EVERY * pace) == 0))
+            self._do(self.part_sender.pump)
             if second % pace == 0:
-                self._report_counters()
+                self._do(self._report_counters)
             if second % LOG_EVERY_S == 0:
                 log.info("%d s: %s", second, self.counters.text())
+
+    def _do(self, duty: Callable[[], object]) -> None:
+        """One duty of the loop. Whatever becomes of it, the others follow: without them the worker would count as lost."""
+        try:
+            duty()
+        except RecorderError as error:
+            self._fail(str(error))
+        except Exception as error:  # noqa: BLE001 - it ends the run in order
+            self.on_error(error)
+
+    def _look_at_clock(self) -> None:
+        if not self.clock.is_same_clock:
+            self._clock_now = self.clock.offset()
+            self.clock.ping()
 
     def _report_counters(self) -> None:
         self._send("counters", self._counters_message())
@@ -332,6 +341,8 @@ class Task:
         if isinstance(error, MemoryError):
             self._fail(self._limits.no_memory())
             self.dispatcher.hurry()  # whoever lost an event would be waited for
+        elif isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+            self._fail(advice(error, self.folder.path))
         elif isinstance(error, Exception) and self._state == "running":
             failure = plugin.failure(error)
             self._fail(str(failure), is_internal=isinstance(failure, InternalError))
@@ -343,8 +354,8 @@ class Task:
 
     def _on_exhausted(self, why: str) -> None:
         limit = self.scenario.limits.in_flight_per_worker
-        advice = f"raise it (ulimit -Hn), or lower limits.in_flight_per_worker ({limit:,})"
-        gevent.spawn(self._fail, f"{why}: {advice}")
+        remedy = f"raise it (ulimit -Hn), or lower limits.in_flight_per_worker ({limit:,})"
+        gevent.spawn(self._fail, f"{why}: {remedy}")
 
     def _fail(self, why: str, *, is_internal: bool = False) -> None:
         if self._state == "running":
@@ -370,13 +381,13 @@ class Task:
         if self._health is not None:
             self._step(self._close_second)
             self._step(self._health.close)
+        for transport in self._transports:  # what they hold open, the last parts may need
+            transport.close()
         self._step(self._close_recorder)
         if self._state == "running":
             self._state = "drained"
         self._close_answers()
         POLLS.stop()
-        for transport in self._transports:
-            transport.close()
         self._note_cpu("at_end")
         self._transfer_parts()
         self.finished.set()
