@@ -53,14 +53,14 @@ def test_what_is_withdrawn_at_the_end_gives_back_what_it_held(seen, limit):
 
 
 @pytest.mark.parametrize(("of", "calls"), [("hedged", 2), ("fan-out", 3)])
-@pytest.mark.parametrize("room", ["no limit", "enough", "few"])
-def test_calls_beside_a_prepared_one_keep_the_limits(seen, of, calls, room):
-    """By the server's count: a hedge or a leg for which no room is left is never sent, and has a row all the same."""
-    facts = seen["several_calls"][f"{of}, {room}"]
+@pytest.mark.parametrize("limit", ["no limit", "enough", "few"])
+def test_calls_beside_a_prepared_one_keep_the_limits(seen, of, calls, limit):
+    """By the server's count: a hedge or a leg which the limit does not allow is never sent, and has a row all the same."""
+    facts = seen["several_calls"][f"{of}, {limit}"]
 
     assert facts["sent"] == facts["rows_sent"]
     assert (facts["placed"], facts["in_flight"], facts["bugs"]) == (12, 0, [])
-    if room == "few":
+    if limit == "few":
         assert facts["refused"] == ["max_requests"]
         assert facts["sent"] == facts["taken"][0] <= 7
     else:

@@ -29,7 +29,7 @@ def judged(folder):
     return found.verdict, {reason.check: reason for reason in found.reasons}
 
 
-def truth(folder, users):
+def planted_share(folder, users):
     """From the rows alone: what each user has waited for the client by the end of the stage, of all time until then."""
     stage = steady(load([folder]))
     until_ns = stage.to_s * 1e9
@@ -46,7 +46,7 @@ def test_the_share_is_what_was_planted(write, users, delay_ms):
     folder = closed(write, delay_ms, users)
     frames = load([folder])
 
-    assert clients_share(frames, steady(frames)) == pytest.approx(truth(folder, users), abs=1e-3)
+    assert clients_share(frames, steady(frames)) == pytest.approx(planted_share(folder, users), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_share_is_what_was_planted(write, users, delay_ms):
 )
 def test_users_who_wait_for_the_client_ask_for_less(write, delay_ms, verdict):
     folder = closed(write, delay_ms, users=30)
-    part = truth(folder, 30)
+    part = planted_share(folder, 30)
     _, reasons = judged(folder)
 
     assert (part > 0.05, part > 0.10) == (verdict != VALID, verdict == INVALID)

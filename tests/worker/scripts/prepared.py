@@ -198,15 +198,15 @@ def of_several_calls(traffic: dict[str, Any], calls: int, limit: Amount | None) 
 
 
 def several_calls() -> Any:
-    """Hedges and legs beside a first call that was prepared: with room for all calls, and for few."""
+    """Hedges and legs beside a first call that was prepared: with limits that allow all calls, and few."""
     facts = {}
     for name, traffic, calls in (("hedged", HEDGED, 2), ("fan-out", FAN_OUT, 3)):
-        for room, limit in (
+        for name_of_limit, limit in (
             ("no limit", None),
             ("enough", Amount(1000, None, None)),
             ("few", Amount(7, None, None)),
         ):
-            facts[f"{name}, {room}"] = of_several_calls(traffic, calls, limit)
+            facts[f"{name}, {name_of_limit}"] = of_several_calls(traffic, calls, limit)
     return facts
 
 
