@@ -215,6 +215,13 @@ def test_the_words_of_a_key_stay_and_the_key_goes(environment, key, text):
         assert clean(f"sent {key}, and {key.upper()}") == f"sent {MARK}, and {MARK}"
 
 
+def test_what_stands_between_the_words_of_a_key_goes_alone_too(environment):
+    environment.setenv("MY_TOKEN", "my-service-token-8f3a9c2b7d1e-local")
+
+    for clean in (Redaction(), Redaction().of_peer):
+        assert clean("the service has 8f3a9c2b7d1e, local") == f"the service has {MARK}, local"
+
+
 OURS = {
     "1700000000000000": "started at 1700000000000123",
     "/srv/load1/k7x9q2": "/srv/load1/x.py",

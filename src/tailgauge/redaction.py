@@ -4,7 +4,7 @@
 variable is a secret by where it came from: the variable's name, or because the scenario names it. What the value looks like
 decides only whether its parts go, too. No text of a peer keeps 8 characters in a row of a value of 16 characters or more, in
 any case, wherever it was cut before; nor in base64, percent-encoded, with the escapes of JSON or HTML, or in other characters
-of the same meaning. Parts of a value that has words in it may occur in any text: it goes as a whole. In our own texts, which
+of the same meaning. The words in a value may occur in any text: they stay, where they stand alone. In our own texts, which
 hold names, columns and numbers, the parts of a value of digits, or of a path, stay as well.
 
 Text that looks like a provider's key is redacted too. A target that means harm has the key already: what it could do to hide
@@ -76,7 +76,7 @@ _ESCAPE = re.compile(  # its first character is of one class: only so is the sea
 _UNSEEN = {"Mn", "Me", "Cc", "Cf", "Zl", "Zp"}  # kinds of characters that nobody sees, or only on others
 # Words of 5 letters and more in keys that people choose, and in what providers, engines and this program write.
 _VOCABULARY = re.compile(
-    "access|account|action|admin|anthropic|arrival|assistant|attempt|author|backend|balance|batch|bearer|bench|bucket|budget"
+    "[a-z]*(?:access|account|action|admin|anthropic|arrival|assistant|attempt|author|backend|balance|batch|bearer|bench|bucket|budget"
     "|build|cache|censor|change|choice|chunk|claude|client|cluster|compl|config|connect|contain|content|context|count|creden"
     "|custom|debug|default|delta|deploy|develop|docker|document|dummy|endpoint|engine|error|event|example|fail|fallback"
     "|finish|format|function|gateway|group|header|hedge|hello|hidden|history|image|index|input|intern|invalid|invoke|label"
@@ -86,7 +86,7 @@ _VOCABULARY = re.compile(
     "|request|reset|respon|result|retry|reuse|sample|sandbox|scenario|schedul|second|secret|server|service|session|setting"
     "|share|simple|simul|smoke|something|source|stage|start|state|status|storage|stream|string|support|system|tailgauge"
     "|target|templat|tenant|testing|think|thread|timeout|token|traffic|unique|update|upstream|usage|value|vendor"
-    "|version|worker|workspace"
+    "|version|worker|workspace)[a-z]*"
 )
 _values: set[str] = set()  # that came from elsewhere than the environment
 _named: set[str] = set()  # variables configured as one with a secret
@@ -202,13 +202,11 @@ class Redaction:
         plain, encoded = _plain_forms(value), list(_encoded_forms(value))
         for form in encoded:
             self._runs.update(_parts(form, RUN))
-        for form in plain:
-            if _VOCABULARY.search(form):
-                continue
-            if _is_random(form):
-                self._runs.update(_parts(form, RUN))
+        for piece in (piece for form in plain for piece in _VOCABULARY.split(form)):
+            if _is_random(piece):
+                self._runs.update(_parts(piece, RUN))
             elif len(value) >= _APART:
-                self._runs_of_peer.update(_parts(form, RUN))
+                self._runs_of_peer.update(_parts(piece, RUN))
         return plain + encoded
 
     def __call__(self, text: str) -> str:
