@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+from contextlib import suppress
 
 # The kernel's table of descriptors doubles when it is full, and a process with threads waits up to 25 ms for that
 # (expand_fdtable calls synchronize_rcu): a request that is due would wait with it. 8 bytes each.
@@ -17,7 +18,6 @@ def raise_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     permitted = _AT_LEAST if hard == resource.RLIM_INFINITY else min(hard, _AT_LEAST)
     any_file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with suppress(OSError):  # all are in use: what opens the next one says so
         os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, permitted - 1))  # the table never shrinks
-    finally:
-        os.close(any_file)
+    os.close(any_file)
