@@ -8,13 +8,15 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailgauge.errors import Exit
 from tailgauge.master.looks import reader
-from tailgauge.master.run import Run
 from tailgauge.plugins import plugin
 from tailgauge.rows.run_folder import RunFolder
+
+if TYPE_CHECKING:  # it imports Locust, which patches the process
+    from tailgauge.master.run import Run
 
 
 @dataclass(frozen=True, slots=True)
