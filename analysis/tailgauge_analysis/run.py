@@ -33,6 +33,7 @@ from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError, Uses
 from tailgauge_analysis.verdict.clocks import Clocks
 from tailgauge_analysis.verdict.conservation import conservation
+from tailgauge_analysis.verdict.slow_users import clients_share
 from tailgauge_analysis.verdict.stalls import bad_seconds
 from tailgauge_analysis.verdict.timestamps import stamps
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
@@ -182,6 +183,7 @@ def _evidence(loaded: _Loaded) -> Evidence:
         bad=bad_seconds(run, stage, thresholds.STALL_NS),
         latency=rows,
         errors=errors,
+        users_share=clients_share(run, stage),
     )
 
 

@@ -60,7 +60,6 @@ class Spec:
     clock_step_ns: int = 1_000
     pool_wait_ms: Any = 0.03
     is_new: Any = None  # which requests opened a connection; None: the first two, and those that waited 1 ms
-    connect_ms: Any = None  # of the connections that requests opened; None: 0.06, of the first two
     health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
     server_log: bool = True
     endpoint_late_ms: Any = 0.0  # chunks sent there - due
@@ -166,9 +165,6 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "ended_at_ns": np.where(dropped | censored, np.nan, finish.astype(float)), "ended": ended,
         "legs": np.where(dropped, 0, 1), "attempts": np.where(dropped, 0, 1),
     }  # fmt: skip
-    opened = np.where(index < 2, 60_000.0, empty)
-    if spec.connect_ms is not None:
-        opened = np.full(n, spec.connect_ms * MS)
     attempts = {
         "request_id": ids, "cause": np.full(n, "primary", object), "stage": stage, "traffic": requests["traffic"],
         "protocol": np.full(n, "anthropic", object), "asked_model": np.full(n, spec.model, object),
@@ -185,7 +181,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "error_body": np.where(ok, None, spec.error.get("error_body")),
         "output_tokens": np.where(ok, float(spec.chunks * spec.tokens_per_chunk), empty),
         "connection_is_new": np.broadcast_to(is_new, n), "dns_ns": np.where(index < 2, 20_000.0, empty),
-        "connect_ns": opened, "tls_ns": empty,
+        "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
         "pool_wait_ns": np.round(np.broadcast_to(spec.pool_wait_ms, n) * MS),
         "chunks": np.where(ok, spec.chunks, 0), "receive_lag_max_ns": np.full(n, 90_000.0),
         "stamps": np.full(n, spec.stamps, object), "streamed": np.full(n, True), "target": np.full(n, "main", object),

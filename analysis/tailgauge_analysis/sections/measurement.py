@@ -120,7 +120,7 @@ def explanations(run: Run) -> list[str]:
     lost = losses.explanations(run.evidence.conservation.workers)
     delays = of_client(run.frames, run.steady)
     moved = effect(run.evidence.errors) if delays else ""
-    part = slow_users.clients_share(run.frames, run.steady) or 0.0
+    part = run.evidence.users_share or 0.0
     slowed = slow_users.effect(part) if slow_users.NAMED < part <= SHARE else ""  # above it is a reason
     return [*lost, *filter(None, [moved, slowed]), *delays]
 

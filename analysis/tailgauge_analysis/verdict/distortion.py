@@ -131,8 +131,7 @@ def undistorted(evidence: Evidence) -> Fault | None:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
     titles = {error.title for error in beyond}
     others = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
-    users_share = slow_users.clients_share(evidence.frames, evidence.steady) or 0.0
-    rates = () if users_share > SHARE else ("counts", "rates")
+    rates = () if (evidence.users_share or 0.0) > SHARE else ("counts", "rates")
     if rates or others:
         texts.append(f"The client did not move {listed([*rates, *others], UNMOVED_LISTED)}.")
     is_invalid = any(error.decides for error in unusable)
@@ -181,12 +180,12 @@ def _advice(evidence: Evidence) -> str:
 
 def has_users(evidence: Evidence) -> bool:
     """Whether a client sent for the users of a closed loop."""
-    return has_client(evidence) and slow_users.clients_share(evidence.frames, evidence.steady) is not None
+    return has_client(evidence) and evidence.users_share is not None
 
 
 def as_fast_as_users(evidence: Evidence) -> Fault | None:
     """Whether the client let the users of a closed loop send on at once."""
-    part = slow_users.clients_share(evidence.frames, evidence.steady) or 0.0
+    part = evidence.users_share or 0.0
     if part <= SHARE:
         return None
     return Fault(INVALID if part > SHARE_MOST else DEGRADED, slow_users.effect(part), _advice(evidence))

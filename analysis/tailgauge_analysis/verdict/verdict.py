@@ -39,6 +39,7 @@ class Evidence:
     bad: BadSeconds
     latency: list[Row]
     errors: list[ClientError]
+    users_share: float | None  # of their time in which the users of a closed loop waited for the client
 
 
 @dataclass(frozen=True, slots=True)

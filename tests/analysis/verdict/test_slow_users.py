@@ -71,6 +71,6 @@ def test_an_open_load_has_no_users(write):
 
 def test_a_user_who_opens_a_connection_waits_for_the_target(write):
     """Its time is the network's and the target's."""
-    folder = closed(write, 80.0, users=30, connect_ms=80.0)
+    folder = closed(write, 80.0, users=30, pool_wait_ms=80.0)
 
     assert "slow_users" not in judged(folder)[1]
