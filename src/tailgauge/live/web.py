@@ -12,7 +12,6 @@ import ipaddress
 import json
 import re
 import socket
-import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -144,7 +143,6 @@ def _cpu(worker: RunWorker) -> float | None:
 
 def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
     """Serve Locust's page with the tab for a run of `tailgauge run`; returns its address, or UsageError."""
-    sys.argv[1:] = []  # Locust parses the command line for each page view: ours would end the process
     page = environment.create_web_ui(at.host, at.port, delayed_start=True)
     why = "`tailgauge run` starts its scenarios itself"
     attach(environment, run, metrics=metrics, host=at.host, refuses_start=lambda _: why)

@@ -20,7 +20,7 @@ from typing import Any
 
 import gevent
 import locust  # first: it patches the standard library for gevent
-from locust import runners
+from locust import argument_parser, runners
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.util.load_locustfile import load_locustfile
@@ -91,12 +91,28 @@ def log_warnings(*, progress: bool = False) -> None:
     gevent.get_hub().print_exception = lambda where, *error: log.error("%s failed", where, exc_info=error)
 
 
+class _Defaults(argument_parser.LocustArgumentParser):
+    """Locust's options without an argument, a variable or a file.
+
+    Each worker, and each view of the web page, would read the command line, LOCUST_ variables and, in the current folder,
+    locust.conf and pyproject.toml. They are no settings of `tailgauge run`, and one that is wrong ends the process.
+    """
+
+    def parse_known_args(self, *_: Any, **__: Any) -> tuple[Any, list[str]]:
+        return super().parse_known_args([], config_file_contents="", env_vars={})  # type: ignore[no-any-return]
+
+
+argument_parser.LocustArgumentParser = _Defaults  # type: ignore[misc]
+
+
 def user_classes(patterns: set[str] | None = None) -> list[Any]:
     """Classes of the packaged locustfiles by Locust's loader: all, or those of some patterns."""
+    module_path = sys.path.copy()
     found: list[Any] = []
     for path in sorted(packaged("locustfiles").glob("*.py")):
         if patterns is None or path.stem in patterns:
             found.extend(load_locustfile(str(path))[0].values())
+    sys.path[:] = module_path  # the loader puts the current folder in front: whatever is imported later would come from there
     return found
 
 
