@@ -34,7 +34,7 @@ SETTINGS = {
     "ca-certificates.crt": "no certificate",
 }
 # Made by the commands themselves: folders for their results, and unnamed files that show whether the disk takes one.
-OWN = re.compile(r"(runs|reports)/?|#\d+")
+MADE = re.compile(r"(runs|reports)/?|#\d+")
 
 
 def _module_names() -> set[str]:
@@ -67,7 +67,7 @@ def opened(folder: Path) -> Iterator[Opened]:
 
 
 def _not_named(opened: Opened, *named: str) -> set[str]:
-    return {name for name in opened.names() if not OWN.match(name) and name not in named}
+    return {name for name in opened.names() if not MADE.match(name) and name not in named}
 
 
 LOCUST_VARIABLES = {"LOCUST_USERS": "many", "LOCUST_EXCLUDE_TAGS": "chat", "LOCUST_HEADLESS": "perhaps"}

@@ -1,7 +1,7 @@
 """Runs to which several things happen at random: whatever it is, nothing is sent twice and each missing row is stated.
 
-`make chaos` makes 40 rounds and prints the seed; `TAILGAUGE_SEED=N make chaos` repeats them. What happened in a round
-is shown where it fails.
+`make chaos` makes TAILGAUGE_ROUNDS (40) rounds and prints the seed; `TAILGAUGE_SEED=N make chaos` repeats them. What
+happened in a round is shown where it fails.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import json
 import os
 import resource
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import psutil
@@ -28,14 +30,17 @@ from starting.command import run_command
 from tailgauge.transport.connection import SPARE_DESCRIPTORS
 from tailgauge_analysis.reading.frames import load
 
-SEED, ROUNDS = int(os.environ.get("TAILGAUGE_SEED", "7")), 40
+SEED = int(os.environ.get("TAILGAUGE_SEED", "7"))
+ROUNDS = int(os.environ.get("TAILGAUGE_ROUNDS", "40"))
 SHORT = 1  # round in `make test`
 SECONDS, RATE = 14, 30
 DISK = "16m"
+STAYS_FULL_S = 3600.0
+FREE_BYTES = 5_000_000  # of address space, where it is taken: what a second or two use up
 WORKER, MASTER, ENDPOINT = "worker", "master", "endpoint"
 HARMS = (
     *((who, how) for how in ("kill", "stop", "end") for who in (WORKER, MASTER, ENDPOINT)),
-    (WORKER, "fill disk"), (WORKER, "take descriptors"),
+    (WORKER, "fill disk"), (MASTER, "fill disk"), (WORKER, "take descriptors"), (WORKER, "take memory"),
 )  # fmt: skip
 
 
@@ -68,6 +73,8 @@ def drawn(number: int) -> tuple[int, list[Harm]]:
     for who, how in kinds:
         worker = random.randrange(workers) if who == WORKER and how != "fill disk" else 0
         for_s = 30 ** random.random()  # 1 to 30
+        if how == "fill disk" and random.random() < 0.5:
+            for_s = STAYS_FULL_S
         harms.setdefault((who, worker), Harm(random.uniform(1, SECONDS - 2), who, how, worker, for_s))
     return workers, sorted(harms.values(), key=lambda harm: harm.at_s)
 
@@ -78,8 +85,10 @@ class Round:
     def __init__(self, site: Site, workers: int, harms: list[Harm]) -> None:
         self.site, self.harms = site, harms
         self._disk = site.folder / "w0"
-        small = {"mounts": [("-t", "tmpfs", "-o", f"size={DISK}", "none", self._disk)]}
-        first = small if any(harm.how == "fill disk" for harm in harms) else None
+        small = ("-t", "tmpfs", "-o", f"size={DISK}", "none")
+        first = {"mounts": [(*small, self._disk)]} if self.did(WORKER, "fill disk") else None
+        if self.did(MASTER, "fill disk"):
+            subprocess.run(["mount", *small, site.out], check=True)
         self.run: RunData = site.run(SECONDS, workers=workers, rate=RATE, first=first)
         self.pids = [worker.pid for worker in site.workers]
         self._left: list[tuple[float, Callable[[], object]]] = [
@@ -104,10 +113,13 @@ class Round:
         if harm.how == "fill disk":
             return self._fill(harm)
         pid = self._pid(harm)
+        process = psutil.Process(pid)
         if harm.how == "take descriptors":
-            process = psutil.Process(pid)
             most = process.num_fds() + SPARE_DESCRIPTORS
             return resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most)) and None
+        if harm.how == "take memory":
+            most = process.memory_info().vms + FREE_BYTES
+            return resource.prlimit(pid, resource.RLIMIT_AS, (most, most)) and None
         number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "end": signal.SIGTERM}[harm.how]
         os.kill(pid, number)
         if number == signal.SIGSTOP:
@@ -121,12 +133,15 @@ class Round:
 
     def _fill(self, harm: Harm) -> None:
         """The worker alone sees its disk."""
-        path = Path(f"/proc/{self.pids[0]}/root{self._disk}/filling")
+        path = self.site.out / "filling"
+        if harm.who == WORKER:
+            path = Path(f"/proc/{self.pids[0]}/root{self._disk}/filling")
         with contextlib.suppress(OSError), path.open("wb") as file:  # no space left
             while True:
                 file.write(b"\0" * 65_536)
                 file.flush()
-        self._later(harm, lambda: path.unlink(missing_ok=True))
+        if harm.for_s < STAYS_FULL_S:
+            self._later(harm, lambda: path.unlink(missing_ok=True))
 
     def _later(self, harm: Harm, act: Callable[[], object]) -> None:
         self._left.append((harm.at_s + harm.for_s, act))
@@ -145,6 +160,8 @@ def kills(request: pytest.FixtureRequest, site: Site) -> Iterator[Round]:
     yield made
     if site.endpoint.process.poll() is not None:
         site.endpoint.back()
+    if made.did(MASTER, "fill disk"):
+        subprocess.run(["umount", "--lazy", site.out], check=True)
 
 
 CHAOS = pytest.mark.skipif(os.environ.get("TAILGAUGE_CHAOS") != "1", reason="make chaos")
@@ -161,6 +178,7 @@ def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stat
     site, run = kills.site, kills.run
     kills.play()
     code = site.ended(120)
+    facts = run.facts  # before another report adds the folders that the workers kept
     worker_codes = [worker.code(90) for worker in site.workers]
 
     log = site.endpoint.server_log(run.path.name)
@@ -183,7 +201,7 @@ def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stat
     else:
         counts = stated(run, plan)
         assert len(unseen) <= counts["lost"]
-        exits_rightly(kills, code, counts["lost"], report)
+        exits_rightly(kills, code, counts["lost"], facts)
     for number, (worker, ended) in enumerate(zip(site.workers, worker_codes, strict=True)):
         leaves_rightly(kills, number, worker, ended)
     if os.environ.get("TAILGAUGE_CHAOS") == "1":
@@ -204,11 +222,10 @@ def stated(run: RunData, plan: dict[int, int]) -> dict[str, int]:
     return counts
 
 
-def exits_rightly(kills: Round, code: int, lost: int, report: dict[str, object]) -> None:
-    facts = kills.run.facts
+def exits_rightly(kills: Round, code: int, lost: int, facts: dict[str, Any]) -> None:
     if kills.did(MASTER, "end") and code == 130:  # in the run, or in its drain or report
         return
-    assert code == facts["verdict"]["exit_code"]
+    assert code == facts["verdict"]["exit_code"], kills.site.output
     assert facts["state"] != "interrupted"
     if lost or facts["state"] == "failed":
         assert code in {3, 4}, facts["notes"]
