@@ -124,8 +124,8 @@ chaos: install             ## test failures of runs over many machines, planned 
 	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 TAILGAUGE_SEED=$(TAILGAUGE_SEED) $(BIN)/python -m pytest tests/many_machines
 
 soak: MINUTES ?= 30
-soak: install              ## run 2,000 chunks/s for MINUTES (30) and check for growth
-	$(BIN)/python bench/soak.py --minutes $(MINUTES)
+soak: install              ## run 2,000 chunks/s for MINUTES (30) and check for growth; KILL_EVERY=10 kills workers
+	$(BIN)/python $(if $(KILL_EVERY),bench/soak_with_kills.py --every $(KILL_EVERY),bench/soak.py) --minutes $(MINUTES)
 
 scale: install             ## measure the cost of 2 to 64 workers for the master (15 minutes)
 	$(BIN)/python bench/scale.py --write

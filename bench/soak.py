@@ -43,7 +43,7 @@ MOST_BYTES = 256 * MIB  # of a compacted part
 LOG_STAMPS = 20_000  # ten seconds
 ENDPOINT = (
     "from tailgauge.simulator.http.server_log import ServerLog; "
-    f"ServerLog.__init__.__defaults__ = ({LOG_STAMPS},); from tailgauge.cli.main import main; main()"
+    "ServerLog.__init__.__defaults__ = ({stamps},); from tailgauge.cli.main import main; main()"
 )
 REPORT_S = 300.0
 
@@ -77,9 +77,10 @@ class Row:
 
 
 @contextmanager
-def serving() -> Iterator[tuple[psutil.Process, str]]:
-    """The simulated endpoint and its address."""
-    line = [sys.executable, "-c", ENDPOINT, "endpoint", "--port=0", "--lifeline", f"--set=ttft_ms={TTFT_MS}", f"--set=chunk_gap_ms={GAP_MS}"]  # fmt: skip
+def serving(stamps: int = LOG_STAMPS) -> Iterator[tuple[psutil.Process, str]]:
+    """The simulated endpoint, whose log keeps `stamps` times, and its address."""
+    code = ENDPOINT.format(stamps=stamps)
+    line = [sys.executable, "-c", code, "endpoint", "--port=0", "--lifeline", f"--set=ttft_ms={TTFT_MS}", f"--set=chunk_gap_ms={GAP_MS}"]  # fmt: skip
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
