@@ -8,6 +8,7 @@
     ├── NotComparableError      a run that does not belong to a baseline                exit 3
     ├── LostError              no worker is left                                        exit 3
     ├── InterruptedRunError    Ctrl-C before the start                                  exit 130
+    ├── MachineError           this machine lacks or refuses something                  exit 2
     └── InternalError           a fault of Tailgauge; its traceback is in a file        exit 70
 
 A failed request is none of these: it is a row with an outcome. Exit codes of results: `analysis/tailgauge_analysis/text/section.py`
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
+from tailgauge.machine import shortage
 from tailgauge.redaction import known
 from tailgauge.sanitize import harmless
 
@@ -86,6 +88,10 @@ class InterruptedRunError(TailgaugeError):
     exit_code = Exit.INTERRUPTED
 
 
+class MachineError(TailgaugeError):
+    """This machine lacks or refuses something: descriptors, space, memory, threads, permission."""
+
+
 class InternalError(TailgaugeError):
     """A fault of Tailgauge, in one line; its traceback is in a file, without secrets."""
 
@@ -107,3 +113,11 @@ class InternalError(TailgaugeError):
             path = f"none: {unwritten.strerror}"
         what = known()(f"{type(error).__name__}: {error}").splitlines()[0][:200]
         return cls(f"internal error: {what} (traceback: {path})")
+
+
+def failure(error: BaseException) -> TailgaugeError:
+    """An error in one line: as it is, of the machine, or a fault of ours."""
+    if isinstance(error, TailgaugeError):
+        return error
+    text = shortage(error)
+    return MachineError(text) if text else InternalError.of(error)

@@ -205,3 +205,26 @@ def test_rows_of_two_machines_are_joined_as_the_page_says(tmp_path):
     assert rows.worker.tolist() == [0, 1]
     assert rows.arrived.tolist() == [pd.Timestamp(unix_ns, tz="UTC")] * 2
     assert rows.traffic.tolist() == ["chat", "chat"]
+
+
+def test_a_part_that_cannot_be_removed_after_compaction_is_named(tmp_path, monkeypatch):
+    """Its rows are in the compacted part too: whoever reads both would count them twice."""
+    chunks = Chunks(
+        bytearray(1), array("q", [1]), array("q", [1]), array("q", [1]), array("i", [1]), array("i", [1])
+    )
+    files = [tmp_path / f"part-0-{number}.parquet" for number in range(2)]
+    for number, file in enumerate(files):
+        segments = parquet.Segments()
+        segments.add(number, 0, 0, 0, chunks)
+        parquet.write_part(file, parquet.chunk_table(segments))
+
+    def unlink(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(
+        OSError, match=r"part-0-0.parquet, part-0-1.parquet could not be removed: the same rows"
+    ):
+        parquet.compact("chunks", files, tmp_path / "part-0-all.parquet")
+
+    assert (tmp_path / "part-0-all.parquet").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -89,3 +90,37 @@ def test_a_reader_never_sees_half_a_json_file(tmp_path, command):
     assert json.loads(path.read_text())["n"] == 299
     assert {fill for _, fill in seen} == {5000}
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
+
+
+@pytest.mark.parametrize(("failures", "is_replaced"), [(1, True), (2, True), (9, False)])
+def test_a_file_that_cannot_be_replaced_for_a_moment_is_replaced(
+    tmp_path, monkeypatch, failures, is_replaced
+):
+    rename = Path.replace
+    left = [OSError(errno.EMFILE, "all are in use")] * failures
+
+    def replace(path, target):
+        if left:
+            raise left.pop()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    path = tmp_path / "x.json"
+    if is_replaced:
+        write_json(path, {"a": 1})
+    else:
+        with pytest.raises(OSError, match="all are in use"):
+            write_json(path, {"a": 1})
+
+    assert path.exists() == is_replaced
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_temporary_file_that_cannot_be_removed_is_no_failure(tmp_path, monkeypatch):
+    def unlink(*_, **__):
+        raise PermissionError(errno.EACCES, "not allowed")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    write_json(tmp_path / "x.json", {"a": 1})
+
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": 1}

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.text_file import refusal
-from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version
+from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version, files_in
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)
@@ -49,7 +49,7 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
     found: dict[str, Part] = {}
     bad: dict[str, Problem] = {}
     for number, folder in enumerate(folders):
-        for path in sorted((folder / table).glob("*")):
+        for path in files_in(folder / table, problems):
             if path.name.endswith(".tmp"):
                 problems.append(Problem(UNFINISHED, f"{table}/{path.name} was never finished and is ignored"))
             elif not _NAME.fullmatch(path.name):

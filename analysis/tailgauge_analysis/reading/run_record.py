@@ -99,6 +99,21 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
     return tree
 
 
+def files_in(folder: Path, problems: list[Problem]) -> list[Path]:
+    """The files in a folder, sorted; none, with a problem unless it is simply not there, where they cannot be listed.
+
+    `Path.glob` takes a folder that may not be read for an empty one.
+    """
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        kind = NOTE if folder.name == "target" else DAMAGED  # no statistic rests on the endpoint's log
+        problems.append(Problem(kind, f"{folder.name}/ cannot be read and is left out: {error.strerror}"))
+        return []
+
+
 def check_version(path: Path, version: int) -> None:
     """RunDataError where the schema of a file is newer than ours."""
     if version > SCHEMA_VERSION:
@@ -132,7 +147,8 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     """
     problems: list[Problem] = []
     masters = _load([(folder, folder / "run.json") for folder in folders], problems)
-    records = _load([(f, path) for f in folders for path in sorted((f / "workers").glob("*.json"))], problems)
+    written = [(folder, path) for folder in folders for path in files_in(folder / "workers", problems)]
+    records = _load([(folder, path) for folder, path in written if path.match("*.json")], problems)
     _same_run([*masters, *((folder, table(tree, "run")) for folder, tree in records)])
     by_worker = [tree for _, tree in records]
     folder = masters[0][0] if masters else None

@@ -20,6 +20,7 @@ import gevent
 
 from tailgauge import interpreter
 from tailgauge.errors import TailgaugeError
+from tailgauge.machine import shortage
 from tailgauge.redaction import environment, known
 from tailgauge.sanitize import harmless, plain
 
@@ -102,8 +103,8 @@ class Copy(Child):
                 os.close(lifeline)
                 _settle(name, ours, log)
                 code = work()
-            except BaseException:  # noqa: BLE001 - the log is all that is left of it
-                sys.stderr.write(harmless(known()(traceback.format_exc())))
+            except BaseException as error:  # noqa: BLE001 - the log is all that is left of it
+                sys.stderr.write(harmless(known()(shortage(error) or traceback.format_exc())))
             finally:
                 os._exit(code)  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
         os.close(ours)

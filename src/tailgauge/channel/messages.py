@@ -34,7 +34,7 @@ from tailgauge.channel import sockets
 from tailgauge.channel.auth import Seal, SealError
 from tailgauge.channel.sockets import BY_NAME, MALFORMED, drop, fits
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import InternalError, TailgaugeError
+from tailgauge.errors import TailgaugeError, failure
 from tailgauge.quantile_sketch import is_packed
 
 log = logging.getLogger("tailgauge")
@@ -56,7 +56,7 @@ _COUNTERS = {
 }  # fmt: skip
 _RECORD = {
     "state": str, "counts": _COUNTERS["counts"], "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "faults": [str],
-    "task_errors": BY_NAME,
+    "task_errors": BY_NAME, "remarks": [str],
 }  # fmt: skip
 # What the master relies on, see `fits`; a worker trusts its master.
 _SHAPES: dict[str, Any] = {
@@ -108,7 +108,7 @@ class Link:
                 handler(node, data)
             except Exception as error:  # noqa: BLE001 - its content, or a fault of ours
                 drop(MALFORMED, node, kind)
-                log.warning("%s: %s", kind, InternalError.of(error))
+                log.warning("%s: %s", kind, failure(error))
 
         self._runner.register_message(_PREFIX + kind, listener)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import socket as tcp
 import sys
 from collections import Counter
@@ -32,8 +33,9 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from tailgauge.channel.auth import HOW, TOKEN, given
+from tailgauge.channel.supervisor import supervised
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import UsageError
+from tailgauge.errors import UsageError, failure
 
 log = logging.getLogger("tailgauge")
 
@@ -168,7 +170,7 @@ def _init(self: Any, sock_type: int, ipv4_only: bool) -> None:
     self.failures = 0
     self.events = self.socket.get_monitor_socket()
     if is_master:
-        gevent.spawn(_count_refusals, self.events)
+        gevent.spawn(supervised(_count_refusals, "refused connections cannot be counted"), self.events)
 
 
 def _send(self: Any, message: Message) -> None:
@@ -260,7 +262,7 @@ def beat(
     by_ipv6 = bool(runner.client.socket.getsockopt(zmq.IPV6))
     body = sealed.serialize()  # type: ignore[no-untyped-call]
 
-    def run() -> None:
+    def send() -> None:
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.linger = 0
             socket.ipv6 = by_ipv6
@@ -277,4 +279,21 @@ def beat(
                 with contextlib.suppress(zmq.Again):  # the master does not read: the next one may arrive
                     socket.send(body, zmq.NOBLOCK)
 
-    _start(run, ())
+    def run() -> None:
+        named = False
+        while not ended():
+            try:
+                send()
+            except zmq.ZMQError as error:
+                if not named:  # by no logger, whose lock may wait for the hub
+                    os.write(
+                        2,
+                        f"tailgauge: the pulse of this worker stopped: {error}; it is tried again\n".encode(),
+                    )
+                named = True
+                _sleep(every_s)
+
+    try:
+        _start(run, ())
+    except RuntimeError as error:
+        log.warning("this worker has no pulse: %s", failure(error))

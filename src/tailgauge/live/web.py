@@ -23,6 +23,7 @@ from gevent.pool import Pool
 from gevent.pywsgi import WSGIServer
 
 from tailgauge.address import Address
+from tailgauge.channel.supervisor import supervised
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import UsageError
 from tailgauge.live.series import Live, RunView, chosen, document
@@ -221,7 +222,7 @@ def attach(
     page.app.after_request(_add_tab)
     page.app.after_request(_limit_readers)
     page.template_args["extended_tabs"] = [{"key": "tailgauge", "title": "Tailgauge"}]
-    gevent.spawn(watcher.follow)
+    gevent.spawn(supervised(watcher.follow, "the live view cannot follow the run"))
 
 
 def _live_page() -> Response:

@@ -20,6 +20,7 @@ from typing import Any
 
 import gevent
 import locust  # first: it patches the standard library for gevent
+from gevent.baseserver import BaseServer
 from locust import argument_parser, runners
 from locust.env import Environment
 from locust.exception import RPCError
@@ -39,6 +40,7 @@ from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.preflight_advice import proxy_notes
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
+from tailgauge.plugins import plugin
 from tailgauge.redaction import known
 from tailgauge.sanitize import harmless
 from tailgauge.scenario.packaged import packaged
@@ -75,10 +77,32 @@ def beside_the_loop(print_: Callable[[str], None], text: str) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Log messages and tracebacks without secrets and control characters, which the text of an error or a peer may hold."""
+    """Log messages without tracebacks, and without secrets and control characters, which the text of an error or a peer may hold."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless(known()(super().format(record)))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in logging
+        """The error in a line. Of a fault of ours it names the file that has the traceback."""
+        return str(plugin.failure(ei[1]))
+
+
+class _HubErrors:
+    """What no greenlet and no callback has caught, in a line: each text once, for a server that cannot accept tries each second."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def show(self, where: Any, *error: Any) -> None:
+        text = str(plugin.failure(error[1]))
+        if text not in self._shown:
+            self._shown.add(text)
+            what = (
+                "the web page cannot be served"
+                if isinstance(where, BaseServer)
+                else "a part of this process failed"
+            )
+            log.error("%s: %s", what, text)
 
 
 def log_warnings(*, progress: bool = False) -> None:
@@ -88,7 +112,8 @@ def log_warnings(*, progress: bool = False) -> None:
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Formatter(text))
     log.setLevel(logging.INFO if progress else logging.NOTSET)
-    gevent.get_hub().print_exception = lambda where, *error: log.error("%s failed", where, exc_info=error)
+    logging.raiseExceptions = False  # a log that cannot be written ends nothing
+    gevent.get_hub().print_exception = _HubErrors().show
 
 
 class _Defaults(argument_parser.LocustArgumentParser):
@@ -140,6 +165,16 @@ class WorkerSetup:
         return self.children + self.remote
 
 
+@dataclass(slots=True)
+class _Shown:
+    """What was printed of a run: its URLs, so many notes; when its figures are due; whether that failed."""
+
+    urls: bool = False
+    notes: int = 0
+    next_ns: int = 0
+    has_failed: bool = False
+
+
 Page = tuple[Address, bool]
 
 
@@ -178,8 +213,9 @@ class Launch:
                     return
                 try:
                     run = self._one(master, settings)
-                except TailgaugeError as error:
-                    yield Outcome(error.exit_code, None, None, error)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the next one may run
+                    failure = plugin.failure(error)
+                    yield Outcome(failure.exit_code, None, None, failure)
                     continue
                 outcome = gevent.spawn(self._conclude, run)
                 if settings is self._scenarios[-1]:
@@ -188,7 +224,7 @@ class Launch:
                 yield outcome.get()
         finally:
             self._stop_children()
-            shutil.rmtree(self._logs)
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     def _start(self) -> Master:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
@@ -308,29 +344,37 @@ class Launch:
     def _watch(self, run: Run, display: Display) -> Run:
         if self._interrupts:  # it came before there was a run
             run.interrupt()
-        printed = 0
-        shown_ns = 0
-        called = False
+        shown = _Shown()
         is_over = False
         while not is_over:
             is_over = run.over.wait(TICK_S)
-            if run.called and not called:
-                display.print_line(f"calls go to {' and '.join(run.called)}")
-                for note in proxy_notes(run.called):
-                    display.print_line(note)
-                called = True
-            for note in run.notes[printed:]:
-                if note != str(run.failure):  # printed at the end
-                    display.print_line(f"note: {note}")
-            printed = len(run.notes)
             if run.start_at_ns is not None and run.admitted.is_set():
                 self._report_process(run)  # loads pandas while open requests end
-            if run.start_at_ns is not None and self._shows_progress and monotonic_ns() >= shown_ns:
-                shown_ns = monotonic_ns() + SHOW_NS
-                display.show(run.snapshot(), phase="draining" if run.admitted.is_set() else "")
-        if run.start_at_ns is not None and self._shows_progress:
-            display.conclude(run.snapshot())
+            try:
+                self._show(run, display, shown)
+                if is_over and run.start_at_ns is not None and self._shows_progress:
+                    display.conclude(run.snapshot())
+            except Exception as error:  # noqa: BLE001 - a run needs nobody who looks at it
+                if not shown.has_failed:
+                    log.warning("the progress cannot be shown: %s", plugin.failure(error))
+                shown.has_failed = True
         return run
+
+    def _show(self, run: Run, display: Display, shown: _Shown) -> None:
+        """Print what is new of a run, and every second its figures."""
+        if run.called and not shown.urls:
+            shown.urls = True
+            display.print_line(f"calls go to {' and '.join(run.called)}")
+            for note in proxy_notes(run.called):
+                display.print_line(note)
+        notes = run.notes[shown.notes :]
+        shown.notes += len(notes)
+        for note in notes:
+            if note != str(run.failure):  # printed at the end
+                display.print_line(f"note: {note}")
+        if run.start_at_ns is not None and self._shows_progress and monotonic_ns() >= shown.next_ns:
+            shown.next_ns = monotonic_ns() + SHOW_NS
+            display.show(run.snapshot(), phase="draining" if run.admitted.is_set() else "")
 
     def _on_interrupt(self) -> None:
         self._interrupts += 1
@@ -352,9 +396,12 @@ class Launch:
             child.stop(5)
 
     def _keep_logs(self, run: Run) -> None:
-        for path in sorted(self._logs.iterdir()):
-            if path.stat().st_size and run.folder.path.is_dir():
-                shutil.copy(path, run.folder.path / path.name)
+        try:
+            for path in sorted(self._logs.iterdir()):
+                if path.stat().st_size and run.folder.path.is_dir():
+                    shutil.copy(path, run.folder.path / path.name)
+        except OSError as error:
+            log.warning("the logs of the workers could not be kept with the run: %s", plugin.failure(error))
 
     def _conclude(self, run: Run) -> Outcome:
         if run.start_at_ns is None:

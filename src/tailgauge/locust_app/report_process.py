@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailgauge.errors import Exit
+from tailgauge.errors import Exit, failure
 from tailgauge.master.looks import reader
 from tailgauge.plugins import plugin
 from tailgauge.rows.run_folder import RunFolder
@@ -43,27 +46,41 @@ class ReportProcess:
     def __init__(self, folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None) -> None:
         """`shown`: what it shall know of the terminal."""
         self._folder = folder
-        self._process = reader(folder, "--out", str(out), "--json", "--wait", shown=shown)
+        self._start = partial(reader, folder, "--out", str(out), "--json", "--wait", shown=shown)
+        self._process: subprocess.Popen[str] | None = None
+        with suppress(OSError):  # no process can be started now; `output` tries again
+            self._process = self._start()
 
     def output(self) -> ReportOutput:
         """The report of the complete folder; if it fails, the summary and the exit code say why."""
-        folder = self._folder
         try:
-            output, error_text = self._process.communicate("complete\n")
+            process = self._process = self._process or self._start()
+            output, error_text = process.communicate("complete\n")
+        except OSError as error:
+            self._kill()
+            return ReportOutput(self._without_report(str(failure(error))), Exit.INTERNAL, {})
         except BaseException:
-            self._process.kill()
+            self._kill()
             raise
         try:
             data = json.loads(output)
         except ValueError:
-            code = self._process.returncode
-            reason = " | ".join(error_text.strip().splitlines()[-3:]) or _ending(code)
-            text = f"the report could not be made: {reason}\nthe rows are in {folder.path}; run: {self._command()}"
+            code = process.returncode
+            text = self._without_report(" | ".join(error_text.strip().splitlines()[-3:]) or _ending(code))
             if code in {-signal.SIGTERM, -signal.SIGINT}:
                 return ReportOutput(text, Exit.INTERRUPTED, {})
             failed = code in set(Exit) - {Exit.OK}
             return ReportOutput(text, Exit(code) if failed else Exit.INTERNAL, {})
         return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)
+
+    def _without_report(self, reason: str) -> str:
+        """Say why there is no report, and how to make it."""
+        text = f"the report could not be made: {reason}"
+        return f"{text}\nthe rows are in {self._folder.path}; run: {self._command()}"
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
     def _command(self) -> str:
         """The command that makes the same report."""
@@ -71,7 +88,8 @@ class ReportProcess:
 
     def interrupt(self) -> None:
         """As Ctrl-C does: no report is made."""
-        self._process.send_signal(signal.SIGINT)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
 
 
 def output_of(run: Run, process: ReportProcess) -> ReportOutput:

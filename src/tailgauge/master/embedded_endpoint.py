@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tailgauge.channel.child_process import Child
 from tailgauge.errors import TailgaugeError
+from tailgauge.rows.disk import advice
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.scenario.model import Scenario, spelled
 
@@ -38,8 +39,11 @@ def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | 
     except OSError as error:
         return [f"the endpoint's server log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")
-    path.with_suffix(".tmp").write_bytes(body)
-    path.with_suffix(".tmp").rename(path)
+    try:
+        path.with_suffix(".tmp").write_bytes(body)
+        path.with_suffix(".tmp").rename(path)
+    except OSError as error:
+        return [f"the endpoint's server log could not be written: {advice(error, folder.path)}"]
     named = (f"x-tailgauge-server-log-{word}" for word in ("dropped", "open"))
     dropped, unfinished = (headers.get(name) or "0" for name in named)
     notes = [] if dropped == "0" else [f"the endpoint's server log left out {dropped} calls"]

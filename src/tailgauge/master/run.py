@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,6 +47,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.settings import CLOSED
 from tailgauge.simulator.behaviours import gateway
+from tailgauge.transport.connection import OF_THIS_MACHINE
 
 log = logging.getLogger("tailgauge")
 
@@ -58,6 +60,7 @@ POLL_S = 0.25
 LOOK_NS = 1_000_000_000  # between looks at the stop rules: workers report once a second
 STOPPED = "stopped"  # a stop rule protects the target
 STATES: dict[type, str] = {TargetError: "unusable", errors.InternalError: "error"}
+MAX_REMARKS = 10  # of a worker
 MAX_NOTE = 400  # characters that a worker sends for one
 
 
@@ -177,6 +180,7 @@ class Run:
         who = f"worker {worker.number}"
         faults = [plain(text, MAX_NOTE) for text in record["faults"][: plugin.MAX_FAULTS]]
         self.notes.extend(f"{who}: plugin {text}" for text in faults)
+        self.notes.extend(f"{who}: {plain(text, MAX_NOTE)}" for text in record["remarks"][:MAX_REMARKS])
         if record.get("answers"):  # absent of a worker that keeps none
             self._note_answers(worker)
         if worker.has_left:
@@ -289,6 +293,8 @@ class Run:
         for call in self.preflight:
             self._refuse_bug(call)
             loads = is_loading(call["status"], call["message"])
+            if call["error_type"] in OF_THIS_MACHINE:
+                raise errors.MachineError(f"the preflight could not be made: {plain(call['message'] or '')}")
             if (call["ended"] not in USABLE or loads) and call["needed"]:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
@@ -469,14 +475,20 @@ class Run:
         self.finishing = self._draining = True
         try:
             self._drain()
-        except OSError as error:
-            self._fail_to_write(error)
-        try:
             self._close()
         except OSError as error:
             self._fail_to_write(error)
         finally:
             self.over.set()
+
+    def _step(self, action: Callable[[], object]) -> None:
+        """Take a step of the end. What fails in it is noted, and the other steps follow: rows wait for them."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self.failure = plugin.failure(error)
+            self.state = STATES.get(type(self.failure), "failed")
+            self._note_failure()
 
     def _fail_to_write(self, error: OSError) -> None:
         self.failure = errors.LostError(
@@ -488,19 +500,16 @@ class Run:
     def _drain(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
         self._looking.kill()
-        self.looks.stop(is_whole=self.state == "running")
-        seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
-
         is_whole = self.state == "running"
+        self._step(lambda: self.looks.stop(is_whole=is_whole))
+        seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
         drain = partial(self._send, "drain", seconds=seconds, sends=self.state != STOPPED, serves=is_whole)
-        drain_workers(self.workers, drain, self._changed, seconds, self.notes.append)
+        self._step(lambda: drain_workers(self.workers, drain, self._changed, seconds, self.notes.append))
         if self.state in {"running", KNOWN}:
-            self.engine_metrics.end(self.notes.append)
-        self._settle()
+            self._step(lambda: self.engine_metrics.end(self.notes.append))
+        self._step(self._settle)
         if self._endpoint is not None:
-            if self.start_at_ns:
-                self.notes.extend(fetch_server_log(self._endpoint_url, self.run_id, self.folder))
-            self._endpoint.stop(3)
+            self._step(self._end_endpoint)
         drained = [worker for worker in self.workers if worker.state == "drained"]
         if self.state == "running" and self.start_at_ns and not drained:
             self.state = "failed"
@@ -508,12 +517,20 @@ class Run:
         if self.state == "running":
             self.state = "complete"
 
+    def _end_endpoint(self) -> None:
+        """Fetch the server log, and end the simulated endpoint."""
+        assert self._endpoint is not None
+        if self.start_at_ns:
+            self.notes.extend(fetch_server_log(self._endpoint_url, self.run_id, self.folder))
+        self._endpoint.stop(3)
+
     def _close(self) -> None:
         """Write the last run.json, on the disk space that was reserved for it and for the report."""
         self.folder.release_reserve()
         if self.start_at_ns is not None or self.folder.path.is_dir():
             self._write_run_json(ended=True)
-            self.folder.mark.unlink(missing_ok=True)
+            with suppress(OSError):  # nobody holds it any more, and that is what counts
+                self.folder.mark.unlink(missing_ok=True)
             if self._held is not None:
                 os.close(self._held)
 

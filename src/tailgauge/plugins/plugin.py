@@ -31,8 +31,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tailgauge import interpreter
-from tailgauge.errors import InternalError, TailgaugeError, UsageError
+from tailgauge import errors, interpreter
+from tailgauge.errors import TailgaugeError, UsageError
 from tailgauge.redaction import known
 from tailgauge.rows.text_file import LARGEST_TOML, locate, read_text
 from tailgauge.sanitize import plain
@@ -190,11 +190,11 @@ def _text(name: str, line: int, error: BaseException) -> str:
 
 
 def failure(error: Exception) -> TailgaugeError:
-    """An error in one line: as it is, of a plugin, or a fault of ours."""
+    """An error in one line: as it is, of a plugin, of the machine, or a fault of ours."""
     if isinstance(error, TailgaugeError):
         return error
     text = fault(error)
-    return UsageError(f"plugin {text}") if text else InternalError.of(error)
+    return UsageError(f"plugin {text}") if text else errors.failure(error)
 
 
 class Faults:

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailgauge.errors import UsageError
+from tailgauge.machine import ADVICE, NO_DESCRIPTORS
 
 MEGABYTE = 1_000_000
-NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-# Problem and remedy by errno.
-_ADVICE = {
-    errno.ENOSPC: ("no space is left", "free some space there or choose another --out"),
-    errno.EDQUOT: ("the disk quota is used up", "free some space there or choose another --out"),
-    errno.EROFS: ("the file system is read-only", "mount it for writing or choose another --out"),
-    errno.EACCES: ("permission is denied", "allow writing there or choose another --out"),
-    errno.EPERM: ("permission is denied", "allow writing there or choose another --out"),
-    errno.ENOENT: ("the folder is gone", "do not touch run folders during a run"),
-    errno.ENOTDIR: ("the folder is gone", "do not touch run folders during a run"),
-    errno.EMFILE: ("no file descriptor is left to this process", "raise its limit (ulimit -n)"),
-    errno.ENFILE: (
-        "no file descriptor is left on this machine",
-        "raise fs.file-max, or end what has them open",
-    ),
-    errno.EIO: ("the disk reports errors", "check it, and choose another --out"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +61,6 @@ def advice(error: Exception, path: Path) -> str:
     if not isinstance(error, OSError):
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = error.strerror or str(error)
-    wrong, remedy = _ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
+    wrong, remedy = ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
     left = None if error.errno in NO_DESCRIPTORS else free_space(path)
     return f"{wrong}{'' if left is None else f' ({left})'}: {remedy}"

@@ -158,8 +158,18 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
                 rows = by_attempt(rows) if table == "chunks" else rows
                 writer.write_table(rows, row_group_size=rows.num_rows)
         temporary.rename(whole)
-    for part in parts:
+    left = [part for part in parts if not _removed(part)]
+    if left:
+        names = ", ".join(part.name for part in left)
+        raise OSError(f"{names} could not be removed: the same rows are in {whole.name}")
+
+
+def _removed(part: Path) -> bool:
+    try:
         part.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def checked_rows(path: Path, table: str) -> int:

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gevent import get_hub
 
-from tailgauge.rows.disk import NO_DESCRIPTORS, advice
+from tailgauge.machine import NO_DESCRIPTORS
+from tailgauge.rows.disk import advice
 from tailgauge.rows.parquet import Segments, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import RECORDED, AttemptRow, Chunks, HealthRow, Origin, RequestRow
@@ -88,6 +89,7 @@ class Recorder:
         self._moved_s = 0.0  # when the writer began, or finished its last part
         self.written = dict.fromkeys(self._numbers, 0)
         self.cpu_s = 0.0  # CPU time of the writer's threads
+        self.remarks: list[str] = []  # what failed at the end without a loss
         self._error: RecorderError | None = None
         self._spare = _spare_descriptor()
 
@@ -195,7 +197,6 @@ class Recorder:
             raise self._error
         if self._compacts:
             get_hub().threadpool.apply(self._compact)
-            self.check()
 
     def _taken(self) -> Batch:
         """All buffered rows."""
@@ -275,7 +276,7 @@ class Recorder:
                     compact(name, parts, self._folder.part(name, self._worker, "all"))
             except Exception as error:  # noqa: BLE001 - all parts are still readable
                 why = advice(error, self._folder.path)
-                self._error = RecorderError(f"{name}: the parts could not be compacted; none is lost: {why}")
+                self.remarks.append(f"{name}: the parts could not be compacted; none is lost: {why}")
         self.cpu_s += time.thread_time() - began_s
 
 

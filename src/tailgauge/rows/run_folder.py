@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,8 @@ from tailgauge.rows.text_file import refusal
 
 MARK = "tailgauge"  # prefix of our keys in Parquet metadata
 RESERVE = 4 << 20  # bytes
+_MORE_TRIES = 2  # to replace a file
+_PAUSE_S = 0.1  # before each
 _SAFE = re.compile(r"[^a-z0-9_-]+")
 
 
@@ -70,7 +73,8 @@ class RunFolder:
 
     def release_reserve(self) -> None:
         """Give it back."""
-        self.reserve.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what is written next says whether there is space
+            self.reserve.unlink(missing_ok=True)
 
     @property
     def is_recorded(self) -> bool:
@@ -114,11 +118,27 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file in one step. Text of others may hold surrogates, which no file can: they become question marks."""
+    """Replace a file in one step. Text of others may hold surrogates, which no file can: they become question marks.
+
+    A failure that passes, as of a network disk or while all descriptors are in use, is no failure.
+    """
+    for _ in range(_MORE_TRIES):
+        try:
+            _replace(path, text)
+        except OSError:
+            time.sleep(_PAUSE_S)
+        else:
+            return
+    _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

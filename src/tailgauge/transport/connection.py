@@ -40,7 +40,10 @@ READ_SIZE = 65_536
 _READ = 1
 _WRITE = 2
 Origin = tuple[str, str, int]  # scheme, host, port
-NO_DESCRIPTOR = "no_descriptor"  # a failure of this machine, not of the target
+# Failures of this machine, not of the target.
+NO_DESCRIPTOR = "no_descriptor"
+NO_THREAD = "no_thread"
+OF_THIS_MACHINE = frozenset({NO_DESCRIPTOR, NO_THREAD})
 SPARE_DESCRIPTORS = 48  # left for parts, name look-ups and the master's channel
 FIRST_REST_NS = 5_000_000
 LONGEST_REST_NS = 1_000_000_000
@@ -457,7 +460,7 @@ def connect(
 def _new_socket(family: int, kind: int, proto: int) -> _socket.socket:
     """A socket. ConnectError where it would take one of the last descriptors: rows could not be written any more."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    all_in_use = f"all file descriptors are in use (RLIMIT_NOFILE {most:,})"
+    all_in_use = f"all file descriptors are in use (RLIMIT_NOFILE {most:,}): raise it (ulimit -Hn)"
     try:
         raw = _socket.socket(family, kind, proto)
     except OSError as error:
@@ -465,7 +468,7 @@ def _new_socket(family: int, kind: int, proto: int) -> _socket.socket:
             raise ConnectError(NO_DESCRIPTOR, all_in_use) from None
         if error.errno == errno.ENFILE:
             raise ConnectError(
-                NO_DESCRIPTOR, "all file descriptors of this machine are in use (fs.file-max)"
+                NO_DESCRIPTOR, "all file descriptors of this machine are in use: raise fs.file-max"
             ) from None
         raise ConnectError("tcp", error.strerror or str(error)) from None
     if most != resource.RLIM_INFINITY and raw.fileno() >= most - SPARE_DESCRIPTORS:

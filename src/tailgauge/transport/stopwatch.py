@@ -17,7 +17,17 @@ import gevent
 import httpx2
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.connection import ConnectError, Connection, Origin, Pool, connect, resolve
+from tailgauge.machine import NO_DESCRIPTORS, shortage
+from tailgauge.transport.connection import (
+    NO_DESCRIPTOR,
+    NO_THREAD,
+    ConnectError,
+    Connection,
+    Origin,
+    Pool,
+    connect,
+    resolve,
+)
 from tailgauge.transport.exchange import STALE, Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
@@ -339,7 +349,8 @@ class Stopwatch(httpx2.BaseTransport):
             connection.start()
         except OSError as error:  # no more can be watched
             connection.close()
-            raise ConnectError("tcp", error.strerror or str(error)) from None
+            kind = NO_DESCRIPTOR if error.errno in NO_DESCRIPTORS else NO_THREAD
+            raise ConnectError(kind, shortage(error) or str(error)) from None
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:

@@ -46,7 +46,7 @@ from tailgauge.rows.schema import (
     AttemptRow,
 )
 from tailgauge.transport.capture import Capture, OpenBytes
-from tailgauge.transport.connection import NO_DESCRIPTOR
+from tailgauge.transport.connection import OF_THIS_MACHINE
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
 from tailgauge.transport.reader import READER, Due
 from tailgauge.transport.stopwatch import watched_by
@@ -331,7 +331,7 @@ class Attempts:
         if self.diagnostics is not None and result.ended in SERVED:
             self.diagnostics.ended(one.send.call, one.origin.traffic, one.decoder.message_id)
         self.in_order(partial(self._record, one, result))
-        if exchange.failure is not None and exchange.failure[0] == NO_DESCRIPTOR:
+        if exchange.failure is not None and exchange.failure[0] in OF_THIS_MACHINE:
             self.on_exhausted(exchange.failure[1])
         leg = one.send.leg
         attempt = one.attempt

@@ -161,11 +161,14 @@ def _core_wait_ns() -> int | None:
 
 
 def _memory() -> tuple[int, int]:
-    """Address space and resident memory of this process, in bytes."""
+    """Address space and resident memory of this process, in bytes; 0 and the most ever where the system does not say."""
     if sys.platform != "linux":
         info = psutil.Process().memory_info()
         return info.vms, info.rss
-    pages = _SIZE.numbers()
+    try:
+        pages = _SIZE.numbers()
+    except OSError:  # no descriptor was left when it was opened
+        return 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return pages[0] * mmap.PAGESIZE, pages[1] * mmap.PAGESIZE
 
 

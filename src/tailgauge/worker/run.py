@@ -25,6 +25,7 @@ from tailgauge.channel.clock_offset import EVERY_S, MasterClock
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import InternalError
+from tailgauge.machine import NO_DESCRIPTORS
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plan import preflight
@@ -37,7 +38,7 @@ from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.protocol import SIMULATED, Adaptation
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
-from tailgauge.rows.disk import NO_DESCRIPTORS, advice
+from tailgauge.rows.disk import advice
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -185,9 +186,9 @@ class Task:
                 self.scenario, self.attempts, self.recorder, self._prices, self._learn, salt=self._salt,
                 notify=lambda text: self._send("waiting", {"text": text}),
             )  # fmt: skip
-        except Exception as error:  # whatever it is, the master waits for an answer
-            log.exception("the preflight could not be made")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the master waits for an answer
             failure = plugin.failure(error)
+            log.warning("the preflight could not be made: %s", failure)
             is_ours = isinstance(failure, InternalError)
             self._send("failed", {"why": str(failure), "target": False, "internal": is_ours})
             return
@@ -354,8 +355,7 @@ class Task:
 
     def _on_exhausted(self, why: str) -> None:
         limit = self.scenario.limits.in_flight_per_worker
-        remedy = f"raise it (ulimit -Hn), or lower limits.in_flight_per_worker ({limit:,})"
-        gevent.spawn(self._fail, f"{why}: {remedy}")
+        gevent.spawn(self._fail, f"{why}, or lower limits.in_flight_per_worker ({limit:,})")
 
     def _fail(self, why: str, *, is_internal: bool = False) -> None:
         if self._state == "running":
@@ -403,8 +403,8 @@ class Task:
         """Take a step of the end. A fault of ours in it is reported, and the other steps follow."""
         try:
             action()
-        except Exception as error:
-            log.exception("a step of the end failed")
+        except Exception as error:  # noqa: BLE001 - the master learns of it
+            log.warning("a step of the end failed: %s", error)
             self.on_error(error)
 
     def _end_requests(self, seconds: float, *, sends: bool, serves: bool) -> None:
@@ -469,6 +469,7 @@ class Task:
             "rows": dict(recorder.written), "unwritten": dict(recorder.unwritten), "shared": self._shared,
             "unshipped": sender.unshipped, "refused": sender.refused,
             "faults": list(self.dispatcher.faults.texts.values()), "task_errors": dict(self.task_errors),
+            "remarks": list(recorder.remarks),
             "answers": None if answers is None else answers.written,
             "folder": str(self.folder.path), "cpu_s": {**self._cpu_s, "writer": recorder.cpu_s},
         }  # fmt: skip

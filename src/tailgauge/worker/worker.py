@@ -22,6 +22,7 @@ from tailgauge import __version__, descriptors
 from tailgauge.channel.messages import Handler, Link
 from tailgauge.clock import boot_id
 from tailgauge.errors import InternalError, TailgaugeError, TargetError
+from tailgauge.machine import shortage
 from tailgauge.plugins import plugin
 from tailgauge.protocols.table import SDKS
 from tailgauge.rows.recorder import RecorderError
@@ -99,9 +100,9 @@ class Worker:
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
         """An error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
-        if not isinstance(error, MemoryError):
-            self._print_error(context, kind, error, trace)
         ends_run = isinstance(error, MemoryError) or _is_ours(trace)
+        if not ends_run or self.task is None:
+            self._print_error(context, kind, error, trace)
         if ends_run and self.task is not None:
             gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
 
@@ -120,13 +121,10 @@ class Worker:
         try:
             self.task = Task(self._link, self._name, data, self._out, self._on_ended)
             self.task.prepare()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the master learns of it
             failure: Exception = error
-            if plugin.fault(error):
+            if shortage(error) or plugin.fault(error) or not isinstance(error, FAILURES):
                 failure = plugin.failure(error)
-            elif not isinstance(error, FAILURES):
-                log.exception("the plan could not be started")
-                failure = InternalError.of(error)
             log.warning("this worker cannot take part: %s", failure)
             reason = {
                 "why": str(failure),
@@ -144,8 +142,8 @@ class Worker:
                 return
             try:
                 action(task, data)
-            except Exception as error:
-                log.exception("a message of the master could not be followed")
+            except Exception as error:  # noqa: BLE001 - the master learns of it
+                log.warning("a message of the master could not be followed: %s", error)
                 task.on_error(error)
 
         return handle

@@ -250,7 +250,7 @@ def no_space_to_compact() -> Any:
     ballast = filled(disk)
     end = printed(recorder.close)
     ballast.unlink()
-    return {"end": end, **facts(made, recorder)}
+    return {"end": end, "remarks": recorder.remarks, **facts(made, recorder)}
 
 
 def limits() -> Any:
