@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large sanitize chaos soak scale vllm gateways clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large sanitize chaos torture soak scale vllm gateways clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -122,6 +122,9 @@ chaos: TAILGAUGE_SEED ?= $(shell date +%s)
 chaos: install             ## test failures of runs over many machines, planned and random (30 minutes, root)
 	@echo "random kills: repeat them with TAILGAUGE_SEED=$(TAILGAUGE_SEED)"
 	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 TAILGAUGE_SEED=$(TAILGAUGE_SEED) $(BIN)/python -m pytest tests/many_machines
+
+torture: install           ## let each call site of a run fail once, and check what becomes of the run (40 minutes)
+	$(BIN)/python tests/torture/torture.py
 
 soak: MINUTES ?= 30
 soak: install              ## run 2,000 chunks/s for MINUTES (30) and check for growth; KILL_EVERY=10 kills workers

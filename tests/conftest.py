@@ -75,6 +75,7 @@ UNTIMED = (
     "simulator/core/",
     "simulator/engine/",
     "simulator/protocols/",
+    "torture/",
     "wire/test_bad_ends.py",
     "wire/test_oracle.py",
     "wire/test_sdk_names.py",

@@ -1,4 +1,4 @@
-"""What a machine lacks is said in words, and is no fault of ours."""
+"""The message names what a machine lacks: it is no fault of ours."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ OTHERS = {
     "run_folders",
     "sanitizers",
     "starting",
+    "torture",
     "wire",
 }
 

@@ -137,7 +137,8 @@ def user_classes(patterns: set[str] | None = None) -> list[Any]:
     for path in sorted(packaged("locustfiles").glob("*.py")):
         if patterns is None or path.stem in patterns:
             found.extend(load_locustfile(str(path))[0].values())
-    sys.path[:] = module_path  # the loader puts the current folder in front: whatever is imported later would come from there
+    # The loader puts the current folder in front: whatever is imported later would come from there.
+    sys.path[:] = module_path
     return found
 
 

@@ -34,7 +34,8 @@ def duty(first: int) -> None:
 
 
 supervised(duty, "the duty cannot be done")(7)
-told, lines = lines, []
+of_duty = list(lines)
+lines.clear()
 
 looks: list[int] = []
 
@@ -52,4 +53,4 @@ runner = Environment(user_classes=[]).create_local_runner()
 with gevent.Timeout(20):
     while runner.current_cpu_usage != 1.0:
         gevent.sleep(0.01)
-print(json.dumps({"duty": {"calls": calls, "lines": told}, "locust": {"lines": lines}}))
+print(json.dumps({"duty": {"calls": calls, "lines": of_duty}, "locust": {"lines": lines}}))

@@ -1,0 +1,13 @@
+"""Takes part in every tortured run: what a worker and Locust do every few seconds happens within its two seconds."""
+
+import sys
+
+PATTERNS: list[type] = []
+
+if "run" in sys.argv[1:2]:  # else Locust would be imported into the report's process, too
+    from locust import runners
+
+    from tailgauge.worker import run
+
+    runners.CPU_MONITOR_INTERVAL = 1.0
+    run.FLUSH_EVERY = 1
