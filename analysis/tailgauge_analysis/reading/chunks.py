@@ -20,6 +20,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints
 
 _NUMBERS = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "chars")
 WANTED = (*_NUMBERS, "kind", "exact", "low_at_ns")
+ARRIVAL = 8  # bytes of one in memory
 BLOCK = 2_000_000  # chunks that are worked on at once
 
 
@@ -155,21 +156,24 @@ class Fold:
         self._ranges: list[Ranges] = []
         self._runs: list[Runs] = []
 
-    def add(self, table: pa.Table, shift_ns: int) -> None:
-        """Rows of a worker; `shift_ns` leads from its clock to the run's."""
+    def add(self, table: pa.Table, shift_ns: int) -> int:
+        """Rows of a worker; `shift_ns` leads from its clock to the run's. Returns the bytes kept beside the arrivals."""
         n = table.num_rows
         if not n:
-            return
+            return 0
         column = {name: table[name].to_numpy() for name in _NUMBERS}
         is_thinking = pc.fill_null(pc.equal(table["kind"], THINKING), False).to_numpy()
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
         self._rows += n
         at = np.flatnonzero(~table["exact"].to_numpy())
+        runs = _runs(column, is_thinking)
         if len(at):
             low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
             self._ranges.append(Ranges(place.start + at, np.maximum(column["arrived_at_ns"][at] - low, 0)))
-        self._runs.append(_runs(column, is_thinking))
+        self._runs.append(runs)
+        size: int = sum(getattr(runs, field.name).nbytes for field in fields(Runs)) + 2 * at.nbytes
+        return size
 
     def done(self) -> Chunks:
         """The chunks in order; empties this object."""

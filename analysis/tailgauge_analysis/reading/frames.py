@@ -8,9 +8,10 @@ there is no run to speak of.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import COOLDOWN, ORIGIN, SINGLE, STEADY, TABLES, TURNS, columns
 from tailgauge_analysis.reading import chunks, parquet, rate_limit_headers, run_record
+from tailgauge_analysis.reading.budget import Budget
 from tailgauge_analysis.reading.chunks import Chunks, Fold
 from tailgauge_analysis.reading.run_record import Problem
 
@@ -40,6 +42,7 @@ UNREAD = {
     },
 }  # fmt: skip
 VALID_JSON = "valid_json"
+SHARED = ("error_body",)  # texts that are long and often the same
 CALL = ("request_id", "leg", "attempt")
 KEYS = {"requests": ("request_id",), "attempts": CALL, "chunks": (*CALL, "chunk_index")}
 MARKED = {  # the counts that each of the usage_marks is about
@@ -79,7 +82,7 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     run = opened.run
     problems = opened.problems
     rows = Counts()
-    tables = {name: _table(opened, name, wanted, rows, _reduced) for name, wanted in WANTED.items()}
+    tables = {name: _table(opened, name, wanted, rows, _reduced, SHARED) for name, wanted in WANTED.items()}
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
@@ -117,7 +120,9 @@ def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
 
     Times are those of the run's clock, and `wall_offset_ns` leads from there to Unix time.
     """
-    opened = _Opened.of(run_dirs)
+    opened = replace(
+        _Opened.of(run_dirs), budget=Budget(math.inf)
+    )  # a notebook may hold what its machine can
     wanted = tuple(
         column.name for column in columns(name) if column.name != "worker"
     )  # each part's name has it
@@ -137,6 +142,7 @@ class _Opened:
     folders: list[Path]
     run: dict[str, Any]
     problems: list[Problem]
+    budget: Budget
 
     @classmethod
     def of(cls, run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> _Opened:
@@ -147,7 +153,7 @@ class _Opened:
             run_record.check(folder, *TABLES)
         run, problems = run_record.read(folders, look)
         folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
-        return cls(folders, run, problems)
+        return cls(folders, run, problems, Budget.of(folders))
 
     def offset_ns(self, worker: int) -> int:
         """From the clock of a worker to the master's."""
@@ -171,17 +177,19 @@ def ended_as(attempts: pd.DataFrame, *classes: str) -> np.ndarray:
     return ended.to_numpy(np.bool_)
 
 
-def _table(opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, reduce: Reduces) -> pa.Table:
+def _table(
+    opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, reduce: Reduces, shared: Collection[str] = ()
+) -> pa.Table:  # fmt: skip
     """All parts of a table on the master's clock, each row with its worker and folder."""
-    listed = parquet.listed(opened.folders, name, opened.problems)
     read = []
-    for part in listed:
-        new = parquet.read(part, wanted, opened.problems)
-        rows[name, part.worker] += new.num_rows
+    for part in parquet.listed(opened.folders, name, opened.problems):
         # The endpoint is on the master's host.
         offset = 0 if name == "target" else opened.offset_ns(part.worker)
-        table = parquet.shifted(reduce(name, new), offset)
-        read.append(_marked(table, part.worker, part.folder))
+        for piece in parquet.pieces(part, wanted, opened.problems, shared):
+            rows[name, part.worker] += piece.num_rows
+            table = parquet.shifted(reduce(name, piece), offset)
+            opened.budget.spend(table.nbytes, part.path)
+            read.append(_marked(table, part.worker, part.folder))
     if read:
         return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
     return _marked(reduce(name, parquet.empty(name, wanted)), 0, 0)
@@ -196,10 +204,13 @@ def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
 def _chunks(opened: _Opened, start_at_ns: int, rows: Counts) -> Chunks:
     """All parts with chunks, folded as they are read."""
     listed = parquet.listed(opened.folders, "chunks", opened.problems)
+    for part in listed:
+        opened.budget.spend(part.rows * chunks.ARRIVAL, part.path)
     fold = Fold(sum(part.rows for part in listed))
     for part in listed:
         for piece in parquet.pieces(part, chunks.WANTED, opened.problems):
-            fold.add(piece, opened.offset_ns(part.worker) - start_at_ns)
+            size = fold.add(piece, opened.offset_ns(part.worker) - start_at_ns)
+            opened.budget.spend(size, part.path)
             rows["chunks", part.worker] += piece.num_rows
     return fold.done()
 
@@ -240,4 +251,6 @@ def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
             table = table.set_column(i, name, pc.fill_null(table[name], False))
     # Ignoring metadata keeps its types, also where a table has no row.
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True, ignore_metadata=True)
+    for name in frame.columns.intersection(list(SHARED)):
+        frame[name] = frame[name].astype(object)
     return frame

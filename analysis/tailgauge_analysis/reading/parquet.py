@@ -10,7 +10,7 @@ they are not read a second time. A part name counts once, in whichever of severa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailgauge.rows.parquet import schema
+from tailgauge.rows.parquet import has_plain_footer, schema
 from tailgauge.rows.text_file import refusal
 from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version, files_in
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)
-_MOST_ROWS = 10_000_000  # of a row group, which is read at once; the recorder writes 200,000
+_MOST_ROWS = 1 << 20  # of a row group, which is read at once; the recorder writes 200,000
+_PORTION = 50_000  # rows of it that are decoded at once
+_UNPACKED = 512 << 20  # bytes of one of its columns; a recorded text has 2,000 characters at most
+_NUMBER = 8  # bytes of a decoded value
+_FOOTER = 16 << 20  # bytes
 _LARGEST = 1e15  # of a number with a fraction; a larger one, or NaN, was not measured
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
@@ -79,6 +83,8 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     if why := refusal(path):
         return _left_out(table, path, f"is left out: {why}")
     try:
+        if not has_plain_footer(path, _FOOTER):
+            raise pa.ArrowInvalid(f"it is no Parquet file, or its footer has more than {_FOOTER >> 20} MiB")
         held = pq.read_metadata(path)
         footer = held.metadata or {}
         check_version(path, int(footer.get(_VERSION, b"0")))
@@ -98,18 +104,22 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
     return pa.concat_tables(groups) if groups else empty(part.table, wanted)
 
 
-def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterator[pa.Table]:
-    """The same, one row group at a time."""
+def pieces(
+    part: Part, wanted: Sequence[str], problems: list[Problem], shared: Collection[str] = ()
+) -> Iterator[pa.Table]:
+    """The same, one row group at a time. Columns `shared` are dictionaries, in which a text that repeats is held once."""
     lost = 0
     why = ""
+    columns = schema(part.table).empty_table().select(list(wanted)).schema
+    texts = [column.name for column in columns if pa.types.is_string(column.type)]
     try:
-        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
-            columns = schema(part.table).empty_table().select(list(wanted)).schema
+        with pq.ParquetFile(part.path, page_checksum_verification=True, read_dictionary=texts) as file:
             names = file.schema_arrow.names
             _check_columns(columns.names, names)
             for number in range(file.num_row_groups):
                 try:
-                    rows = _read_group(file, number, columns, names)
+                    _check_sizes(file.metadata.row_group(number), columns.names)
+                    rows = _read_group(file, number, columns, shared)
                 except _UNREADABLE as error:
                     lost += file.metadata.row_group(number).num_rows
                     why = why or _reason(error)
@@ -133,20 +143,57 @@ def _check_columns(wanted: list[str], names: list[str]) -> None:
             raise pa.ArrowInvalid(f"column {name} is missing")
 
 
-def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema, names: list[str]) -> pa.Table:
+def _check_sizes(group: pq.RowGroupMetaData, wanted: Collection[str]) -> None:
+    """Refuse what a column unpacks to, as the footer says: a page of gigabytes is decoded as a whole."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        name = column.path_in_schema.partition(".")[0]
+        size = max(column.total_uncompressed_size, column.num_values * _NUMBER)
+        if name in wanted and not 0 <= size <= _UNPACKED:
+            raise pa.ArrowInvalid(_too_large(name))
+
+
+def _too_large(name: str) -> str:
+    return f"column {name} unpacks to more than {_UNPACKED >> 20} MiB in a row group"
+
+
+def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema, shared: Collection[str]) -> pa.Table:
     """Read the columns of a row group with the record's types; a column that older files lack is null."""
-    rows = file.read_row_group(number, columns=[name for name in columns.names if name in names])
+    names = [name for name in columns.names if name in file.schema_arrow.names]
+    sizes = dict.fromkeys(names, 0)
+    portions = []
+    for portion in file.iter_batches(_PORTION, row_groups=[number], columns=names, use_threads=False):
+        for name in names:
+            sizes[name] += _decoded_size(portion[name])
+            if sizes[name] > _UNPACKED and name not in shared:
+                raise pa.ArrowInvalid(_too_large(name))
+        portions.append(portion)
+    rows = pa.Table.from_batches(portions) if portions else file.schema_arrow.empty_table().select(names)
+    if rows.num_rows != file.metadata.row_group(number).num_rows:
+        raise pa.ArrowInvalid(
+            f"it has {rows.num_rows:,} rows where its footer says {file.metadata.row_group(number).num_rows:,}"
+        )
     arrays = {}
     for column in columns:
-        if column.name in names:
-            arrays[column.name] = _measured(rows[column.name].cast(column.type))
-        else:
+        if column.name not in names:
             arrays[column.name] = pa.nulls(rows.num_rows, column.type)
+        elif column.name in shared:
+            arrays[column.name] = rows[column.name].cast(pa.dictionary(pa.int32(), column.type))
+        else:
+            arrays[column.name] = _measured(rows[column.name].cast(column.type))
     table = pa.table(arrays)
     for column in columns:
         if table[column.name].null_count and not column.nullable:
             raise pa.ArrowInvalid(f"column {column.name} has empty values")
     return table
+
+
+def _decoded_size(values: pa.Array) -> int:
+    """Bytes of these values without a dictionary."""
+    if not pa.types.is_dictionary(values.type):
+        return int(values.nbytes)
+    lengths = pc.binary_length(values.dictionary).take(values.indices)
+    return int(pc.sum(lengths).as_py() or 0)
 
 
 def _measured(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -181,6 +228,8 @@ def _left_out(table: str, path: Path, why: str) -> Problem:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "it unpacks to more than the memory of a report"
     if "checksum" in str(error):
         return "a page does not match its checksum"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -315,6 +315,7 @@ def compare(
     with loading():
         from tailgauge_analysis.comparing import pairs
         from tailgauge_analysis.comparing.curve import find
+        from tailgauge_analysis.reading.budget import limited
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
 
@@ -334,13 +335,15 @@ def compare(
             _print_error(f"tailgauge: --baseline {baseline}: {text}")
         from tailgauge_analysis.comparing import history
 
-        made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
+        with limited(run_dirs):
+            made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
     elif any(curves):
         if allow or metrics:
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
         made = _compare_curves(run_dirs, curves, threshold / 100)
     else:
-        made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
+        with limited(run_dirs):
+            made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
         made = replace(made, run_id=new_run_id("compare"))
     if baseline is not None or any(curves) or opens:
         from tailgauge_analysis.report.report import write_report
@@ -408,10 +411,12 @@ def report(
             return
         if wait and not _load_until_input("tailgauge_analysis.report.report"):
             sys.exit(Exit.INTERRUPTED)  # the master is gone
+        from tailgauge_analysis.reading.budget import limited
         from tailgauge_analysis.report.report import make
 
     try:
-        made = make(run_dirs, out, screen.columns(), colours=screen.has_colours(), tool=tool)
+        with limited(run_dirs):
+            made = make(run_dirs, out, screen.columns(), colours=screen.has_colours(), tool=tool)
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:

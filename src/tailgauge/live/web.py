@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from flask import Blueprint, Response, abort, jsonify, request, send_file
 from gevent.pool import Pool
-from gevent.pywsgi import WSGIServer
+from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from tailgauge.address import Address
 from tailgauge.channel.supervisor import supervised
@@ -43,12 +43,24 @@ POLICY = (
 )
 LOCUST_PAGE = "locust.index"
 NOTES_SHOWN = 20
+LARGEST_BODY = 1 << 20  # bytes of a request: a start has a form of a few hundred
+LONGEST_REQUEST_S = 60.0  # from one answer on a connection to the end of the next one
+MOST_CONNECTIONS = 1_000
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@?#\[\]]+)(?::[0-9]+)?")
 TAB = (
     b'<a href="./tailgauge" style="position:fixed;left:16px;bottom:12px;z-index:10;padding:5px 14px;border-radius:99px;'
     b'background:#15803d;color:#fff;font:14px sans-serif;text-decoration:none">Tailgauge live view</a>'
     b'<script src="./tailgauge/tab.js"></script>'
 )
+
+
+class _Handler(WSGIHandler):  # type: ignore[misc]  # gevent has no types here
+    """Closes a connection whose request, however slow its bytes, has no answer in time."""
+
+    def handle_one_request(self) -> Any:
+        with gevent.Timeout(LONGEST_REQUEST_S, exception=False):
+            return super().handle_one_request()
+        return None
 
 
 class Watcher:
@@ -147,7 +159,13 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     page = environment.create_web_ui(at.host, at.port, delayed_start=True)
     why = "`tailgauge run` starts its scenarios itself"
     attach(environment, run, metrics=metrics, host=at.host, refuses_start=lambda _: why)
-    page.server = WSGIServer((at.host.strip("[]"), at.port), page.app, log=None, spawn=Pool())
+    page.server = WSGIServer(
+        (at.host.strip("[]"), at.port),
+        page.app,
+        log=None,
+        spawn=Pool(MOST_CONNECTIONS),
+        handler_class=_Handler,
+    )
     try:
         page.server.start()
     except OSError as error:
@@ -217,6 +235,7 @@ def attach(
         pages.add_url_rule("/metrics", "metrics", guarded(lambda: _metrics(watcher)))
     pages.after_request(_headers)
     page.app.register_blueprint(pages)
+    page.app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     page.app.before_request(_guard({name.lower() for name in (host, socket.gethostname()) if name}))
     page.app.before_request(partial(_refuse_start, refuses_start))
     page.app.after_request(_add_tab)

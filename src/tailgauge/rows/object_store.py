@@ -8,10 +8,13 @@ more than once, and one copy of 10 million rows is 100 MB. Credentials come from
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
+import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge import interpreter
-from tailgauge.errors import RunDataError, UsageError
+from tailgauge.errors import RunDataError, TailgaugeError, UsageError
 from tailgauge.redaction import name_secret
 from tailgauge.rows.run_folder import RunFolder
 
@@ -31,6 +34,12 @@ WAIT_S = 1.0
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)/*([^?#]*)(.*)")
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY")
 _PIECE = 1 << 22
+LISTING_S = 120.0  # for a listing; a copy has as long, and a second for each MiB
+SLOWEST = 1 << 20  # bytes a second
+READING_MEMORY = 2 << 30  # bytes of the process that lists and copies, of which Arrow reserves one half
+MOST_OBJECTS = 100_000
+LARGEST_RUN = 64 << 30  # bytes
+NO_RUN = 3  # exit code of that process where there is no run
 _staged: dict[str, str] = {}  # URLs by the folder that is copied there
 _ADVICE = "Check bucket, region and credentials (for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL)"
 
@@ -94,7 +103,10 @@ def check(url: str) -> None:
 def _explained(url: str, what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: a name that is none, such as one with two slashes in a row
         why = " ".join(str(error).split())[:300]
         raise ObjectStoreError(f"{url}: cannot be {what}: {why}. {_ADVICE}") from error
 
@@ -182,10 +194,15 @@ def remove(url: str) -> None:
         files.delete_file(name)
 
 
-def _get(files: Any, name: str, path: Path) -> None:
+def _get(files: Any, name: str, size: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    left = size
     with files.open_input_stream(name) as source, path.open("wb") as target:
-        shutil.copyfileobj(source, target, _PIECE)
+        while piece := source.read(min(_PIECE, left + 1)):
+            left -= len(piece)
+            if left < 0:
+                raise OSError(f"{name} has more than the {size} bytes of its listing")
+            target.write(piece)
 
 
 def local(place: Path | str, *, suffix: str = "") -> Path:
@@ -195,22 +212,91 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
     """
     if not is_remote(place):
         return Path(place)
+    url = str(place).rstrip("/")
+    _, root = _place(url)
+    above = Path(tempfile.mkdtemp(prefix="tailgauge-in-"))
+    atexit.register(shutil.rmtree, above, ignore_errors=True)
+    folder = above / root.rpartition("/")[2]
+    folder.mkdir()
+    _in_child(LISTING_S, "list_below", url, suffix, str(folder))
+    size = sum(_listed(folder).values())
+    _in_child(LISTING_S + size / SLOWEST, "copy_below", url, str(folder))
+    return folder
+
+
+def _in_child(seconds: float, function: str, *arguments: str) -> None:
+    """Call a function here in a process of its own, which is ended after so long.
+
+    An answer of a bucket may have no end, and the pages of a listing are held in memory: no caller could leave it.
+    """
+    url = arguments[0]
+    code = (
+        f"from tailgauge.rows.object_store import {function}, in_this_process\nin_this_process({function})\n"
+    )
+    try:
+        done = subprocess.run(
+            interpreter.command("-c", code, *arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ObjectStoreError(f"{url}: cannot be read: no end after {seconds:,.0f} s. {_ADVICE}") from error
+    if done.returncode:
+        crash = f"{url}: cannot be read: more than {READING_MEMORY >> 20:,} MiB of memory, or a crash"
+        message = (done.stderr.strip().splitlines() or [crash])[-1]
+        raise RunDataError(message) if done.returncode == NO_RUN else ObjectStoreError(message)
+
+
+def in_this_process(function: Callable[..., None]) -> None:
+    """Call a function with the arguments of this process: its error is a line on standard error."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = READING_MEMORY if most == resource.RLIM_INFINITY else min(READING_MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    try:
+        function(*sys.argv[1:])
+    except RunDataError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(NO_RUN)
+    except (TailgaugeError, MemoryError) as error:
+        sys.exit(str(error) or "out of memory")
+
+
+def list_below(url: str, suffix: str, folder: str) -> None:
+    """Write the names and sizes of what is to be copied from below a URL into a file beside the folder."""
     from pyarrow import fs
 
-    url = str(place).rstrip("/")
     files, root = _opened(url)
     with _explained(url, "read"):
         found = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-        names = [one.path for one in found if one.is_file and one.path.endswith(suffix)]
-        if not names and not suffix:
-            raise RunDataError(f"{url}: no such run folder")
-        above = Path(tempfile.mkdtemp(prefix="tailgauge-in-"))
-        atexit.register(shutil.rmtree, above, ignore_errors=True)
-        folder = above / root.rpartition("/")[2]
-        folder.mkdir()
-        for name in names:
-            below = name.removeprefix(f"{root}/")
-            if ".." in below.split("/") or below.startswith("/"):
-                raise RunDataError(f"{url}: the name of an object leaves the folder: {below[:200]!r}")
-            _repeated(_get, files, name, folder / below)
-    return folder
+        sizes = {one.path: one.size or 0 for one in found if one.is_file and one.path.endswith(suffix)}
+    if not sizes and not suffix:
+        raise RunDataError(f"{url}: no such run folder")
+    for name in sizes:
+        below = name.removeprefix(f"{root}/")
+        if ".." in below.split("/") or below.startswith("/"):
+            raise RunDataError(f"{url}: the name of an object leaves the folder: {below[:200]!r}")
+    total = sum(sizes.values())
+    if len(sizes) > MOST_OBJECTS or total > LARGEST_RUN:
+        most = f"expected at most {MOST_OBJECTS:,} objects and {LARGEST_RUN >> 30} GiB"
+        raise RunDataError(f"{url}: {len(sizes):,} objects with {total:,} bytes: {most}")
+    _listing(Path(folder)).write_text(json.dumps(sizes), encoding="utf-8")
+
+
+def copy_below(url: str, folder: str) -> None:
+    """Copy what was listed into the folder."""
+    files, root = _opened(url)
+    with _explained(url, "read"):
+        for name, size in _listed(Path(folder)).items():
+            _repeated(_get, files, name, size, Path(folder) / name.removeprefix(f"{root}/"))
+
+
+def _listed(folder: Path) -> dict[str, int]:
+    """Bytes by the names of the objects to be copied into a folder."""
+    sizes: dict[str, int] = json.loads(_listing(folder).read_text(encoding="utf-8"))
+    return sizes
+
+
+def _listing(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.listing")

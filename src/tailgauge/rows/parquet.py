@@ -174,7 +174,7 @@ def _removed(part: Path) -> bool:
 
 def checked_rows(path: Path, table: str) -> int:
     """Rows of a transferred part by its footer; ValueError unless it is a part as written here. Pages are not read."""
-    if not _has_plain_footer(path):
+    if not has_plain_footer(path):
         raise ValueError("it is not a Parquet file, or has an enormous footer")
     try:
         footer = pq.read_metadata(path)
@@ -196,7 +196,7 @@ def checked_rows(path: Path, table: str) -> int:
     return int(footer.num_rows)
 
 
-def _has_plain_footer(path: Path) -> bool:
+def has_plain_footer(path: Path, largest: int = _FOOTER) -> bool:
     """Whether a file ends like Parquet, and its footer is small enough to be read."""
     with path.open("rb") as file:
         if file.seek(0, 2) < 12:
@@ -204,7 +204,7 @@ def _has_plain_footer(path: Path) -> bool:
         file.seek(-8, 2)
         length = int.from_bytes(file.read(4), "little")
         magic = file.read(4)
-    return magic == b"PAR1" and length <= _FOOTER
+    return magic == b"PAR1" and length <= largest
 
 
 @functools.cache

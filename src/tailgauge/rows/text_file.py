@@ -36,6 +36,8 @@ LARGEST_JSON = 64 * MEBI
 LARGEST_TABLE = 4096 * MEBI  # of traces and prompts
 LONGEST_LINE = 64 * MEBI
 DEEPEST = 40  # levels of tables and lists
+MOST_TABLES = 2_000  # and lists, of a TOML file: one of traffic takes milliseconds to check
+UNPACKED = 100  # bytes that a byte of gzip may unpack to, beyond the first 64 MiB; text has some 10
 MISSING = "no such file"
 FOLDER = "a folder, not a file"
 FLAT = f"expected at most {DEEPEST} levels of tables and lists"
@@ -109,12 +111,29 @@ def read_text(path: Path, largest: int = LARGEST_TOML) -> str:
     return data.decode("utf-8-sig")
 
 
+class _Unpacked(gzip.GzipFile):
+    """A gzip file; ScenarioError where it holds far more than text of its size does."""
+
+    def __init__(self, path: Path, packed: io.BufferedReader) -> None:
+        super().__init__(fileobj=packed)
+        self._path = path
+        self._left = LONGEST_LINE + UNPACKED * os.fstat(packed.fileno()).st_size
+
+    def read1(self, size: int = -1) -> bytes:
+        data = super().read1(size)
+        self._left -= len(data)
+        if self._left < 0:
+            most = f"unpacks to more than {UNPACKED} times its size"
+            raise ScenarioError(f"{self._path}: {most}: expected text; if it is, unpack it first")
+        return data
+
+
 @contextmanager
 def opened_text(path: Path) -> Iterator[TextIO]:
     """The text of a table, unpacked where the name ends with .gz; ScenarioError where it is no text."""
     try:
         with _opened(path, LARGEST_TABLE) as raw:
-            unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            unpacked = _Unpacked(path, raw) if path.suffix == ".gz" else raw
             _refuse_other_kinds(path, unpacked.peek(_BEGINNING)[:_BEGINNING])
             yield io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
     except UnicodeDecodeError as error:
@@ -160,6 +179,9 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
     except ValueError:  # Python reads no number of thousands of digits
         raise _at_line(bare, _DIGITS.search(bare), WHOLE) from None
     _check(tree)
+    count = _count(tree)
+    if count > MOST_TABLES:
+        raise ValueError(f"expected at most {MOST_TABLES:,} tables and lists, got {count:,}")
     return tree
 
 
@@ -179,6 +201,16 @@ def _check(tree: Any, key: str = "", depth: int = 0) -> None:
         raise ValueError(f"{key}: {WHOLE}")
     elif isinstance(tree, Decimal) and tree.is_finite() and int(tree.as_tuple().exponent) < -_DECIMALS:
         raise ValueError(f"{key}: expected a number of at most {_DECIMALS} decimals")
+
+
+def _count(tree: dict[str, Any]) -> int:
+    """How many tables and lists a tree has."""
+    tables = _tables([tree])
+    count = 0
+    while tables:
+        count += len(tables)
+        tables = [table for parent in tables for table in _tables(parent)]
+    return count
 
 
 @functools.cache
