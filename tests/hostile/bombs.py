@@ -1,10 +1,12 @@
 """Run folders whose parts are small as files and huge as rows: each is one function that adds a part to a sound run.
 
-`lie` changes a number in a footer, which a reader may believe.
+`lie` changes a number in a footer, which a reader may believe. `python bombs.py NAME FOLDER` adds one in a process of its own:
+what measures a reader must be small itself, because a child begins with the most memory that its parent has ever had.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,11 +107,11 @@ def many_rows(table: str, rows: int) -> Callable[[Path], Path]:
 
 
 def many_numbers(folder: Path) -> Path:
-    """One row with a list of 200 million times."""
+    """One row with a list of 100 million times."""
     rows = _zeros("target", 1)
-    numbers = pa.repeat(pa.scalar(0, pa.int64()), 200_000_000)
+    numbers = pa.repeat(pa.scalar(0, pa.int64()), 100_000_000)
     rows = _put(
-        rows, "chunk_sent_at_ns", pa.ListArray.from_arrays(pa.array([0, 200_000_000], pa.int32()), numbers)
+        rows, "chunk_sent_at_ns", pa.ListArray.from_arrays(pa.array([0, 100_000_000], pa.int32()), numbers)
     )
     return _write(folder, "target", rows)
 
@@ -207,3 +209,6 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     "fewer rows than there are": fewer_rows_than_there_are,
     "smaller than it is": smaller_than_it_is,
 }
+
+if __name__ == "__main__":
+    print(BOMBS[sys.argv[1]](Path(sys.argv[2])))
