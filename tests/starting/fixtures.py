@@ -93,7 +93,7 @@ def bounded() -> Iterator[Callable[[float], object]]:
     def end(*_: object) -> None:
         raise TooLongError
 
-    before = signal.signal(signal.SIGVTALRM, end)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    signal.signal(signal.SIGVTALRM, before)
+    before = signal.signal(signal.SIGPROF, end)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)

@@ -83,18 +83,19 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     pool = pa.default_memory_pool()
     before = resource.getrlimit(resource.RLIMIT_DATA)
     is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGPROF, end) if is_main else None
+    is_timed = is_main and not any(signal.getitimer(signal.ITIMER_PROF))  # a caller's timer stays
+    handler = signal.signal(signal.SIGPROF, end) if is_timed else None
     try:
         pa.set_memory_pool(pa.system_memory_pool())  # the others reserve gigabytes that they do not use
         resource.setrlimit(resource.RLIMIT_DATA, (_lower(most, *before), before[1]))
-        if is_main:
+        if is_timed:
             signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)
         yield
     except MemoryError as error:
         what = f"the report takes more than {memory // MIB:,} MiB of memory"
         raise RunDataError(f"{named}: {what}: {_EXPECTED}") from error
     finally:
-        if is_main:
+        if is_timed:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, handler)
         resource.setrlimit(resource.RLIMIT_DATA, before)
