@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import TABLES
+from tailgauge.rows.text_file import FOLDER, refusal
 
 MIB = 1 << 20
 ROWS = 1024 * MIB  # bytes of all rows in memory
@@ -36,7 +37,7 @@ def stored(folders: Sequence[Path]) -> int:
     """Bytes that the parts of a run take on disk; the holes of a sparse file take none."""
     size = 0
     for folder in folders:
-        for table in TABLES:
+        for table in TABLES if refusal(folder) == FOLDER else ():
             for path in (folder / table).glob("*.parquet"):
                 try:
                     stat = path.stat()
