@@ -12,6 +12,7 @@ from tailgauge.transport.http1 import (
     MAX_HEAD,
     Body,
     ChunkedBody,
+    Head,
     WireError,
     framing_of,
     is_event_stream,
@@ -97,11 +98,27 @@ def test_a_head_is_a_status_and_headers(head, expected):
         b"HTTP/1.1 -20 OK", b"HTTP/1.1  200 OK", b"http/1.1 200 OK", b"\x16\x03\x01\x00\xa5", b"<html>",
         b"HTTP/1.1 200 OK\r\nno colon", b"HTTP/1.1 200 OK\r\n: no name", b"HTTP/1.1 200 OK\r\n folded: x",
         b"HTTP/1.1 200 OK\r\nname : x", b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nC: d", b"HTTP/1.1 \xb2\xb2\xb2 OK",
+        b"HTTP/1.1 200 OK\nA: b", b"HTTP/1.1 200 OK\r\nA: b\nC: d", b"HTTP/1.1 200 OK\r\nA: b\rC: d", b"HTTP/1.1 200 OK\r\nA: \0",
     ],
 )  # fmt: skip
 def test_a_head_that_is_no_http_is_refused(head):
     with pytest.raises(WireError):
         response_head(head)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\n\n", b"HTTP/1.1 200 OK\nA: b\n\r\n", b"hello\n\n"])
+def test_a_head_whose_lines_end_with_a_bare_line_feed_is_refused_at_once_and_not_waited_for(head):
+    """However it comes: h11 would take it."""
+    with pytest.raises(WireError, match="bare LF"):
+        Head().feed(head)
+    with pytest.raises(WireError, match="bare LF"):
+        one_by_one(head)
+
+
+def one_by_one(head: bytes) -> None:
+    parser = Head()
+    for byte in head:
+        parser.feed(bytes([byte]))
 
 
 @given(st.binary(max_size=200))

@@ -22,6 +22,8 @@ MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python re
 _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 _CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
 _BEGIN = b"HTTP/1."
+_BARE_BLANK = re.compile(rb"\n\r?\n")  # an empty line behind a line that ends with LF alone
+_STRAY = re.compile(rb"[\0\r\n]")  # in a line: each reader would find other lines (RFC 9110, 5.5)
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 
@@ -65,13 +67,15 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     parts = first.split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
         raise _no_response(first)
+    if _STRAY.search(first):
+        raise WireError("malformed status line", first)
     status = int(parts[1])
     if status < 100 or status == 101:  # nobody has asked for another protocol
         raise WireError(f"not a status: {status}")
     headers = []
     for line in lines:
         name, colon, value = line.partition(b":")
-        if not colon or not name or name != name.strip():
+        if not colon or not name or name != name.strip() or _STRAY.search(line):
             raise WireError("malformed header line", line)
         headers.append((name, value.strip(b" \t")))
     return status, headers
@@ -280,6 +284,8 @@ class Head:
             if not blank:
                 if not head.startswith(_BEGIN[: len(head)]) and _other_protocol(head):
                     raise _no_response(head)  # another protocol, whose answer has no blank line
+                if _BARE_BLANK.search(head):
+                    raise WireError("a head whose lines end with a bare LF", head)
                 return None
             found = _read_head(head)
             if found.framing is not None:
