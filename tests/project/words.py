@@ -125,7 +125,7 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
     ),
     (
         r"words",
-        r"(src/tailgauge|tests)/(prompts|plan|dry_run|simulator|worker|master|real_engine)/.*",
+        r"(src/tailgauge|tests)/(channel|prompts|plan|dry_run|simulator|worker|master|real_engine)/.*",
         "the words that generated prompts are made of, and how many make a token",
     ),
     (r"HOME", r"tests/(gateways/litellm_proxy|starting/shell)\.py", "the variable of the environment"),

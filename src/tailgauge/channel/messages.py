@@ -23,6 +23,8 @@ are answered at once.
 from __future__ import annotations
 
 import logging
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,32 +45,71 @@ _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"
 _UNSEALED = "messages without a valid mark of the run's token were dropped"
 
+_TEXT = str | None
+_COST = re.compile(r"\d{1,60}(?:/[1-9]\d{0,60})?")  # a fraction; one like 1e999999999 would take all memory
+_LIMITS = ("max_requests", "max_tokens", "max_cost")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _is_cost(value: object) -> bool:
+    return value is None or (isinstance(value, str) and _COST.fullmatch(value) is not None)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether run.json can hold a value."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str) or _is_finite(value)
+
+
+def _plain(shape: Any) -> Callable[[object], bool]:
+    """A test for values of a shape that run.json can hold, whatever else is in them."""
+    return lambda value: fits(value, shape) and _is_plain(value)
+
+
 _RUN = {"run": str}
+_CLOCK = _plain({"offset_ns": int | None, "error_ns": int | None, "drift_ppb": int | None})
+_COUNTS = {
+    "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": BY_NAME,
+}  # fmt: skip
+_CALL = {
+    "request_id": int, "target": str, "ended": str, "status": int | None, "error_type": _TEXT, "message": _TEXT, "model": _TEXT,
+    "needed": bool, "stop_reason": _TEXT, "marked": bool, "streamed": bool | None, "wanted_whole": bool, "url": _TEXT,
+    "words": int, "input_tokens": int | None, "cached_tokens": int | None,
+}  # fmt: skip
+_TRIED = {
+    "calls": [_plain(_CALL)], "engines": {str: _TEXT}, "adaptations": {str: (_TEXT, _TEXT)},
+    "spent": (int | None, int | None, _is_cost), "learnt": (_is_finite, int, bool, [str], [(str, str, int)]),
+}  # fmt: skip
 _TRAFFIC = {
     "requests": BY_NAME, "attempts": BY_NAME, "tokens": [int], "ttft": is_packed, "tpot": is_packed, "e2e": is_packed,
 }  # fmt: skip
 _COUNTERS = {
-    "counts": {
-        "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": BY_NAME,
-    },
-    "in_flight": int, "chunks": int, "unshipped": int, "traffic": [(str, str, _TRAFFIC)],
-    "watch": {"delays": is_packed, "cpu": float, "stalled_s": float}, "clock": dict,
+    "counts": _plain(_COUNTS), "in_flight": int, "chunks": int, "unshipped": int, "traffic": [(str, str, _TRAFFIC)],
+    "watch": {"delays": is_packed, "cpu": _is_finite, "stalled_s": _is_finite}, "clock": _CLOCK,
 }  # fmt: skip
 _RECORD = {
-    "state": str, "counts": _COUNTERS["counts"], "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "faults": [str],
-    "task_errors": BY_NAME, "remarks": [str],
+    "state": str, "why": _TEXT, "clock": _CLOCK, "reader": _TEXT, "priority": _TEXT, "stamps": _TEXT, "counts": _COUNTS,
+    "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "refused": _TEXT, "faults": [str], "task_errors": BY_NAME,
+    "answers": int | None, "folder": str, "remarks": [str],
 }  # fmt: skip
 # What the master relies on, see `fits`; a worker trusts its master.
 _SHAPES: dict[str, Any] = {
     "hello": {"name": str, "host": str, "pid": int, "version": str, "schema": int, "child": bool},
-    "ready": {**_RUN, "clock": dict, "shared": bool, "folder": str},
-    "tried": {**_RUN, "calls": [dict], "learnt": list, "spent": list},
+    "ready": {**_RUN, "clock": _CLOCK, "shared": bool, "folder": str},
+    "waiting": {**_RUN, "text": str},
+    "tried": {**_RUN, **_TRIED},
     "opened": {**_RUN, "missing": [str]},
     "ping": {"t0": int},
     "counters": {**_RUN, **_COUNTERS},
-    "guarded": {**_RUN, "limit": str},
+    "guarded": {**_RUN, "limit": _LIMITS.__contains__},
     "part": _RUN,
-    "drained": {**_RUN, **_COUNTERS, "record": _RECORD},
+    "drained": {**_RUN, **_COUNTERS, "record": _plain(_RECORD)},
     "failed": {**_RUN, "why": str, "target": bool},
 }
 

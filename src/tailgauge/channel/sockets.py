@@ -55,6 +55,39 @@ _start: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
 
 BY_NAME = {str: int}
 _NUMBER = int | float
+_MOST = 1e18  # of a figure in Locust's statistics, which are added up
+_COUNTED = ("num_requests", "num_none_requests", "num_failures", "total_content_length")
+_TIMED = ("start_time", "total_response_time", "max_response_time")
+_MAYBE_TIMED = ("min_response_time", "last_request_timestamp")
+_BY_NUMBER = ("response_times", "num_reqs_per_sec", "num_fail_per_sec")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _MOST
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, _NUMBER) and 0 <= value <= _MOST  # false for NaN
+
+
+def _is_entry(value: object) -> bool:
+    """Whether these are statistics that Locust can add up and print."""
+    if not fits(value, _ENTRY):
+        return False
+    entry: dict[str, Any] = value  # type: ignore[assignment]
+    tables = [entry[name] for name in _BY_NUMBER]
+    if not all(
+        _is_figure(key) and _is_count(count) and count for table in tables for key, count in table.items()
+    ):
+        return False
+    return bool(sum(entry["response_times"].values()) <= entry["num_requests"])
+
+
+_ENTRY: dict[str, Any] = {
+    "name": str, "method": str, **dict.fromkeys(_COUNTED, _is_count), **dict.fromkeys(_TIMED, _is_figure),
+    **dict.fromkeys(_MAYBE_TIMED, lambda value: value is None or _is_figure(value)), **dict.fromkeys(_BY_NUMBER, dict),
+}  # fmt: skip
+_ERROR = {"name": str, "method": str, "error": str, "occurrences": _is_count}
 # What Locust keeps of a message, or uses before it has looked: shapes as of `fits`.
 _LOCUSTS: dict[type, dict[str, Any]] = {
     MasterRunner: {
@@ -67,7 +100,12 @@ _LOCUSTS: dict[type, dict[str, Any]] = {
         "quit": None,
         "spawning": None,
         "spawning_complete": {"user_classes_count": BY_NAME},
-        "stats": {"stats": [dict], "stats_total": dict, "errors": dict, "user_classes_count": BY_NAME},
+        "stats": {
+            "stats": [_is_entry],
+            "stats_total": _is_entry,
+            "errors": {str: _ERROR},
+            "user_classes_count": BY_NAME,
+        },
     },
     WorkerRunner: {
         "ack": dict,

@@ -162,7 +162,8 @@ class Run:
 
     def _on_opened(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.opened = True
-        self.notes.extend(f"worker {worker.number}: {text}" for text in data["missing"])
+        missing = [plain(text, MAX_NOTE) for text in data["missing"][: len(self.targets)]]
+        self.notes.extend(f"worker {worker.number}: {text}" for text in missing)
 
     def _on_part(self, worker: RunWorker, data: dict[str, Any]) -> None:
         self._send("got", worker, **self.part_receiver.take(worker.number, data))
@@ -296,7 +297,7 @@ class Run:
             if call["error_type"] in OF_THIS_MACHINE:
                 raise errors.MachineError(f"the preflight could not be made: {plain(call['message'] or '')}")
             if (call["ended"] not in USABLE or loads) and call["needed"]:
-                at = call["target"] == SECOND
+                at = self._place(call["target"])
                 url = call["url"] or self.target_urls[at]
                 target = self.targets[at]
                 raise TargetError(
@@ -309,10 +310,16 @@ class Run:
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
                 self.notes.append(f"a preflight call, sent before the run, ended as {call['ended']}: {text}")
-        for target, engine in self._engines.items():
+        for name, engine in self._engines.items():
             if engine is None:
-                table = "second_target" if target == SECOND else "target"
-                raise errors.ScenarioError(progress.unknown_engine(table, self.target_urls[target == SECOND]))
+                table = "second_target" if name == SECOND else "target"
+                raise errors.ScenarioError(
+                    progress.unknown_engine(table, self.target_urls[self._place(name)])
+                )
+
+    def _place(self, target: str) -> int:
+        """Which of the targets a worker names; the first where there is no second."""
+        return int(target == SECOND and len(self.targets) > 1)
 
     def _note_adaptations(self) -> None:
         """Say what the preflight found that a target takes."""

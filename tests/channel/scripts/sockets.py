@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import socket as tcp
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import gevent
 import locust
 import msgpack
 import zmq.green as zmq
+from channel.strangers import ESCAPE, STRANGE, Placeholder, master_runner, packed, token
 from locust import runners
 from locust.env import Environment
 from locust.rpc import Message, zmqrpc
 from starting.script import case, print_facts
 
 from tailgauge.channel import sockets
-from tailgauge.channel.auth import TOKEN, Seal
+from tailgauge.channel.auth import Seal
 from tailgauge.channel.messages import Link
 
-ESCAPE = "\x1b[2J\nw1"
 LARGE = (
     "import sys, zmq\n"
     "socket = zmq.Context().socket(zmq.DEALER)\n"
@@ -35,66 +33,8 @@ LARGE = (
 runners.CONNECT_TIMEOUT = 0.3
 
 
-class Placeholder(locust.User):
-    """Locust wants one."""
-
-
-def packed(*message: Any) -> bytes:
-    return msgpack.packb(message)
-
-
-def nested(depth: int) -> bytes:
-    return b"\x91" * depth + b"\xc0"
-
-
-# By name: frames behind a peer's name; None for the name of w1.
-STRANGE: dict[str, list[bytes]] = {
-    "nothing": [b""],
-    "two frames": [packed("quit", None, "w1"), b""],
-    "no msgpack": [b"\xc1"],
-    "cut off": [packed("heartbeat", {"state": "ready"}, "w1")[:-4]],
-    "more behind it": [packed("quit", None, "w1") * 2],
-    "nested deeply": [nested(100_000)],
-    "nested as data": [b"\x93\xa4quit" + nested(500) + b"\xa2w1"],
-    "a huge array that is not there": [b"\xdd\xff\xff\xff\xff"],
-    "a huge map that is not there": [b"\x93\xa4quit\xdf\xff\xff\xff\xff"],
-    "an empty array": [packed()],
-    "four fields": [packed("quit", None, "w1", 1)],
-    "a number": [msgpack.packb(7)],
-    "text": [msgpack.packb("abc")],
-    "a table": [msgpack.packb({"type": "quit", "data": None, "node_id": "w1"})],
-    "no node": [packed("quit", None, None)],
-    "a table as node": [packed("quit", None, {"a": 1})],
-    "a list as node": [packed("client_ready", "2.0", ["w1"])],
-    "bytes as node": [packed("quit", None, b"\xff\xfe")],
-    "an empty node": [packed("client_ready", "2.0", "")],
-    "another's node": [packed("client_ready", "2.0", "w2")],
-    "a node with control characters": [packed("client_ready", "2.0", ESCAPE)],
-    "no kind": [packed(None, None, "w1")],
-    "a table as kind": [packed({}, None, "w1")],
-    "an unknown kind": [packed("shutdown", None, "w1")],
-    "an unknown kind with control characters": [packed(ESCAPE, None, "w1")],
-    "text that is no UTF-8": [b"\x93\xa4quit\xc0\xa2\xff\xfe"],
-    "a date that is none": [packed("quit", {"__datetime__": True, "as_str": 7}, "w1")],
-    "an object of a database": [packed("quit", {"__ObjectId__": True, "as_str": "x"}, "w1")],
-    "ready without version": [packed("client_ready", None, "w1")],
-    "ready with a number": [packed("client_ready", 7, "w1")],
-    "ready with a table": [packed("client_ready", {"a": 1}, "w1")],
-    "a heartbeat without content": [packed("heartbeat", None, "w1")],
-    "a heartbeat without figures": [packed("heartbeat", {"state": "ready"}, "w1")],
-    "a heartbeat with words": [packed("heartbeat", {"state": 1, "current_cpu_usage": "a lot", "current_memory_usage": []}, "w1")],
-    "users that are none": [packed("spawning_complete", {"user_classes_count": {"Placeholder": "many"}}, "w1")],
-    "users as a list": [packed("spawning_complete", {"user_classes_count": [1]}, "w1")],
-    "statistics without content": [packed("stats", None, "w1")],
-    "statistics that are none": [packed("stats", {"stats": 1, "stats_total": 2, "errors": 3, "user_classes_count": 4}, "w1")],
-    "logs without content": [packed("logs", None, "w1")],
-    "logs of nobody": [packed("logs", {"logs": ["x"]}, "w1")],
-    "an exception without text": [packed("exception", {"msg": {}, "traceback": []}, "w1")],
-    "a wish for locustfiles that there are not": [packed("locustfile", {"version": "2.0"}, "w1")],
-    "a wish for locustfiles without a version": [packed("locustfile", 7, "w1")],
-    "ours without content": [packed("tailgauge:hello", None, "w1")],
-    "ours with a list": [packed("tailgauge:hello", [1, 2], "w1")],
-    "ours without a mark": [packed("tailgauge:hello", {"body": b"\x80", "mark": b""}, "w1")],
+TRIED = {
+    "run": "r", "calls": [], "learnt": [1.0, 0, True, [], []], "engines": {}, "adaptations": {}, "spent": [1, 1, None],
 }  # fmt: skip
 OURS: dict[str, Any] = {  # sealed, so that only who has the token can send them
     "hello without content": ("hello", {}),
@@ -108,6 +48,10 @@ OURS: dict[str, Any] = {  # sealed, so that only who has the token can send them
     "a sketch of the wrong length": ("counters", {"run": "r", "watch": {"delays": b"1234567", "cpu": 0.1}}),
     "part without a run": ("part", {}),
     "a ping without time": ("ping", {"t0": None}),
+    "a preflight without its calls' results": ("tried", {**TRIED, "calls": [{}]}),
+    "a cost that would take all memory": ("tried", {**TRIED, "spent": [1, 1, "1e999999999"]}),
+    "a figure that is none": ("tried", {**TRIED, "learnt": [float("nan"), 0, True, [], []]}),
+    "a limit that there is not": ("guarded", {"run": "r", "limit": "__class__"}),
     "what raises": ("pulse", {}),
 }
 
@@ -127,19 +71,6 @@ def answers(socket: Any, wait_s: float = 2.0) -> list[str]:
     return found
 
 
-@contextlib.contextmanager
-def token(text: str) -> Iterator[None]:
-    os.environ[TOKEN] = text
-    yield
-    os.environ.pop(TOKEN)
-
-
-def master_runner() -> Any:
-    return Environment(user_classes=[Placeholder], events=locust.event.Events()).create_master_runner(
-        "127.0.0.1", 0
-    )
-
-
 @case
 def strange() -> dict[str, Any]:
     """By name: number counted as dropped, and answers to an honest worker afterwards."""
@@ -150,7 +81,7 @@ def strange() -> dict[str, Any]:
         raise RuntimeError("the handler's fault")
 
     link = Link(runner, seal)
-    for kind in ("hello", "counters", "part", "ping", "pulse"):
+    for kind in ("hello", "counters", "part", "ping", "pulse", "tried", "guarded"):
         link.subscribe(kind, fail)
     honest, found = peer(runner.server.port, b"w1"), {}
     heartbeat = {"state": "ready", "current_cpu_usage": 1.5, "current_memory_usage": 7}
@@ -355,5 +286,6 @@ def overheard_in_transit() -> list[bool]:
     return [overheard("the token of the run"), overheard("")]
 
 
-print_facts()
-os._exit(0)  # Locust's greenlets never end
+if __name__ == "__main__":
+    print_facts()
+    os._exit(0)  # Locust's greenlets never end
