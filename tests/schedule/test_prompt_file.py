@@ -287,7 +287,7 @@ class TestContent:
             (OpenAI, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}]}, "messages[0].content[1].type: expected one of"),
             (CustomSse, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type: expected one of text with"),
             (Anthropic, {"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role: expected one of user, assistant with target.protocol = 'anthropic', got 'tool'"),
-            (Anthropic, {"messages": [{"role": "user", "content": "a", "name": "x"}]}, "messages[0].name: unknown with"),
+            (Anthropic, {"messages": [{"role": "user", "content": "a", "name": "x"}]}, "messages[0].name: unknown key with target.protocol = 'anthropic': expected one of content, role"),
             (OpenAI, {"prompt": "a", "tools": [{"name": "f", "input_schema": {}}]}, "tools[0].function: missing"),
             (Anthropic, {"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name: missing"),
             (CustomSse, {"prompt": "a", "tools": [{"name": "f"}]}, "tools: not with target.protocol = 'sse', which has no tools"),

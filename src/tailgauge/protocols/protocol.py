@@ -286,8 +286,10 @@ class WireProtocol(ABC):
             role = message["role"]
             if role not in cls.content:
                 return f"{at}.role: expected one of {', '.join(cls.content)} {chosen}, got {role[:40]!r}"
-            if more := message.keys() - {"role", "content"} - cls.message_keys:
-                return f"{at}.{min(more)[:40]}: unknown {chosen}"
+            known_keys = {"role", "content", *cls.message_keys}
+            if more := message.keys() - known_keys:
+                listed = ", ".join(sorted(known_keys))
+                return f"{at}.{min(more)[:40]}: unknown key {chosen}: expected one of {listed}"
             contents.append((f"{at}.content", message.get("content"), cls.content[role]))
         for at, content, types in contents:
             for j, block in enumerate(content if isinstance(content, list) else ()):
