@@ -72,6 +72,24 @@ def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None
     assert experiment.curve.step_s == load("closed", []).stages.duration_s
 
 
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("stages.duration_s = 'long'", "stages.duration_s"),
+        ("stages = 7", "stages"),
+        ("target = []", "target"),
+        ("arrival = 'x'", "arrival"),
+        ("stages.duration_s = inf", "stages.duration_s"),
+    ],
+)
+def test_what_is_wrong_with_the_scenario_is_refused_by_its_key(tmp_path: Path, line: str, key: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{line}\ntraffic.chat = {{}}\n", encoding="utf-8")
+
+    with pytest.raises(UsageError, match=f"{path}: {key}: expected"):
+        curve(str(path), rate=(2.0, 4.0))
+
+
 def test_requests_are_those_of_each_rate() -> None:
     experiment = curve(rate=(2.0, 4.0), requests=100).experiment
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.cli.options import CONCURRENCY, MAX_CONCURRENCY, OVERRIDES
-from tailgauge.cli.sweep import overrides, sweep_of
+from tailgauge.cli.sweep import overrides, sweep_of, table_of
 from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 
@@ -70,7 +70,7 @@ def curve_of(
         if given["concurrency"] is not None:  # beside rates
             queue.append(f"{MAX_CONCURRENCY}={given['concurrency']}")
             given["concurrency"] = None
-    target = given["target"] or table.get("target", {}).get("url", SIMULATED)
+    target = given["target"] or table_of(table, "target").get("url", SIMULATED)
     curve = overrides(
         sweep,
         table,

@@ -39,7 +39,7 @@ def sweep_of(given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: b
     """The sweep that the options ask for; `wanted`: by --sweep. `scenario`: its file."""
     rate = given[RATE]
     concurrency = given[CONCURRENCY]
-    process = scenario.get("arrival", {}).get("process")
+    process = table_of(scenario, "arrival").get("process")
     if is_list(concurrency):
         if rate is not None:
             raise UsageError("--rate: a sweep of --concurrency has no rate: omit it")
@@ -74,7 +74,7 @@ def overrides(
     texts = []
     is_curve = _kind(scenario) == CURVE
     if duration_s is None and requests is None and sweep.loads and not is_curve:
-        duration_s = float(scenario.get("stages", {}).get("duration_s", DURATION_S))
+        duration_s = _duration_s(scenario)
     minutes = _minutes(sweep, duration_s, requests, rests=rests)
     if not is_curve:
         texts.append(spelled("experiment", {"kind": CURVE, "minutes": minutes}))
@@ -90,6 +90,20 @@ def overrides(
     if duration_s is not None:
         texts.append(spelled("experiment.curve.step_s", duration_s))
     return texts
+
+
+def table_of(scenario: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table of a scenario's file; an empty one where it has none. What else is wrong with it is refused later, by its key."""
+    table = scenario.get(name)
+    return table if isinstance(table, Mapping) else {}
+
+
+def _duration_s(scenario: Mapping[str, Any]) -> float:
+    """The length of the scenario, where its file has a possible one."""
+    seconds = table_of(scenario, "stages").get("duration_s")
+    if isinstance(seconds, int | float) and math.isfinite(seconds):
+        return float(seconds)
+    return DURATION_S
 
 
 def _kind(scenario: Mapping[str, Any]) -> str | None:
