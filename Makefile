@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large sanitize chaos torture soak scale vllm gateways clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large sanitize fuzz chaos torture soak scale vllm gateways clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -117,6 +117,11 @@ bench-large: install       ## report 10 and 100 million chunk rows, within the t
 sanitize: SEED ?= $(shell date +%s)
 sanitize: install          ## test the C core with ASan, UBSan and TSan, and a million random calls (10 minutes)
 	$(BIN)/python tests/sanitizers/run.py --seed $(SEED)
+
+fuzz: SEED ?= $(shell date +%s)
+fuzz: MINUTES ?= 10
+fuzz: install              ## feed mutated bytes to all that reads what others write, for MINUTES (10); SEED repeats
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) --seed $(SEED)
 
 chaos: TAILGAUGE_SEED ?= $(shell date +%s)
 chaos: install             ## test failures of runs over many machines, planned and random (30 minutes, root)

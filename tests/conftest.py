@@ -66,6 +66,7 @@ UNTIMED = (
     "analysis/",
     "dry_run/",
     "experiments/",
+    "fuzz/",
     "patterns/",
     "plan/",
     "project/test_report_texts.py",

@@ -71,6 +71,7 @@ OTHERS = {
     "project",
     "real_engine",
     "run_folders",
+    "fuzz",
     "sanitizers",
     "starting",
     "torture",
