@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import sys
@@ -309,3 +310,17 @@ def test_the_lines_are_taken_away_and_log_messages_go_back_to_the_stream() -> No
     finally:
         logging.getLogger().removeHandler(handler)
     assert Screen().feed(stream.getvalue()).lines == [""]
+
+
+def test_a_display_that_cannot_be_written_ends_no_run() -> None:
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def flush(self) -> None:
+            self.write("")
+
+    display = Display(Full())
+    display.print_line("note: one")
+    display.show(progress(9, 30))
+    display.conclude(progress(30, 30))

@@ -83,7 +83,7 @@ PIPE = ("EPIPE",)  # a pipe knows no other error
 CAUSES = {
     "EMFILE": ("descriptor", "Too many open files"),
     "ENFILE": ("descriptor", "Too many open files in system"),
-    "EACCES": ("ermission",),
+    "EACCES": ("ermission", "a file of the program cannot be read"),
     "ENOSPC": ("no space is left", "No space left"),
     "EPIPE": ("roken pipe", "ended"),
     "EIO": ("the disk reports errors", "Input/output error"),

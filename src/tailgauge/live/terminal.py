@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from click import style
@@ -255,12 +256,18 @@ class Display:
             text = "".join(f"{line}\n" for line in folded)
         drawn = self._drawn
         self._clear()
-        self._stream.write(text)
+        self._put(text)
         self._draw(drawn)
 
     def flush(self) -> None:
         """For a log handler."""
-        self._stream.flush()
+        with suppress(OSError):
+            self._stream.flush()
+
+    def _put(self, text: str) -> None:
+        """Write; a terminal that is gone, or a full disk behind the stream, ends no run."""
+        with suppress(OSError):
+            self._stream.write(text)
 
     def show(self, progress: Progress, *, phase: str = "") -> None:
         """Show the current figures; `phase` if it is not the run itself."""
@@ -287,12 +294,12 @@ class Display:
     def _clear(self) -> None:
         if self._drawn:
             up = f"\x1b[{len(self._drawn) - 1}A" if len(self._drawn) > 1 else ""
-            self._stream.write(f"\r{up}\x1b[J")
+            self._put(f"\r{up}\x1b[J")
         self._drawn = []
 
     def _draw(self, drawn: list[list[Part]]) -> None:
-        self._stream.write("\n".join("".join(self._coloured(part) for part in line) for line in drawn))
-        self._stream.flush()
+        self._put("\n".join("".join(self._coloured(part) for part in line) for line in drawn))
+        self.flush()
         self._drawn = drawn
 
     def _coloured(self, part: Part) -> str:
@@ -302,7 +309,7 @@ class Display:
     def close(self) -> None:
         """Remove the lines."""
         self._clear()
-        self._stream.flush()
+        self.flush()
         for handler in self._handlers:
             handler.setStream(self._stream)
 
