@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
-from string import ascii_letters, digits
+from string import ascii_letters, ascii_lowercase, digits, hexdigits
 from typing import Any
 
 import pytest
@@ -143,6 +143,8 @@ prompt_tokens = 20
 output_tokens = 20
 [limits]
 attempt_deadline_s = 5
+[stop]
+rejections = 0
 """
 KEY_OF_TARGET = 'api_key_env = "MY_ENGINE"'
 ADDED = """
@@ -158,6 +160,22 @@ phase = { event = "status" }
 output_tokens = "/usage/completion_tokens"
 """
 PAGES = ("/", "/metrics", "/stats/requests", "/exceptions", "/logs", "/tailgauge", "/tailgauge/live.json")
+
+
+def _drawn(alphabet: str, length: int = 40) -> str:
+    return "".join(SystemRandom().choices(alphabet, k=length))
+
+
+# A key is new in each run of the tests; none has a prefix by which it could be known.
+KEYS_BY_SHAPE = {
+    "mixed": "7" + _drawn(ascii_letters + digits + "-_"),
+    "path": "/" + "/".join(_drawn(ascii_lowercase, 9) for _ in range(4)),
+    "path from home": "~/." + "/".join(_drawn(ascii_letters, 9) for _ in range(4)),
+    "digits": _drawn(digits),
+    "letters": _drawn(ascii_lowercase),
+    "hexadecimal": _drawn(hexdigits[:16]),
+}
+SHAPE_OF_THIS_RUN = SystemRandom().choice(list(KEYS_BY_SHAPE))
 
 
 @dataclass(frozen=True)
@@ -185,11 +203,16 @@ def watch(running: Running, port: int, pages: dict[str, str]) -> Finished:
     return running.finish(60)
 
 
-@pytest.fixture(scope="module")
-def echoed(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Echoed:
-    """With a key without a prefix, new in each run of the tests; each protocol where there is time."""
+@pytest.fixture(scope="module", params=list(KEYS_BY_SHAPE))
+def echoed(
+    tmp_path_factory: pytest.TempPathFactory, full_size: bool, request: pytest.FixtureRequest
+) -> Echoed:
+    """Every shape of a key, and every protocol with one of them, at full size; else a shape that was drawn."""
+    shape: str = request.param
+    if not full_size and shape != SHAPE_OF_THIS_RUN:
+        pytest.skip("make verify: another shape was drawn")
     folder = tmp_path_factory.mktemp("echoes")
-    key = "7" + "".join(SystemRandom().choices(ascii_letters + digits + "-_", k=40))
+    key = KEYS_BY_SHAPE[shape]
     temporary = folder / "tmp"
     temporary.mkdir()
     env = {"MY_ENGINE": key, "TMPDIR": str(temporary)}
@@ -220,7 +243,7 @@ def echoed(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Echoed:
             ]
             return watch(Running([*line, "--out", str(out)], out, env, folder), port, pages)
 
-        protocols = ("anthropic", "openai", "sse") if full_size else ("anthropic",)
+        protocols = ("anthropic", "openai", "sse") if full_size and shape == "mixed" else ("anthropic",)
         runs = {protocol: run(protocol, protocol, url) for protocol in protocols}
         refused = run("refused", "openai", f"{url}/refused")
         named = run("named", "sse", f"{url}/refused")
