@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -88,3 +88,23 @@ def test_the_worker_that_was_stalled_is_named_first(start: Start, full_size: boo
         caught_up = frozen[1] + 2 / (CATCH_UP - 1)
         assert frozen[1] <= max(one["to_s"] for one in mine) <= caught_up + 2
         assert frozen[0] - 2 <= spells[0]["from_s"] <= spells[0]["to_s"] <= caught_up + 2
+
+
+def test_a_worker_that_goes_on_after_it_was_given_up_adds_no_row(start: Start, full_size: bool) -> None:
+    """Its folder is that of the run: the rows that it still has would be in no count."""
+    if not full_size:
+        pytest.skip("at full size")
+    running = start("run", "streaming", "--rate=40", "--duration=5", "--workers=2", *QUICK)
+    run = running.wait_for_start(2)
+    pid = run.facts["workers"][STALLED]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    while run.facts["ended_at_ns"] is None and running.process.poll() is None:
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+    done = running.finish()
+
+    assert done.code == 3, done.stderr
+    assert assert_conserved(done.run)["lost"] > 0
+    assert done.run.facts["workers"][STALLED]["state"] == "lost"

@@ -203,6 +203,26 @@ def test_folding_twice_changes_nothing_and_late_pieces_of_that_worker_are_refuse
     assert inbox.rows[WORKER]["health"] == 12
 
 
+def test_nothing_is_taken_once_the_rows_are_counted(master, spool):
+    """Whoever it comes from: a worker without a part so far, one with a part that was begun, and one whose parts are folded."""
+    inbox = came(master, spool)
+    inbox.take(7, pieces(spool[9], "part-7-9.parquet", size=3000)[0])
+    inbox.fold(WORKER)
+    inbox.close()
+    before = files(master.path)
+
+    late = [
+        inbox.take(worker, message)
+        for worker in (WORKER, 7, 8)
+        for message in pieces(spool[5], f"part-{worker}-5.parquet")
+    ]
+
+    assert {(answer["state"], answer["why"]) for answer in late} == {
+        ("refused", "the run has ended, and its rows are counted")
+    }
+    assert sorted(files(master.path)) == sorted(before) == ["health/part-3-all.parquet"]
+
+
 def test_a_single_part_stays_as_it_is_and_other_workers_are_not_touched(master, spool):
     inbox = came(master, spool, 1)
     given_to(inbox, pieces(spool[0], "part-31-0.parquet"), 31)

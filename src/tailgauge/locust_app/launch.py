@@ -235,6 +235,7 @@ class Launch:
         runner = _master(environment, self._setup.bind)
         master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
         master.is_alive = lambda node: self._alive(master, node)
+        master.end_worker = lambda node: self._kill(master, node)
         if self._page is not None:
             self._serve(master, environment, *self._page)
         host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
@@ -324,9 +325,20 @@ class Launch:
 
     def _alive(self, master: Master, node: str) -> bool:
         """Whether Locust knows a worker, and its process runs if it is a child."""
+        return master.is_known(node) and all(child.running() for child in self._children_of(master, node))
+
+    def _kill(self, master: Master, node: str) -> None:
+        """Kill a worker if it is a child of this process."""
+        for child in self._children_of(master, node):
+            if child.running():
+                child.process.kill()
+
+    def _children_of(self, master: Master, node: str) -> list[Child]:
+        """The child process that is this worker; none of a worker elsewhere."""
         hello = master.roster.get(node, {})
-        mine = [c for c in self._children if hello.get("child") and c.process.pid == hello["pid"]]
-        return master.is_known(node) and all(child.running() for child in mine)
+        if not hello.get("child"):
+            return []
+        return [child for child in self._children if child.process.pid == hello["pid"]]
 
     def _await_stopped(self, runner: Any) -> None:
         """Wait until Locust has stopped the previous run: it stops the workers after the drain."""

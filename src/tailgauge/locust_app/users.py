@@ -76,6 +76,7 @@ class Master:
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
         self.is_alive: Callable[[str], bool] = self.is_known
+        self.end_worker: Callable[[str], None] = lambda _: None
         self.run: Run | None = None
         self.is_interrupted = False  # by Ctrl-C or SIGTERM, of which Locust tells nobody
         self._environment = environment
@@ -148,7 +149,7 @@ class Master:
         self.run = None
         if self.settings is None:
             return
-        self.run = run = Run(self._link, self.settings, self.workers, self.is_alive)
+        self.run = run = Run(self._link, self.settings, self.workers, self.is_alive, self.end_worker)
         run.notes.extend(refusal(node, why) for node, why in self.refused.items())
         for node, data in self.roster.items():
             if self.is_alive(node):

@@ -58,6 +58,7 @@ class PartReceiver:
         self._incoming: dict[int, dict[_Key, _Incoming]] = defaultdict(dict)
         self._whole: dict[int, dict[_Key, str]] = defaultdict(dict)
         self._folded: set[int] = set()
+        self._is_closed = False
         self.rows: dict[int, dict[str, int]] = {}
 
     def take(self, worker: int, data: Any) -> dict[str, Any]:
@@ -86,6 +87,8 @@ class PartReceiver:
             if known != data["sha256"]:
                 raise _RefusedError("another part of this name is already there")
             return data["size"], True
+        if self._is_closed:
+            raise _RefusedError("the run has ended, and its rows are counted")
         if worker in self._folded:
             raise _RefusedError("the rows of this worker are already folded")
         coming = self._incoming[worker].get(key)
@@ -137,6 +140,13 @@ class PartReceiver:
         if coming is not None:
             with contextlib.suppress(OSError):  # a file system that has become read-only keeps its *.tmp
                 coming.temporary.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Refuse all that still arrives, as from a worker that was given up and goes on: what is in the folder is counted."""
+        self._is_closed = True
+        for worker, incoming in self._incoming.items():
+            for key in list(incoming):
+                self._forget(worker, key)
 
     def fold(self, worker: int) -> list[str]:
         """Fold the parts of a worker into one per table, once, on a thread after the run; returns problems.

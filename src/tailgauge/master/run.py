@@ -68,12 +68,20 @@ class Run:
     """One run, from Locust's test_start to the end of its drain."""
 
     def __init__(
-        self, link: Link, settings: Settings, expected: Callable[[], int], is_alive: Callable[[str], bool]
+        self,
+        link: Link,
+        settings: Settings,
+        expected: Callable[[], int],
+        is_alive: Callable[[str], bool],
+        end_worker: Callable[[str], None],
     ) -> None:
-        """`expected`: with how many workers it begins; `is_alive`: whether one is still connected."""
+        """`expected`: with how many workers it begins; `is_alive`: whether one is still connected; `end_worker` ends the process
+        of one that was given up, if it is a child of this process.
+        """
         self._link = link
         self.settings = settings
         self._expected = expected
+        self._end_worker = end_worker
         self.scenario = settings.scenario
         self.run_id = new_run_id(self.scenario.name)
         self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
@@ -512,6 +520,9 @@ class Run:
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
         drain = partial(self._send, "drain", seconds=seconds, sends=self.state != STOPPED, serves=is_whole)
         self._step(lambda: drain_workers(self.workers, drain, self._changed, seconds, self.notes.append))
+        for worker in self.workers:
+            if worker.state == "lost":  # a stopped process may go on, and write rows after they were counted
+                self._end_worker(worker.node)
         if self.state in {"running", KNOWN}:
             self._step(lambda: self.engine_metrics.end(self.notes.append))
         self._step(self._settle)
@@ -588,6 +599,7 @@ class Run:
             self.not_leased = self._leases.not_leased()
         for number in list(self.part_receiver.rows):
             self.notes.extend(gevent.get_hub().threadpool.apply(self.part_receiver.fold, (number,)))
+        self.part_receiver.close()
         for worker in list(self.workers):
             if worker.state == "starting":
                 del self.workers.by_node[worker.node]

@@ -71,7 +71,9 @@ def check(data: bytes) -> None:
     environment = SimpleNamespace(runner=runner, events=SimpleNamespace(test_start=hook, test_stopping=hook))
     seal = Seal("0123456789abcdef")
     master = Master(environment, None, seal, stays=False)
-    master.run = run = Run(messages.Link(runner, seal), SETTINGS[len(data) % 2], lambda: 1, lambda _: True)
+    master.run = run = Run(
+        messages.Link(runner, seal), SETTINGS[len(data) % 2], lambda: 1, lambda _: True, lambda _: None
+    )
     try:
         run.folder.create()
         for message in read(data, run.run_id):
