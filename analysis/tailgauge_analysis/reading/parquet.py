@@ -111,9 +111,16 @@ def pieces(
     lost = 0
     why = ""
     columns = schema(part.table).empty_table().select(list(wanted)).schema
-    texts = [column.name for column in columns if pa.types.is_string(column.type)]
+    texts = {column.name for column in columns if pa.types.is_string(column.type)}
     try:
-        with pq.ParquetFile(part.path, page_checksum_verification=True, read_dictionary=texts) as file:
+        footer = pq.read_metadata(part.path)
+        paths = [footer.schema.column(number).path for number in range(len(footer.schema))]
+        with pq.ParquetFile(
+            part.path,
+            metadata=footer,
+            page_checksum_verification=True,
+            read_dictionary=texts.intersection(paths),
+        ) as file:
             names = file.schema_arrow.names
             _check_columns(columns.names, names)
             for number in range(file.num_row_groups):
