@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.master.workers import Share, conserve, count_rows
+from tailgauge.master.workers import Share, conserve, count_rows, request_ids
 from tailgauge.rows.run_folder import RunFolder
 
 
@@ -80,6 +80,25 @@ def test_a_worker_that_left_nothing_counts_nothing(folder):
 def test_a_part_that_cannot_be_read_counts_nothing(folder):
     put(folder, 0, [("steady", "ok")])
     folder.part("requests", 0, 1).write_bytes(b"PAR1 and then the disk was full")
+
+    assert count_rows(folder, 0, "client_drop") == counts(1, ok=1)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"at_ns": [1]}, {"stage": [7], "ended": ["ok"]}, {"stage": [[1]], "ended": ["ok"]}, {"stage": ["steady"], "ended": [[b"x"]]}],
+    ids=["of another table", "numbers", "lists", "lists of bytes"],
+)  # fmt: skip
+def test_a_part_of_other_columns_counts_nothing_and_ends_no_run(folder, columns):
+    put(folder, 0, [("steady", "ok")])
+    pq.write_table(pa.table(columns), folder.part("requests", 0, 1))
+
+    assert count_rows(folder, 0, "client_drop")["dispatched"] <= 2
+    assert request_ids(folder, 0) == set()
+
+
+def test_a_note_on_replaced_parts_that_is_no_text_replaces_nothing(folder):
+    put(folder, 0, [("steady", "ok")], replaces=b"\xff\xfe")
 
     assert count_rows(folder, 0, "client_drop") == counts(1, ok=1)
 

@@ -23,7 +23,7 @@ from tailgauge.rows.text_file import refusal
 from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version, files_in
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
-_UNREADABLE = (OSError, ValueError, pa.ArrowException)
+_UNREADABLE = (OSError, ValueError, KeyError, pa.ArrowException)
 _MOST_ROWS = 1 << 20  # of a row group, which is read at once; the recorder writes 200,000
 _PORTION = 50_000  # rows of it that are decoded at once
 _UNPACKED = 512 << 20  # bytes of one of its columns; a recorded text has 2,000 characters at most
@@ -237,6 +237,8 @@ def _left_out(table: str, path: Path, why: str) -> Problem:
 def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "it unpacks to more than the memory of a report"
+    if isinstance(error, KeyError):
+        return "its schema and its pages name other columns"
     if "checksum" in str(error):
         return "a page does not match its checksum"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -32,6 +32,7 @@ from tailgauge import quantile_sketch
 from tailgauge.channel import traffic_counters
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import progress as describe
+from tailgauge.rows.parquet import schema
 from tailgauge.rows.run_folder import MARK, RunFolder
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP
 from tailgauge.thresholds import BUSY_CPU, DEGRADED, DROPS, INVALID, LATE_MS, LATE_SHARE, VALID, WORST_FIRST
@@ -446,12 +447,14 @@ def request_ids(folder: RunFolder, worker: int) -> set[int]:
 
 
 def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
-    """A column of a worker's request rows, without the preflight's."""
+    """A column of a worker's request rows, without the preflight's; a part that has no such rows is left out."""
     tables: dict[str, pa.Table] = {}
+    wanted = pa.schema([schema("requests").field(name) for name in ("stage", column)])
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
-        with contextlib.suppress(OSError, pa.ArrowException):  # the analysis reports it
-            wanted = ["stage", column]
-            tables[part.name] = pq.read_table(part, columns=wanted, page_checksum_verification=True)
+        with contextlib.suppress(OSError, KeyError, ValueError, pa.ArrowException):  # the analysis reports it
+            table = pq.read_table(part, columns=wanted.names, page_checksum_verification=True)
+            typed = wanted.with_metadata(table.schema.metadata)
+            tables[part.name] = table.select(wanted.names).cast(typed)
     replaced = {name for table in tables.values() for name in _replaced_by(table)}
     counted = [table for name, table in tables.items() if name not in replaced]
     return [table.filter(pc.not_equal(table["stage"], "preflight")) for table in counted]
@@ -460,4 +463,4 @@ def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
 def _replaced_by(table: pa.Table) -> list[str]:
     """Names of the parts that a compacted one replaces: a kill may have left both."""
     named: bytes = (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"")
-    return named.decode().split(",")
+    return named.decode("utf-8", "replace").split(",")
