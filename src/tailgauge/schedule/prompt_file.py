@@ -363,7 +363,9 @@ def _explain(error: Any, columns: Mapping[str, str]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         known = ", ".join(_Given.model_fields)
-        return f"unknown key {key!r}. Expected one of: {known}; prompts.columns says which column is which"
+        return (
+            f"unknown key {key[:80]!r}. Expected one of: {known}; prompts.columns says which column is which"
+        )
     name = columns.get(key, key)
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
         return f"{name}: half of a surrogate pair is not text"
