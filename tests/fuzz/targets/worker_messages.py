@@ -46,12 +46,21 @@ class Runner:
 
     def __init__(self) -> None:
         self.listeners: dict[str, Any] = {}
+        self.sent: list[str] = []  # kinds
 
     def register_message(self, kind: str, listener: Any) -> None:
         self.listeners[kind] = listener
 
-    def send_message(self, *_: Any, **__: Any) -> None:
-        """Send nothing."""
+    def send_message(self, kind: str, *_: Any, **__: Any) -> None:
+        """Keep the kind."""
+        self.sent.append(kind)
+
+
+def master_of(runner: Runner, seal: Seal) -> Master:
+    """A master without Locust."""
+    hook = SimpleNamespace(add_listener=lambda _: None)
+    environment = SimpleNamespace(runner=runner, events=SimpleNamespace(test_start=hook, test_stopping=hook))
+    return Master(environment, None, seal, stays=False)
 
 
 def corpus() -> list[bytes]:
@@ -67,10 +76,8 @@ def corpus() -> list[bytes]:
 
 def check(data: bytes) -> None:
     runner = Runner()
-    hook = SimpleNamespace(add_listener=lambda _: None)
-    environment = SimpleNamespace(runner=runner, events=SimpleNamespace(test_start=hook, test_stopping=hook))
     seal = Seal("0123456789abcdef")
-    master = Master(environment, None, seal, stays=False)
+    master = master_of(runner, seal)
     master.run = run = Run(
         messages.Link(runner, seal), SETTINGS[len(data) % 2], lambda: 1, lambda _: True, lambda _: None
     )
