@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fuzz import session
 
 RESULT = "result: "
+HANGS_S = 500.0  # beyond its time: code that no signal reaches
 
 
 def main() -> int:
@@ -96,7 +98,7 @@ def target_result(name: str, options: argparse.Namespace, seconds: float | None)
         ]
         line += ["--inputs", str(options.inputs)] if seconds is None else ["--seconds", str(seconds)]
         line += ["--keep-nothing"] if options.keep_nothing else []
-        done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder)
+        done = ended(line, folder, HANGS_S + (seconds or 0.0))
         *_, last = done.stdout.splitlines() or [""]
         if last.startswith(RESULT):
             result: dict[str, Any] = json.loads(last.removeprefix(RESULT))
@@ -109,6 +111,18 @@ def target_result(name: str, options: argparse.Namespace, seconds: float | None)
         print(f"  {failure['place']}\n    {failure['text']}")
         print(f"    repeat with: {sys.executable} {__file__} --replay {failure['file']}", flush=True)
     return result
+
+
+def ended(line: list[str], folder: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """The process of a target once it has ended; one that no signal reached in time is killed."""
+    try:
+        return subprocess.run(
+            line, capture_output=True, text=True, check=False, cwd=folder, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(
+            line, -signal.SIGKILL, "", f"it did not end within {timeout_s:,.0f} s"
+        )
 
 
 def died(name: str, done: subprocess.CompletedProcess[str], current: Path, *, keeps: bool) -> dict[str, Any]:

@@ -25,19 +25,39 @@ def corpus() -> list[bytes]:
 
 def check(data: bytes) -> None:
     compare(Anthropic, data)
-    if has_plain_names(data):
+    if is_regular(data):
         compare_with_sdk(data)
 
 
-def has_plain_names(data: bytes) -> bool:
-    """Whether each event is named as its JSON says: the SDK drops one with an unknown name, ours reads the JSON."""
+def is_regular(data: bytes) -> bool:
+    """Whether each event is named as its JSON says, and each delta belongs to a block of its kind that was started in turn.
+
+    The SDK drops an event with an unknown name, and finds a block by its place; ours reads the JSON alone.
+    """
     try:
         trees = [(name, json.loads(text)) for name, text in Splitter().feed(data)]
     except (ValueError, RecursionError, EventSizeError):
         return False
-    return all(
-        isinstance(tree, dict) and tree.get("type") == name.decode("utf-8", "replace") for name, tree in trees
-    )
+    blocks: list[str] = []
+    for name, tree in trees:
+        if not isinstance(tree, dict) or tree.get("type") != name.decode("utf-8", "replace"):
+            return False
+        index = tree.get("index")
+        if name == b"content_block_start":
+            if (
+                index != len(blocks)
+                or not isinstance(index, int)
+                or not isinstance(tree.get("content_block"), dict)
+            ):
+                return False
+            blocks.append(str(tree["content_block"].get("type")))
+        elif name == b"content_block_delta":
+            delta = tree.get("delta")
+            if not isinstance(index, int) or not 0 <= index < len(blocks) or not isinstance(delta, dict):
+                return False
+            if (delta.get("type") == "text_delta") != (blocks[index] == "text"):
+                return False
+    return True
 
 
 def compare_with_sdk(data: bytes) -> None:
