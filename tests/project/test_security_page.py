@@ -52,3 +52,21 @@ def test_every_bound_ends_under_a_name_that_there_is(page):
 
 def test_every_key_of_a_target_that_it_names_exists(page):
     assert set(re.findall(r"`target\.(\w+)`", page)) <= set(Target.model_fields)
+
+
+def test_every_row_of_the_table_of_threats_names_tests_that_there_are(checkout):
+    text = (checkout / "SECURITY.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\|$", text.partition("| who | may |")[2].partition("\n\n")[0], re.MULTILINE)[1:]
+    named = [re.findall(r"`([\w/]+\.py)::(test_\w+)`", row) for row in rows]
+    missing = [
+        f"{file}::{name}"
+        for row in named
+        for file, name in row
+        if not re.search(
+            rf"^def {name}\(", (checkout / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+
+    assert len(rows) >= 10
+    assert all(named)
+    assert missing == []
