@@ -47,7 +47,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, help="of each target, instead of minutes")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--target", action="append", choices=session.NAMES)
-    parser.add_argument("--replay", type=Path, help="check this file of the corpus only")
+    parser.add_argument(
+        "--replay", type=lambda name: Path(name).resolve(), help="check this file of the corpus only"
+    )
     parser.add_argument("--keep-nothing", action="store_true", help="print failing inputs, write no file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
