@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+OF_THE_PROCESS = NO_DESCRIPTORS | {errno.EAGAIN, errno.ENOMEM}  # no file is at fault
 # Problem and remedy by errno, of a file that cannot be written.
 ADVICE = {
     errno.ENOSPC: ("no space is left", "free some space there or choose another --out"),

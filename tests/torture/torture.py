@@ -89,7 +89,7 @@ CAUSES = {
     "EIO": ("the disk reports errors", "Input/output error"),
     "ECONNREFUSED": ("refused",),
     "ETIMEDOUT": ("timed out",),
-    "EAGAIN": ("no process or thread can be started",),
+    "EAGAIN": ("no process or thread can be started", "Failed to launch worker thread"),
     "ENOMEM": ("memory",),
 }
 USUAL = {0, 3, 5}  # 3: INVALID, for the machine is busy; what is lost is looked at separately

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tailgauge.errors import MachineError
+from tailgauge.machine import OF_THE_PROCESS, shortage
 from tailgauge.rows.parquet import has_plain_footer, schema
 from tailgauge.rows.text_file import refusal
 from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version, files_in
@@ -235,6 +237,9 @@ def _left_out(table: str, path: Path, why: str) -> Problem:
 
 
 def _reason(error: Exception) -> str:
+    """What is wrong with a file; MachineError where the reader lacks something: its rows are not missing."""
+    if getattr(error, "errno", None) in OF_THE_PROCESS:
+        raise MachineError(shortage(error)) from error
     if isinstance(error, MemoryError):
         return "it unpacks to more than the memory of a report"
     if isinstance(error, KeyError):

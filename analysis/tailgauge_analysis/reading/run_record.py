@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import RunDataError, UsageError
+from tailgauge.machine import OF_THE_PROCESS
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.rows.text_file import FOLDER, LARGEST_JSON, MISSING, json_tree, read_text, refusal
@@ -109,6 +110,8 @@ def files_in(folder: Path, problems: list[Problem]) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
+        if error.errno in OF_THE_PROCESS:
+            raise
         kind = NOTE if folder.name == "target" else DAMAGED  # no statistic rests on the endpoint's log
         problems.append(Problem(kind, f"{folder.name}/ cannot be read and is left out: {error.strerror}"))
         return []

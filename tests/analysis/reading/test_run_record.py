@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tailgauge.errors import MachineError
+from tailgauge_analysis.reading import parquet
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, Problem, files_in
 
 
@@ -29,3 +33,16 @@ def test_a_folder_that_cannot_be_listed_is_a_problem_of_the_run(
 
     assert files_in(tmp_path / name, problems) == []
     assert problems == [Problem(kind, f"{name}/ cannot be read and is left out: Permission denied")]
+
+
+def test_without_a_descriptor_no_part_is_taken_for_a_damaged_one(
+    synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.write(tmp_path / "run", n=10)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(parquet.pq, "read_metadata", refuse)
+    with pytest.raises(MachineError, match="no file descriptor is left to this process"):
+        load([tmp_path / "run"])
