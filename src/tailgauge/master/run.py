@@ -546,7 +546,10 @@ class Run:
         """Write the last run.json, on the disk space that was reserved for it and for the report."""
         self.folder.release_reserve()
         if self.start_at_ns is not None or self.folder.path.is_dir():
-            self._write_run_json(ended=True)
+            try:
+                self._write_run_json(ended=True)
+            except OSError:  # what its facts are read from was refused for a moment
+                self._write_run_json(ended=True)
             with suppress(OSError):  # nobody holds it any more, and that is what counts
                 self.folder.mark.unlink(missing_ok=True)
             if self._held is not None:
