@@ -32,6 +32,7 @@ _UNPACKED = 512 << 20  # bytes of one of its columns; a recorded text has 2,000 
 _NUMBER = 8  # bytes of a decoded value
 _FOOTER = 16 << 20  # bytes
 _LARGEST = 1e15  # of a number with a fraction; a larger one, or NaN, was not measured
+_WHOLE = 1 << 62  # of a whole number, to which two offsets of clocks may be added
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
 WALL_OFFSET = "wall_offset_ns"
@@ -189,7 +190,7 @@ def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema, shared: C
         elif column.name in shared:
             arrays[column.name] = rows[column.name].cast(pa.dictionary(pa.int32(), column.type))
         else:
-            arrays[column.name] = _measured(rows[column.name].cast(column.type))
+            arrays[column.name] = _measured(column.name, rows[column.name].cast(column.type))
     table = pa.table(arrays)
     for column in columns:
         if table[column.name].null_count and not column.nullable:
@@ -205,11 +206,16 @@ def _decoded_size(values: pa.Array) -> int:
     return int(pc.sum(lengths).as_py() or 0)
 
 
-def _measured(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not pa.types.is_floating(values.type):
-        return values
-    is_measured = pc.less_equal(pc.abs(values), _LARGEST)  # false for NaN
-    return pc.if_else(is_measured, values, pa.scalar(None, values.type))
+def _measured(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values, null where a fraction was not measured; ArrowInvalid where a whole number is none that we record."""
+    if pa.types.is_floating(values.type):
+        is_measured = pc.less_equal(pc.abs(values), _LARGEST)  # false for NaN
+        return pc.if_else(is_measured, values, pa.scalar(None, values.type))
+    if pa.types.is_int64(values.type):
+        ends = pc.min_max(values).as_py()
+        if not -_WHOLE <= (ends["min"] or 0) <= (ends["max"] or 0) <= _WHOLE:
+            raise pa.ArrowInvalid(f"column {name} has numbers beyond {_WHOLE:,}")
+    return values
 
 
 def shifted(rows: pa.Table, by_ns: int) -> pa.Table:

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from tailgauge_analysis.text.json_values import Json
 
-Whole = Annotated[int, Field(strict=True, gt=-(1 << 62), lt=1 << 62)]
+Whole = Annotated[int, Field(strict=True, gt=-(1 << 61), lt=1 << 61)]
 Seconds = Annotated[float, Field(strict=True, ge=0, lt=1e9, allow_inf_nan=False)]
 Facts = dict[str, OnErrorOmit[str | bool | Whole]]
 

@@ -34,6 +34,12 @@ RAW = (
     "01",
     '"\\u0000"',
 )
+BILLS = (  # as `iterations`, `phases`, `tool_ready` and others have them
+    '[{"type": "message", "model": "x", "input_tokens": -9223372036854775808, "output_tokens": 9223372036854775807}]',
+    '[{"type": "message", "input_tokens": 1e308, "output_tokens": -0.5, "cache_read_input_tokens": "x"}, 5, null, []]',
+    '{"a": 9223372036854775807, "b": -9223372036854775808, "c": 1e308, "d": -1e308}',
+    '{"x-ratelimit-limit-requests": "1e308", "x-ratelimit-remaining-requests": "-1", "x-ratelimit-reset-requests": "1e30d"}',
+)
 NAMES = (
     b"part-0-\xff.parquet",
     b"\xff\xfe",
@@ -200,7 +206,8 @@ class Damage:
     def _wrong(self, kind: pa.DataType) -> Any:
         if pa.types.is_integer(kind):
             most = 2 ** (kind.bit_width - 1)
-            return self._draw.choice((None, 0, -1, 1, most - 1, -most, most // 2, min(most - 1, 2**53 + 1)))
+            huge = (min(most - 1, 2**53 + 1), min(most - 1, 10**15), min(most - 1, 2**40))
+            return self._draw.choice((None, 0, -1, 1, most - 1, -most, most // 2, -most // 2, *huge))
         if pa.types.is_floating(kind):
             return self._draw.choice((None, float("nan"), float("inf"), float("-inf"), -1.0, 1e308, 5e-324))
         if pa.types.is_string(kind):
@@ -215,6 +222,7 @@ class Damage:
                     "<img src=x>",
                     "[" * 5000,
                     '{"a": ' + "9" * 5000 + "}",
+                    *BILLS,
                 )
             )
         if pa.types.is_list(kind):

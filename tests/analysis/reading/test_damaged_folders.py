@@ -11,12 +11,13 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from analysis.reading.damages import Damage
+from analysis.reading.damages import BILLS, Damage
 from run_folders.dry_runs import dry_run_folder
 from scenario.test_mutations import HANGS_S
 from starting.fixtures import TooLongError
 
 from tailgauge.cli import main
+from tailgauge.rows.schema import TABLES, columns
 
 CODES = {0, 1, 2, 3, 4, 5, 130}  # 130: as a run whose state is unreadable
 NO_NUMBER = re.compile(r".{0,60}(?<![\w`])(?:nan|NaN|inf|Infinity|NaT)(?![\w`]).{0,40}")
@@ -88,7 +89,7 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
     sound, tmp_path, report, capsys, command, fuzz, full_size
 ):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one folder. One in twenty is another process."""
-    seed, numbers, repeats_one = fuzz(20, 500)
+    seed, numbers, repeats_one = fuzz(25, 500)
     runs, other = (
         sound if full_size or repeats_one else (sound[0][:2], sound[1])
     )  # the last one takes a second each
@@ -153,5 +154,31 @@ def test_what_was_found_once_stays_found(sound, tmp_path, report, run, table, ch
     folder = shutil.copytree(sound[0][run], tmp_path / "run" / sound[0][run].name)
     for path in (folder / table).glob("part-*.parquet"):
         rewritten(path, change)
+
+    assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
+def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
+    """The part is left out and named, whichever column has one."""
+    folder = shutil.copytree(sound[0][0], tmp_path / "run" / sound[0][0].name)
+    whole = [column.name for column in columns(table) if column.kind == "int64"]
+    for path in (folder / table).glob("part-*.parquet"):
+        rewritten(path, cells(whole[0], value, 17))
+        rewritten(path, cells(whole[-1], value, 17))
+
+    assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
+    texts = "".join(path.read_text() for path in tmp_path.rglob("report.md"))
+    assert f"{table}/part-0-0.parquet" in texts
+
+
+@pytest.mark.parametrize("text", BILLS)
+def test_bills_that_cannot_be(sound, tmp_path, report, text):
+    """In every column of text: what a target says of its tokens, limits and phases is in some of them."""
+    folder = shutil.copytree(sound[0][2], tmp_path / "run" / sound[0][2].name)
+    for name in ("iterations", "rate_limit_headers", "phases", "tool_ready", "stop_details", "fallback"):
+        for path in (folder / "attempts").glob("part-*.parquet"):
+            rewritten(path, cells(name, text, 1))
 
     assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
