@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema, with_config
@@ -48,25 +49,29 @@ SIMULATED_NAME = "simulated endpoint"
 Number = float | None  # None: not known
 
 
-def estimate(value: Number, low: Number, high: Number, shown: Callable[[float], str]) -> Value:
+def estimate(value: Number, low: Number, high: Number, text_of: Callable[[float], str]) -> Value:
     """A number with its interval, if that is wider than the number as shown."""
-    of, *ends = ("?" if one is None else shown(one) for one in (value, low, high))
-    return Value(of, "" if ends in ([of, of], ["?", "?"]) else " – ".join(ends))
+    text, *ends = ("?" if end is None else text_of(end) for end in (value, low, high))
+    if ends in ([text, text], ["?", "?"]):
+        return Value(text)
+    return Value(text, " – ".join(ends))
 
 
-def between(low: Number, high: Number) -> str:
+def interval_text(low: Number, high: Number) -> str:
     """An interval of rates or loads; `?` at an end without a bound."""
     return " – ".join("?" if end is None else figures(end) for end in (low, high))
 
 
-def load_line(name: str, outcome: str, needed: float, found: Sequence[Number], unit: str) -> ObjectiveLine:
-    """The objective that a load is `needed` at least; `found`: value, low and high end."""
-    value, *ends = found
-    text = NONE if value is None else f"{figures(value)} {unit}"
+def load_line(name: str, outcome: str, needed: float, interval: Sequence[Number], unit: str) -> ObjectiveLine:
+    """Return the objective that a load is `needed` at least; `interval`: value, low and high end."""
+    value, *ends = interval
+    text = NONE
+    if value is not None:
+        text = f"{figures(value)} {unit}"
     low, high = ends
     numbers = Numbers(value=value, bound=needed, low=low, high=high, unit=unit)
     return ObjectiveLine(
-        name, outcome, text, f"≥ {figures(needed)} {unit}", between(low, high), numbers=numbers
+        name, outcome, text, f"≥ {figures(needed)} {unit}", interval_text(low, high), numbers=numbers
     )
 
 
@@ -97,13 +102,21 @@ class Answer:
 
 
 def answered(
-    kind: ExperimentKind, title: str, result: Result, finding: Any, tables: Iterable[Table], notes: Iterable[str] = (),
-    smallest: str = "", pictures: Sequence[Picture] = (), files: TextFiles = (), card: Card | None = None,
-) -> Answer:  # fmt: skip
+    kind: ExperimentKind,
+    title: str,
+    result: Result,
+    finding: Any,
+    tables: Iterable[Table],
+    notes: Iterable[str] = (),
+    smallest: str = "",
+    pictures: Sequence[Picture] = (),
+    files: TextFiles = (),
+    card: Card | None = None,
+) -> Answer:
     """An answer with its evidence in one section, whose `card` is shown first."""
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
     evidence = Section(kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts, card=card)
-    return Answer(kind, result, finding, (evidence,), smallest, files)
+    return Answer(kind, result, finding, sections=(evidence,), smallest=smallest, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +180,19 @@ class AnswerFile:
 
 def measured(runs: Sequence[RunRow]) -> Measurement:
     """INVALID if all runs are; INVALID runs beside others are not used."""
-    bad = [one for one in runs if one.verdict == INVALID]
-    reasons = tuple((f"{one.name}: {one.reason}", "") for one in runs if one.reason)
+    bad = [run for run in runs if run.verdict == INVALID]
+    reasons = tuple((f"{run.name}: {run.reason}", "") for run in runs if run.reason)
     if bad and len(bad) == len(runs):
         return Measurement(INVALID, "every run is INVALID", reasons)
     if bad:
         text = f"{len(bad)} of {plural(len(runs), 'run')} INVALID and not used"
         return Measurement(DEGRADED, text, reasons)
-    degraded = sum(one.verdict == DEGRADED for one in runs)
+    degraded = sum(run.verdict == DEGRADED for run in runs)
     if degraded:
         text = f"{degraded} of {plural(len(runs), 'run')}"
-        spoiled = [one.spoils for one in runs if one.verdict == DEGRADED]
+        spoiled = [run.spoils for run in runs if run.verdict == DEGRADED]
         if all(spoiled):
-            figures_text = listed(dict.fromkeys(name for names in spoiled for name in names))
+            figures_text = listed(dict.fromkeys(chain.from_iterable(spoiled)))
             text += f": the client moved only {figures_text}, no figure of an objective"
         return Measurement(DEGRADED, text, reasons)
     return Measurement(VALID, plural(len(runs), "run"), reasons)
@@ -190,61 +203,69 @@ def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
     if measurement.verdict != DEGRADED:
         return ""
     invalid = [row for row in runs if row.verdict == INVALID]
-    others = [row.verdict for row in runs if row.verdict != INVALID]
+    verdicts = [row.verdict for row in runs if row.verdict != INVALID]
     concerned = [row for row in runs if row.verdict == DEGRADED and not row.spoils]
-    is_degraded = set(others) == {DEGRADED} and bool(concerned)
+    is_degraded = set(verdicts) == {DEGRADED} and bool(concerned)
     if invalid:
         text = f"{len(invalid)} of {plural(len(runs), 'run')} INVALID and not used"
-        return f"{text}, the others DEGRADED" if is_degraded else text
+        if not is_degraded:
+            return text
+        return f"{text}, the others DEGRADED"
     if not is_degraded:
         return ""
-    return "the only run is DEGRADED" if len(runs) == 1 else f"all {len(runs)} runs DEGRADED"
+    if len(runs) == 1:
+        return "the only run is DEGRADED"
+    return f"all {len(runs)} runs DEGRADED"
 
 
 def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) -> Exit:
     """The first that holds."""
     if interrupted:
         return Exit.INTERRUPTED
-    return Exit.INVALID if measurement.verdict == INVALID else EXITS[result.outcome]
+    if measurement.verdict == INVALID:
+        return Exit.INVALID
+    return EXITS[result.outcome]
 
 
-def report(of: AnswerFile) -> Report:
+def report(file: AnswerFile) -> Report:
     """The report as every renderer gets it."""
     facts = (
-        ("took", of.took),
-        *(("planned", text) for text in of.planned),
-        ("minimum detectable effect", of.smallest),
-        ("expected by the dry run", of.expected),
-        ("command", of.command),
+        ("took", file.took),
+        *(("planned", text) for text in file.planned),
+        ("minimum detectable effect", file.smallest),
+        ("expected by the dry run", file.expected),
+        ("command", file.command),
     )
     columns: list[Column[RunRow]] = [
-        ("run", lambda one: one.name),
-        ("verdict", lambda one: Value(one.verdict, outcome=one.verdict)),
-        ("first reason", lambda one: one.reason),
-        ("folder and report", lambda one: one.run_id),
+        ("run", lambda row: row.name),
+        ("verdict", lambda row: Value(row.verdict, outcome=row.verdict)),
+        ("first reason", lambda row: row.reason),
+        ("folder and report", lambda row: row.run_id),
     ]
-    if not any(one.reason for one in of.runs):
+    if not any(row.reason for row in file.runs):
         del columns[2]
-    table = Table.of("Runs", of.runs, columns, prose=(2, 3))
+    table = Table.of("Runs", file.runs, columns, prose=(2, 3))
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
-    instead_of = of.target if of.dry_run and of.target != SIMULATED else ""
-    target = SIMULATED_NAME if of.dry_run or of.target == SIMULATED else of.target
-    about = (of.description, target, f"{of.started_at[:10]}, {of.started_at[11:16]} UTC")
-    title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
+    instead_of = file.target if file.dry_run and file.target != SIMULATED else ""
+    target = SIMULATED_NAME if file.dry_run or file.target == SIMULATED else file.target
+    about = (file.description, target, f"{file.started_at[:10]}, {file.started_at[11:16]} UTC")
+    title = file.scenario
+    if file.scenario != file.kind:
+        title = f"{file.kind}: {file.scenario}"
     return Report(
-        run_id=of.run_id,
+        run_id=file.run_id,
         title=title,
         about=tuple(filter(None, about)),
-        started_at=of.started_at,
-        dry_run=of.dry_run,
-        result=of.result,
-        measurement=of.measurement,
+        started_at=file.started_at,
+        dry_run=file.dry_run,
+        result=file.result,
+        measurement=file.measurement,
         summary=(),
-        sections=(*of.sections, method),
-        exit_code=of.exit_code,
-        figure=next((figure for one in of.sections for figure in one.figures), None),
-        data=plain_values(of),
-        planned=of.planned if of.dry_run else (),
+        sections=(*file.sections, method),
+        exit_code=file.exit_code,
+        figure=next(chain.from_iterable(section.figures for section in file.sections), None),
+        data=plain_values(file),
+        planned=file.planned if file.dry_run else (),
         instead_of=instead_of,
-        plan_fails=bool(of.exceeded),
+        plan_fails=bool(file.exceeded),
     )

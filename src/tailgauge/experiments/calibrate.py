@@ -109,7 +109,9 @@ class CalibratePlanner(Planner):
             count = len(self.results)
             for attempt in attempts:
                 yield from self._attempt(attempt.load)
-            attempts = search.next_loads(loads(self.results)) if len(self.results) > count else []
+            attempts = []
+            if len(self.results) > count:
+                attempts = search.next_loads(loads(self.results))
 
     def _attempt(self, rate_per_s: float) -> Steps:
         """Run a load until it is VALID, `ATTEMPTS` times at most, while there is time."""
@@ -140,7 +142,9 @@ class CalibratePlanner(Planner):
         """Return the verdict of a run."""
         attempts = reading.steady.sent
         chunks = attempts.loc[attempts["ended"].isin(schema.COMPLETE), "chunks"]
-        mean = float(chunks.mean()) if len(chunks) else 0.0
+        mean = 0.0
+        if len(chunks):
+            mean = float(chunks.mean())
         return CalibrationRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
 
     def usable(self, _: Any) -> bool:
@@ -176,7 +180,7 @@ class CalibratePlanner(Planner):
             result,
             finding,
             [table],
-            _notes(finding),
+            notes=_notes(finding),
             card=_card(finding, outcome),
         )
 
@@ -186,18 +190,16 @@ def _card(finding: Calibration, outcome: str) -> Card | None:
     largest = finding.largest_valid
     if largest is None:
         return None
-    above = finding.lowest_not_valid
-    lines = [f"{largest.requests_per_s * largest.chunks:,.0f} chunks/s"]
-    lines.append(
-        "no higher load was tested"
-        if above is None
-        else f"{above.verdict} at {figures(above.requests_per_s)} requests/s"
-    )
+    higher = finding.lowest_not_valid
+    limit = "no higher load was tested"
+    if higher is not None:
+        limit = f"{higher.verdict} at {figures(higher.requests_per_s)} requests/s"
+    lines = (f"{largest.requests_per_s * largest.chunks:,.0f} chunks/s", limit)
     return Card(
         label="calibrate",
         value=Value(f"{figures(largest.requests_per_s)} requests/s"),
         detail=f"measured VALID, with {largest.chunks:,.0f} chunks each",
-        lines=tuple(lines),
+        lines=lines,
         tone=tone_of(outcome),
     )
 
@@ -221,23 +223,25 @@ def loads(runs: Iterable[CalibrationRun]) -> list[TriedLoad]:
     return tried
 
 
-def sentence(largest: CalibrationRun | None, above: CalibrationRun | None) -> str:
+def sentence(largest: CalibrationRun | None, higher: CalibrationRun | None) -> str:
     """Say up to which load the measurement is VALID, and why not above."""
-    beyond = "no higher load was tested"
-    if above is not None:
-        beyond = f"{above.verdict} at {figures(above.requests_per_s)}, because {_clause(above.reason)}"
+    limit = "no higher load was tested"
+    if higher is not None:
+        limit = f"{higher.verdict} at {figures(higher.requests_per_s)}, because {_clause(higher.reason)}"
     if largest is not None:
         load = f"{figures(largest.requests_per_s)} requests/s with {largest.chunks:,.0f} chunks each"
-        return f"This machine measures up to {load}: VALID up to there, {beyond}"
-    if above is not None:
-        return f"This machine measures no tested load: {beyond}"
+        return f"This machine measures up to {load}: VALID up to there, {limit}"
+    if higher is not None:
+        return f"This machine measures no tested load: {limit}"
     return "No load was run"
 
 
 def _clause(reason: str) -> str:
     """Begin a sentence in lower case, unless it begins with an abbreviation or a number."""
     is_word = reason[1:2].islower()
-    text = reason[:1].lower() + reason[1:] if is_word else reason
+    text = reason
+    if is_word:
+        text = reason[:1].lower() + reason[1:]
     return text.removesuffix(".")
 
 
@@ -246,7 +250,9 @@ def _objective(finding: Calibration, outcome: str) -> tuple[ObjectiveLine, ...]:
     if planned is None:
         return ()
     largest = finding.largest_valid
-    value = NONE if largest is None else f"{figures(largest.requests_per_s)} requests/s"
+    value = NONE
+    if largest is not None:
+        value = f"{figures(largest.requests_per_s)} requests/s"
     bound = f"≥ {figures(planned)} requests/s"
     return (ObjectiveLine("largest VALID load", outcome, value, bound),)
 

@@ -60,20 +60,29 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     with tempfile.TemporaryDirectory(prefix=STEP_FOLDER) as name, _named_interrupt():
         folder = Path(name)
         if dry_run:
-            done = conduct(planner, base, DryRunner(base.out), folder, progress)
+            conducted = conduct(planner, base, DryRunner(base.out), folder, progress)
             planned = search_lines(planner, base, folder)
             if not planned:
-                planned = plan_lines(done, base)
-                failures = [excess.text for excess in _excesses(done.ledger, base)]
+                planned = plan_lines(conducted, base)
+                failures = [excess.text for excess in _excesses(conducted.ledger, base)]
         else:
             count = 0
             if planner.has_dry_run:
                 planned, expected, count = _dry_run(base, folder, progress)
             counter = RunCounter(progress, count, is_timed=True, most_s=base.table.minutes * 60)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
-            done = conduct(planner, base, runner, folder, progress, began)
-    runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason, one.spoils) for one in done.steps)
-    result = _result(done)
+            conducted = conduct(planner, base, runner, folder, progress, began=began)
+    runs = tuple(
+        RunRow(
+            name=step_result.step.name,
+            run_id=step_result.run_id,
+            verdict=step_result.verdict,
+            reason=step_result.reason,
+            spoils=step_result.spoils,
+        )
+        for step_result in conducted.steps
+    )
+    result = _result(conducted)
     measurement = planner.measurement(runs)
     if warning := caveat(runs, measurement):
         result = replace(result, sentence=f"{warning}: {result.sentence}")
@@ -84,20 +93,20 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         details = (f"the simulated endpoint: {result.outcome}, {result.sentence}", *result.details)
         result = replace(result, outcome=FAIL, sentence="; ".join(failures), details=details)
     file = AnswerFile(
-        kind=done.answer.kind,
+        kind=conducted.answer.kind,
         run_id=run_id,
         result=result,
         measurement=measurement,
-        facts=done.answer.facts,
-        sections=done.answer.sections,
-        smallest=done.answer.smallest,
-        exit_code=exit_code(result, measurement, interrupted=done.interrupted),
+        facts=conducted.answer.facts,
+        sections=conducted.answer.sections,
+        smallest=conducted.answer.smallest,
+        exit_code=exit_code(result, measurement, interrupted=conducted.interrupted),
         runs=runs,
         dry_run=dry_run,
         expected=expected,
         planned=tuple(planned),
         exceeded=tuple(failures),
-        took=_took(done.ledger),
+        took=_took(conducted.ledger),
         scenario=base.scenario.name,
         description="" if base.changes_load else base.scenario.description,
         target=target,
@@ -107,7 +116,9 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     from tailgauge_analysis import write_report
 
     colours = screen.has_colours()
-    return write_report(report(file), base.out, screen.columns(), colours=colours, more=done.answer.files)
+    return write_report(
+        report(file), base.out, screen.columns(), colours=colours, more=conducted.answer.files
+    )
 
 
 @contextmanager
@@ -120,13 +131,13 @@ def _named_interrupt() -> Iterator[None]:
         raise InterruptedRunError(text) from error
 
 
-def _result(done: Conducted) -> Result:
+def _result(conducted: Conducted) -> Result:
     """The answer; after Ctrl-C that of the completed runs."""
-    result = done.answer.result
-    if not done.interrupted:
+    result = conducted.answer.result
+    if not conducted.interrupted:
         return result
     details = tuple(text for text in result.details if not text.startswith(INTERRUPTED))
-    text = f"after {plural(done.ledger.runs, 'run')}, which show: {result.outcome}, {result.sentence}"
+    text = f"after {plural(conducted.ledger.runs, 'run')}, which show: {result.outcome}, {result.sentence}"
     return replace(result, outcome=INTERRUPTED_OUTCOME, sentence=text, details=details, advice="")
 
 
@@ -136,10 +147,10 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     Without a dry run of this traffic there is none of them. UsageError if its guard does not allow what it takes.
     The expected answer is shown only where the target is the simulated endpoint: nothing is known of another one's limits.
     """
-    why = refusal(base.scenario)
-    if why:
-        _refuse_guards(base, why)
-        progress(f"no dry run before the real runs: {why}")
+    reason = refusal(base.scenario)
+    if reason:
+        _refuse_guards(base, reason)
+        progress(f"no dry run before the real runs: {reason}")
         return [], "", 0
     lines = search_lines(planner_of(base.table.kind)(base), base, folder)
     if lines:
@@ -147,23 +158,23 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
             progress(f"plan: {line}")
         return lines, "", 0
     progress("dry run first: all runs in seconds, nothing is sent")
-    done = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
-    lines = plan_lines(done, base)
+    conducted = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
+    lines = plan_lines(conducted, base)
     for line in lines:
         progress(f"plan: {line}")
-    expected = done.answer.result.sentence if base.scenario.target.url == SIMULATED else ""
+    expected = conducted.answer.result.sentence if base.scenario.target.url == SIMULATED else ""
     if expected:
         progress(f"expected answer: {expected}")
-    if done.answer.smallest:
-        progress(f"minimum detectable effect: {done.answer.smallest}")
-    check_guard(done, base, progress)
-    return lines, expected, done.ledger.runs
+    if conducted.answer.smallest:
+        progress(f"minimum detectable effect: {conducted.answer.smallest}")
+    check_guard(conducted, base, progress)
+    return lines, expected, conducted.ledger.runs
 
 
-def plan_lines(done: Conducted, base: Base) -> list[str]:
+def plan_lines(conducted: Conducted, base: Base) -> list[str]:
     """What the experiment takes by its dry run, where the target may differ from that, and how to make it shorter."""
-    ledger = done.ledger
-    planner = done.experiment
+    ledger = conducted.ledger
+    planner = conducted.experiment
     is_simulated = base.scenario.target.url == SIMULATED
     is_open_end = _is_open_end(planner, base)
     minutes = max(1, round(ledger.real_s(rests=not is_simulated) / 60))
@@ -185,26 +196,29 @@ def plan_lines(done: Conducted, base: Base) -> list[str]:
 
 def search_lines(planner: Planner, base: Base, folder: Path) -> list[str]:
     """What a search takes at a target of which nothing is known, from the least to the most; empty where a dry run tells."""
-    efforts = planner.efforts() if _is_open_end(planner, base) else ()
+    efforts: Sequence[Effort] = ()
+    if _is_open_end(planner, base):
+        efforts = planner.efforts()
     if not efforts:
         return []
     seconds = max(ESTIMATED_S, ESTIMATED_ARRIVALS / base.today())
     step = Step("plan", (), seconds, base.scenario.seed)
     estimate = base.prepare(step, 0, folder, sends=False).settings.estimate
     ledgers = [_ledger(effort, estimate) for effort in efforts]
-    least = min(ledgers, key=lambda ledger: ledger.calls)
-    most = max(ledgers, key=lambda ledger: ledger.calls)
-    minutes = _between([max(1, round(effort.seconds / 60)) for effort in efforts])
-    runs = _between([effort.runs for effort in efforts])
-    calls = _between([least.calls, most.calls])
-    tokens = _between([least.tokens, most.tokens])
-    text = f"{minutes} minutes, {runs} runs, {calls} calls, {tokens} tokens{_cost(most)}"
+    smallest = min(ledgers, key=lambda ledger: ledger.calls)
+    largest = max(ledgers, key=lambda ledger: ledger.calls)
+    minutes = _span([max(1, round(effort.seconds / 60)) for effort in efforts])
+    runs = _span([effort.runs for effort in efforts])
+    calls = _span([smallest.calls, largest.calls])
+    tokens = _span([smallest.tokens, largest.tokens])
+    text = f"{minutes} minutes, {runs} runs, {calls} calls, {tokens} tokens{_cost(largest)}"
     limit = "the target's limits decide: few calls where it refuses today's rate, most where it refuses much later"
-    ends = [
-        f"{excess.name} ends the search at {amount(excess.allowed)} {excess.unit}"
-        for excess in _excesses(most, base)
-    ]
+    ends = map(_search_end, _excesses(largest, base))
     return [text, limit, *ends, *planner.shorter]
+
+
+def _search_end(excess: Excess) -> str:
+    return f"{excess.name} ends the search at {amount(excess.allowed)} {excess.unit}"
 
 
 def _ledger(effort: Effort, estimate: Estimate) -> StepLedger:
@@ -225,10 +239,12 @@ def _rounded(value: float) -> int:
     return int(float(f"{value:.2g}"))
 
 
-def _between(values: Sequence[int]) -> str:
-    least = min(values)
-    most = max(values)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+def _span(values: Sequence[int]) -> str:
+    low = min(values)
+    high = max(values)
+    if low == high:
+        return f"{low:,}"
+    return f"{low:,} to {high:,}"
 
 
 def _is_open_end(planner: Planner, base: Base) -> bool:
@@ -239,7 +255,9 @@ def _is_open_end(planner: Planner, base: Base) -> bool:
 def _cost(ledger: StepLedger) -> str:
     if ledger.cost is None:
         return "; the model has no known price"
-    return f"; up to {ledger.cost:,.2f} {ledger.currency}" if ledger.currency else ""
+    if not ledger.currency:
+        return ""
+    return f"; up to {ledger.cost:,.2f} {ledger.currency}"
 
 
 def _unlike(base: Base) -> str:
@@ -255,22 +273,22 @@ def _excesses(ledger: StepLedger, base: Base) -> list[Excess]:
     return list(excesses(base.scenario.guard, ledger.used, ledger.currency, keys))
 
 
-def check_guard(done: Conducted, base: Base, progress: Progress) -> None:
+def check_guard(conducted: Conducted, base: Base, progress: Progress) -> None:
     """Refuse a plan that exceeds a guard; a search at another target may need less, and ends where the guard is reached."""
-    failures = _excesses(done.ledger, base)
+    failures = _excesses(conducted.ledger, base)
     if not failures:
         return
     text = "; ".join(excess.text for excess in failures)
-    if not _is_open_end(done.experiment, base):
+    if not _is_open_end(conducted.experiment, base):
         raise UsageError(f"{text}: raise it, or set experiment.minutes lower")
     progress(f"{text}: the search may end early")
 
 
-def _refuse_guards(base: Base, why: str) -> None:
+def _refuse_guards(base: Base, reason: str) -> None:
     """Refuse a guard, which an experiment cannot keep without the estimate of its dry run."""
     for key in StepLedger().used:
         if getattr(base.scenario.guard, key) is not None:
-            text = f"an experiment needs a dry run to keep this limit, and this traffic has none ({why})"
+            text = f"an experiment needs a dry run to keep this limit, and this traffic has none ({reason})"
             raise UsageError(f"guard.{key}: {text}: remove the guard, and set experiment.minutes")
 
 

@@ -46,37 +46,42 @@ class StepLedger:
     cost: float | None = 0.0
     currency: str = ""
 
-    def add(self, one: Prepared, reading: RunReading) -> None:
+    def add(self, prepared: Prepared, reading: RunReading) -> None:
         """Add a step; one that ends with its last request took as long as it did."""
-        is_counted = one.settings.scenario.arrival.is_counted
-        load_s = reading.steady.seconds if is_counted else one.step.duration_s
-        estimate = one.settings.estimate
-        self.rest_s += one.step.rest_s if self.runs else 0.0
+        is_counted = prepared.settings.scenario.arrival.is_counted
+        load_s = reading.steady.seconds if is_counted else prepared.step.duration_s
+        estimate = prepared.settings.estimate
+        if self.runs:
+            self.rest_s += prepared.step.rest_s
         self.runs += 1
         self.load_s += load_s
         self.calls += reading.calls
         self.tokens += reading.tokens
         self.currency = estimate.currency
-        self.cost = None if self.cost is None or estimate.cost is None else self.cost + estimate.cost
+        if estimate.cost is None:
+            self.cost = None
+        elif self.cost is not None:
+            self.cost += estimate.cost
 
     def real_s(self, *, rests: bool) -> float:
-        """Duration in real time; `rests`: whether the target keeps state, so that rests are needed."""
-        return self.load_s + self.runs * RUN_S + (self.rest_s if rests else 0.0)
+        """Return the duration in real time; `rests`: whether the target keeps state, so that rests are needed."""
+        rest_s = self.rest_s if rests else 0.0
+        return self.load_s + self.runs * RUN_S + rest_s
 
     @property
     def used(self) -> dict[str, float | None]:
         """By key of [guard]."""
         return {"max_requests": self.calls, "max_tokens": self.tokens, "max_cost": self.cost}
 
-    def left(self, guard: Guard) -> dict[str, Any]:
+    def remaining(self, guard: Guard) -> dict[str, Any]:
         """The guard of the next step: what is left of the experiment's. Raises SpentError if nothing is."""
-        left: dict[str, Any] = guard.model_dump(exclude_none=True)
+        remaining: dict[str, Any] = guard.model_dump(exclude_none=True)
         for key, used in self.used.items():
-            if key in left:
-                left[key] -= used or 0
-                if left[key] <= 0:
+            if key in remaining:
+                remaining[key] -= used or 0
+                if remaining[key] <= 0:
                     raise SpentError(f"guard.{key}: used up after {plural(self.runs, 'run')}")
-        return left
+        return remaining
 
 
 @dataclass(slots=True)
@@ -109,7 +114,7 @@ class Conducted:
             self.progress(f"{INTERRUPTED}: answering with the finished runs")
         # Not before all have run: reading a run would take the cores from the next one.
         ran = zip(prepared, folders, strict=not self.interrupted)
-        results = [self._measure(one, folder) for one, folder in ran]
+        results = [self._measure(prepared_step, folder) for prepared_step, folder in ran]
         self.steps += tuple(results)
         return results
 
@@ -120,7 +125,7 @@ class Conducted:
         guard = None
         sends = self.runner.sends
         if sends:
-            guard = self.ledger.left(self.base.scenario.guard)
+            guard = self.ledger.remaining(self.base.scenario.guard)
             minutes = self.base.table.minutes
             needed_s = time.monotonic() - self.began + sum(step.takes_s for step in steps)
             if self.steps and needed_s > minutes * 60 * LATE:
@@ -128,38 +133,50 @@ class Conducted:
         numbered = enumerate(steps, len(self.steps) + 1)
         return [self.base.prepare(step, n, self.folder, sends=sends, guard=guard) for n, step in numbered]
 
-    def _measure(self, one: Prepared, folder: Path) -> StepResult:
+    def _measure(self, prepared: Prepared, folder: Path) -> StepResult:
         reading = RunReading(folder, self.experiment.checks)
-        self.ledger.add(one, reading)
-        measured = self.experiment.measure(one.step, reading)
+        self.ledger.add(prepared, reading)
+        measured = self.experiment.measure(prepared.step, reading)
         if not self.runner.sends:
-            self.counter.ended(one.step.name, "", reading.verdict)
+            self.counter.ended(prepared.step.name, "", reading.verdict)
         return StepResult(
-            one.step, reading.run_id, reading.verdict, reading.reason, measured, spoils=reading.spoils
+            prepared.step, reading.run_id, reading.verdict, reading.reason, measured, spoils=reading.spoils
         )
 
 
 def conduct(
-    experiment: Planner, base: Base, runner: Runner, folder: Path, progress: Progress, began: float | None = None
-) -> Conducted:  # fmt: skip
+    experiment: Planner,
+    base: Base,
+    runner: Runner,
+    folder: Path,
+    progress: Progress,
+    *,
+    began: float | None = None,
+) -> Conducted:
     """Conduct it; step files are written into `folder`. `began`: since when its minutes count, by time.monotonic.
 
     KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
     """
-    done = Conducted(
-        experiment, base, runner, folder, progress, began or time.monotonic(), RunCounter(progress)
+    conducted = Conducted(
+        experiment=experiment,
+        base=base,
+        runner=runner,
+        folder=folder,
+        progress=progress,
+        began=began or time.monotonic(),
+        counter=RunCounter(progress),
     )
     course = experiment.course()
     try:
         steps = next(course)
         while True:
             try:
-                results = done.run(steps)
+                results = conducted.run(steps)
             except SpentError as spent:
                 progress(str(spent))
                 steps = course.throw(spent)
             else:
                 steps = course.send(results)
     except StopIteration as end:  # at once where there is no time for a single run
-        done.answer = end.value
-        return done
+        conducted.answer = end.value
+        return conducted

@@ -61,7 +61,9 @@ class RunReading:
         attempts = self.frames.attempts
         against = reasons(checks, self.evidence)
         self.verdict = worst_verdict(against)
-        self.reason = against[0].text if against else ""
+        self.reason = ""
+        if against:
+            self.reason = against[0].text
         self.spoils: tuple[str, ...] = ()
         if self.verdict == DEGRADED and {reason.check for reason in against} == {CLIENT_ERROR}:
             self.spoils = figures_moved_beside(self.evidence)
@@ -189,7 +191,7 @@ class Planner(ABC):
     @property
     def results(self) -> list[Any]:
         """What was measured of the runs that were kept."""
-        return [one.measured for one in self._kept]
+        return [result.measured for result in self._kept]
 
     @property
     def is_search(self) -> bool:
@@ -264,7 +266,9 @@ class Base:
 
     def command(self, overrides: Sequence[str], *, dry_run: bool = False, options: Sequence[str] = ()) -> str:
         """The command that runs this scenario with these overrides; `options` are words behind them."""
-        named = self.path.stem if self.path.parent == packaged("scenarios") else str(self.path)
+        named = self.path.stem
+        if self.path.parent != packaged("scenarios"):
+            named = str(self.path)
         return run_line(
             named,
             overrides,
@@ -276,12 +280,12 @@ class Base:
 
     def line_of(self, kind: str, *changes: str) -> str:
         """The command of another experiment on the same traffic and target."""
-        kept = [scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)]
-        return self.command([*kept, scenarios.spelled("experiment", {"kind": kind}), *changes])
+        overrides = [scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)]
+        return self.command([*overrides, scenarios.spelled("experiment", {"kind": kind}), *changes])
 
-    def refused(self, key: str, why: str) -> UsageError:
+    def refused(self, key: str, reason: str) -> UsageError:
         """The error that the scenario cannot be tried as it is."""
-        return UsageError(f"{self.path}: {key}: {why}")
+        return UsageError(f"{self.path}: {key}: {reason}")
 
     def today(self, *refused: str) -> float:
         """Today's rate in requests/s. UsageError if there is none, or the process is a closed loop or `refused`."""
@@ -356,5 +360,5 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
     if value is not None:
         scenarios.put(tree, key, value)
         return
-    *tables, last = key.split(".")
-    reduce(lambda node, name: node.get(name, {}), tables, tree).pop(last, None)
+    *tables, leaf = key.split(".")
+    reduce(lambda node, name: node.get(name, {}), tables, tree).pop(leaf, None)

@@ -21,8 +21,8 @@ from tailgauge.experiments.answer import (
     NOTHING,
     Answer,
     answered,
-    between,
     estimate,
+    interval_text,
     load_line,
     tone_of,
 )
@@ -67,6 +67,7 @@ from tailgauge_analysis import (
     Quantile,
     Result,
     Table,
+    Tone,
     Value,
     block_answered,
     block_work,
@@ -184,13 +185,15 @@ class CurvePlanner(SeriesPlanner):
         if not self._is_open and max(settings.loads, default=0) > self._most_users:
             cap = self._most_users // base.workers
             text = f"expected at most {self._most_users:,}: limits.in_flight_per_worker is {cap:,}"
-            how = "raise it, or add workers" if cap < MAX_IN_FLIGHT else "add workers"
-            raise base.refused("experiment.curve.loads", f"{text}: {how}")
+            remedy = "raise it, or add workers" if cap < MAX_IN_FLIGHT else "add workers"
+            raise base.refused("experiment.curve.loads", f"{text}: {remedy}")
         count = len(set(settings.loads))
-        shortest_s = self.with_warm_up(settings.step_s) if settings.step_s else SHORTEST_S
+        shortest_s = SHORTEST_S
+        if settings.step_s:
+            shortest_s = self.with_warm_up(settings.step_s)
         if settings.requests is None and count * (shortest_s + RUN_S) > self._all_s:
-            least = math.ceil(count * (shortest_s + RUN_S) / 60)
-            text = f"{count} loads take {least} minutes or more: raise it, or give fewer loads"
+            minutes = math.ceil(count * (shortest_s + RUN_S) / 60)
+            text = f"{count} loads take {minutes} minutes or more: raise it, or give fewer loads"
             raise base.refused("experiment.minutes", text)
         self._today: float | None = arrival.closed.users if arrival.process == CLOSED else None
         if self._is_open:
@@ -229,13 +232,13 @@ class CurvePlanner(SeriesPlanner):
     def _times_needed(self) -> float | None:
         """Return how many times as long the runs must be for each load to decide the objectives; None where that is not known."""
         needed = [objective.needs() for objective in self._latency_objectives()]
-        known = [count for count in needed if count is not None]
-        if not known or not self.runs:
+        counts = [count for count in needed if count is not None]
+        if not counts or not self.runs:
             return None
-        return max(known) / max(1, min(run.requests for run in self.runs))
+        return max(counts) / max(1, min(run.requests for run in self.runs))
 
     def _latency_objectives(self) -> list[Objective]:
-        return [each for each in self._scenario.slo.values() if each.figure.unit == LATENCY]
+        return [objective for objective in self._scenario.slo.values() if objective.figure.unit == LATENCY]
 
     @property
     def needs(self) -> Sequence[str]:
@@ -244,7 +247,9 @@ class CurvePlanner(SeriesPlanner):
             return []
         lines = []
         counts = [run.requests for run in self.runs]
-        has = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+        has = f"{min(counts):,}"
+        if min(counts) < max(counts):
+            has += f" to {max(counts):,}"
         for objective in self._latency_objectives():
             name = f"{objective.label} {objective.bound_text}"
             few = fewest(1 - objective.allowed, TWO_SIDED)
@@ -270,10 +275,10 @@ class CurvePlanner(SeriesPlanner):
         if not self._settings.loads:
             return ""
         loads = ", ".join(figures(load) for load in self._order())
-        why = (
+        reason = (
             "random, so that a change of the target in the meantime does not look like an effect of the load"
         )
-        return f"order of the loads: {loads} ({why})"
+        return f"order of the loads: {loads} ({reason})"
 
     def _order(self) -> list[float]:
         """Return the given loads in the order in which they run."""
@@ -288,17 +293,17 @@ class CurvePlanner(SeriesPlanner):
             return
         loads = self._order()
         for number, load in enumerate(loads):
-            left = len(loads) - number
-            yield from self.run([self._given_step(load, left)], again=False)
+            runs_left = len(loads) - number
+            yield from self.run([self._given_step(load, runs_left)], again=False)
             if load in self.loads_without_run():  # the repeat shares the time with the loads that follow
-                step = self._given_step(load, left)
+                step = self._given_step(load, runs_left)
                 yield from self.run([replace(step, is_repeat=True)], again=False)
 
-    def _given_step(self, load: float, left: int) -> Step:
-        """Return the run of a given load; `left`: how many runs share the time that is left."""
+    def _given_step(self, load: float, runs_left: int) -> Step:
+        """Return the run of a given load; `runs_left`: how many share the time that is left."""
         if self._is_counted:
             return self._counted_step(NextLoad(load))
-        return self._step(NextLoad(load), self._length_s(load, left))
+        return self._step(NextLoad(load), self._length_s(load, runs_left))
 
     @property
     def _is_counted(self) -> bool:
@@ -314,10 +319,10 @@ class CurvePlanner(SeriesPlanner):
 
     def _expected_s(self, load: float) -> float:
         """Return the seconds that the requests will take, as in the run of the nearest load."""
-        known = self.runs
-        if not known:
+        runs = self.runs
+        if not runs:
             return SHORTEST_S
-        nearest = min(known, key=lambda run: abs(math.log(run.load / load)))
+        nearest = min(runs, key=lambda run: abs(math.log(run.load / load)))
         expected_s = nearest.seconds * nearest.load / load
         longest_s: float = self._settings.step_s or math.inf
         return min(expected_s, longest_s)
@@ -333,11 +338,11 @@ class CurvePlanner(SeriesPlanner):
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads; above the first load that fails only until the target is full."""
         start = self._today or 1.0
-        most = self._settings.most * start
+        highest = self._settings.most * start
         search = Search(
             start=start,
             least=max(LEAST * start, 0.0 if self._is_open else 1.0),
-            most=most if self._is_open else min(most, self._most_users),
+            most=highest if self._is_open else min(highest, self._most_users),
             growth=2.0,
             narrow=NARROW,
             on_both_sides=True,
@@ -352,12 +357,12 @@ class CurvePlanner(SeriesPlanner):
 
     def _is_full(self) -> bool:
         """Return whether the highest load was more than the target can do."""
-        last = self._highest()
+        highest = self._highest()
         if self._is_open:
-            refused = (last.refused.low or 0.0) > self._refused
-            many = (last.refused.value or 0.0) > MANY_REFUSED
-            return last.saturated or (refused and (many or is_limited([last])))
-        return any(_gains_nothing(run, last) for run in self.runs if run.load < last.load)
+            refused = (highest.refused.low or 0.0) > self._refused
+            many = (highest.refused.value or 0.0) > MANY_REFUSED
+            return highest.saturated or (refused and (many or is_limited([highest])))
+        return any(_gains_nothing(run, highest) for run in self.runs if run.load < highest.load)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
         """Return the traffic at another load."""
@@ -370,15 +375,21 @@ class CurvePlanner(SeriesPlanner):
 
     def name_of(self, load: float) -> str:
         """Name the load, for readers."""
-        return super().name_of(load) if self._is_open else f"{load:.0f} in flight"
+        if self._is_open:
+            return super().name_of(load)
+        return f"{load:.0f} in flight"
 
     def seconds_of(self, arrivals: int, load: float) -> float:
         """Return the seconds in which so many arrive; a closed loop always has some."""
-        return super().seconds_of(arrivals, load) if self._is_open else 0.0
+        if not self._is_open:
+            return 0.0
+        return super().seconds_of(arrivals, load)
 
     def waiting(self, load: float, length_s: float) -> float:
         """Return the requests that may all come to wait in a run: none of a closed loop, whose users fit."""
-        return super().waiting(load, length_s) if self._is_open else 0.0
+        if not self._is_open:
+            return 0.0
+        return super().waiting(load, length_s)
 
     def measure(self, step: Step, reading: RunReading) -> CurveRun:
         """Measure a run."""
@@ -396,7 +407,9 @@ class CurvePlanner(SeriesPlanner):
             return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
         series = self.series()
         objectives = tuple(_objective(row) for row in on_latency(self._scenario.model_dump(mode="json")))
-        knee = self._knee(series) if objectives else UNKNOWN
+        knee = UNKNOWN
+        if objectives:
+            knee = self._knee(series)
         points = sorted(self._points_measured(), key=lambda point: point.load)
         disturbance = disturbance_of(points, self._unit)
         tokens, answered_per_s = self._saturation(is_disturbed=bool(disturbance))
@@ -418,7 +431,7 @@ class CurvePlanner(SeriesPlanner):
             model=self._scenario.target.model,
         )
         evidence = replace(self._evidence(series), disturbance=disturbance)
-        outcome = self._met(series, outcomes, evidence)
+        outcome = self._outcome(series, outcomes, evidence)
         answer = _answer(
             curve,
             outcome,
@@ -444,12 +457,12 @@ class CurvePlanner(SeriesPlanner):
         lowest, highest = bracket(series.loads)
         holds = None if lowest is None else lowest.load
         fails = None if highest is None else highest.load
-        held = self._settings.held
-        failed = self._settings.failed
-        if holds is None and held is not None and (fails is None or held < fails):
-            holds = held
-        if fails is None and failed is not None and (holds is None or failed > holds):
-            fails = failed
+        held_load = self._settings.held
+        failed_load = self._settings.failed
+        if holds is None and held_load is not None and (fails is None or held_load < fails):
+            holds = held_load
+        if fails is None and failed_load is not None and (holds is None or failed_load > holds):
+            fails = failed_load
         return holds, fails
 
     def _inconclusive_loads(self, series: Series) -> list[InconclusiveLoad]:
@@ -472,7 +485,7 @@ class CurvePlanner(SeriesPlanner):
             whole=not self._is_open,
         )
         if following is None and outcome == PASS and holds is not None:
-            following = FollowUp(why=f"confirm {figures(holds)} by another run", loads=[holds])
+            following = FollowUp(reason=f"confirm {figures(holds)} by another run", loads=[holds])
         is_single = following is not None and len(following.loads) == 1
         is_of_options = any(key in {"experiment", "experiment.kind"} for key, _ in self._base.pairs)
         if following is None or (is_single and not is_of_options):  # one load is no list of loads
@@ -481,13 +494,15 @@ class CurvePlanner(SeriesPlanner):
         loads = ",".join(f"{load:.10g}" for load in following.loads)
         pairs = [pair for pair in self._base.pairs if pair[0] not in OF_SWEEP]
         if not is_single:
-            known = (("experiment.curve.held", holds), ("experiment.curve.failed", fails))
-            pairs += [(key, _plain(load)) for key, load in known if load is not None]
-        kept, options = as_options(pairs)
+            ends = (("experiment.curve.held", holds), ("experiment.curve.failed", fails))
+            pairs += [(key, _plain(load)) for key, load in ends if load is not None]
+        overrides, options = as_options(pairs)
         options += ["--rate" if self._is_open else "--concurrency", loads, *length]
-        command = self._base.command(kept, options=options)
+        command = self._base.command(overrides, options=options)
         minutes = max(1, round(seconds / 60))
-        return f"{following.why}, about {plural(minutes, 'minute')}: {command}" if command else ""
+        if not command:
+            return ""
+        return f"{following.reason}, about {plural(minutes, 'minute')}: {command}"
 
     def _length_of(self, following: FollowUp) -> tuple[list[str], float]:
         """Return the option that sets the length of each load to run next, and the seconds of all runs."""
@@ -508,15 +523,18 @@ class CurvePlanner(SeriesPlanner):
         if self._is_open:
             return load * self._planned.requests_per_arrival
         nearest = min(self.runs, key=lambda run: abs(math.log(run.load / load)))
-        return nearest.requests / nearest.seconds if nearest.seconds else 0.0
+        if not nearest.seconds:
+            return 0.0
+        return nearest.requests / nearest.seconds
 
     def _knee(self, series: Series) -> Ends:
         ends = (series.value, series.low, series.high)
-        if not self._is_open:
-            return Ends(*(None if end is None else float(math.floor(end)) for end in ends))
-        return Ends(*ends)
+        if self._is_open:
+            return Ends(*ends)
+        # A load is a whole number of users.
+        return Ends(*(end and float(math.floor(end)) for end in ends))
 
-    def _met(self, series: Series, outcomes: Mapping[float, str], evidence: Evidence) -> str:
+    def _outcome(self, series: Series, outcomes: Mapping[float, str], evidence: Evidence) -> str:
         """Judge today's load: by the interval, else by its own runs.
 
         Without one a load must hold, and no load that may be the largest is open; it fails where every load does.
@@ -569,12 +587,12 @@ class CurvePlanner(SeriesPlanner):
 
 def _check_known(base: Base, settings: CurveSettings) -> None:
     """Refuse ends of an earlier curve beside which nothing is run, or that contradict each other."""
-    held = settings.held
-    failed = settings.failed
-    for key, load in (("held", held), ("failed", failed)):
+    held_load = settings.held
+    failed_load = settings.failed
+    for key, load in (("held", held_load), ("failed", failed_load)):
         if load is not None and not settings.loads:
             raise base.refused(f"experiment.curve.{key}", "expected `loads` beside it")
-    if held is not None and failed is not None and held >= failed:
+    if held_load is not None and failed_load is not None and held_load >= failed_load:
         raise base.refused("experiment.curve.held", "expected a load below that of experiment.curve.failed")
 
 
@@ -589,31 +607,35 @@ def disturbance_of(points: Sequence[CurvePoint], unit: Unit) -> str:
     """
     for number, point in enumerate(points):
         rate = point.requests_per_s
-        lower = [other for other in points[:number] if _is_above(other.requests_per_s, rate, GAINS)]
-        higher = [other for other in points[number + 1 :] if _is_above(other.requests_per_s, rate, GAINS)]
+        is_faster = partial(_answers_more, requests_per_s=rate)
+        lower = list(filter(is_faster, points[:number]))
+        higher = list(filter(is_faster, points[number + 1 :]))
         if lower and higher:
-            others = [lower[-1], higher[0]]
-            given = [
-                f"{figures(other.load)} gave {figures(other.requests_per_s.value or 0)}" for other in others
-            ]
-            text = (
-                f"{unit.text(point.load)} gave {figures(rate.value or 0)} requests/s, {' and '.join(given)}"
-            )
-            return f"{text}: {CHANGE}"
+            text = f"{unit.text(point.load)} gave {figures(rate.value or 0)} requests/s"
+            neighbours = f"{_rate_at(lower[-1])} and {_rate_at(higher[0])}"
+            return f"{text}, {neighbours}: {CHANGE}"
     return ""
+
+
+def _answers_more(point: CurvePoint, requests_per_s: Ends) -> bool:
+    return _is_above(point.requests_per_s, requests_per_s, GAINS)
+
+
+def _rate_at(point: CurvePoint) -> str:
+    return f"{figures(point.load)} gave {figures(point.requests_per_s.value or 0)}"
 
 
 def faster_with_more_load(points: Sequence[CurvePoint], unit: Unit) -> str:
     """Name a row with faster answers than with less load."""
     for number, point in enumerate(points):
         ttft = point.quantile("ttft", "p50")
-        slower = [
-            other for other in points[:number] if _is_above(other.quantile("ttft", "p50"), ttft, CHANGED)
-        ]
-        if slower:
-            other = slower[-1]
-            before = f"{figures(other.load)} of {ms(other.quantile('ttft', 'p50').value or 0)} ms"
-            text = f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {before}"
+        # The nearest load below with slower answers.
+        for lower in reversed(points[:number]):
+            lower_ttft = lower.quantile("ttft", "p50")
+            if not _is_above(lower_ttft, ttft, CHANGED):
+                continue
+            comparison = f"{figures(lower.load)} of {ms(lower_ttft.value or 0)} ms"
+            text = f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {comparison}"
             return f"{text}: {CHANGE_OR_STEP}"
     return ""
 
@@ -630,7 +652,9 @@ def _is_above(higher: Ends, lower: Ends, times: float) -> bool:
 
 def _plain(load: float) -> float:
     """Write 4.0 as 4."""
-    return int(load) if load == int(load) else load
+    if load != int(load):
+        return load
+    return int(load)
 
 
 def _up(value: float, step: int) -> int:
@@ -640,8 +664,8 @@ def _up(value: float, step: int) -> int:
 def _gains_nothing(run: LoadRun, higher: LoadRun) -> bool:
     """Return whether a closed loop with more users completes hardly more."""
     doublings = math.log2(higher.load / run.load)
-    least: float = GAINS**doublings * run.served.value
-    return higher.served.value < least
+    threshold: float = GAINS**doublings * run.served.value
+    return higher.served.value < threshold
 
 
 def _hull(estimates: Sequence[Ends]) -> Ends:
@@ -660,14 +684,16 @@ def _objective(row: Criterion) -> CurveObjective:
 
 
 def _metric_name(row: Criterion) -> str:
-    return row.objective.metric if row.is_of_all else f"{row.objective.metric}_{row.name}"
+    if row.is_of_all:
+        return row.objective.metric
+    return f"{row.objective.metric}_{row.name}"
 
 
 def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
     """Return the figures of a run; its outcome follows from all runs."""
     evidence = reading.evidence
     stage = reading.steady
-    done = evidence.throughput
+    throughput = evidence.throughput
     work = block_work(stage)
     wanted = on_latency(reading.frames.run["scenario"])
     latency = {name: _latency(reading, name) for name in SHOWN}
@@ -683,8 +709,8 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
         growth_per_s=run.growth_per_s if run.growing else None,
         stable=False if run.growing else evidence.stability.stable,
         meets=cast("CurveOutcome", INCONCLUSIVE),
-        requests_per_s=Ends.of(done.requests and done.requests.rate()),
-        output_tokens_per_s=Ends.of(done.tokens and done.tokens.rate()),
+        requests_per_s=Ends.of(throughput.requests and throughput.requests.rate()),
+        output_tokens_per_s=Ends.of(throughput.tokens and throughput.tokens.rate()),
         good_per_s=_good_per_s(reading, wanted),
         latency=latency,
         user_tokens_per_s=pace.under(1000),
@@ -695,9 +721,9 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
 
 def _latency(reading: RunReading, name: str) -> dict[CurveQuantile, Ends]:
     """Return quantiles of all requests; ttft and e2e since scheduled, in a closed loop since sent."""
-    since = "_sent" if reading.frames.run["arrival"] == "closed" else "_sched"
+    suffix = "_sent" if reading.frames.run["arrival"] == "closed" else "_sched"
     rows = {row.metric.name: row for row in reading.evidence.latency if row.view == OFFERED}
-    return _ends((rows.get(name) or rows[name + since]).quantiles)
+    return _ends((rows.get(name) or rows[name + suffix]).quantiles)
 
 
 def _bounded_latency(reading: RunReading, row: Criterion) -> dict[CurveQuantile, Ends]:
@@ -722,10 +748,10 @@ def _good_per_s(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
     warmup = reading.evidence.warmup
     if work is None or warmup is None or unknown_pace(wanted, reading.steady):
         return UNKNOWN
-    good = [
-        stage.requests["request_id"].to_numpy(np.int64)[good_requests(wanted, stage)]
-        for stage in (reading.steady, warmup)
-    ]
+    good = []
+    for stage in (reading.steady, warmup):
+        numbers = stage.requests["request_id"].to_numpy(np.int64)
+        good.append(numbers[good_requests(wanted, stage)])
     return Ends.of(work.rate(np.concatenate(good)))
 
 
@@ -737,7 +763,9 @@ def _binds(series: Series) -> str:
     failed = [load for load in series.loads if load.outcome == FAIL]
     if series.by is not None:
         return BACKLOG if series.by.limit is None else REFUSALS
-    return failed[0].cause if failed else ""
+    if not failed:
+        return ""
+    return failed[0].cause
 
 
 def _answer(
@@ -753,12 +781,12 @@ def _answer(
 ) -> Answer:
     knee = curve.knee
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
-    holds = _holds(curve, unit, evidence) if curve.objectives else ""
-    causes = [
-        f"inconclusive at {unit.text(load.load)}: {load.text}"
-        for load in evidence.unsure
-        if load.load >= (evidence.probable or 0.0)  # those below hold where this one does
-    ]
+    holds = ""
+    if curve.objectives:
+        holds = _holds(curve, unit, evidence)
+    # Loads below the probable one hold where it does.
+    unsure = [load for load in evidence.unsure if load.load >= (evidence.probable or 0.0)]
+    causes = [f"inconclusive at {unit.text(load.load)}: {load.text}" for load in unsure]
     full = evidence.disturbance or _saturated(curve, unit)
     texts = [holds, *causes, full, *today, _missing(evidence, unit)]
     if not curve.objectives:
@@ -779,7 +807,7 @@ def _answer(
         result,
         curve,
         [table],
-        [*_notes(curve, evidence, is_given=is_given, is_counted=is_counted), FILES_NOTE],
+        notes=[*_notes(curve, evidence, is_given=is_given, is_counted=is_counted), FILES_NOTE],
         smallest=smallest,
         pictures=curve_pictures(curve),
         files=curve_files(curve),
@@ -799,30 +827,34 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
         lines = [*filter(None, [_work_at(curve, unit, load)]), *lines]
     if evidence.probable is not None:
         value = Value(unit.text(evidence.probable))
-        fails = "" if evidence.fails is None else f"; {_it(curve)} at {figures(evidence.fails)}"
+        fails = ""
+        if evidence.fails is not None:
+            fails = f"; {_failure(curve)} at {figures(evidence.fails)}"
         detail = f"is the largest load of this sweep at which {holds} probably, which was not shown{fails}"
     elif evidence.holds is not None and evidence.fails is not None:
         value = Value(unit.text(evidence.holds))
-        detail = (
-            f"is the largest load of this sweep at which {holds}; {_it(curve)} at {figures(evidence.fails)}"
-        )
+        detail = f"is the largest load of this sweep at which {holds}; {_failure(curve)} at {figures(evidence.fails)}"
     elif knee.value is not None:
-        value = Value(unit.text(knee.value), between(knee.low, knee.high))
+        value = Value(unit.text(knee.value), interval_text(knee.low, knee.high))
         detail = f"is the largest load at which {holds}"
     elif knee.low is not None:
         value = Value(f"≥ {unit.text(knee.low)}")
-        detail = f"is a load at which {holds}; {_above(curve, evidence)}"
+        detail = f"is a load at which {holds}; {_beyond_largest(curve, evidence)}"
     elif saturation.value is not None:
-        value = Value(f"{figures(saturation.value)} requests/s", between(saturation.low, saturation.high))
+        value = Value(
+            f"{figures(saturation.value)} requests/s", interval_text(saturation.low, saturation.high)
+        )
         detail = "is what the target completes when it is full"
         lines = lines[1:]
     else:
         return None
-    tone = tone_of(outcome) if curve.objectives else ""
+    tone: Tone = ""
+    if curve.objectives:
+        tone = tone_of(outcome)
     return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
 
 
-def _it(curve: Curve) -> str:
+def _failure(curve: Curve) -> str:
     return "it fails" if len(curve.objectives) == 1 else "they fail"
 
 
@@ -833,9 +865,9 @@ def _largest_held(curve: Curve, evidence: Evidence) -> float | None:
     if evidence.holds is not None:
         return evidence.holds
     ends = [end for end in (curve.knee.value, curve.knee.low) if end is not None]
-    held = [point.load for point in curve.points if point.meets == PASS]
-    below = [load for load in held if ends and load <= max(ends)]
-    return max(below, default=None)
+    passing = [point.load for point in curve.points if point.meets == PASS]
+    candidates = [load for load in passing if ends and load <= max(ends)]
+    return max(candidates, default=None)
 
 
 def _point_at(curve: Curve, load: float) -> CurvePoint | None:
@@ -857,7 +889,7 @@ def _latencies_at(curve: Curve, load: float) -> str:
 
 def _work_at(curve: Curve, unit: Unit, load: float) -> str:
     """Say `at 4 requests in flight: TTFT p95 154 ms, 5.8 requests/s, 350 output tokens/s`."""
-    return f"at {unit.text(load)}: {_held(curve, load)}"
+    return f"at {unit.text(load)}: {_measured_at(curve, load)}"
 
 
 def _rates_at(curve: Curve, load: float) -> str:
@@ -876,11 +908,13 @@ def _rates_at(curve: Curve, load: float) -> str:
 def _name(objective: CurveObjective) -> str:
     """Name an objective's percentile: `TTFT p95`."""
     is_short = objective.metric in {"ttft", "tpot"}
-    metric = objective.metric.upper() if is_short else objective.metric
+    metric = objective.metric
+    if is_short:
+        metric = objective.metric.upper()
     return f"{metric} {objective.quantile}"
 
 
-def _above(curve: Curve, evidence: Evidence) -> str:
+def _beyond_largest(curve: Curve, evidence: Evidence) -> str:
     """Say why nothing is known above the largest load that holds."""
     gaps = "; ".join(_gaps(curve, evidence))
     if gaps:
@@ -903,9 +937,13 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
     is_single = len(curve.objectives) == 1
     holds = "the objective holds" if is_single else "the objectives hold"
     ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
-    then = ends.get(curve.binds, "" if is_single else f"then {curve.binds} fails")
+    consequence = ends.get(curve.binds, "")
+    if curve.binds not in ends and not is_single:
+        consequence = f"then {curve.binds} fails"
     load = _largest_held(curve, evidence)
-    work = "" if load is None else f" ({_held(curve, load)})"
+    work = ""
+    if load is not None:
+        work = f" ({_measured_at(curve, load)})"
     if evidence.probable is not None:
         return _probably_holds(curve, evidence, f"{unit.text(evidence.probable)}{work}")
     if evidence.holds is not None and evidence.fails is not None:
@@ -913,14 +951,16 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
         text = f"{holds} at {unit.text(evidence.holds)}{work} and {fails} at {figures(evidence.fails)}"
         if latencies := _latencies_at(curve, evidence.fails):
             text += f" ({latencies})"
-        return "; ".join(filter(None, [text, *_gaps(curve, evidence), then]))
+        return "; ".join(filter(None, [text, *_gaps(curve, evidence), consequence]))
     if knee.value is not None:
-        text = f"{holds} up to {unit.text(knee.value)} (CI {between(knee.low, knee.high)})"
-        at = "" if load is None else _work_at(curve, unit, load)
-        return "; ".join(filter(None, [text, then, at]))
+        text = f"{holds} up to {unit.text(knee.value)} (CI {interval_text(knee.low, knee.high)})"
+        place = ""
+        if load is not None:
+            place = _work_at(curve, unit, load)
+        return "; ".join(filter(None, [text, consequence, place]))
     if knee.low is not None:
-        at = "up to" if load is None or load < knee.low else "at"
-        return f"{holds} {at} {unit.text(knee.low)}{work}; {_above(curve, evidence)}"
+        place = "up to" if load is None or load < knee.low else "at"
+        return f"{holds} {place} {unit.text(knee.low)}{work}; {_beyond_largest(curve, evidence)}"
     if knee.high is not None:
         return _fails(curve, unit, evidence, knee.high)
     return f"inconclusive at every load: not shown whether {holds}"
@@ -933,11 +973,15 @@ def _probably_holds(curve: Curve, evidence: Evidence, probable: str) -> str:
     if evidence.fails is not None:
         latencies = _latencies_at(curve, evidence.fails)
         fails = f"{'fails' if is_single else 'fail'} at {figures(evidence.fails)}"
-        text += f" and {fails} ({latencies})" if latencies else f" and {fails}"
+        text += f" and {fails}"
+        if latencies:
+            text += f" ({latencies})"
     else:
         text += "; no higher load was tested"
-    shown = "not shown at any load" if evidence.holds is None else f"shown at {figures(evidence.holds)}"
-    return "; ".join(filter(None, [text, shown, _missing_between(evidence)]))
+    proof = "not shown at any load"
+    if evidence.holds is not None:
+        proof = f"shown at {figures(evidence.holds)}"
+    return "; ".join(filter(None, [text, proof, _missing_between(evidence)]))
 
 
 def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
@@ -947,8 +991,12 @@ def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
     if evidence.unsure:
         holds = "the objective holds" if is_single else "the objectives hold"
         fails = "it fails" if is_single else "they fail"
-        latencies = _latencies_at(curve, high) if high == evidence.fails else ""
-        at_high = f" ({latencies})" if latencies else ""
+        latencies = ""
+        if high == evidence.fails:
+            latencies = _latencies_at(curve, high)
+        at_high = ""
+        if latencies:
+            at_high = f" ({latencies})"
         loads = listed(figures(load.load) for load in evidence.unsure)
         text = f"not shown whether {holds} at {loads} {unit.name}; {fails} at {figures(high)}{at_high}"
         return "; ".join(filter(None, [text, missing]))
@@ -959,7 +1007,7 @@ def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
     return f"{text}, the lowest load that fails; {missing or 'no load was shown to hold'}"
 
 
-def _held(curve: Curve, load: float) -> str:
+def _measured_at(curve: Curve, load: float) -> str:
     return ", ".join(filter(None, [_latencies_at(curve, load), _rates_at(curve, load)]))
 
 
@@ -971,7 +1019,10 @@ def _gaps(curve: Curve, evidence: Evidence) -> Iterator[str]:
         texts = []
         for load in evidence.unsure:
             latencies = _latencies_at(curve, load.load)
-            texts.append(f"{figures(load.load)} ({latencies})" if latencies else figures(load.load))
+            text = figures(load.load)
+            if latencies:
+                text += f" ({latencies})"
+            texts.append(text)
         yield f"inconclusive at {listed(texts)}"
 
 
@@ -995,34 +1046,48 @@ def _saturated(curve: Curve, unit: Unit) -> str:
     tokens = curve.saturation
     requests = curve.saturation_load
     output = [(point.output_tokens_per_s.value or 0.0, point) for point in curve.points]
-    most, best = max(output, key=lambda pair: pair[0])
-    full = next(point for rate, point in output if rate >= _least_of_full(curve, point, best) * most)
+    peak, best = max(output, key=lambda pair: pair[0])
+    full = next(point for rate, point in output if rate >= _least_of_full(curve, point, best) * peak)
     rates = []
     if tokens.value is not None:
         rates.append(f"{figures(tokens.value)} output tokens/s")
     if requests.value is not None:
         rates.append(f"{figures(requests.value)} requests/s")
         is_first = len(output) > 1 and full is output[0][1]
-        at = f"{unit.text(full.load)} or fewer" if is_first and curve.by != RATE else unit.text(full.load)
-        text = f"saturation at {at}: at most {', '.join(rates)}"
-        return text if curve.by == RATE else f"{text}; more only wait longer"
+        place = unit.text(full.load)
+        if is_first and curve.by != RATE:
+            place += " or fewer"
+        text = f"saturation at {place}: at most {', '.join(rates)}"
+        if curve.by != RATE:
+            text += "; more only wait longer"
+        return text
+    return _not_saturated(curve, unit)
+
+
+def _not_saturated(curve: Curve, unit: Unit) -> str:
+    """Say what the highest load gained, where no load was shown to be too much."""
     highest = curve.points[-1]
     answered_per_s = highest.requests_per_s
     if curve.by == RATE and (answered_per_s.high or math.inf) < highest.load * unit.requests:
         rate = f"{figures(answered_per_s.value or 0.0)} requests/s answered at {unit.text(highest.load)}"
         return f"{rate}: it may be more than the target can do"
     text = f"no saturation up to {unit.text(highest.load)}"
-    if curve.by == RATE or len(output) < 2:
+    if curve.by == RATE or len(curve.points) < 2:
         return text
-    *_, (before, lower), (last, _) = output
-    gain = last / before - 1 if before else 0.0
+    lower = curve.points[-2]
+    lower_rate = lower.output_tokens_per_s.value or 0.0
+    gain = 0.0
+    if lower_rate:
+        gain = (highest.output_tokens_per_s.value or 0.0) / lower_rate - 1
     if gain <= 0:
         return text
-    more = f"{gain:.0%} more output tokens/s than at {figures(lower.load)}"
+    increase = f"{gain:.0%} more output tokens/s than at {figures(lower.load)}"
     has_intervals = highest.output_tokens_per_s.low is not None and lower.output_tokens_per_s.high is not None
     if not has_intervals or _is_above(highest.output_tokens_per_s, lower.output_tokens_per_s, 1.0):
-        return f"{text}: {more}"
-    return f"not shown whether {unit.text(highest.load)} saturate the target: {more}, within the intervals"
+        return f"{text}: {increase}"
+    return (
+        f"not shown whether {unit.text(highest.load)} saturate the target: {increase}, within the intervals"
+    )
 
 
 def _today(curve: Curve, unit: Unit) -> Iterator[str]:
@@ -1069,8 +1134,8 @@ def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
 
 def _brief(header: Sequence[str]) -> tuple[int, ...]:
     """Return the columns of a terminal: latency, what was answered, whether it holds; the others as far as they fit."""
-    first = [name for name in header if not name.startswith((*LAST_COLUMNS, "requests"))]
-    order = [header[0], *(name for name in first if name != header[0]), *LAST_COLUMNS]
+    leading = [name for name in header if not name.startswith((*LAST_COLUMNS, "requests"))]
+    order = [header[0], *(name for name in leading if name != header[0]), *LAST_COLUMNS]
     return tuple(header.index(name) for name in order if name in header)
 
 
@@ -1081,8 +1146,10 @@ def _latency_cell(name: tuple[str, str], point: CurvePoint) -> Cell:
     return _cell(quantile, ms)
 
 
-def _cell(ends: Ends, shown: Callable[[float], str] = figures) -> Cell:
-    return NONE if ends.value is None else estimate(ends.value, ends.low, ends.high, shown)
+def _cell(ends: Ends, text_of: Callable[[float], str] = figures) -> Cell:
+    if ends.value is None:
+        return NONE
+    return estimate(ends.value, ends.low, ends.high, text_of)
 
 
 def _outcome_cell(point: CurvePoint) -> Value:
@@ -1103,9 +1170,9 @@ def _grows(point: CurvePoint) -> str:
 def _notes(curve: Curve, evidence: Evidence, *, is_given: bool, is_counted: bool) -> Iterator[str]:
     """Say what a reader must know of the curve."""
     measured_s = [point.seconds for point in curve.points]
-    shown = list(dict.fromkeys(figures(seconds) for seconds in sorted(measured_s)))
+    durations = list(dict.fromkeys(figures(seconds) for seconds in sorted(measured_s)))
     part = "from its first request" if is_counted else "after its warm-up"
-    yield f"each load was measured for {' – '.join(shown[:1] + shown[1:][-1:])} s, {part}"
+    yield f"each load was measured for {' – '.join(durations[:1] + durations[1:][-1:])} s, {part}"
     lengths = [point.output_tokens for point in curve.points if point.output_tokens]
     if lengths and max(lengths) > UNEQUAL * min(lengths):
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"

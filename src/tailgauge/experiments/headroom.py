@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from tailgauge.experiments.answer import (
     NOTHING,
     Answer,
     answered,
-    between,
     estimate,
+    interval_text,
     load_line,
     tone_of,
 )
@@ -138,7 +139,9 @@ class Sustained:
     def pace_per_s(self) -> float | None:
         """Return the rate to recommend: without refusals where that is known, as text to three digits."""
         rates = [rate for rate in (self.rarely_refused_per_s, self.low_per_s) if rate]
-        return float(f"{min(rates):.3g}") if rates else None
+        if not rates:
+            return None
+        return float(f"{min(rates):.3g}")
 
 
 class HeadroomPlanner(SeriesPlanner):
@@ -172,7 +175,9 @@ class HeadroomPlanner(SeriesPlanner):
     def search(self, series: Series) -> list[NextLoad]:
         """Search, or run today's rate once."""
         if self._settings.no_429:
-            return [] if series.loads else [NextLoad(self._today)]
+            if series.loads:
+                return []
+            return [NextLoad(self._today)]
         limited = is_limited(self.runs)
         search = Search(
             start=self._today,
@@ -185,12 +190,14 @@ class HeadroomPlanner(SeriesPlanner):
         )
         ceiling = min((bound.per_s.high for bound in series.bounds if bound.limit is not None), default=None)
         is_limit = series.by is not None and series.by.limit is not None
-        known = series.by.per_s if series.by is not None and is_limit and not self._is_trace else None
-        return search.next_loads(series.loads, known, ceiling)
+        rate = series.by.per_s if series.by is not None and is_limit and not self._is_trace else None
+        return search.next_loads(series.loads, rate, ceiling)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
         """Return today's traffic at another rate; the first run keeps its shape."""
-        return super().overrides_at(load) if load != self._today or self._kept else []
+        if load != self._today or self._kept:
+            return super().overrides_at(load)
+        return []
 
     def measure(self, step: Step, reading: RunReading) -> LoadRun:
         """Measure a run."""
@@ -198,7 +205,7 @@ class HeadroomPlanner(SeriesPlanner):
 
     def answer(self) -> Answer:
         """Return what was found."""
-        found = Sustained(
+        sustained = Sustained(
             today_per_s=self._today,
             refused_at_most=self._settings.refused,
             no_429=self._settings.no_429,
@@ -208,36 +215,40 @@ class HeadroomPlanner(SeriesPlanner):
         )
         if not self.results:
             result = Result(INCONCLUSIVE, NOTHING, details=tuple(self.remarks))
-            return answered("headroom", "Sustained rate", result, found, [])
+            return answered("headroom", "Sustained rate", result, sustained, [])
         series = self.series()
-        found = _by_headers(found, series) if found.no_429 else _by_search(found, series)
-        found = replace(
-            found,
+        read_series = _by_headers if sustained.no_429 else _by_search
+        sustained = read_series(sustained, series)
+        sustained = replace(
+            sustained,
             rarely_refused_per_s=self._rarely_refused(series.by),
             evenly_per_s=self._evenly(series.by),
         )
-        remarks = [SAME_TRACE] if self._is_trace else []
-        remarks += self.remarks
-        if found.high_per_s is None and not self._is_simulated and not is_limited(self.runs):
+        remarks = self.remarks
+        if self._is_trace:
+            remarks = [SAME_TRACE, *remarks]
+        if sustained.high_per_s is None and not self._is_simulated and not is_limited(self.runs):
             remarks += _too_short(series)
-        answer = _answer(found, series, self._settings.need, remarks)
-        steps = () if found.no_429 else self._next_steps(found, series, answer.result)
+        answer = _answer(sustained, series, self._settings.need, remarks)
+        if sustained.no_429:
+            return answer
+        steps = self._next_steps(sustained, series, answer.result)
         return replace(answer, result=replace(answer.result, advice="\n".join(steps)))
 
     @property
     def _is_simulated(self) -> bool:
         return self._scenario.target.url == SIMULATED
 
-    def _rarely_refused(self, by: Bound | None) -> float | None:
+    def _rarely_refused(self, binding: Bound | None) -> float | None:
         """Return the rate at which the limit that binds refuses almost nothing; None without such a limit."""
-        if by is None or by.limit is None:
+        if binding is None or binding.limit is None:
             return None
         rare = limits.bounds(self.runs, self._planned, min(RARE, self._settings.refused), self._precision)
-        return next((bound.per_s.value for bound in rare if bound.kind == by.kind), None)
+        return next((bound.per_s.value for bound in rare if bound.kind == binding.kind), None)
 
-    def _evenly(self, by: Bound | None) -> float | None:
+    def _evenly(self, binding: Bound | None) -> float | None:
         """Return up to which rate evenly spaced requests are never refused, where each costs the same and they are random now."""
-        limit = None if by is None else by.limit
+        limit = None if binding is None else binding.limit
         is_single = self._planned.requests_per_arrival == self._planned.prompts == 1
         if limit is None or limit.kind != REQUESTS or not is_single or not self._is_random:
             return None
@@ -247,44 +258,44 @@ class HeadroomPlanner(SeriesPlanner):
     def _is_random(self) -> bool:
         return self._scenario.arrival.process == POISSON
 
-    def _next_steps(self, found: Sustained, series: Series, result: Result) -> list[str]:
+    def _next_steps(self, sustained: Sustained, series: Series, result: Result) -> list[str]:
         """What to change where the rate that is needed is not sustained, at the client or the provider; a longer search where no rate held."""
         steps = []
-        if found.high_per_s is not None and not _held(found, series):
+        if sustained.high_per_s is not None and not _confirmed_loads(sustained, series):
             minutes = f"experiment.minutes={2 * self._base.table.minutes:g}"
             steps.append(f"search longer: {self._command(self._today, 'experiment.kind=headroom', minutes)}")
         if result.outcome != FAIL:
             return steps
-        if found.pace_per_s:
-            steps.append(self._pace(found, series, found.pace_per_s))
-        if series.by is not None and found.sustained_per_s:
+        if sustained.pace_per_s:
+            steps.append(self._pace(sustained, series, sustained.pace_per_s))
+        if series.by is not None and sustained.sustained_per_s:
             needed = self._today * max(1.0, self._settings.need)
-            steps.append(_more_at_provider(series.by, needed, found))
+            steps.append(_more_at_provider(series.by, needed, sustained))
         if any(run.retries for run in self.runs):
             steps.append("switch retries off while calls are refused: the limit admits no more of them")
         return [f"or {step}" if number else step for number, step in enumerate(steps)]
 
-    def _pace(self, found: Sustained, series: Series, rate: float) -> str:
+    def _pace(self, sustained: Sustained, series: Series, rate: float) -> str:
         """Recommend one rate with its reason, then the others, and the run that confirms it."""
-        text = f"pace the client at {found.text(rate)}"
-        if found.rarely_refused_per_s is not None:
+        text = f"pace the client at {sustained.text(rate)}"
+        if sustained.rarely_refused_per_s is not None:
             text += f": no refusals{_at_random(is_random=self._is_random)}"
-        others = []
-        if found.evenly_per_s:
-            others.append(f"up to {figures(found.evenly_per_s)} if evenly spaced ({EVENLY})")
-        if found.low_per_s and rate < float(f"{found.low_per_s:.3g}"):
-            others.append(f"{figures(found.low_per_s)} if {_allowed(found)} may be refused")
-        if others:
-            text += f"; {', '.join(others)}"
+        alternatives = []
+        if sustained.evenly_per_s:
+            alternatives.append(f"up to {figures(sustained.evenly_per_s)} if evenly spaced ({EVENLY})")
+        if sustained.low_per_s and rate < float(f"{sustained.low_per_s:.3g}"):
+            alternatives.append(f"{figures(sustained.low_per_s)} if {_allowed(sustained)} may be refused")
+        if alternatives:
+            text += f"; {', '.join(alternatives)}"
         seconds = self._confirming_s(series, rate)
         allowed = self._base.scenario.guard.max_requests
-        is_too_long = allowed is not None and allowed < seconds * rate * found.requests_per_arrival
+        is_too_long = allowed is not None and allowed < seconds * rate * sustained.requests_per_arrival
         if self._is_trace or is_too_long:
             return text
         minutes = math.ceil(seconds / MINUTE_S)
         options = ["--duration", f"{minutes}m"]
         if not any(row.metric in ERRORS for row in self._scenario.slo.values()):
-            options += ["--slo", f"error_rate < {100 * found.refused_at_most:.10g}%"]
+            options += ["--slo", f"error_rate < {100 * sustained.refused_at_most:.10g}%"]
         return f"{text}. A run of {plural(minutes, 'minute')} confirms it: {self._command(rate, options=options)}"
 
     def _confirming_s(self, series: Series, rate: float) -> float:
@@ -305,48 +316,47 @@ class HeadroomPlanner(SeriesPlanner):
     def _command(self, rate_per_s: float, *overrides: str, options: Sequence[str] = ()) -> str:
         """The command of a run of the same traffic at this rate."""
         replaced = {"arrival.rate_per_s", "stages.duration_s"}
-        pairs = [
-            (key, value)
-            for key, value in self._base.pairs
-            if not key.startswith("experiment") and key not in replaced
-        ]
-        kept, named = as_options(pairs)
+        pairs = []
+        for key, value in self._base.pairs:
+            if not key.startswith("experiment") and key not in replaced:
+                pairs.append((key, value))
+        arguments, named = as_options(pairs)
         rate = ["--rate", f"{rate_per_s:.10g}"]
-        return self._base.command([*kept, *overrides], options=[*named, *rate, *options])
+        return self._base.command([*arguments, *overrides], options=[*named, *rate, *options])
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def _by_search(found: Sustained, series: Series) -> Sustained:
+def _by_search(sustained: Sustained, series: Series) -> Sustained:
     failed = [load for load in series.loads if load.outcome == FAIL]
     binding = limits.binding(failed)
     if series.by is not None and not failed:
         binding = series.by.kind
     bounds = [limits.raised(bound, series.low or 0.0) for bound in series.bounds]
     return replace(
-        found,
+        sustained,
         sustained_per_s=series.value,
         low_per_s=series.low,
         high_per_s=series.high,
-        growth=None if series.value is None else found.times(series.value),
+        growth=None if series.value is None else sustained.times(series.value),
         binding=binding,
         without_cache=_without_cache(bounds),
         limits=tuple(bounds),
     )
 
 
-def _by_headers(found: Sustained, series: Series) -> Sustained:
+def _by_headers(sustained: Sustained, series: Series) -> Sustained:
     """Return what one run without a 429 shows: no more than was known if no header names a limit and today's rate is not shown to hold."""
     holds = all(load.leans == PASS and not load.refused.k for load in series.loads)
-    least = found.today_per_s if holds else 0.0
-    bounds = [limits.raised(bound, least) for bound in series.bounds if bound.limit is not None]
+    floor = sustained.today_per_s if holds else 0.0
+    bounds = [limits.raised(bound, floor) for bound in series.bounds if bound.limit is not None]
     if bounds:
-        found = replace(found, high_per_s=bounds[0].per_s.high, binding=bounds[0].kind)
+        sustained = replace(sustained, high_per_s=bounds[0].per_s.high, binding=bounds[0].kind)
     elif any(load.outcome != PASS for load in series.loads):
-        return found
-    low = min((bound.per_s.low for bound in bounds), default=found.today_per_s)
-    return replace(found, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds))
+        return sustained
+    low = min((bound.per_s.low for bound in bounds), default=sustained.today_per_s)
+    return replace(sustained, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds))
 
 
 def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
@@ -361,150 +371,159 @@ def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
 # --- the answer -----------------------------------------------------------------------------------------------------
 
 
-def _answer(found: Sustained, series: Series, need: float, remarks: Sequence[str]) -> Answer:
-    today = found.today_per_s
-    is_unknown = found.low_per_s is None and found.high_per_s is None
-    text, details = _text(found, series)
+def _answer(sustained: Sustained, series: Series, need: float, remarks: Sequence[str]) -> Answer:
+    today = sustained.today_per_s
+    is_unknown = sustained.low_per_s is None and sustained.high_per_s is None
+    text, details = _text(sustained, series)
     problems: list[str] = []
-    if found.without_cache is not None:
-        breaks = found.without_cache.high_per_s < today
-        cache = _cache_text(found, found.without_cache, breaks=breaks)
+    if sustained.without_cache is not None:
+        breaks = sustained.without_cache.high_per_s < today
+        cache = _cache_text(sustained, sustained.without_cache, breaks=breaks)
         (problems if breaks else details).append(cache)
     rows = []
     if not is_unknown:
-        rows = [_objective(f"today's {figures(today)} {found.unit}", today, found)]
+        rows = [_objective(f"today's {figures(today)} {sustained.unit}", today, sustained)]
         if need:
-            rows.append(_objective(f"growth to {_times(need)}", need * today, found))
-    tables = [Table.of("Rates", series.loads, _rate_columns(series.loads, found), RATES_NOTE)]
-    if found.limits:
-        tables.append(Table.of("Limits", found.limits, _limit_columns(found.unit), LIMITS_NOTE))
+            rows.append(_objective(f"growth to {_times(need)}", need * today, sustained))
+    tables = [Table.of("Rates", series.loads, _rate_columns(series.loads, sustained), RATES_NOTE)]
+    if sustained.limits:
+        tables.append(Table.of("Limits", sustained.limits, _limit_columns(sustained.unit), LIMITS_NOTE))
     outcome = worst_outcome(row.outcome for row in rows)
     result = Result(outcome, text, tuple(rows), (*details, *remarks), problems=tuple(problems))
     smallest = ""
-    if found.low_per_s and found.high_per_s:
-        smallest = f"a change of the sustainable rate by {share(found.high_per_s / found.low_per_s - 1)}"
-    pictures = _pictures(series, found)
-    notes = _notes(found, series)
+    if sustained.low_per_s and sustained.high_per_s:
+        smallest = (
+            f"a change of the sustainable rate by {share(sustained.high_per_s / sustained.low_per_s - 1)}"
+        )
+    pictures = _pictures(series, sustained)
+    notes = _notes(sustained, series)
     return answered(
         "headroom",
         "Sustained rate",
         result,
-        found,
+        sustained,
         tables,
-        notes,
+        notes=notes,
         smallest=smallest,
         pictures=pictures,
-        card=_card(found, outcome),
+        card=_card(sustained, outcome),
     )
 
 
-def _card(found: Sustained, outcome: str) -> Card | None:
+def _card(sustained: Sustained, outcome: str) -> Card | None:
     """The sustained rate, how much of today's it is, and what binds; None where no rate was shown to hold."""
-    low = found.low_per_s
-    high = found.high_per_s
-    value = found.sustained_per_s
+    low = sustained.low_per_s
+    high = sustained.high_per_s
+    value = sustained.sustained_per_s
     if low is None:
         return None
-    today = f"today's {found.text(found.today_per_s)}"
-    binds = f"{limit_name(found.binding)} binds first"
+    today = f"today's {sustained.text(sustained.today_per_s)}"
+    binds = f"{limit_name(sustained.binding)} binds first"
     if high is None:
-        rate = Value(f"≥ {found.text(low)}")
-        lines = [f"{_times(found.times(low))} {today}", "no limit was met"]
+        rate = Value(f"≥ {sustained.text(low)}")
+        lines = [f"{_times(sustained.times(low))} {today}", "no limit was met"]
     elif value is None:
-        rate = Value(f"{between(low, high)} {found.unit}")
-        lines = [f"{_between(found.times(low), found.times(high))} {today}", binds]
+        rate = Value(f"{interval_text(low, high)} {sustained.unit}")
+        lines = [f"{_times_range(sustained.times(low), sustained.times(high))} {today}", binds]
     else:
-        rate = Value(found.text(value), between(low, high))
-        lines = [*_without_refusals(found), f"{_times(found.times(value))} {today}", binds]
-    if found.without_cache is not None:
-        breaks = found.without_cache.high_per_s < found.today_per_s
-        lines.append(_cache_text(found, found.without_cache, breaks=breaks))
+        rate = Value(sustained.text(value), interval_text(low, high))
+        lines = [*_without_refusals(sustained), f"{_times(sustained.times(value))} {today}", binds]
+    if sustained.without_cache is not None:
+        breaks = sustained.without_cache.high_per_s < sustained.today_per_s
+        lines.append(_cache_text(sustained, sustained.without_cache, breaks=breaks))
     return Card(
         label="headroom",
         value=rate,
-        detail=f"can be sustained{_with_refused(found)}",
+        detail=f"can be sustained{_with_refused(sustained)}",
         lines=tuple(lines),
         tone=tone_of(outcome),
     )
 
 
-def _objective(name: str, needed: float, found: Sustained) -> ObjectiveLine:
-    ends = (found.sustained_per_s, found.low_per_s, found.high_per_s)
-    return load_line(name, holds(needed, *ends[1:]) or INCONCLUSIVE, needed, ends, found.unit)
+def _objective(name: str, needed: float, sustained: Sustained) -> ObjectiveLine:
+    ends = (sustained.sustained_per_s, sustained.low_per_s, sustained.high_per_s)
+    return load_line(name, holds(needed, *ends[1:]) or INCONCLUSIVE, needed, ends, sustained.unit)
 
 
-def _text(found: Sustained, series: Series) -> tuple[str, list[str]]:
+def _text(sustained: Sustained, series: Series) -> tuple[str, list[str]]:
     """Say the answer in a sentence, and how much of today's traffic that is, with what binds."""
-    low = found.low_per_s
-    value = found.sustained_per_s
-    high = found.high_per_s
-    today = f"today's {found.text(found.today_per_s)}"
-    binds = f"{limit_name(found.binding)} binds first"
+    low = sustained.low_per_s
+    value = sustained.sustained_per_s
+    high = sustained.high_per_s
+    today = f"today's {sustained.text(sustained.today_per_s)}"
+    binds = f"{limit_name(sustained.binding)} binds first"
     if low is None and high is None:
-        if found.no_429:
+        if sustained.no_429:
             return NO_HEADER, []
         highest = figures(max(load.load for load in series.loads))
-        allowed = share(found.refused_at_most)
-        return f"too few calls to show that up to {highest} {found.unit} fewer than {allowed} are refused", []
+        allowed = share(sustained.refused_at_most)
+        return (
+            f"too few calls to show that up to {highest} {sustained.unit} fewer than {allowed} are refused",
+            [],
+        )
     if low is None:
-        return f"no sustainable rate was found: {found.text(high or 0.0)} already fail", [binds]
+        return f"no sustainable rate was found: {sustained.text(high or 0.0)} already fail", [binds]
     if high is None:
-        details = [f"{_times(found.times(low))} {today}; no limit was met"]
-        return f"at least {found.text(low)} can be sustained", details
-    ends = between(low, high)
+        details = [f"{_times(sustained.times(low))} {today}; no limit was met"]
+        return f"at least {sustained.text(low)} can be sustained", details
+    ends = interval_text(low, high)
     if value is not None:
-        details = [f"{_times(found.times(value))} {today}; {binds}", *_how(found, series)]
-        text = f"{found.text(value)} can be sustained{_with_refused(found)} (CI {ends})"
-        return text, [*_without_refusals(found), *details]
+        details = [f"{_times(sustained.times(value))} {today}; {binds}", *_explanation(sustained, series)]
+        text = f"{sustained.text(value)} can be sustained{_with_refused(sustained)} (CI {ends})"
+        return text, [*_without_refusals(sustained), *details]
     refused = series.loads[0].runs[0].refused.k
-    met = f"{refused:,} calls were refused" if refused else "without a single 429"
-    details = [f"{_between(found.times(low), found.times(high))} {today}; {binds}"]
-    return f"{ends} {found.unit} can be sustained, from one run ({met})", details
+    refusals = "without a single 429"
+    if refused:
+        refusals = f"{refused:,} calls were refused"
+    details = [f"{_times_range(sustained.times(low), sustained.times(high))} {today}; {binds}"]
+    return f"{ends} {sustained.unit} can be sustained, from one run ({refusals})", details
 
 
-def _allowed(found: Sustained) -> str:
-    return f"{figures(100 * found.refused_at_most)}%"
+def _allowed(sustained: Sustained) -> str:
+    return f"{figures(100 * sustained.refused_at_most)}%"
 
 
-def _with_refused(found: Sustained) -> str:
+def _with_refused(sustained: Sustained) -> str:
     """Return ` with at most 1% refused`, where a limit is what binds."""
-    if found.binding in {CAPACITY, OBJECTIVES, None}:
+    if sustained.binding in {CAPACITY, OBJECTIVES, None}:
         return ""
-    return f" with at most {_allowed(found)} refused"
+    return f" with at most {_allowed(sustained)} refused"
 
 
-def _without_refusals(found: Sustained) -> Iterator[str]:
+def _without_refusals(sustained: Sustained) -> Iterator[str]:
     """Say at which rate a known limit refuses nothing."""
-    if found.rarely_refused_per_s is None:
+    if sustained.rarely_refused_per_s is None:
         return
-    text = f"without refusals: {found.text(found.rarely_refused_per_s)}"
-    if found.evenly_per_s is None:
+    text = f"without refusals: {sustained.text(sustained.rarely_refused_per_s)}"
+    if sustained.evenly_per_s is None:
         yield f"{text} ({RARELY}; computed from the limit)"
         return
-    yield f"{text}{_at_random(is_random=True)}, {figures(found.evenly_per_s)} evenly spaced (computed from the limit)"
+    yield f"{text}{_at_random(is_random=True)}, {figures(sustained.evenly_per_s)} evenly spaced (computed from the limit)"
 
 
 def _at_random(*, is_random: bool) -> str:
-    return f" with random arrivals ({RARELY})" if is_random else f" ({RARELY})"
+    if is_random:
+        return f" with random arrivals ({RARELY})"
+    return f" ({RARELY})"
 
 
-def _how(found: Sustained, series: Series) -> Iterator[str]:
+def _explanation(sustained: Sustained, series: Series) -> Iterator[str]:
     """Say what today's rate meets, where the sustained rate comes from, and which run confirms it."""
-    yield from _today_text(found, series)
+    yield from _today_text(sustained, series)
     limit = None if series.by is None else series.by.limit
     source = "between the rates that hold and that fail"
     if limit is not None:
-        yield _limit_text(limit, series, found)
+        yield _limit_text(limit, series, sustained)
         source = "computed from the limit's refill and burst"
     elif series.by is not None:
         source = "computed from what it answers at capacity"
-    yield f"{source}; {_confirmation(found, series)}"
+    yield f"{source}; {_confirmation(sustained, series)}"
 
 
-def _today_text(found: Sustained, series: Series) -> Iterator[str]:
+def _today_text(sustained: Sustained, series: Series) -> Iterator[str]:
     """Say which share today's rate has refused, and when the first 429 came."""
     for load in series.loads:
-        if load.load != found.today_per_s or not load.refused.k:
+        if load.load != sustained.today_per_s or not load.refused.k:
             continue
         refused = share_cell(load.refused)
         text = f"at today's rate {refused.text} refused (CI {refused.interval})"
@@ -512,87 +531,92 @@ def _today_text(found: Sustained, series: Series) -> Iterator[str]:
         yield f"{text}, first 429 at {figures(first_s[0])} s" if first_s else text
 
 
-def _limit_text(limit: Limit, series: Series, found: Sustained) -> str:
+def _limit_text(limit: Limit, series: Series, sustained: Sustained) -> str:
     """Name a limit as its provider does, and say how long a full burst lasts today on average."""
     per_minute = figures(MINUTE_S * limit.rate.value)
     rate = f"{per_minute} {kind_name(limit.kind)} per minute ({figures(limit.rate.value)}/s)"
     text = f"limit: {rate}, burst {figures(limit.burst.value)}"
-    charges = [run.charges.cached[limit.kind] for load in series.loads for run in load.runs]
-    mean = float(np.concatenate(charges).mean()) * found.requests_per_arrival
-    excess_per_s = found.today_per_s * mean - limit.rate.value
+    charges = [run.charges.cached[limit.kind] for run in _runs(series)]
+    mean = float(np.concatenate(charges).mean()) * sustained.requests_per_arrival
+    excess_per_s = sustained.today_per_s * mean - limit.rate.value
     if excess_per_s <= 0:
         return text
     return f"{text}: lasts {figures(limit.burst.value / excess_per_s)} s today on average"
 
 
-def _more_at_provider(by: Bound, needed_per_s: float, found: Sustained) -> str:
+def _more_at_provider(binding: Bound, needed_per_s: float, sustained: Sustained) -> str:
     """Name the limit, or the capacity, that the needed rate takes: without refusals, and with the allowed share of them."""
-    needed = found.text(needed_per_s)
-    sustained_per_s = found.sustained_per_s or needed_per_s
-    if by.limit is None:
+    needed = sustained.text(needed_per_s)
+    sustained_per_s = sustained.sustained_per_s or needed_per_s
+    if binding.limit is None:
         return f"give the target {needed_per_s / sustained_per_s:.2g}x of its capacity for {needed}"
-    per_minute = MINUTE_S * by.limit.rate.value
+    per_minute = MINUTE_S * binding.limit.rate.value
     allowed = figures(math.ceil(needed_per_s / sustained_per_s * per_minute))
-    refused = f"{_allowed(found)} refused"
-    name = f"raise the limit on {kind_name(by.limit.kind)} from {figures(per_minute)}"
-    rare_per_s = found.rarely_refused_per_s
+    refused = f"{_allowed(sustained)} refused"
+    name = f"raise the limit on {kind_name(binding.limit.kind)} from {figures(per_minute)}"
+    rare_per_s = sustained.rarely_refused_per_s
     if rare_per_s is None or rare_per_s >= sustained_per_s:
         return f"{name} to {allowed} per minute: {needed} with at most {refused}"
-    none = figures(math.ceil(needed_per_s / rare_per_s * per_minute))
-    return f"{name} to {none} per minute: {needed} without refusals ({allowed}: with at most {refused})"
+    rarely_refused = figures(math.ceil(needed_per_s / rare_per_s * per_minute))
+    return f"{name} to {rarely_refused} per minute: {needed} without refusals ({allowed}: with at most {refused})"
 
 
-def _held(found: Sustained, series: Series) -> list[JudgedLoad]:
+def _confirmed_loads(sustained: Sustained, series: Series) -> list[JudgedLoad]:
     """Return the rates that held in a run, as far as the answer reaches."""
-    high = found.high_per_s or math.inf
+    high = sustained.high_per_s or math.inf
     return [load for load in series.loads if load.outcome == PASS and load.load <= high]
 
 
-def _confirmation(found: Sustained, series: Series) -> str:
+def _confirmation(sustained: Sustained, series: Series) -> str:
     """Name the highest rate that held in a run."""
-    held = _held(found, series)
-    if not held:
+    loads = _confirmed_loads(sustained, series)
+    if not loads:
         return "not confirmed: no rate held in a run"
-    highest = max(held, key=lambda load: load.load)
+    highest = max(loads, key=lambda load: load.load)
     return f"confirmed at {figures(highest.load)} by {plural(len(highest.runs), 'run')}"
+
+
+def _runs(series: Series) -> list[LoadRun]:
+    """Return the runs of all loads."""
+    return list(chain.from_iterable(load.runs for load in series.loads))
 
 
 def _too_short(series: Series) -> list[str]:
     """Say that a limit per minute may be higher than what the runs used of it."""
-    longest_s = max(run.seconds for load in series.loads for run in load.runs)
+    longest_s = max(run.seconds for run in _runs(series))
     if longest_s >= MINUTE_S:
         return []
-    most = max(run.requests for load in series.loads for run in load.runs)
-    text = f"a limit above {most:,} requests per minute would not have shown: no run lasted a minute"
+    requests = max(run.requests for run in _runs(series))
+    text = f"a limit above {requests:,} requests per minute would not have shown: no run lasted a minute"
     return [f"{text} (experiment.headroom.step_s=75)"]
 
 
-def _cache_text(found: Sustained, without: WithoutCache, *, breaks: bool) -> str:
+def _cache_text(sustained: Sustained, without_cache: WithoutCache, *, breaks: bool) -> str:
     """Say what a cold cache leaves of today's traffic; `breaks`: less than all of it."""
-    ends = _between(found.times(without.low_per_s), found.times(without.high_per_s))
-    only = "only " if breaks else ""
-    return f"without the prompt cache {only}{ends} of today's traffic fits"
+    ends = _times_range(sustained.times(without_cache.low_per_s), sustained.times(without_cache.high_per_s))
+    qualifier = "only " if breaks else ""
+    return f"without the prompt cache {qualifier}{ends} of today's traffic fits"
 
 
-def _notes(found: Sustained, series: Series) -> Iterator[str]:
-    if found.no_429:
-        unseen = [bound.kind for bound in found.limits if not bound.is_known]
+def _notes(sustained: Sustained, series: Series) -> Iterator[str]:
+    if sustained.no_429:
+        unseen = [bound.kind for bound in sustained.limits if not bound.is_known]
         if unseen:
             yield f"the interval is wide: nothing was refused, so the burst size of {listed(map(limit_name, unseen))} is unknown"
         return
     open_rates = [figures(load.load) for load in series.loads if load.outcome == INCONCLUSIVE]
     if open_rates:
-        yield f"inconclusive at {', '.join(open_rates)} {found.unit}"
+        yield f"inconclusive at {', '.join(open_rates)} {sustained.unit}"
     if series.contradicted is not None:
-        sustains = found.text(series.contradicted.per_s.value)
+        sustains = sustained.text(series.contradicted.per_s.value)
         yield CONTRADICTED.format(limit_name(series.contradicted.kind), sustains)
-    kinds = limits.by_kind([run for load in series.loads for run in load.runs])
+    kinds = limits.by_kind(_runs(series))
     if "ramp" in kinds:
         yield "an acceleration limit refused calls: set experiment.headroom.growth lower"
     if "spend" in kinds:
         yield "the spending limit refused calls: the answer is based on the runs before"
     failed = [load for load in series.loads if load.outcome == FAIL]
-    refused = any((load.refused.low or 0.0) > found.refused_at_most for load in failed)
+    refused = any((load.refused.low or 0.0) > sustained.refused_at_most for load in failed)
     if refused and series.by is None and series.contradicted is None:
         text = "no limit explains the refusals: the interval is based on the tried rates alone"
         yield f"{text}, whose runs may have begun with a full burst: longer ones by experiment.headroom.step_s=120"
@@ -605,24 +629,26 @@ def limit_name(kind: str | None) -> str:
 
 
 def _times(factor: float | None) -> str:
-    return f"more than {MOST_FACTOR}x" if factor is None else f"{factor:.3g}x"
+    if factor is None:
+        return f"more than {MOST_FACTOR}x"
+    return f"{factor:.3g}x"
 
 
-def _between(low: float | None, high: float | None) -> str:
+def _times_range(low: float | None, high: float | None) -> str:
     return f"{_times(low or 0.0)} – {_times(high)}"
 
 
 # --- tables and the figure ------------------------------------------------------------------------------------------
 
 
-def _rate_columns(loads: Sequence[JudgedLoad], found: Sustained) -> Iterator[Column[JudgedLoad]]:
-    yield f"planned {found.unit}", lambda load: figures(load.load)
+def _rate_columns(loads: Sequence[JudgedLoad], sustained: Sustained) -> Iterator[Column[JudgedLoad]]:
+    yield f"planned {sustained.unit}", lambda load: figures(load.load)
     yield "offered", lambda load: figures(load.arrived)
-    yield "times today", lambda load: f"{found.times(load.load):.3g}"
+    yield "times today", lambda load: f"{sustained.times(load.load):.3g}"
     yield "refused of attempts", lambda load: share_cell(load.refused)
     yield "answered", _served
     if any(load.objectives for load in loads):
-        yield "beyond [slo]", _beyond
+        yield "beyond [slo]", _worst_objective
     yield "sustained", lambda load: Value(load.outcome.lower(), outcome=load.outcome)
     yield "429s by", _refused_by
     yield "backlog grows", _grows
@@ -637,10 +663,12 @@ def _refused_by(load: JudgedLoad) -> str:
 def _served(load: JudgedLoad) -> str:
     seconds = sum(run.seconds for run in load.runs)
     served = sum(run.served.value * run.seconds for run in load.runs)
-    return figures(served / seconds) if seconds else NONE
+    if not seconds:
+        return NONE
+    return figures(served / seconds)
 
 
-def _beyond(load: JudgedLoad) -> Cell:
+def _worst_objective(load: JudgedLoad) -> Cell:
     """Show the objective that is nearest to its bound, or furthest beyond it."""
     worst = max(load.objectives, key=lambda row: (row.missed.value or 0.0) - row.allowed)
     return share_cell(worst.missed)
@@ -648,7 +676,9 @@ def _beyond(load: JudgedLoad) -> Cell:
 
 def _grows(load: JudgedLoad) -> str:
     growing = sum(run.growing for run in load.runs)
-    return f"{growing} of {len(load.runs)}" if growing else "no"
+    if not growing:
+        return "no"
+    return f"{growing} of {len(load.runs)}"
 
 
 def _limit_columns(unit: str) -> Iterator[Column[Bound]]:
@@ -679,10 +709,12 @@ def _uncached(bound: Bound) -> Cell:
 
 def _rate(rate: Interval, *, is_exact: bool = True) -> Value:
     cell = estimate(rate.value, rate.low, rate.high, figures)
-    return cell if is_exact else Value(cell.interval or cell.text)
+    if is_exact:
+        return cell
+    return Value(cell.interval or cell.text)
 
 
-def _pictures(series: Series, found: Sustained) -> tuple[Picture, ...]:
+def _pictures(series: Series, sustained: Sustained) -> tuple[Picture, ...]:
     """Draw the refused share by rate, and where the sustainable rate lies."""
     if len(series.loads) < 2:
         return ()
@@ -694,17 +726,17 @@ def _pictures(series: Series, found: Sustained) -> tuple[Picture, ...]:
         if len(points.x):
             curves.append(replace(points, style="points", colour=colour))
     ends = (series.loads[0].load, series.loads[-1].load)
-    allowed = 100 * found.refused_at_most
+    allowed = 100 * sustained.refused_at_most
     bound = PlotCurve(ends, (allowed, allowed), "allowed", colour=RED, dash="dash")
     marks: tuple[Mark, ...] = ()
-    if found.low_per_s is not None and found.high_per_s is not None:
-        marks = (Mark(found.low_per_s, found.high_per_s, "sustainable rate"),)
+    if sustained.low_per_s is not None and sustained.high_per_s is not None:
+        marks = (Mark(sustained.low_per_s, sustained.high_per_s, "sustainable rate"),)
     picture = Picture(
         name="headroom",
         title="Calls refused at each rate",
         caption=FIGURE_NOTE,
         panels=(Panel("refused, %", (*curves, bound)),),
-        x=found.unit,
+        x=sustained.unit,
         marks=marks,
     )
     return (picture,)

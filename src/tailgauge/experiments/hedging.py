@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -234,7 +235,9 @@ class Hedging:
     @property
     def tail(self) -> str:
         """Name the compared quantile."""
-        return "tail" if self.quantile is None else percentile(self.quantile)
+        if self.quantile is None:
+            return "tail"
+        return percentile(self.quantile)
 
 
 class HedgingPlanner(Planner):
@@ -260,7 +263,7 @@ class HedgingPlanner(Planner):
             yield from self.run([self._step(self._today, len(delays) + loads, delay) for delay in delays])
             gains = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
             _, best = min(gains, key=lambda pair: pair[0], default=(0.0, None))
-            self._hedge = self._with(best.delay if best else None)
+            self._hedge = self._hedge_with(best.delay if best else None)
         search = Search(
             start=self._today,
             least=self._today / FARTHEST,
@@ -271,9 +274,9 @@ class HedgingPlanner(Planner):
         for runs in range(loads, 0, -1):
             tried = [load for load in self._compared() if load.run.attempt.delay is None]
             controls = self._controls()
-            unknown = [load.load for load in tried if load.label == BACKLOG and load.load not in controls]
-            if unknown:
-                yield from self.run([self._step(unknown[0], runs, hedged=False)])
+            unjudged = [load.load for load in tried if load.label == BACKLOG and load.load not in controls]
+            if unjudged:
+                yield from self.run([self._step(unjudged[0], runs, hedged=False)])
                 continue
             next_loads = search.next_loads([_tried(load) for load in tried])
             if not next_loads:
@@ -319,7 +322,7 @@ class HedgingPlanner(Planner):
         """Return the runs without hedging, by rate."""
         return {run.attempt.rate_per_s: run for run in self.results if not run.attempt.hedged}
 
-    def _with(self, delay: Delay | None) -> dict[str, Any]:
+    def _hedge_with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""
         if delay is None:
             return self._hedge
@@ -332,7 +335,9 @@ class HedgingPlanner(Planner):
         """A run at a rate, where so many are still to come."""
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
-        hedge = self._with(delay) if hedged else {"policy": "off"}
+        hedge: dict[str, Any] = {"policy": "off"}
+        if hedged:
+            hedge = self._hedge_with(delay)
         overrides = [
             ("arrival.rate_per_s", rate),
             ("arrival.shape", None),
@@ -365,8 +370,12 @@ class HedgingPlanner(Planner):
         """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
         tested = self._traffic[self._tested]
         half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
-        others = {name: table for name, table in self._traffic.items() if name != self._tested}
-        return {OFF: {**half, "hedge": {**hedge, "policy": "off"}}, ON: {**half, "hedge": hedge}, **others}
+        other_tables = {name: table for name, table in self._traffic.items() if name != self._tested}
+        return {
+            OFF: {**half, "hedge": {**hedge, "policy": "off"}},
+            ON: {**half, "hedge": hedge},
+            **other_tables,
+        }
 
 
 # --- plan ---------------------------------------------------------------------------------------------------------
@@ -376,7 +385,9 @@ def _tested(base: Base) -> str:
     """The traffic table that hedges. UsageError if there is none."""
     hedging = [name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"]
     wanted = base.table.hedging.traffic
-    tested = hedging if wanted is None else [name for name in hedging if name == wanted]
+    tested = hedging
+    if wanted is not None:
+        tested = [name for name in hedging if name == wanted]
     if len(tested) != 1:
         names = ", ".join(hedging) or "there is none; set hedge.policy in one"
         text = f"expected one of the tables of [traffic] that hedge: {names}"
@@ -427,7 +438,7 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     washout_s = min(_p99_s(ms, block_s), block_s / 3)
     pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
     objectives = on_latency(reading.frames.run["scenario"])
-    missed = (~good_requests(objectives, stage)).astype(np.float64)
+    misses = (~good_requests(objectives, stage)).astype(np.float64)
     is_off = (stage.requests["traffic"] == OFF).to_numpy(np.bool_)
     p99_s = _p99_s(ms[is_off], block_s)
     works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
@@ -436,7 +447,7 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     for side in (0, 1):
         requests = [pair[side].requests for pair in pairs]
         variants.append(
-            Blocks(tuple(ms[mask] for mask in requests), tuple(missed[mask] for mask in requests))
+            Blocks(tuple(ms[mask] for mask in requests), tuple(misses[mask] for mask in requests))
         )
     return HedgedRun(
         attempt=attempt,
@@ -453,8 +464,10 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
 
 
 def _p99_s(ms: Floats, block_s: float) -> float:
-    known = ms[np.isfinite(ms)]
-    return float(np.quantile(known, 0.99, method="inverted_cdf")) / 1e3 if len(known) else block_s
+    finite = ms[np.isfinite(ms)]
+    if not len(finite):
+        return block_s
+    return float(np.quantile(finite, 0.99, method="inverted_cdf")) / 1e3
 
 
 def _work(stage: Steady, requests: Any) -> Any:
@@ -495,21 +508,25 @@ def _refused(stage: Steady, traffic: str) -> float | None:
 def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> float | None:
     """`quantile`, or the highest of PS, if the variants of all loads have enough requests for it."""
     fewest = min((min(run.off.requests, run.on.requests) for run in runs), default=0)
-    quantiles = (quantile,) if quantile else PS
-    return next((p for p in quantiles if fewest >= n_min(p)), None)
+    candidates: Sequence[float] = PS
+    if quantile:
+        candidates = (quantile,)
+    return next((p for p in candidates if fewest >= n_min(p)), None)
 
 
 def compare(run: HedgedRun, p: float | None, control: HedgedRun | None = None) -> ComparedLoad:
     """Compare the variants at quantile `p` and by missed requests, and label the load; `control`: the same without hedging."""
-    tail = quantile_contrast(run.off.ms, run.on.ms, p) if p is not None else None
-    missed = mean_contrast(run.off.missed, run.on.missed)
+    tail = None
+    if p is not None:
+        tail = quantile_contrast(run.off.ms, run.on.ms, p)
+    misses = mean_contrast(run.off.missed, run.on.missed)
     label = _not_compared(run, control)
     if label:
         tail = None
-        missed = None
+        misses = None
     else:
-        label = _effect(tail, missed)
-    return ComparedLoad(load=run.attempt.rate_per_s, label=label, tail=tail, missed=missed, run=run)
+        label = _effect(tail, misses)
+    return ComparedLoad(load=run.attempt.rate_per_s, label=label, tail=tail, missed=misses, run=run)
 
 
 def _not_compared(run: HedgedRun, control: HedgedRun | None) -> str:
@@ -522,8 +539,8 @@ def _not_compared(run: HedgedRun, control: HedgedRun | None) -> str:
         if control.is_unstable:
             return UNSTABLE
         return UNSTABLE_ON if _grows_faster(run, control) else BACKLOG
-    _, on = run.growth_per_s
-    if on is not None:
+    _, growth_on = run.growth_per_s
+    if growth_on is not None:
         return UNSTABLE_ON
     return SHORT_BLOCKS if run.p99_s > run.attempt.block_s else ""
 
@@ -538,9 +555,9 @@ def _grows_faster(run: HedgedRun, control: HedgedRun) -> bool:
     return fast.value - slow.value > half
 
 
-def _effect(tail: Contrast | None, missed: Contrast | None) -> str:
+def _effect(tail: Contrast | None, misses: Contrast | None) -> str:
     """Label a load by the intervals of both measures."""
-    signs = {_sign(tail, WORTH_LOG), _sign(missed, WORTH_SHARE)}
+    signs = {_sign(tail, WORTH_LOG), _sign(misses, WORTH_SHARE)}
     if 1 in signs:
         return HURTS
     if -1 in signs:
@@ -548,13 +565,13 @@ def _effect(tail: Contrast | None, missed: Contrast | None) -> str:
     return TOO_FEW if tail is None else NO_EFFECT
 
 
-def _sign(contrast: Contrast | None, worth: float) -> int:
+def _sign(contrast: Contrast | None, least_effect: float) -> int:
     """1 if more is shown, -1 if less, 0 if neither is."""
     if contrast is None:
         return 0
-    if contrast.low > 0 and contrast.value >= worth:
+    if contrast.low > 0 and contrast.value >= least_effect:
         return 1
-    return -1 if contrast.high < 0 and contrast.value <= -worth else 0
+    return -1 if contrast.high < 0 and contrast.value <= -least_effect else 0
 
 
 def causes(finding: Hedging) -> Iterator[str]:
@@ -576,9 +593,9 @@ def causes(finding: Hedging) -> Iterator[str]:
     hedges = harmed[0].run.hedges
     if hedges.cancelled is not None and hedges.cancelled < SAVED:
         yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)}"
-    off, on = hedges.refused
-    if off is not None and on is not None and on - off >= MORE_REFUSED:
-        yield f"hedges use up a limit {place}: {share(on)} of calls refused, {share(off)} without"
+    refused_off, refused_on = hedges.refused
+    if refused_off is not None and refused_on is not None and refused_on - refused_off >= MORE_REFUSED:
+        yield f"hedges use up a limit {place}: {share(refused_on)} of calls refused, {share(refused_off)} without"
 
 
 # --- answer -------------------------------------------------------------------------------------------------------
@@ -587,7 +604,7 @@ def causes(finding: Hedging) -> Iterator[str]:
 def answer(finding: Hedging, today: str) -> Answer:
     """Answer for today's load, `today` with its unit."""
     reasons = list(causes(finding))
-    unequal = dict.fromkeys(text for load in finding.loads for text in load.run.unequal)
+    unequal = dict.fromkeys(chain.from_iterable(load.run.unequal for load in finding.loads))
     details = [*unequal, *_details(finding), *reasons[:1]]
     outcome = OUTCOMES.get(finding.label, INCONCLUSIVE)
     result = Result(outcome, _sentence(finding, today), details=tuple(details))
@@ -613,7 +630,7 @@ def answer(finding: Hedging, today: str) -> Answer:
         result,
         finding,
         tables,
-        remarks,
+        notes=remarks,
         smallest=smallest,
         pictures=pictures,
         card=_card(finding, today),
@@ -662,9 +679,9 @@ def _details(finding: Hedging) -> Iterator[str]:
     if load is not None and load.tail is not None:
         hedges = load.run.hedges
         tail = f"{finding.tail} {_relative(load.tail.value)}, missed requests {_sides(load.missed, share)}"
-        cost = (
-            f"{_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests" if hedges.unit else "cost unknown"
-        )
+        cost = "cost unknown"
+        if hedges.unit:
+            cost = f"{_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests"
         yield f"at today's load {tail}, {share(hedges.hedged)} of the calls hedged, {cost}"
     if finding.crossover is not None:
         low, high = finding.crossover
@@ -683,7 +700,9 @@ def _points(value: float) -> str:
     text = share(abs(value))
     if value == 0:
         return text
-    return f"+{text}" if value > 0 else f"−{text}"
+    if value > 0:
+        return f"+{text}"
+    return f"−{text}"
 
 
 def _relative(value: float) -> str:
@@ -693,12 +712,16 @@ def _relative(value: float) -> str:
 
 def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
     """Least to most; one number if both read the same."""
-    return NONE if ends is None else " – ".join(dict.fromkeys(figures(times * end) for end in ends))
+    if ends is None:
+        return NONE
+    return " – ".join(dict.fromkeys(figures(times * end) for end in ends))
 
 
 def _sides(contrast: Contrast | None, text_of: Callable[[float], str]) -> str:
     """The figure without hedging and with it."""
-    return NONE if contrast is None else f"{text_of(contrast.a)} → {text_of(contrast.b)}"
+    if contrast is None:
+        return NONE
+    return f"{text_of(contrast.a)} → {text_of(contrast.b)}"
 
 
 def _change(contrast: Contrast | None, text_of: Callable[[float], str]) -> Cell:
@@ -734,7 +757,9 @@ def _costs(loads: Sequence[ComparedLoad]) -> Table:
         ("refused off → on", lambda load: " → ".join(map(share, load.run.hedges.refused))),
         ("extra cost per 1,000", lambda load: _span(load.run.hedges.cost, 1000)),
     )
-    priced = f"in {hedges.unit}" if hedges.unit else f"unknown: {hedges.no_cost}"
+    priced = f"unknown: {hedges.no_cost}"
+    if hedges.unit:
+        priced = f"in {hedges.unit}"
     return Table.of("Hedges and their cost", loads, columns, f"{COSTS_NOTE}, {priced}.")
 
 
@@ -746,9 +771,8 @@ def _delays(delays: Sequence[ComparedLoad]) -> Table:
 def _pictures(finding: Hedging) -> Iterator[Picture]:
     """The tail with hedging and without at today's load, then the change and the hedged calls by load."""
     yield from _tails(finding)
-    rows = [
-        (load.load, load.tail.value, load.tail.low, load.tail.high) for load in finding.loads if load.tail
-    ]
+    tails = [(load.load, load.tail) for load in finding.loads if load.tail]
+    rows = [(load, tail.value, tail.low, tail.high) for load, tail in tails]
     if len(rows) > 1:
         ends = (rows[0][0], rows[-1][0])
         curves = (
@@ -767,9 +791,9 @@ def _pictures(finding: Hedging) -> Iterator[Picture]:
 
 def _hedged(finding: Hedging) -> Panel:
     """The share of calls hedged at each load, which is what a hedge costs."""
-    known = [load for load in finding.loads if load.run.hedges.hedged is not None]
-    shares = [100 * (load.run.hedges.hedged or 0.0) for load in known]
-    loads = [load.load for load in known]
+    hedged_loads = [load for load in finding.loads if load.run.hedges.hedged is not None]
+    shares = [100 * (load.run.hedges.hedged or 0.0) for load in hedged_loads]
+    loads = [load.load for load in hedged_loads]
     curve = PlotCurve(loads, shares, "calls hedged", style="line and points", hover="%{y:.3~g}%")
     return Panel("calls hedged, %", (curve,), height=0.6)
 
@@ -792,6 +816,6 @@ def _drawn(value: float) -> float:
 
 def _tail_curve(name: str, blocks: Blocks) -> PlotCurve:
     ms = np.sort(np.concatenate(blocks.ms))
-    known = ms[np.isfinite(ms)]
-    longer = 1 - np.arange(1, len(known) + 1) / len(ms)
-    return tail_curve(known, longer, name)
+    finite = ms[np.isfinite(ms)]
+    longer = 1 - np.arange(1, len(finite) + 1) / len(ms)
+    return tail_curve(finite, longer, name)

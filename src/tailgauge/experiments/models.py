@@ -143,9 +143,9 @@ class ModelsPlanner(Planner):
     def steps(self) -> Steps:
         """Run every round, some of them together."""
         rounds = range(self._settings.rounds)
-        for first in rounds[::TOGETHER]:
+        for start in rounds[::TOGETHER]:
             steps: list[Step] = []
-            for number in rounds[first : first + TOGETHER]:
+            for number in rounds[start : start + TOGETHER]:
                 steps += self._round(number)
             yield from self.run(steps, again=False)
 
@@ -173,7 +173,9 @@ class ModelsPlanner(Planner):
 
     def _overrides(self, name: str) -> list[tuple[str, Any]]:
         settings = self._settings.among[name]
-        model = {} if settings.model is None else {"model": settings.model}
+        model = {}
+        if settings.model is not None:
+            model = {"model": settings.model}
         traffic = {table: {**values, **model} for table, values in self._traffic.items()}
         overrides: list[tuple[str, Any]] = [("traffic", traffic), ("arrival.shape", None)]
         if settings.profile is not None:
@@ -216,7 +218,9 @@ def model_block(number: int, name: str, reading: RunReading, *, price: float) ->
     ended = stage.requests["ended"]
     prices = tariff(run)
     total, unpriced = spent(with_usage(stage.attempts), prices.price)
-    cost = None if total is None else float(total)
+    cost = None
+    if total is not None:
+        cost = float(total)
     if cost is not None and run["target"].get("simulated"):
         cost *= price
     return ModelBlock(
@@ -278,12 +282,14 @@ def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
     )
 
 
-def _ratio(over: Sequence[Any], under: Sequence[Any]) -> Interval | None:
+def _ratio(numerators: Sequence[Any], denominators: Sequence[Any]) -> Interval | None:
     """Ratio of the sums with its interval over blocks; None where one is unknown."""
-    if None in over or None in under:
+    if None in numerators or None in denominators:
         return None
-    low, high = ratio_interval(np.array(over, np.float64), np.array(under, np.float64), block=1.0)
-    return sum(over) / sum(under), low, high
+    low, high = ratio_interval(
+        np.array(numerators, np.float64), np.array(denominators, np.float64), block=1.0
+    )
+    return sum(numerators) / sum(denominators), low, high
 
 
 # --- answer -------------------------------------------------------------------------------------------------------
@@ -312,7 +318,7 @@ def answer(models: Sequence[ModelResult]) -> Answer:
         result,
         finding,
         [_table(models)],
-        notes,
+        notes=notes,
         pictures=tuple(_pictures(models, best)),
         card=_card(models, best),
     )
@@ -323,7 +329,9 @@ def _card(models: Sequence[ModelResult], best: ModelResult | None) -> Card | Non
     if best is None or best.per_1000 is None:
         return None
     cost, low, high = best.per_1000
-    ends = "" if figures(low) == figures(high) else f" (CI {figures(low)} – {figures(high)})"
+    ends = ""
+    if figures(low) != figures(high):
+        ends = f" (CI {figures(low)} – {figures(high)})"
     lines = [f"{figures(cost)} {best.unit} per 1,000 requests{ends}"]
     for model in models:
         if model.relative_cost is not None:
@@ -390,10 +398,10 @@ def _savings(models: Sequence[ModelResult], best: ModelResult | None) -> Iterato
 def _misses(models: Sequence[ModelResult]) -> Iterator[str]:
     """The first objective that each model misses."""
     for model in models:
-        missed = next((row for row in model.objectives if row.outcome == FAIL), None)
-        if missed is not None:
-            measured = with_interval(quantile_cell(missed.quantile), " ms")
-            yield f"{model.name} misses {missed.label} < {ms(missed.max_ms)} ms: {measured}"
+        miss = next((row for row in model.objectives if row.outcome == FAIL), None)
+        if miss is not None:
+            measured = with_interval(quantile_cell(miss.quantile), " ms")
+            yield f"{model.name} misses {miss.label} < {ms(miss.max_ms)} ms: {measured}"
 
 
 def _table(models: Sequence[ModelResult]) -> Table:
@@ -414,7 +422,9 @@ def _table(models: Sequence[ModelResult]) -> Table:
 
 
 def _interval(ends: Interval | None, text_of: Any) -> Cell:
-    return NONE if ends is None else estimate(*ends, text_of)
+    if ends is None:
+        return NONE
+    return estimate(*ends, text_of)
 
 
 def _objective(place: int, model: ModelResult) -> Value:

@@ -42,9 +42,9 @@ class InconclusiveLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowUp:
-    """The loads to run next, ascending, `times` as long as before. `why`: what they tell."""
+    """The loads to run next, ascending, `times` as long as before. `reason`: what they tell."""
 
-    why: str
+    reason: str
     loads: Sequence[float]
     times: float = 1.0
 
@@ -61,11 +61,11 @@ def explain(load: JudgedLoad) -> InconclusiveLoad:
             leans=load.leans,
         )
     widest = max(open_shares, key=times_to_decide_of)
-    missed = widest.missed
+    misses = widest.missed
     return InconclusiveLoad(
         load=load.load,
         times=times_to_decide_of(widest),
-        times_at_best=times_to_decide(counted(missed.k, missed.n), widest.allowed),
+        times_at_best=times_to_decide(counted(misses.k, misses.n), widest.allowed),
         text=_cause(widest),
         leans=load.leans,
     )
@@ -78,19 +78,19 @@ def times_to_decide_of(exceedance: Exceedance) -> float:
 
 def _cause(exceedance: Exceedance) -> str:
     """Say `1 of 98 requests misses ttft p95 < 800 ms (5% may); 98 correlated requests count as 10: about 710 are needed`."""
-    missed = exceedance.missed
+    misses = exceedance.missed
     allowed = f"{share(exceedance.allowed)} may"
     if exceedance.name == REFUSALS:
-        text = f"{missed.k:,} of {plural(missed.n, 'call')} refused ({allowed} be)"
+        text = f"{misses.k:,} of {plural(misses.n, 'call')} refused ({allowed} be)"
     else:
-        verb = "misses" if missed.k == 1 else "miss"
-        text = f"{missed.k:,} of {plural(missed.n, 'request')} {verb} {exceedance.name} ({allowed})"
-    if missed.n_eff < NOTICEABLE * missed.n:
-        text += f"; {missed.n:,} correlated requests count as {missed.n_eff:,}"
+        verb = "misses" if misses.k == 1 else "miss"
+        text = f"{misses.k:,} of {plural(misses.n, 'request')} {verb} {exceedance.name} ({allowed})"
+    if misses.n_eff < NOTICEABLE * misses.n:
+        text += f"; {misses.n:,} correlated requests count as {misses.n_eff:,}"
     times = times_to_decide_of(exceedance)
     if math.isinf(times):
         return f"{text}, {TOO_NEAR}"
-    return f"{text}: about {_rounded_up(missed.n * times * SPARE):,} are needed"
+    return f"{text}: about {_rounded_up(misses.n * times * SPARE):,} are needed"
 
 
 def _rounded_up(count: float) -> int:
@@ -114,28 +114,32 @@ def follow_up(
     """
     decidable = [load for load in unsure if math.isfinite(load.times)]
     low, high = probable_ends(holds, fails, unsure)
-    others = _others(ran, low, high, whole=whole)
-    if others is not None and not (high is None and decidable):
+    fresh = _untried(ran, low, high, whole=whole)
+    if fresh is not None and not (high is None and decidable):
         at_best = [load.times_at_best for load in decidable if load.load == low and load.times_at_best > 1]
-        return replace(others, times=max(at_best) * SPARE) if at_best else others
+        if not at_best:
+            return fresh
+        return replace(fresh, times=max(at_best) * SPARE)
     if not decidable:
         return None
     loads = _ascending((load.load for load in decidable), whole=whole)
-    return FollowUp(why=LONGER, loads=loads, times=max(load.times for load in decidable) * SPARE)
+    return FollowUp(reason=LONGER, loads=loads, times=max(load.times for load in decidable) * SPARE)
 
 
-def _others(ran: Sequence[float], low: float | None, high: float | None, *, whole: bool) -> FollowUp | None:
+def _untried(ran: Sequence[float], low: float | None, high: float | None, *, whole: bool) -> FollowUp | None:
     """Return loads that were not run: between two, or on the side without an end; None where there is none."""
     if low is None:
-        why = "find a load that holds"
+        reason = "find a load that holds"
         loads = [min(ran) * factor for factor in LOWER if not whole or min(ran) * factor >= 1]
     elif high is None:
-        why = "find the load that fails"
+        reason = "find the load that fails"
         loads = [max(ran) * factor for factor in HIGHER]
     else:
-        why = f"narrow it down between {figures(low)} and {figures(high)}"
-        loads = _between(low, high, whole=whole)
-    return FollowUp(why=why, loads=_ascending(loads, whole=whole)) if loads else None
+        reason = f"narrow it down between {figures(low)} and {figures(high)}"
+        loads = _loads_between(low, high, whole=whole)
+    if not loads:
+        return None
+    return FollowUp(reason=reason, loads=_ascending(loads, whole=whole))
 
 
 def probable_ends(
@@ -149,7 +153,7 @@ def probable_ends(
     return holds, fails
 
 
-def _between(low: float, high: float, *, whole: bool) -> list[float]:
+def _loads_between(low: float, high: float, *, whole: bool) -> list[float]:
     """Return the loads to try between two; empty where they are near each other."""
     numbers = range(1, BETWEEN + 1)
     if whole:

@@ -62,8 +62,8 @@ class DryRunner:
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
         """Run each."""
-        for one in steps:
-            settings = one.settings
+        for prepared in steps:
+            settings = prepared.settings
             scenario_file = settings.scenario_file
             yield dry_run(
                 settings.scenario, settings.schedule, scenario_file, settings.overrides, self._out
@@ -102,20 +102,24 @@ class RunCounter:
     def ended(self, name: str, figure: str, verdict: str = "") -> None:
         """Print the line of a run."""
         self._done += 1
-        left = self._planned - self._done
-        number = f"{self._done} of {self._planned}" if left >= 0 else str(self._done)
+        remaining = self._planned - self._done
+        number = str(self._done)
+        if remaining >= 0:
+            number += f" of {self._planned}"
         parts = [number, name, figure, verdict]
         passed_s = time.monotonic() - self._began
-        if self._is_timed and left > 0:
-            parts.append(_time_left("about", left * passed_s / self._done))
+        if self._is_timed and remaining > 0:
+            parts.append(_time_left("about", remaining * passed_s / self._done))
         elif self._is_timed and not self._planned and self._most_s:
             parts.append(_time_left("at most", self._most_s - passed_s))
         self._progress("  ".join(filter(None, parts)))
 
 
-def _time_left(how: str, seconds: float) -> str:
+def _time_left(prefix: str, seconds: float) -> str:
     minutes = round(seconds / 60)
-    return f"{how} {minutes} min left" if minutes >= 1 else "under 1 min left"
+    if minutes >= 1:
+        return f"{prefix} {minutes} min left"
+    return "under 1 min left"
 
 
 def figure_of(facts: Mapping[str, Any]) -> str:
@@ -155,29 +159,36 @@ class RealRunner:
         self._counter.repeat([prepared.step.name for prepared in steps if prepared.step.is_repeat])
         for group in _groups(steps):
             if self._ended is not None:
-                rest_s = 0.0 if _resets(group[0]) else group[0].step.rest_s
+                rest_s = 0.0
+                if not _resets(group[0]):
+                    rest_s = group[0].step.rest_s
                 left_s = rest_s - (time.monotonic() - self._ended)
                 if left_s > 0:
                     self._counter.note(f"resting {math.ceil(left_s)} s until {group[0].step.rests_until}")
                     time.sleep(left_s)
-            yield from self._together(group)
+            yield from self._run_group(group)
             self._ended = time.monotonic()
 
-    def _together(self, group: Sequence[Prepared]) -> Paths:
-        command = interpreter.tailgauge("run", *(str(one.file) for one in group))
+    def _run_group(self, group: Sequence[Prepared]) -> Paths:
+        command = interpreter.tailgauge("run", *(str(prepared.file) for prepared in group))
         child = subprocess.Popen(
             [*command, *self._options, *group[0].options],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            env=environment(with_keys=True), start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment(with_keys=True),
+            start_new_session=True,
+        )
         follower = threading.Thread(target=self._follow, args=(child.stderr,), daemon=True)
         follower.start()
         try:
             assert child.stdout is not None
-            done = 0
-            for one, line in zip(group, child.stdout, strict=False):
-                yield self._folder(one, line)
-                done += 1
+            completed = 0
+            for prepared, line in zip(group, child.stdout, strict=False):
+                yield self._folder(prepared, line)
+                completed += 1
             code = child.wait()
         except BaseException:
             end(child)
@@ -188,8 +199,8 @@ class RealRunner:
             follower.join(FOLLOW_S)
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        if done < len(group):
-            raise self._failure(group[done], code)
+        if completed < len(group):
+            raise self._failure(group[completed], code)
 
     def _follow(self, stream: TextIO) -> None:
         """Log what a child prints, and print what it waits for."""
@@ -200,25 +211,27 @@ class RealRunner:
                 if waits := WAITS.match(line):
                     self._counter.note(waits[1])
 
-    def _folder(self, one: Prepared, line: str) -> Path:
+    def _folder(self, prepared: Prepared, line: str) -> Path:
         try:
             facts: dict[str, Any] = json.loads(line)
             code = Exit(facts["exit_code"])
             folder = Path(facts["run_dir"])
         except (ValueError, KeyError) as error:
-            raise self._failure(one, Exit.USAGE) from error
+            raise self._failure(prepared, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
         if code in {Exit.INTERNAL, Exit.USAGE} or not was_recorded(facts):
-            raise self._failure(one, code)
-        self._counter.ended(one.step.name, figure_of(facts))  # its experiment has checks of its own
+            raise self._failure(prepared, code)
+        self._counter.ended(prepared.step.name, figure_of(facts))  # its experiment has checks of its own
         return folder
 
-    def _failure(self, one: Prepared, code: int) -> TailgaugeError:
+    def _failure(self, prepared: Prepared, code: int) -> TailgaugeError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         messages = (line for line in reversed(lines) if line.startswith("tailgauge: "))
         message = next(messages, "no error message")
-        return ERRORS.get(code, TailgaugeError)(f"{one.step.name}: {message.removeprefix('tailgauge: ')}")
+        return ERRORS.get(code, TailgaugeError)(
+            f"{prepared.step.name}: {message.removeprefix('tailgauge: ')}"
+        )
 
 
 def was_recorded(facts: Mapping[str, Any]) -> bool:
@@ -226,14 +239,16 @@ def was_recorded(facts: Mapping[str, Any]) -> bool:
     return facts.get("state") not in {None, "unusable"}
 
 
-def _resets(one: Prepared) -> bool:
+def _resets(prepared: Prepared) -> bool:
     """Whether its target keeps no state between runs."""
-    return one.settings.scenario.target.url == SIMULATED
+    return prepared.settings.scenario.target.url == SIMULATED
 
 
 def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
     """Steps that one child runs: one step each at a target that keeps state, with new connections."""
-    return [list(steps)] if steps and _resets(steps[0]) else [[one] for one in steps]
+    if steps and _resets(steps[0]):
+        return [list(steps)]
+    return [[step] for step in steps]
 
 
 def end(child: subprocess.Popen[str]) -> None:

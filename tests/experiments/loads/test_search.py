@@ -63,7 +63,7 @@ def test_once_a_limit_is_known_a_load_just_below_it_is_confirmed() -> None:
     (below,) = SEARCH.next_loads([tried_load(4.0), fails(12.0)], known)
 
     assert below == NextLoad(pytest.approx(10 / 1.05, rel=1e-3), 3)
-    assert next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known=known) == []
+    assert next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known_rate=known) == []
 
 
 def test_a_known_limit_is_confirmed_at_once_where_every_load_was_beyond_it() -> None:
@@ -72,8 +72,8 @@ def test_a_known_limit_is_confirmed_at_once_where_every_load_was_beyond_it() -> 
 
     assert SEARCH.next_loads([fails(4.0)], known) == [below]
     assert SEARCH.next_loads([tried_load(below.load, runs=3), fails(4.0)], known) == []
-    assert next_loads([fails(2.8, runs=3), fails(4.0)], known=known) == [pytest.approx(2.8 / 1.25**2)]
-    assert next_loads([fails(4.0)], known=Interval(0.05, 0.04, 0.06)) == [pytest.approx(4 / 1.25**2)]
+    assert next_loads([fails(2.8, runs=3), fails(4.0)], known_rate=known) == [pytest.approx(2.8 / 1.25**2)]
+    assert next_loads([fails(4.0)], known_rate=Interval(0.05, 0.04, 0.06)) == [pytest.approx(4 / 1.25**2)]
 
 
 def test_where_nothing_fails_the_highest_load_is_run_again_until_it_is_shown_to_hold() -> None:

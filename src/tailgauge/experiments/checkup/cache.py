@@ -39,46 +39,49 @@ NO_USAGE = "the usage has no cached tokens; vLLM adds them with --enable-prompt-
 MOST_EXPIRED = 0.5  # of the calls, even with the longest lifetime: then the prefix is not reused
 
 
-def of_cause(found: CacheResult, *causes: str) -> Number:
+def of_cause(result: CacheResult, *causes: str) -> Number:
     """Return the share of the calls that miss for these causes."""
-    misses = [miss for miss in found.misses if miss.cause in causes]
+    misses = [miss for miss in result.misses if miss.cause in causes]
     calls = sum(miss.calls for miss in misses)
     tokens = sum(miss.tokens for miss in misses)
-    text = f"{calls} of {found.calls} calls, {share(calls / found.calls if found.calls else None)}"
-    if UNSTABLE in causes and found.first_bytes:
-        text += f"; first difference at byte {found.first_bytes[0][0]:,}"
-    price = WRITE if found.creation_tokens else 1.0
-    gain = min(1.0, (price - READ) * tokens / max(1.0, _cost(found)))
-    return of_share(counted(calls, found.calls), text, gain)
+    part = None
+    if result.calls:
+        part = calls / result.calls
+    text = f"{calls} of {result.calls} calls, {share(part)}"
+    if UNSTABLE in causes and result.first_bytes:
+        text += f"; first difference at byte {result.first_bytes[0][0]:,}"
+    price = WRITE if result.creation_tokens else 1.0
+    gain = min(1.0, (price - READ) * tokens / max(1.0, _cost(result)))
+    return of_share(counted(calls, result.calls), text, gain)
 
 
-def _cost(found: CacheResult) -> float:
+def _cost(result: CacheResult) -> float:
     """Return what the prompts cost, in prices of an input token."""
-    return found.uncached_tokens + READ * found.read_tokens + WRITE * found.creation_tokens
+    return result.uncached_tokens + READ * result.read_tokens + WRITE * result.creation_tokens
 
 
 def warm_numbers(
-    found: CacheResult, others: Mapping[str, CacheResult], *, is_marked: bool, has_marks: bool
+    result: CacheResult, references: Mapping[str, CacheResult], *, is_marked: bool, has_marks: bool
 ) -> dict[str, Number]:
-    """Return the numbers of the user's own prefix; `others`: as it should be, and cold."""
-    missing = [of_cause(one, NO_CACHE) for one in (found, *others.values())]
-    absent = max(missing, key=lambda one: one.value or 0.0)
+    """Return the numbers of the user's own prefix; `references`: as it should be, and cold."""
+    missing = [of_cause(prefix, NO_CACHE) for prefix in (result, *references.values())]
+    absent = max(missing, key=lambda number: number.value or 0.0)
     is_absent = (absent.value or 0.0) > MOST_EXPIRED
     if is_absent:  # then it is why all miss
-        every = of_cause(found, NO_CACHE, *(miss.cause for miss in found.misses))
-        return {NO_CACHE: every, BELOW_MINIMUM: of_cause(found, BELOW_MINIMUM)}
+        every = of_cause(result, NO_CACHE, *(miss.cause for miss in result.misses))
+        return {NO_CACHE: every, BELOW_MINIMUM: of_cause(result, BELOW_MINIMUM)}
     numbers = {
         NO_CACHE: absent,
-        BELOW_MINIMUM: of_cause(found, BELOW_MINIMUM),
-        UNSTABLE: of_cause(found, UNSTABLE),
+        BELOW_MINIMUM: of_cause(result, BELOW_MINIMUM),
+        UNSTABLE: of_cause(result, UNSTABLE),
     }
-    nothing = not is_marked and found.read_tokens + found.creation_tokens == 0
-    if nothing and has_marks and found.calls >= FEWEST:
-        text = f"none of {found.calls} calls has a mark, and they read and write nothing"
-        return numbers | {"unmarked": known_share(1.0, found.calls, text, 1 - READ)}
+    nothing = not is_marked and result.read_tokens + result.creation_tokens == 0
+    if nothing and has_marks and result.calls >= FEWEST:
+        text = f"none of {result.calls} calls has a mark, and they read and write nothing"
+        return numbers | {"unmarked": known_share(1.0, result.calls, text, 1 - READ)}
     text = "calls have a mark, or are cached without one"
-    unmarked = known_share(0.0, found.calls, text if has_marks else "this protocol has no cache marks", 0.0)
-    return numbers | {"unmarked": unmarked, UNEXPLAINED: of_cause(found, UNEXPLAINED)}
+    unmarked = known_share(0.0, result.calls, text if has_marks else "this protocol has no cache marks", 0.0)
+    return numbers | {"unmarked": unmarked, UNEXPLAINED: of_cause(result, UNEXPLAINED)}
 
 
 def without_usage(
@@ -103,30 +106,37 @@ def without_usage(
     return {NO_CACHE: Number(evidence=text, n=calls)}
 
 
-def lifetime(found: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings) -> dict[str, Number]:
+def lifetime(result: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings) -> dict[str, Number]:
     """Return whether entries live until they are used again, by the scenario's rates of each prefix.
 
     A probe is shorter than a cache lifetime. What expired within it counts too.
     """
-    longest, duration = ("1h", "an hour") if ttl in {"5m", "1h"} else ("12h", "12 hours")
-    gone = _gone(per_s, settings, ttl)
-    gone_at_most = _gone(per_s, settings, longest)
+    longest = "12h"
+    duration = "12 hours"
+    if ttl in {"5m", "1h"}:
+        longest = "1h"
+        duration = "an hour"
+    expired = _expired_share(per_s, settings, ttl)
+    expired_at_most = _expired_share(per_s, settings, longest)
     gap_s = 1 / float(per_s.mean())
-    gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
+    gap = f"{gap_s:.3g}"
+    if gap_s >= 100:
+        gap = f"{gap_s:,.0f}"
     text = f"a prefix is used every {gap} s, its entry lives for {settings.lives_s[ttl]:g} s"
-    full = f"{text}: {share(gone)} of the calls find it expired, {share(gone_at_most)} with marks for {duration} (Poisson arrivals)"
-    again = (WRITE - READ) * (found.creation_tokens + found.read_tokens)
-    gain = gone * min(1.0, again / max(1.0, _cost(found)))
-    once = known_share(gone_at_most, found.calls, full, gain)
-    if gone_at_most > MOST_EXPIRED:
-        return {"once": once}
-    measured = of_cause(found, EXPIRED)
-    planned = known_share(gone, found.calls, full, gain)
-    return {"once": once, EXPIRED: max(measured, planned, key=lambda one: one.low or 0.0)}
+    full = f"{text}: {share(expired)} of the calls find it expired, {share(expired_at_most)} with marks for {duration} (Poisson arrivals)"
+    again = (WRITE - READ) * (result.creation_tokens + result.read_tokens)
+    gain = expired * min(1.0, again / max(1.0, _cost(result)))
+    reuse = known_share(expired_at_most, result.calls, full, gain)
+    if expired_at_most > MOST_EXPIRED:
+        return {"once": reuse}
+    measured = of_cause(result, EXPIRED)
+    planned = known_share(expired, result.calls, full, gain)
+    return {"once": reuse, EXPIRED: max(measured, planned, key=lambda number: number.low or 0.0)}
 
 
-def _gone(per_s: Floats, settings: CacheSettings, ttl: str) -> float:
+def _expired_share(per_s: Floats, settings: CacheSettings, ttl: str) -> float:
     """Return the share of the calls that find their entry expired."""
     lived = per_s * settings.lives_s[ttl]
-    hits = sliding_hit(lived) if settings.sliding else fixed_hit(lived)
+    hit_share = sliding_hit if settings.sliding else fixed_hit
+    hits = hit_share(lived)
     return 1 - float(np.sum(hits * per_s) / np.sum(per_s))

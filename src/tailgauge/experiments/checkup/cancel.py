@@ -36,24 +36,24 @@ def cancelled(reading: RunReading, left_share: float) -> dict[str, Number]:
     ours = attempts[attempts["ended"] == schema.CANCELLED]
     log = reading.frames.server_log.dropna(subset=KEYS).drop_duplicates(KEYS)
     if not len(log):
-        unknown = Number(evidence=UNKNOWN.format("bills"))
-        return {"cancel_ignored": by_engine(reading.frames, left_share), "cancel_billed": unknown}
-    both = ours[KEYS].merge(log, on=KEYS)
-    both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
+        number = Number(evidence=UNKNOWN.format("bills"))
+        return {"cancel_ignored": by_engine(reading.frames, left_share), "cancel_billed": number}
+    rows = ours[KEYS].merge(log, on=KEYS)
+    rows = rows[rows["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     requests = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")
-    whole = both["request_id"].map(requests["asked_output_tokens"]).to_numpy(np.float64)
-    sent = both["output_tokens"].fillna(0).to_numpy(np.float64)
-    after = both["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
-    billed = both["billed_output_tokens"].fillna(0).to_numpy(np.float64)
-    generated = sent + after
+    whole = rows["request_id"].map(requests["asked_output_tokens"]).to_numpy(np.float64)
+    sent = rows["output_tokens"].fillna(0).to_numpy(np.float64)
+    extra = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
+    billed = rows["billed_output_tokens"].fillna(0).to_numpy(np.float64)
+    generated = sent + extra
     rest = np.maximum(whole - sent, 1)
-    part = share(float(after.sum() / max(1.0, rest.sum())))
-    text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
-    ignored = of_share(proportion(after >= WENT_ON * rest), text, left_share * saved(after, whole))
-    more = billed > BILLED_TIMES * np.maximum(generated, 1)
+    part = share(float(extra.sum() / max(1.0, rest.sum())))
+    text = f"{count(float(extra.sum()))} tokens generated after the client left, {part} of the rest of {len(extra)} answers"
+    ignored = of_share(proportion(extra >= WENT_ON * rest), text, left_share * saved(extra, whole))
+    is_overbilled = billed > BILLED_TIMES * np.maximum(generated, 1)
     text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
     gain = left_share * saved(np.maximum(billed - generated, 0), whole)
-    return {"cancel_ignored": ignored, "cancel_billed": of_share(proportion(more), text, gain)}
+    return {"cancel_ignored": ignored, "cancel_billed": of_share(proportion(is_overbilled), text, gain)}
 
 
 def by_engine(frames: Frames, left_share: float) -> Number:
@@ -64,31 +64,31 @@ def by_engine(frames: Frames, left_share: float) -> Number:
     calls = frames.attempts
     calls = calls[(calls["stage"] != schema.PREFLIGHT) & calls["sent_at_ns"].notna()]
     whole = calls[calls["ended"].isin(schema.COMPLETE)]
-    left = calls[calls["ended"].isin(LEFT)]
-    n = len(left)
+    aborted = calls[calls["ended"].isin(LEFT)]
+    n = len(aborted)
     if min(len(whole), n) < FEWEST:
         text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed"
         return Number(evidence=text, n=n)
     tokens = whole["output_tokens"].to_numpy(np.float64)
-    others = len(calls) - len(whole) - n - int(calls["ended"].isin(NO_TOKENS).sum())
-    if np.isnan(tokens).any() or others:
+    other_calls = len(calls) - len(whole) - n - int(calls["ended"].isin(NO_TOKENS).sum())
+    if np.isnan(tokens).any() or other_calls:
         text = "the engine's count cannot be used: some calls failed or have no usage"
         return Number(evidence=text, n=n)
-    received = float(left["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
-    after = counts["after"] - counts["before"] - float(tokens.sum()) - received
+    received = float(aborted["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
+    extra = counts["after"] - counts["before"] - float(tokens.sum()) - received
     full = n * float(tokens.mean())
     rest = max(full - received, 1.0)
     # The standard error of the sum of n answers, whose mean is that of the whole ones.
     spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
     error = max(LEAST_ERROR, spread / rest)
-    part = after / rest
+    part = extra / rest
     engine = counts["engine"]
     if part > 1.25 + 3 * error:
         text = f"{engine} counts more tokens than were requested: others use it too"
         return Number(evidence=text, n=n)
     if part < -0.25 - 3 * error:
         return Number(evidence=f"{engine} counts fewer tokens than its usage", n=n)
-    text = f"{engine} counts {count(max(0.0, after))} tokens generated after the client left, {share(max(0.0, part))} of the rest of {n:,} answers"
+    text = f"{engine} counts {count(max(0.0, extra))} tokens generated after the client left, {share(max(0.0, part))} of the rest of {n:,} answers"
     value = min(1.0, max(0.0, part))
     return Number(
         evidence=text,

@@ -38,25 +38,29 @@ DELAYS = (
 WORTH = 0.25  # of p99
 
 
-def advice(of: UserTraffic, users: Steady, streams: Collection[str], *, has_tail: bool) -> str:
+def advice(user_traffic: UserTraffic, users: Steady, streams: Collection[str], *, has_tail: bool) -> str:
     """Return whether a second call for late ones is worth a try; it is not where the tail is within its bounds."""
     if (users.attempts["cause"] == schema.HEDGE).any():
-        return f"hedging: this traffic hedges already; measure what it gains: {of.line_of('hedging')}"
+        return (
+            f"hedging: this traffic hedges already; measure what it gains: {user_traffic.line_of('hedging')}"
+        )
     if has_tail and diagnosis(users).kind == AFTER_FIRST:
         return "hedging cannot help: the slow calls are slow after their first content, which is what a hedge waits for"
     single = users.only(users.requests["answer"].ne(schema.JOIN).to_numpy(np.bool_))
     waits = wait_ms(single, streams)
     waits = np.where(single.requests["ended"].eq(schema.TIMEOUT), np.inf, waits)
-    return second_call(waits[~np.isnan(waits)], has_tail=has_tail, measured_by=partial(_experiment, of))
+    return second_call(
+        waits[~np.isnan(waits)], has_tail=has_tail, measured_by=partial(_experiment, user_traffic)
+    )
 
 
-def _experiment(of: UserTraffic, delay_ms: float) -> str:
+def _experiment(user_traffic: UserTraffic, delay_ms: float) -> str:
     """Return the command that measures hedges after this delay; empty where no table has single answers."""
-    if not of.hedged:
+    if not user_traffic.hedged:
         return ""
-    key = f"traffic.{of.hedged}"
+    key = f"traffic.{user_traffic.hedged}"
     hedge = (f"{key}.hedge.policy=fixed", f"{key}.hedge.delay_ms={delay_ms:.4g}")
-    return of.line_of("hedging", f"{key}.pattern=hedged", *hedge)
+    return user_traffic.line_of("hedging", f"{key}.pattern=hedged", *hedge)
 
 
 def second_call(
@@ -67,22 +71,23 @@ def second_call(
     `measured_by`: the command that measures hedges after so many ms.
     """
     p99 = quantiles(waits, (0.99,))[0]
-    delays = [(p, quantiles(waits, (p,))[0].value or 0.0) for p in DELAYS] if len(waits) else []
-    delays = [(p, delay) for p, delay in delays if math.isfinite(delay)]
+    delays = _delays(waits)
     if not delays:
         return "hedging: not estimated, half of the calls or more got no content"
     if p99.mark == TOO_FEW or p99.value is None:
         return f"hedging: not estimated, {lacking(p99)}"
     place, delay = delays[0]
     best = _p99_after(waits, delay)
-    for other_place, other in delays[1:]:
-        lower = _p99_after(waits, other)
+    for candidate_place, candidate in delays[1:]:
+        lower = _p99_after(waits, candidate)
         if lower < (1 - WORTH) * best:
-            place = other_place
-            delay = other
+            place = candidate_place
+            delay = candidate
             best = lower
-    now = "no answer" if p99.value == math.inf else f"{ms(p99.value)} ms"
-    text = f"a second call after {ms(delay)} ms, the {percentile(place)}, would bring the p99 of the wait from {now} to {ms(best)} ms at best"
+    current = "no answer"
+    if p99.value != math.inf:
+        current = f"{ms(p99.value)} ms"
+    text = f"a second call after {ms(delay)} ms, the {percentile(place)}, would bring the p99 of the wait from {current} to {ms(best)} ms at best"
     if best > (1 - WORTH) * p99.value:
         return f"hedging is not worth a try: {text}"
     if not has_tail:
@@ -90,8 +95,21 @@ def second_call(
     if p99.mark == FEW_EPISODES:
         return f"hedging: not known: {text}, but the slow calls came in {p99.episodes} episodes, where a second call is slow too"
     line = measured_by(delay)
-    how = f"; measure it: {line}" if line else ""
-    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - place:.0%} more{how}"
+    command = ""
+    if line:
+        command = f"; measure it: {line}"
+    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - place:.0%} more{command}"
+
+
+def _delays(waits: Floats) -> list[tuple[float, float]]:
+    """Return the quantiles of the wait that may be a delay, each with its value in ms."""
+    delays = []
+    if len(waits):
+        for p in DELAYS:
+            delay = quantiles(waits, (p,))[0].value or 0.0
+            if math.isfinite(delay):
+                delays.append((p, delay))
+    return delays
 
 
 def lacking(p99: Quantile) -> str:
@@ -105,7 +123,7 @@ def lacking(p99: Quantile) -> str:
 def _p99_after(waits: Floats, delay: float) -> float:
     ordered = np.sort(waits)
     times = np.sort(np.concatenate([ordered[ordered >= delay], delay + ordered]))
-    first = 1 - np.searchsorted(ordered, times, "right") / len(waits)
-    second = 1 - np.searchsorted(ordered, times - delay, "right") / len(waits)
-    beyond = times[first * second <= 0.01]
-    return min(float(beyond[0]), float(quantiles(waits, (0.99,))[0].value or math.inf))
+    single = 1 - np.searchsorted(ordered, times, "right") / len(waits)
+    delayed = 1 - np.searchsorted(ordered, times - delay, "right") / len(waits)
+    longer = times[single * delayed <= 0.01]
+    return min(float(longer[0]), float(quantiles(waits, (0.99,))[0].value or math.inf))

@@ -52,8 +52,8 @@ class ProbeResult:
 class MedianRatio:
     """A check that compares two medians."""
 
-    over: str
-    under: str
+    numerator: str
+    denominator: str
     text: str
 
 
@@ -72,128 +72,137 @@ RATIOS: Mapping[str, MedianRatio] = {
 }  # fmt: skip
 
 
-def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
+def light(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure the user's traffic, with its fan-outs."""
     steady = reading.steady
     users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
     tail = numbers.tail(users)
-    found = {
+    by_check = {
         "tail": tail,
         "broken": numbers.ended_by(users, numbers.BROKEN),
         "refused": numbers.ended_by(users, numbers.REFUSED),
         "idle_cut": numbers.idle_cut(users),
         "early_headers": numbers.early_headers(steady.attempts),
     }
-    if found["idle_cut"].value:
-        found["broken"] = replace(
-            found["broken"], evidence=f"{found['broken'].evidence}; {found['idle_cut'].evidence}"
+    if by_check["idle_cut"].value:
+        by_check["broken"] = replace(
+            by_check["broken"], evidence=f"{by_check['broken'].evidence}; {by_check['idle_cut'].evidence}"
         )
     if not reading.frames.run.get("dry_run"):
-        found["connections"] = numbers.connections(steady)
-    medians = {TODAY: quantile_of(numbers.wait_ms(users, of.streams))}
+        by_check["connections"] = numbers.connections(steady)
+    medians = {TODAY: quantile_of(numbers.wait_ms(users, user_traffic.streams))}
     remarks: tuple[str, ...] = ()
-    if of.streams:
-        streamed = numbers.only(steady, of.streams)
-        found |= _of_streams(streamed, of)
-        remarks = (hedging.advice(of, users, of.streams, has_tail=tail.exceeds),)
-    if of.whole:
-        medians[WHOLE] = quantile_of(numbers.whole_ms(numbers.only(steady, [of.whole]), "sent_at_ns"))
+    if user_traffic.streams:
+        streamed = numbers.of_tables(steady, user_traffic.streams)
+        by_check |= _of_streams(streamed, user_traffic)
+        remarks = (hedging.advice(user_traffic, users, user_traffic.streams, has_tail=tail.exceeds),)
+    if user_traffic.whole:
+        medians[WHOLE] = quantile_of(
+            numbers.whole_ms(numbers.of_tables(steady, [user_traffic.whole]), "sent_at_ns")
+        )
         medians[STREAMED] = numbers.first_median(steady, CONTROL)
-    if of.fan_out:
-        section = numbers.fan_out_of(reading, of.fan_out)
-        found |= _of_fan_out(of, reading, numbers.heavy_leg(section))
-        medians[JOIN] = None if section is None else section.slowest[0]
-    return ProbeResult(numbers=found, medians=medians, remarks=remarks)
+    if user_traffic.fan_out:
+        section = numbers.fan_out_of(reading, user_traffic.fan_out)
+        by_check |= _of_fan_out(user_traffic, reading, numbers.heavy_leg(section))
+        medians[JOIN] = None
+        if section is not None:
+            medians[JOIN] = section.slowest[0]
+    return ProbeResult(numbers=by_check, medians=medians, remarks=remarks)
 
 
-def _of_streams(streamed: Steady, of: UserTraffic) -> dict[str, Number]:
+def _of_streams(streamed: Steady, user_traffic: UserTraffic) -> dict[str, Number]:
     return {
-        "first_content": numbers.first_content(streamed, of.settings.first_ms),
-        "pace": numbers.pace(streamed, of.settings.tokens_per_s),
+        "first_content": numbers.first_content(streamed, user_traffic.settings.first_ms),
+        "pace": numbers.pace(streamed, user_traffic.settings.tokens_per_s),
         "held_back": numbers.buffered(streamed),
         "coalesced": numbers.coalesced(streamed),
         "stalled": numbers.stalled(streamed),
     }
 
 
-def _of_fan_out(of: UserTraffic, reading: RunReading, heavy_leg: Number) -> dict[str, Number]:
-    joins = numbers.only(reading.steady, [of.fan_out])
-    found = {"legs_refused": numbers.refused(joins.sent), "heavy_leg": heavy_leg}
-    prefix = numbers.caches(reading).get(of.fan_out)
+def _of_fan_out(user_traffic: UserTraffic, reading: RunReading, heavy_leg: Number) -> dict[str, Number]:
+    joins = numbers.of_tables(reading.steady, [user_traffic.fan_out])
+    by_check = {"legs_refused": numbers.refused(joins.sent), "heavy_leg": heavy_leg}
+    prefix = numbers.caches(reading).get(user_traffic.fan_out)
     if prefix is not None:
-        found["race"] = cache.of_cause(prefix, cache.RACE)
-        found["per_slot"] = cache.of_cause(prefix, cache.UNEXPLAINED)
-    return found
+        by_check["race"] = cache.of_cause(prefix, cache.RACE)
+        by_check["per_slot"] = cache.of_cause(prefix, cache.UNEXPLAINED)
+    return by_check
 
 
-def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
+def cached(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure the traffic with its prefix, as it should be, and with a cold one."""
-    table = of.tables[of.cached].cache
+    table = user_traffic.tables[user_traffic.cached].cache
     assert table is not None
     steady = reading.steady
-    found = numbers.caches(reading)
-    if WARM not in found:
+    caches = numbers.caches(reading)
+    if WARM not in caches:
         engine = reading.frames.run["engine_cache"]
-        calls = len(numbers.only(steady, [WARM]).requests)
+        calls = len(numbers.of_tables(steady, [WARM]).requests)
         cold = numbers.first_median(steady, COLD)
         warm = numbers.first_median(steady, WARM)
         by_times = cache.without_usage(engine, calls, cold, warm)
         return ProbeResult(numbers=by_times)
-    prefix = found.pop(WARM)
-    is_marked = bool(of.marks.places) and bool(table.breakpoints)
-    by_cause = cache.warm_numbers(prefix, found, is_marked=is_marked, has_marks=bool(of.marks.places))
+    prefix = caches.pop(WARM)
+    is_marked = bool(user_traffic.marks.places) and bool(table.breakpoints)
+    by_cause = cache.warm_numbers(
+        prefix, caches, is_marked=is_marked, has_marks=bool(user_traffic.marks.places)
+    )
     if is_marked and prefix.creation_tokens + prefix.read_tokens:
-        part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
+        whole = sum(traffic_table.weight for traffic_table in user_traffic.tables.values())
+        part = user_traffic.tables[user_traffic.cached].weight / whole
         weights: Floats = np.arange(1, table.prefixes + 1, dtype=np.float64) ** -table.zipf
-        per_s = of.rate_per_s * part * weights / weights.sum()
+        per_s = user_traffic.rate_per_s * part * weights / weights.sum()
         settings = cache_settings(reading.frames.run)
-        by_cause |= cache.lifetime(prefix, per_s, of.marks.ttl(table), settings)
+        by_cause |= cache.lifetime(prefix, per_s, user_traffic.marks.ttl(table), settings)
     return ProbeResult(numbers=by_cause)
 
 
-def fan_out(of: UserTraffic, reading: RunReading) -> ProbeResult:
+def fan_out(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure the calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed.
 
     The slowest of K calls lies below t with half the chance where each lies below it with a chance of 0.5^(1/K). With several
     kinds of calls the largest such time is at or above the median of their slowest.
     """
     steady = reading.steady
-    kinds = of.kinds()
+    kinds = user_traffic.kinds()
     legs = sum(kind["weight"] for kind in kinds.values())
     singles = []
     for name in kinds:
-        times = numbers.whole_ms(numbers.only(steady, [name]), "sent_at_ns")
+        times = numbers.whole_ms(numbers.of_tables(steady, [name]), "sent_at_ns")
         singles.append(quantile_of(times, 0.5 ** (1 / legs)))
     known = [one for one in singles if one is not None]
-    slowest = max(known, key=lambda one: one.value or 0.0) if len(known) == len(singles) else None
-    found: dict[str, Number] = {}
+    slowest = None
+    if len(known) == len(singles):
+        slowest = max(known, key=lambda one: one.value or 0.0)
+    by_check: dict[str, Number] = {}
     remarks: tuple[str, ...] = ()
-    if not of.streams:
-        found = _of_streams(steady, of)
-        remarks = (hedging.advice(of, steady, set(kinds), has_tail=numbers.tail(steady).exceeds),)
-    return ProbeResult(numbers=found, medians={SINGLE: slowest}, remarks=remarks)
+    if not user_traffic.streams:
+        by_check = _of_streams(steady, user_traffic)
+        remarks = (hedging.advice(user_traffic, steady, set(kinds), has_tail=numbers.tail(steady).exceeds),)
+    return ProbeResult(numbers=by_check, medians={SINGLE: slowest}, remarks=remarks)
 
 
-def cancelled(of: UserTraffic, reading: RunReading) -> ProbeResult:
+def cancelled(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure what follows after clients left."""
-    left_share = of.tables[of.heaviest].cancel.share or LEFT_SHARE
+    left_share = user_traffic.tables[user_traffic.heaviest].cancel.share or LEFT_SHARE
     return ProbeResult(numbers=cancel.cancelled(reading, left_share))
 
 
-def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
+def loaded(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure load in steps; a request belongs to the part in which it was scheduled."""
     steady = reading.steady
     duration_ns = float(reading.frames.run["scenario"]["stages"]["duration_s"]) * 1e9
-    waits = numbers.wait_ms(steady, of.streams)
-    at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
+    waits = numbers.wait_ms(steady, user_traffic.streams)
+    position = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
     medians = {
-        LOW_LOAD: quantile_of(waits[at < BURST_FROM]),
-        AFTER: quantile_of(waits[at >= BURST_TO + SETTLING]),
+        LOW_LOAD: quantile_of(waits[position < BURST_FROM]),
+        AFTER: quantile_of(waits[position >= BURST_TO + SETTLING]),
     }
     sent = steady.sent
-    when = sent["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
-    is_burst = (when >= BURST_FROM) & (when < BURST_TO) & (sent["cause"] == schema.PRIMARY)
-    found = {"burst": numbers.refused(sent[is_burst])}
+    sent_position = sent["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
+    is_burst = (sent_position >= BURST_FROM) & (sent_position < BURST_TO) & (sent["cause"] == schema.PRIMARY)
+    by_check = {"burst": numbers.refused(sent[is_burst])}
     limits = rate_limits(reading.run)
     if limits is not None:
         with_header = limits.retry_after.with_header
@@ -208,8 +217,8 @@ def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
         }
         for name, (part, text) in texts.items():
             if part.n:
-                found[name] = numbers.of_share(part, text, part.k / len(sent))
-    return ProbeResult(numbers=found, medians=medians)
+                by_check[name] = numbers.of_share(part, text, part.k / len(sent))
+    return ProbeResult(numbers=by_check, medians=medians)
 
 
 Measure = Callable[[UserTraffic, RunReading], ProbeResult]

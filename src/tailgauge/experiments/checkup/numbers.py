@@ -84,21 +84,23 @@ class Number:
         if self.low is None or not self.value:
             return 0.0
         if self.is_ratio:
-            return max(0.0, 1 - 1 / self.low) if self.low > 0 else 0.0
+            if self.low > 0:
+                return max(0.0, 1 - 1 / self.low)
+            return 0.0
         return self.gain * self.low / self.value
 
 
-def of_share(found: Proportion, evidence: str, gain: float | None = None) -> Number:
+def of_share(estimate: Proportion, evidence: str, gain: float | None = None) -> Number:
     """Return a share; its own size is the gain where none is given."""
-    if found.n < FEWEST:
-        return Number(evidence=f"not enough data: {found.n} of the {FEWEST} needed", n=found.n)
+    if estimate.n < FEWEST:
+        return Number(evidence=f"not enough data: {estimate.n} of the {FEWEST} needed", n=estimate.n)
     return Number(
         evidence=evidence,
-        gain=(found.value or 0.0) if gain is None else gain,
-        n=found.n,
-        value=found.value,
-        low=found.low,
-        high=found.high,
+        gain=(estimate.value or 0.0) if gain is None else gain,
+        n=estimate.n,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
     )
 
 
@@ -107,69 +109,73 @@ def known_share(value: float, n: int, evidence: str, gain: float) -> Number:
     return Number(evidence=evidence, gain=gain, n=n, value=value, low=value, high=value)
 
 
-def of_ratio(over: Quantile | None, under: Quantile | None, evidence: str) -> Number:
+def of_ratio(numerator: Quantile | None, denominator: Quantile | None, evidence: str) -> Number:
     """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008)."""
-    if over is None or under is None or min(over.n, under.n) < FEWEST:
+    if numerator is None or denominator is None or min(numerator.n, denominator.n) < FEWEST:
         return Number(evidence="too few answers")
-    value = over.value
-    low = over.low
-    high = over.high
-    by = under.value
-    by_low = under.low
-    by_high = under.high
-    if not (value and low and high and by and by_low and by_high):
-        return Number(evidence="too few answers", n=over.n)
-    ratio = value / by
-    least = ratio / math.exp(math.hypot(math.log(value / low), math.log(by_high / by)))
-    most = ratio * math.exp(math.hypot(math.log(high / value), math.log(by / by_low)))
-    text = evidence.format(f"{ratio:.2f}x ({least:.2f} to {most:.2f})")
+    value = numerator.value
+    low = numerator.low
+    high = numerator.high
+    base = denominator.value
+    base_low = denominator.low
+    base_high = denominator.high
+    if not (value and low and high and base and base_low and base_high):
+        return Number(evidence="too few answers", n=numerator.n)
+    ratio = value / base
+    ratio_low = ratio / math.exp(math.hypot(math.log(value / low), math.log(base_high / base)))
+    ratio_high = ratio * math.exp(math.hypot(math.log(high / value), math.log(base / base_low)))
+    text = evidence.format(f"{ratio:.2f}x ({ratio_low:.2f} to {ratio_high:.2f})")
     gain = max(0.0, 1 - 1 / ratio)
-    return Number(evidence=text, gain=gain, n=over.n, value=ratio, low=least, high=most, is_ratio=True)
+    return Number(
+        evidence=text, gain=gain, n=numerator.n, value=ratio, low=ratio_low, high=ratio_high, is_ratio=True
+    )
 
 
 def saved(part: Floats, whole: Floats) -> float:
     """Return sum(part) / sum(whole) where both are known."""
-    known = np.isfinite(part) & np.isfinite(whole)
-    total = float(whole[known].sum())
-    return float(part[known].sum()) / total if total > 0 else 0.0
+    is_known = np.isfinite(part) & np.isfinite(whole)
+    total = float(whole[is_known].sum())
+    if total > 0:
+        return float(part[is_known].sum()) / total
+    return 0.0
 
 
-def of_all(seen: Mask) -> str:
+def of_all(mask: Mask) -> str:
     """Return `3 of 20`."""
-    return f"{int(seen.sum())} of {len(seen)}"
+    return f"{int(mask.sum())} of {len(mask)}"
 
 
 # --- times -----------------------------------------------------------------------------------------------------------
 
 
-def only(steady: Steady, names: Collection[str]) -> Steady:
+def of_tables(steady: Steady, names: Collection[str]) -> Steady:
     """Return the requests of some traffic tables."""
     return steady.only(steady.requests["traffic"].isin(names).to_numpy(np.bool_))
 
 
-def ms_of(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
+def ms_of(steady: Steady, column: str, start: str = "scheduled_at_ns") -> Floats:
     """Return the ms until a time; of a request that timed out, until then."""
     requests = steady.requests
-    until = requests[column].mask(requests["ended"].eq(schema.TIMEOUT), requests["ended_at_ns"])
-    began = requests[since].fillna(requests["first_sent_at_ns"])
-    return ((until - began) / 1e6).to_numpy(np.float64)
+    end = requests[column].mask(requests["ended"].eq(schema.TIMEOUT), requests["ended_at_ns"])
+    began = requests[start].fillna(requests["first_sent_at_ns"])
+    return ((end - began) / 1e6).to_numpy(np.float64)
 
 
-def whole_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
+def whole_ms(steady: Steady, start: str = "scheduled_at_ns") -> Floats:
     """Return the ms until the whole answer, or the join of several."""
-    return np.fmax(ms_of(steady, "last_content_at_ns", since), ms_of(steady, "joined_at_ns", since))
+    return np.fmax(ms_of(steady, "last_content_at_ns", start), ms_of(steady, "joined_at_ns", start))
 
 
 def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
     """Return what a user waits for since sent: the first content where it is streamed, else the whole."""
     streamed = steady.requests["traffic"].isin(streams).to_numpy(np.bool_)
-    first = ms_of(steady, "first_at_ns", "sent_at_ns")
-    return np.where(streamed, first, whole_ms(steady, "sent_at_ns"))
+    first_ms = ms_of(steady, "first_at_ns", "sent_at_ns")
+    return np.where(streamed, first_ms, whole_ms(steady, "sent_at_ns"))
 
 
 def first_median(steady: Steady, name: str) -> Quantile | None:
     """Return the median time to the first content of a traffic table, since sent."""
-    return quantile_of(ms_of(only(steady, [name]), "first_at_ns", "sent_at_ns"))
+    return quantile_of(ms_of(of_tables(steady, [name]), "first_at_ns", "sent_at_ns"))
 
 
 def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
@@ -178,16 +184,16 @@ def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
     While a queue grows, so few waits are independent that order statistics have no ends. Then an end is a value that
     surely enough of the waits are beyond.
     """
-    known = values[~np.isnan(values)]
-    if not len(known):
+    finite = values[~np.isnan(values)]
+    if not len(finite):
         return None
-    quantile = quantiles(known, (p,))[0]
+    quantile = quantiles(finite, (p,))[0]
     low = quantile.low
     high = quantile.high
     if low is None:
-        low = _surely_at_least(known, 1 - p)
+        low = _surely_at_least(finite, 1 - p)
     if high is None:
-        mirrored = _surely_at_least(-known, p)
+        mirrored = _surely_at_least(-finite, p)
         high = None if mirrored is None else -mirrored
     return replace(quantile, low=low, high=high)
 
@@ -204,11 +210,11 @@ def _surely_at_least(values: Floats, part: float) -> float | None:
 
 def first_content(streamed: Steady, first_ms: float) -> Number:
     """Return the share of the streamed answers whose first content is later than the bound."""
-    first = ms_of(streamed, "first_at_ns")
+    times_ms = ms_of(streamed, "first_at_ns")
     end = ms_of(streamed, "last_content_at_ns")
-    typical = _median_text(first[~np.isnan(end)], ",.0f")
+    typical = _median_text(times_ms[~np.isnan(end)], ",.0f")
     text = f"median time to first content {typical} ms, allowed {first_ms:,.0f} ms"
-    return _beyond(first - first_ms, end, text)
+    return _late_share(times_ms - first_ms, end, text)
 
 
 def pace(streamed: Steady, tokens_per_s: float) -> Number:
@@ -219,19 +225,21 @@ def pace(streamed: Steady, tokens_per_s: float) -> Number:
         rate = _median_text(1000 / tpot, ".3g")
     text = f"half of the answers arrive at {rate} tokens/s or less, allowed {tokens_per_s:g}"
     late = (tpot - 1000 / tokens_per_s) * later_tokens
-    return _beyond(late, ms_of(streamed, "last_content_at_ns"), text)
+    return _late_share(late, ms_of(streamed, "last_content_at_ns"), text)
 
 
 def _median_text(values: Floats, form: str) -> str:
-    known = values[np.isfinite(values)]
-    return format(np.median(known), form) if len(known) else "–"
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return "–"
+    return format(np.median(finite), form)
 
 
-def _beyond(late_ms: Floats, end: Floats, text: str) -> Number:
+def _late_share(late_ms: Floats, end: Floats, text: str) -> Number:
     """Return the share of the answers that are late, and the part of their times by which they are."""
-    known = ~np.isnan(late_ms + end)
-    late_ms = late_ms[known]
-    return of_share(proportion(late_ms > 0), text, saved(np.maximum(late_ms, 0), end[known]))
+    is_known = ~np.isnan(late_ms + end)
+    late_ms = late_ms[is_known]
+    return of_share(proportion(late_ms > 0), text, saved(np.maximum(late_ms, 0), end[is_known]))
 
 
 def tail(users: Steady) -> Number:
@@ -281,23 +289,25 @@ def buffered(streamed: Steady) -> Number:
     """Return the share of the streamed answers that were collected on the way."""
     missing = tpot_missing(streamed.requests)
     reasons = (BUFFERED, AT_ONCE)
-    late = sum(one["answers"] for one in missing["reasons"] if one["reason"] in reasons)
-    found = counted(late, missing["of"])
-    text = f"{share(found.value)} of the streamed answers were buffered or arrive at once"
-    return of_share(found, text, BUFFERED_GAIN)
+    late = sum(row["answers"] for row in missing["reasons"] if row["reason"] in reasons)
+    late_share = counted(late, missing["of"])
+    text = f"{share(late_share.value)} of the streamed answers were buffered or arrive at once"
+    return of_share(late_share, text, BUFFERED_GAIN)
 
 
 def coalesced(streamed: Steady) -> Number:
     """Return the share of the answers with more than LUMP tokens per chunk."""
-    each = tokens_per_chunk(streamed.requests)
+    per_chunk = tokens_per_chunk(streamed.requests)
     tokens = streamed.requests["pace_tokens"].to_numpy(np.float64)
     end = ms_of(streamed, "last_content_at_ns")
-    known = ~np.isnan(each + end) & (tokens > 2 * LUMP)
-    pace_ms = (end - ms_of(streamed, "pace_from_ns"))[known] / tokens[known]
-    each = each[known]
-    typical = float(np.median(each)) if len(each) else 0.0
+    is_known = ~np.isnan(per_chunk + end) & (tokens > 2 * LUMP)
+    pace_ms = (end - ms_of(streamed, "pace_from_ns"))[is_known] / tokens[is_known]
+    per_chunk = per_chunk[is_known]
+    typical = 0.0
+    if len(per_chunk):
+        typical = float(np.median(per_chunk))
     text = f"tokens per chunk of the median answer: {typical:.3g}"
-    return of_share(proportion(each > LUMP), text, saved((each - 1) * pace_ms, end[known]))
+    return of_share(proportion(per_chunk > LUMP), text, saved((per_chunk - 1) * pace_ms, end[is_known]))
 
 
 def stalled(streamed: Steady) -> Number:
@@ -321,27 +331,32 @@ def _ended(steady: Steady) -> pd.Series[str]:
 def ended_by(steady: Steady, classes: Collection[str]) -> Number:
     """Return the share of the calls that ended in one of these classes."""
     ended = _ended(steady)
-    seen = ended.isin(classes).to_numpy(np.bool_)
-    which = ", ".join(f"{n} {kind}" for kind, n in ended[seen].value_counts().items())
+    is_ended = ended.isin(classes).to_numpy(np.bool_)
+    kinds = ", ".join(f"{n} {kind}" for kind, n in ended[is_ended].value_counts().items())
     return of_share(
-        proportion(seen), f"of {len(seen)} calls: {which}" if which else f"none of {len(seen)} calls"
+        proportion(is_ended),
+        f"of {len(is_ended)} calls: {kinds}" if kinds else f"none of {len(is_ended)} calls",
     )
 
 
 def idle_cut(steady: Steady) -> Number:
     """Return the share of the calls that break off after one silence, which no other call survives."""
     sent = steady.sent
-    last = sent[["sent_at_ns", "headers_at_ns", "last_content_at_ns"]].max(axis=1)
-    silent_s = ((sent["ended_at_ns"] - last) / 1e9).to_numpy(np.float64, na_value=np.nan)
+    last_ns = sent[["sent_at_ns", "headers_at_ns", "last_content_at_ns"]].max(axis=1)
+    silent_s = ((sent["ended_at_ns"] - last_ns) / 1e9).to_numpy(np.float64, na_value=np.nan)
     cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
     requests = steady.requests
     waits_s = (requests["first_at_ns"] - requests["sent_at_ns"]).to_numpy(np.float64, na_value=np.nan) / 1e9
     gaps_s = requests["worst_gap_ns"].to_numpy(np.float64) / 1e9
     survived = float(np.nan_to_num(np.concatenate([waits_s, gaps_s])).max(initial=0.0))
-    typical = float(np.median(silent_s[cut])) if cut.any() else 0.0
+    typical = 0.0
+    if cut.any():
+        typical = float(np.median(silent_s[cut]))
     cut &= (np.abs(silent_s - typical) <= ALIKE * typical) & (survived <= typical * (1 + ALIKE))
-    after = f"{typical:.3g} s without content" if cut.any() else "a silence of equal length"
-    text = f"{of_all(cut)} calls break off after {after}; the longest silence that a call survives is {survived:.3g} s"
+    cause = "a silence of equal length"
+    if cut.any():
+        cause = f"{typical:.3g} s without content"
+    text = f"{of_all(cut)} calls break off after {cause}; the longest silence that a call survives is {survived:.3g} s"
     return of_share(proportion(cut), text)
 
 
@@ -349,9 +364,9 @@ def early_headers(attempts: pd.DataFrame) -> Number:
     """Return the share of the streamed answers with headers in the first half of the wait; it gives nothing back."""
     good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["streamed"].eq(True)]
     headers = (good["headers_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
-    first = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
-    known = ~np.isnan(headers + first) & (first > 0)
-    early = headers[known] < EARLY * first[known]
+    first_ns = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
+    is_known = ~np.isnan(headers + first_ns) & (first_ns > 0)
+    early = headers[is_known] < EARLY * first_ns[is_known]
     text = f"{of_all(early)} answers have their headers in the first half of the time to first content"
     return of_share(proportion(early), text, 0.0)
 
@@ -362,7 +377,9 @@ def connections(steady: Steady) -> Number:
     opened = sent["connection_is_new"].to_numpy(np.bool_)
     spent = sent[["dns_ns", "connect_ns", "tls_ns"]].fillna(0).sum(axis=1).sum() / 1e6
     whole = np.nansum(whole_ms(steady))
-    gain = float(spent / whole) if whole > 0 else 0.0
+    gain = 0.0
+    if whole > 0:
+        gain = float(spent / whole)
     return of_share(proportion(opened), f"{of_all(opened)} calls opened a connection", min(1.0, gain))
 
 
@@ -371,29 +388,31 @@ def connections(steady: Steady) -> Number:
 
 def caches(reading: RunReading) -> dict[str, CacheResult]:
     """Return the cache section by traffic table."""
-    return {one.traffic: one for one in cache_results(reading.run).cache}
+    return {result.traffic: result for result in cache_results(reading.run).cache}
 
 
 def fan_out_of(reading: RunReading, name: str) -> FanOut | None:
     """Return the fan-out section of a traffic table, if a request has all of several legs."""
-    sections = [one for one in fan_outs(reading.run) if one.traffic == name]
-    return next((one for one in sections if one.slowest), None)
+    sections = [section for section in fan_outs(reading.run) if section.traffic == name]
+    return next((section for section in sections if section.slowest), None)
 
 
 def heavy_leg(section: FanOut | None) -> Number:
     """Return how often requests wait for the leg that is last most often; half of the way from an even share is allowed."""
-    last = None if section is None else section.critical
-    if section is None or last is None:
+    critical = None if section is None else section.critical
+    if section is None or critical is None:
         return Number(evidence="no request with all of several legs")
-    often = last.positions[last.most]
+    often = critical.positions[critical.most]
     slowest = section.slowest[0].value or 0.0
     rest = section.one_less[0].value or 0.0
-    gain = 1 - rest / slowest if slowest > 0 else 0.0
-    text = f"leg {last.most + 1} of {len(last.positions)}: {share(often.value)} of the requests wait for it last (median join {slowest:,.0f} ms, without it {rest:,.0f} ms)"
-    return replace(of_share(often, text, gain), allowed=(1 + last.even) / 2)
+    gain = 0.0
+    if slowest > 0:
+        gain = 1 - rest / slowest
+    text = f"leg {critical.most + 1} of {len(critical.positions)}: {share(often.value)} of the requests wait for it last (median join {slowest:,.0f} ms, without it {rest:,.0f} ms)"
+    return replace(of_share(often, text, gain), allowed=(1 + critical.even) / 2)
 
 
 def refused(attempts: pd.DataFrame) -> Number:
     """Return the share of the calls that were refused."""
-    seen = ended_as(attempts, *REFUSED)
-    return of_share(proportion(seen), f"{of_all(seen)} calls were refused")
+    is_refused = ended_as(attempts, *REFUSED)
+    return of_share(proportion(is_refused), f"{of_all(is_refused)} calls were refused")

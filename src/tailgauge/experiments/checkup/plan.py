@@ -40,7 +40,7 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import REST_S, RUN_S
 from tailgauge.scenario.packaged import packaged
-from tailgauge_analysis import Quantile, at_level, judged_objectives
+from tailgauge_analysis import ObjectiveLine, Quantile, at_level, judged_objectives
 
 SKIP = "experiment.checkup.skip"
 QUICK_MINUTES = 3.0
@@ -62,13 +62,13 @@ class CheckupPlanner(Planner):
 
     def __init__(self, base: Base) -> None:
         super().__init__(base)
-        self._of = tested(base)
+        self._traffic = tested(base)
         self._settings = base.table.checkup
         skip = self._settings.skip
         for name in skip:
             if name not in PROBES:
                 raise base.refused(SKIP, f"no probe {name!r}: expected {', '.join(PROBES)}")
-        useful = {"cached": self._of.cached, "fan_out": self._of.fan_out}
+        useful = {"cached": self._traffic.cached, "fan_out": self._traffic.fan_out}
         self._probes = [name for name in PROBES if name not in skip and useful.get(name, True)]
         if not self._probes:
             raise base.refused(SKIP, "no probe is left")
@@ -83,7 +83,8 @@ class CheckupPlanner(Planner):
     def steps(self) -> Steps:
         """All probes."""
         minutes = self._base.table.minutes
-        minutes = min(minutes, QUICK_MINUTES) if self._settings.quick else minutes
+        if self._settings.quick:
+            minutes = min(minutes, QUICK_MINUTES)
         load_s = LOAD * (minutes * 60 - START_S - RUN_S * len(self._probes))
         whole = sum(PROBES[name].weight for name in self._probes)
         part_s = {name: load_s * PROBES[name].weight / whole for name in self._probes}
@@ -91,7 +92,7 @@ class CheckupPlanner(Planner):
         yield from self.run(steps, again=not self._settings.quick)
 
     def _step(self, name: str, duration_s: float, seed: int) -> Step:
-        sent = PROBES[name].traffic(self._of)
+        sent = PROBES[name].traffic(self._traffic)
         arrival: dict[str, Any] = {"rate_per_s": sent.rate_per_s}
         warmup_s = min(MOST_WARMUP_S, WARMUP * duration_s)
         rest_s = 0.0
@@ -101,27 +102,30 @@ class CheckupPlanner(Planner):
             rest_s = REST_S
         slo = self._slo if name == LIGHT else None
         overrides = (
-            ("arrival", arrival), ("traffic", sent.traffic), ("slo", slo or None),
-            ("crossover", None), *warm_up(warmup_s),
-        )  # fmt: skip
-        return Step(sent.title, overrides, duration_s, seed, rest_s, name)
+            ("arrival", arrival),
+            ("traffic", sent.traffic),
+            ("slo", slo or None),
+            ("crossover", None),
+            *warm_up(warmup_s),
+        )
+        return Step(sent.title, overrides, duration_s, seed, rest_s=rest_s, given=name)
 
     @property
     def _slo(self) -> dict[str, dict[str, Any]]:
         """The objectives on the traffic under test. They are judged by a probe of fixed length, so none has a precision."""
         slo: dict[str, dict[str, Any]] = {}
         for name, objective in self._base.tree().get("slo", {}).items():
-            if objective.get("traffic") in {None, *self._of.tables}:
+            if objective.get("traffic") in {None, *self._traffic.tables}:
                 slo[name] = {key: value for key, value in objective.items() if key != "precision"}
         return slo
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The numbers of a probe."""
         with at_level(LEVEL):
-            result = MEASURES[step.given](self._of, reading)
+            result = MEASURES[step.given](self._traffic, reading)
         if step.given == LIGHT:
             judged = judged_objectives(reading.run).slo
-            result = replace(result, objectives=tuple(one.line for one in judged if one.gate))
+            result = replace(result, objectives=tuple(row.line for row in judged if row.gate))
         ended = reading.steady.requests["ended"]
         failed = bool(len(ended)) and not ended.isin(schema.COMPLETE).any()
         return replace(result, failed=failed)
@@ -132,25 +136,28 @@ class CheckupPlanner(Planner):
 
     def _judged(self) -> Iterator[str]:
         """Whose traffic it was, and what was left out."""
-        of = self._of
+        user_traffic = self._traffic
         scenario = self._scenario
         path = self._base.path
-        tables = ", ".join(f"{name} ({pattern_of(table).summary})" for name, table in of.tables.items())
-        whose = f"judged: the traffic of {path.name}, {of.rate_per_s:g} requests/s: {tables}"
+        summaries = [f"{name} ({pattern_of(table).summary})" for name, table in user_traffic.tables.items()]
+        tables = ", ".join(summaries)
+        text = f"judged: the traffic of {path.name}, {user_traffic.rate_per_s:g} requests/s: {tables}"
         if path.parent == packaged("scenarios") and scenario.target.url != SIMULATED:
-            whose += "; that is an example: give a scenario of your own to judge your traffic"
-        yield whose
+            text += "; that is an example: give a scenario of your own to judge your traffic"
+        yield text
         if self._settings.skip:
             yield f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}"
-        if not of.cached:
+        if not user_traffic.cached:
             yield "this traffic has no table `cache`, so the prefix cache was not tested"
-        if not of.fan_out:
+        if not user_traffic.fan_out:
             yield "this traffic does not fan out, so fan-outs were not tested"
         yield from short_prefixes(scenario)
 
     def answer(self) -> Answer:
         """What was found; a ratio compares the medians of two probes, or of two parts of one."""
-        results: dict[str, ProbeResult] = {one.step.given: one.measured for one in self._kept}
+        results: dict[str, ProbeResult] = {}
+        for step_result in self._kept:
+            results[step_result.step.given] = step_result.measured
         numbers: dict[str, Number] = {}
         medians: dict[str, Quantile | None] = {}
         remarks: list[str] = []
@@ -159,16 +166,18 @@ class CheckupPlanner(Planner):
             medians |= result.medians
             remarks += result.remarks
         for name, ratio in RATIOS.items():
-            if ratio.over in medians and ratio.under in medians:
-                numbers[name] = of_ratio(medians[ratio.over], medians[ratio.under], ratio.text)
+            if ratio.numerator in medians and ratio.denominator in medians:
+                numbers[name] = of_ratio(medians[ratio.numerator], medians[ratio.denominator], ratio.text)
         queueing = numbers.get("queueing")
         if queueing and queueing.low and queueing.low > 1 + self._settings.threshold:
             remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         lost = [name for name in self._probes if name not in results]
         texts = [*self._judged(), *remarks]
-        objectives = results[LIGHT].objectives if LIGHT in results else ()
+        objectives: Sequence[ObjectiveLine] = ()
+        if LIGHT in results:
+            objectives = results[LIGHT].objectives
         if objectives:
-            texts.append(f"objectives: judged by light traffic, {self._of.rate_per_s:g} requests/s")
+            texts.append(f"objectives: judged by light traffic, {self._traffic.rate_per_s:g} requests/s")
         elif self._scenario.slo and LIGHT not in results:
             texts.append("objectives: not judged without a valid run of the probe light")
         return report.answer(
@@ -194,56 +203,61 @@ class Sent:
     points: Sequence[list[float]] = ()
 
 
-def _light(of: UserTraffic) -> Sent:
+def _light(user_traffic: UserTraffic) -> Sent:
     """Today's traffic; of the heaviest unstreamed table a quarter is streamed."""
-    traffic = of.today()
-    if of.whole:
-        weight = of.tables[of.whole].weight
-        traffic[of.whole]["weight"] = 0.75 * weight
-        traffic[CONTROL] = of.call(of.whole, weight=0.25 * weight, stream=True)
-    return Sent("light traffic", traffic, of.rate_per_s)
+    traffic = user_traffic.today()
+    if user_traffic.whole:
+        weight = user_traffic.tables[user_traffic.whole].weight
+        traffic[user_traffic.whole]["weight"] = 0.75 * weight
+        traffic[CONTROL] = user_traffic.call(user_traffic.whole, weight=0.25 * weight, stream=True)
+    return Sent("light traffic", traffic, user_traffic.rate_per_s)
 
 
-def _cached(of: UserTraffic) -> Sent:
+def _cached(user_traffic: UserTraffic) -> Sent:
     """The traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
     changes, another one in four as it should be shows whether this endpoint has a cache at all.
     """
-    cache = of.plain[of.cached]["cache"]
+    cache = user_traffic.plain[user_traffic.cached]["cache"]
     plain = {key: value for key, value in cache.items() if key not in {"volatile", "pre_warm"}}
     traffic = {
-        WARM: of.call(of.cached, weight=3.0),
-        COLD: of.call(of.cached, weight=1.0, cache={**plain, "cold": True}),
+        WARM: user_traffic.call(user_traffic.cached, weight=3.0),
+        COLD: user_traffic.call(user_traffic.cached, weight=1.0, cache={**plain, "cold": True}),
     }
-    table = of.tables[of.cached].cache
+    table = user_traffic.tables[user_traffic.cached].cache
     if table is not None and (not table.breakpoints or table.volatile != "none"):
         marks = table.breakpoints or (["system"] if table.system_tokens else ["last"])
-        traffic[IDEAL] = of.call(of.cached, weight=1.0, cache={**plain, "breakpoints": list(marks)})
-    return Sent("cold against warm prefix", traffic, of.calls_per_s * 4 / 3)
+        traffic[IDEAL] = user_traffic.call(
+            user_traffic.cached, weight=1.0, cache={**plain, "breakpoints": list(marks)}
+        )
+    return Sent("cold against warm prefix", traffic, user_traffic.calls_per_s * 4 / 3)
 
 
-def _fan_out(of: UserTraffic) -> Sent:
+def _fan_out(user_traffic: UserTraffic) -> Sent:
     """The calls of the fan-out, one at a time, as many as today."""
-    traffic = {name: of.call(of.fan_out, **changes) for name, changes in of.kinds().items()}
-    return Sent("calls of the fan-out, one at a time", traffic, of.calls_per_s)
+    traffic = {
+        name: user_traffic.call(user_traffic.fan_out, **changes)
+        for name, changes in user_traffic.kinds().items()
+    }
+    return Sent("calls of the fan-out, one at a time", traffic, user_traffic.calls_per_s)
 
 
-def _cancelled(of: UserTraffic) -> Sent:
+def _cancelled(user_traffic: UserTraffic) -> Sent:
     """Every second client leaves after some chunks."""
-    name = of.heaviest
-    tokens = max(OUTPUT, of.tables[name].output_tokens)
+    name = user_traffic.heaviest
+    tokens = max(OUTPUT, user_traffic.tables[name].output_tokens)
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
-    call = of.call(name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
-    return Sent("clients that leave", {LEFT: call}, of.calls_per_s)
+    call = user_traffic.call(name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
+    return Sent("clients that leave", {LEFT: call}, user_traffic.calls_per_s)
 
 
-def _loaded(of: UserTraffic) -> Sent:
+def _loaded(user_traffic: UserTraffic) -> Sent:
     """A quarter of today's rate, a burst, and today's rate."""
-    burst = of.settings.burst
+    burst = user_traffic.settings.burst
     begin = BURST_FROM
     end = BURST_TO
     mean = LOW * begin + burst * (end - begin) + (1 - end)
     points = [[0.0, LOW], [begin, LOW], [begin, burst], [end, burst], [end, 1.0], [1.0, 1.0]]
-    return Sent("load in steps", of.today(), of.rate_per_s * mean, points)
+    return Sent("load in steps", user_traffic.today(), user_traffic.rate_per_s * mean, points)
 
 
 @dataclass(frozen=True, slots=True)

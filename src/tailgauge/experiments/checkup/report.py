@@ -101,47 +101,61 @@ def answer(
     checks = []
     for name, check in CHECKS.items():
         if name in numbers:
-            allowed = 1 + threshold if check.allowed == 1 else check.allowed
+            allowed = check.allowed
+            if check.allowed == 1:
+                allowed = 1 + threshold
             checks.append(judge(name, numbers[name], allowed))
-    problems = [one for one in checks if one.outcome == FAIL]
-    problems.sort(key=lambda one: (GAINS.index(one.check.gain_of), -one.number.gain))
-    noted = [one for one in checks if one.noted]
+    problems = sorted(filter(_is_problem, checks), key=_urgency)
+    small = [result for result in checks if result.noted]
     finding = Checkup(
-        findings=tuple(one.name for one in problems),
-        noted=tuple(one.name for one in noted),
-        changes=tuple(sentence(one.check.change) for one in problems),
+        findings=tuple(problem.name for problem in problems),
+        noted=tuple(problem.name for problem in small),
+        changes=tuple(sentence(problem.check.change) for problem in problems),
         checks=tuple(checks),
         probes_lost=tuple(lost),
     )
-    notes = [_small(one) for one in noted]
+    notes = list(map(_small, small))
     if lost:
         notes.append(f"no valid run of these probes: {', '.join(lost)}")
-    outcomes = {one.outcome for one in objectives}
-    of_checks = FAIL if problems else INCONCLUSIVE if lost else PASS
+    of_checks = FAIL
+    if not problems:
+        of_checks = INCONCLUSIVE if lost else PASS
+    outcomes = [objective.outcome for objective in objectives]
     outcome = worst_outcome([of_checks, *outcomes])
-    lines = (*objectives, *(_problem(one, line_of) for one in problems))
+    problem_lines = [_problem(problem, line_of) for problem in problems]
     text = _sentence(checks, problems, lost)
     if objectives:
-        met = sum(one.outcome == PASS for one in objectives)
-        text = f"{met} of {plural(len(objectives), 'objective')} met, {text}"
-    result = Result(outcome, text, lines, (*remarks, *notes))
-    notes_of_table = (GAIN_NOTE,) if problems else ()
+        text = f"{outcomes.count(PASS)} of {plural(len(objectives), 'objective')} met, {text}"
+    result = Result(outcome, text, (*objectives, *problem_lines), (*remarks, *notes))
     section = Section(
         "checks",
         "Checks",
         tables=(_table(checks),),
         figures=tuple(_gains(problems)),
-        notes=notes_of_table,
+        notes=(GAIN_NOTE,) if problems else (),
         card=_card(checks, problems, of_checks),
     )
     return Answer("checkup", result, finding, (section,), _smallest(numbers))
 
 
+def _is_problem(result: CheckResult) -> bool:
+    return result.outcome == FAIL
+
+
+def _gain(result: CheckResult) -> str:
+    return f"{share(result.number.gain)} of {result.check.gain_of}"
+
+
+def _urgency(problem: CheckResult) -> tuple[int, float]:
+    """Sort by what a change gives back, the largest gain first."""
+    return GAINS.index(problem.check.gain_of), -problem.number.gain
+
+
 def _card(checks: Sequence[CheckResult], problems: Sequence[CheckResult], outcome: str) -> Card:
     """How many problems were found, and what the first changes give back."""
-    decided = [one for one in checks if one.outcome != INCONCLUSIVE]
-    first = problems[:MOST_GAINS]
-    lines = [f"{one.name}: {share(one.number.gain)} of {one.check.gain_of}" for one in first]
+    decided = [result for result in checks if result.outcome != INCONCLUSIVE]
+    largest = problems[:MOST_GAINS]
+    lines = [f"{problem.name}: {_gain(problem)}" for problem in largest]
     inconclusive = len(checks) - len(decided)
     if inconclusive:
         lines.append(f"{plural(inconclusive, 'check')} inconclusive")
@@ -158,12 +172,14 @@ def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
     """What each change gives back at most, as bars in the order of the problems."""
     if not problems:
         return
-    kinds = [kind for kind in GAINS if any(one.check.gain_of == kind for one in problems)]
+    kinds = [kind for kind in GAINS if any(problem.check.gain_of == kind for problem in problems)]
     bars = []
     for kind in kinds:
-        of_kind = [one for one in problems if one.check.gain_of == kind]
-        gains = [100 * one.number.gain for one in of_kind]
-        bars.append(PlotCurve(gains, (), f"of {kind}", style="rows", labels=[one.name for one in of_kind]))
+        of_kind = [problem for problem in problems if problem.check.gain_of == kind]
+        gains = [100 * problem.number.gain for problem in of_kind]
+        bars.append(
+            PlotCurve(gains, (), f"of {kind}", style="rows", labels=[problem.name for problem in of_kind])
+        )
     yield Picture(
         name="gains",
         title="What each change gives back",
@@ -175,42 +191,52 @@ def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
 
 
 def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lost: Sequence[str]) -> str:
-    unknown = [one.name for one in checks if one.outcome == INCONCLUSIVE]
-    text = f"no problem found in {plural(len(checks) - len(unknown), 'check')}"
+    inconclusive = [result.name for result in checks if result.outcome == INCONCLUSIVE]
+    text = f"no problem found in {plural(len(checks) - len(inconclusive), 'check')}"
     if problems:
         text = f"{plural(len(problems), 'problem')} found"
-    if unknown:
-        text += f", {len(unknown)} inconclusive ({', '.join(unknown)})"
+    if inconclusive:
+        text += f", {len(inconclusive)} inconclusive ({', '.join(inconclusive)})"
     if lost and not problems:
         text += f", but {plural(len(lost), 'probe')} had no valid run"
     return text
 
 
-def _small(one: CheckResult) -> str:
+def _small(result: CheckResult) -> str:
     """Return what was found, and why it is no problem."""
-    least = share(LEAST_GAINS[one.check.gain_of])
-    gain = f"gain at most {share(one.number.gain)} of {one.check.gain_of}, not shown to reach {least}"
-    if one.check.gain_of == NOTHING:
+    threshold = share(LEAST_GAINS[result.check.gain_of])
+    gain = (
+        f"gain at most {share(result.number.gain)} of {result.check.gain_of}, not shown to reach {threshold}"
+    )
+    if result.check.gain_of == NOTHING:
         gain = "it costs nothing by itself"
-    return f"small: {one.check.problem}; {gain}; {one.check.change}"
+    return f"small: {result.check.problem}; {gain}; {result.check.change}"
 
 
-def _problem(one: CheckResult, line_of: Callable[[str], str]) -> ObjectiveLine:
-    gain = f"Gain at most {share(one.number.gain)} of {one.check.gain_of}"
-    line = line_of(one.check.experiment) if one.check.experiment else ""
-    change = f"{sentence(one.check.change)}: {line}" if line else f"{sentence(one.check.change)}."
-    why = f"{gain}. {sentence(one.number.evidence)}. {change}"
-    return ObjectiveLine(one.check.problem, FAIL, "", "", why=why)
+def _problem(problem: CheckResult, line_of: Callable[[str], str]) -> ObjectiveLine:
+    gain = f"Gain at most {_gain(problem)}"
+    line = ""
+    if problem.check.experiment:
+        line = line_of(problem.check.experiment)
+    change = sentence(problem.check.change)
+    change += f": {line}" if line else "."
+    reason = f"{gain}. {sentence(problem.number.evidence)}. {change}"
+    return ObjectiveLine(problem.check.problem, FAIL, "", "", why=reason)
 
 
 def _table(checks: Sequence[CheckResult]) -> Table:
     columns: tuple[Column[CheckResult], ...] = (
-        ("check", lambda one: one.name),
-        ("outcome", lambda one: Value("small" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)),
-        ("evidence", lambda one: one.number.evidence),
-        ("allowed", lambda one: one.check.allowed_text),
-        ("n", lambda one: f"{one.number.n:,}"),
-        ("probe", lambda one: one.check.probe),
+        ("check", lambda result: result.name),
+        (
+            "outcome",
+            lambda result: Value(
+                "small" if result.noted else OUTCOMES[result.outcome], outcome=result.outcome
+            ),
+        ),
+        ("evidence", lambda result: result.number.evidence),
+        ("allowed", lambda result: result.check.allowed_text),
+        ("n", lambda result: f"{result.number.n:,}"),
+        ("probe", lambda result: result.check.probe),
     )
     return Table.of("", checks, columns, NOTE, prose=(2, 3, 5))
 

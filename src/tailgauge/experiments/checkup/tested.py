@@ -60,8 +60,10 @@ class UserTraffic:
     @property
     def streams(self) -> set[str]:
         """Tables of single streamed answers, the control with them."""
-        found = {name for name, table in self.tables.items() if table.stream and not fans_out(table)}
-        return found | ({CONTROL} if self.whole else set())
+        names = {name for name, table in self.tables.items() if table.stream and not fans_out(table)}
+        if self.whole:
+            names.add(CONTROL)
+        return names
 
     @property
     def calls_per_s(self) -> float:
@@ -71,10 +73,10 @@ class UserTraffic:
 
     def today(self) -> dict[str, dict[str, Any]]:
         """The tables as they are."""
-        return {
-            name: {key: value for key, value in table.items() if key not in NOT_SENT}
-            for name, table in self.plain.items()
-        }
+        tables = {}
+        for name, table in self.plain.items():
+            tables[name] = {key: value for key, value in table.items() if key not in NOT_SENT}
+        return tables
 
     def kinds(self) -> dict[str, dict[str, Any]]:
         """The calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
@@ -82,15 +84,16 @@ class UserTraffic:
         if not settings.kinds:
             return {LEGS: {"weight": float(settings.legs)}}
         even = {"prompt_sigma": None, "output_sigma": None}  # all of a kind have its sizes
-        return {
-            f"{LEGS}_{number}": {**even, **kind.model_dump(exclude={"count"}), "weight": float(kind.count)}
-            for number, kind in enumerate(settings.kinds)
-        }
+        tables = {}
+        for number, kind in enumerate(settings.kinds):
+            sizes = kind.model_dump(exclude={"count"})
+            tables[f"{LEGS}_{number}"] = {**even, **sizes, "weight": float(kind.count)}
+        return tables
 
     def call(self, name: str, **changes: Any) -> dict[str, Any]:
         """A table of single calls like those of a table; a change of None removes a key."""
-        kept = {key: value for key, value in self.plain[name].items() if key in KEPT}
-        values = {**kept, "pattern": "cached" if "cache" in kept else "streaming", **changes}
+        table = {key: value for key, value in self.plain[name].items() if key in KEPT}
+        values = {**table, "pattern": "cached" if "cache" in table else "streaming", **changes}
         return {key: value for key, value in values.items() if value is not None}
 
 
@@ -103,18 +106,20 @@ def tested(base: Base) -> UserTraffic:
     """The scenario's traffic. UsageError if it has no rate, or only batches."""
     scenario = base.scenario
     rate = base.today()
-    able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
+    able = {name: table for name, table in scenario.traffic.items() if pattern_of(table).answer != TURNAROUND}
     if not able:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
     tree = base.tree().get("traffic", {})
-    weights = {name: one.weight for name, one in scenario.traffic.items()}
+    weights = {name: table.weight for name, table in scenario.traffic.items()}
     rate *= sum(weights[name] for name in able) / sum(weights.values())
 
     def heaviest(fits: Callable[[Traffic], object]) -> str:
         return max((name for name, table in able.items() if fits(table)), key=weights.__getitem__, default="")
 
     cached = heaviest(lambda table: table.cache)
-    marks = scenario.marks(able[cached]) if cached else NO_MARKS
+    marks = NO_MARKS
+    if cached:
+        marks = scenario.marks(able[cached])
     return UserTraffic(
         tables=able,
         plain={name: tree.get(name, {}) for name in able},

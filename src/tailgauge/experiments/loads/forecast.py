@@ -110,9 +110,9 @@ class _Course:
 
 def efforts(make: Callable[[], Planner], today: float, *, names_limits: bool) -> list[Effort]:
     """Drive the courses of new planners; `names_limits`: whether an assumed limit may be named, which needs single requests."""
-    found = [_Course(make(), run_of).drive()]
+    results = [_Course(make(), run_of).drive()]
     for factor in LIMITS:
-        found.append(_Course(make(), Limit(factor * today, is_named=False).run).drive())
+        results.append(_Course(make(), Limit(factor * today, is_named=False).run).drive())
         if names_limits:
-            found.append(_Course(make(), Limit(factor * today, is_named=True).run).drive())
-    return found
+            results.append(_Course(make(), Limit(factor * today, is_named=True).run).drive())
+    return results

@@ -100,11 +100,11 @@ def judge(
     `refused`: allowed share; `hides`: whether a full bucket may have hidden a failure; `borrows`: whether neighbours that are
     inconclusive themselves decide a load.
     """
-    by_load = sorted(
-        (list(group) for _, group in groupby(sorted(runs, key=_planned), _planned)), key=_arrived
-    )
-    refuses = is_limited(runs) or any(run.refused.k for run in runs)
-    groups = [_Group(same, _shares(same, runs, refused if refuses else 1.0)) for same in by_load]
+    ascending = sorted(runs, key=_planned)
+    by_load = sorted((list(group) for _, group in groupby(ascending, _planned)), key=_arrived)
+    if not is_limited(runs) and not any(run.refused.k for run in runs):
+        refused = 1.0  # nothing was refused: the share decides nothing
+    groups = [_Group(at_load, _shares(at_load, runs, refused)) for at_load in by_load]
     judged = []
     for number, group in enumerate(groups):
         is_hidden = any(map(hides, group.runs))
@@ -118,34 +118,36 @@ _planned = attrgetter("load")
 def _arrived(runs: Runs) -> float:
     """Return the mean of the loads that arrived."""
     seconds = sum(run.seconds for run in runs)
-    return sum(run.arrived * run.seconds for run in runs) / seconds if seconds else runs[0].load
+    if seconds:
+        return sum(run.arrived * run.seconds for run in runs) / seconds
+    return runs[0].load
 
 
 def _judged(
-    above: Sequence[_Group], below: Sequence[_Group], *, is_hidden: bool, borrows: bool
+    upwards: Sequence[_Group], downwards: Sequence[_Group], *, is_hidden: bool, borrows: bool
 ) -> JudgedLoad:
     """Judge the first load of both, which go up and down from it."""
-    runs = above[0].runs
-    shares = above[0].shares
+    runs = upwards[0].runs
+    shares = upwards[0].shares
     unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
     outcomes: dict[str, str] = {}
     pooled_with: set[float] = set()
     for number, share in enumerate(shares):
-        with_higher = [group.shares[number] for group in above]
-        with_lower = [group.shares[number] for group in below]
+        with_higher = [group.shares[number] for group in upwards]
+        with_lower = [group.shares[number] for group in downwards]
         judge_share = _share_outcome if borrows else _strict_outcome
-        found = judge_share(with_higher, with_lower)
-        outcomes[share.name] = found.outcome
-        near = below if found.outcome == FAIL else above
-        pooled_with.update(group.runs[0].load for group in near[1 : found.neighbours + 1])
+        judgement = judge_share(with_higher, with_lower)
+        outcomes[share.name] = judgement.outcome
+        near = downwards if judgement.outcome == FAIL else upwards
+        pooled_with.update(group.runs[0].load for group in near[1 : judgement.neighbours + 1])
     outcomes[BACKLOG] = _backlog(runs, unseen_per_s)
     outcome = worst_outcome(outcomes.values())
     if outcome == PASS and is_hidden:
         outcome = INCONCLUSIVE
-    exceeded = [name for name, found in outcomes.items() if found == FAIL]
-    missed = any((share.missed.value or 0.0) > share.allowed for share in shares)
+    exceeded = [name for name, judgement in outcomes.items() if judgement == FAIL]
+    exceeds = any((share.missed.value or 0.0) > share.allowed for share in shares)
     grows = sum(run.growing for run in runs) * 2 > len(runs)
-    leans = FAIL if outcome == FAIL or (outcome == INCONCLUSIVE and (missed or grows)) else PASS
+    leans = FAIL if outcome == FAIL or (outcome == INCONCLUSIVE and (exceeds or grows)) else PASS
     return JudgedLoad(
         load=runs[0].load,
         arrived=_arrived(runs),
@@ -201,10 +203,10 @@ def _strict_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exce
     return _ShareOutcome(INCONCLUSIVE)
 
 
-def _decided(missed: Proportion, allowed: float) -> str:
-    if (missed.low or 0.0) > allowed:
+def _decided(misses: Proportion, allowed: float) -> str:
+    if (misses.low or 0.0) > allowed:
         return FAIL
-    high = 1.0 if missed.high is None else missed.high
+    high = 1.0 if misses.high is None else misses.high
     return PASS if high <= allowed else INCONCLUSIVE
 
 
@@ -212,23 +214,30 @@ def _shares(runs: Runs, every: Runs, refused: float) -> Shares:
     """Pool the refused attempts and the requests beyond each bound over the runs at one load."""
     shares = [Exceedance(REFUSALS, _sum([run.refused for run in runs]), refused)]
     for number, objective in enumerate(runs[0].objectives):
-        missed = [_dependent(run, number, every) for run in runs]
-        shares.append(Exceedance(objective.name, _sum(missed), objective.allowed))
+        misses = [_dependent(run, number, every) for run in runs]
+        shares.append(Exceedance(objective.name, _sum(misses), objective.allowed))
     return tuple(shares)
 
 
 def _dependent(run: LoadRun, number: int, every: Runs) -> Proportion:
     """Return the missed requests; where they are few they depend on each other as in the nearest run that shows it."""
-    missed = run.objectives[number].missed
-    if missed.k >= FEW or not missed.n:
-        return missed
-    near = [other for other in every if 1 / CLOSE < other.arrived / run.arrived < CLOSE]
-    showing = [other for other in near if FEW <= other.objectives[number].missed.k <= other.requests / 2]
+    misses = run.objectives[number].missed
+    if misses.k >= FEW or not misses.n:
+        return misses
+    near = [neighbour for neighbour in every if 1 / CLOSE < neighbour.arrived / run.arrived < CLOSE]
+    showing = [neighbour for neighbour in near if _shows_dependence(neighbour, number)]
     if not showing:
-        return missed
-    nearest = min(showing, key=lambda other: abs(other.arrived - run.arrived))
-    shown = nearest.objectives[number].missed
-    return counted(missed.k, missed.n, min(missed.n_eff, max(1, round(missed.n * shown.n_eff / shown.n))))
+        return misses
+    nearest = min(showing, key=lambda neighbour: abs(neighbour.arrived - run.arrived))
+    reference = nearest.objectives[number].missed
+    return counted(
+        misses.k, misses.n, min(misses.n_eff, max(1, round(misses.n * reference.n_eff / reference.n)))
+    )
+
+
+def _shows_dependence(run: LoadRun, number: int) -> bool:
+    """Return whether enough requests miss the objective, and enough do not."""
+    return FEW <= run.objectives[number].missed.k <= run.requests / 2
 
 
 def pooled(shares: Sequence[Exceedance]) -> Proportion:

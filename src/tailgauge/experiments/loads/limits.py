@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -87,14 +88,16 @@ def bounds(runs: Runs, planned: Planned, refused: float, precision: float) -> li
     again = retried(runs, refused)
     planned = replace(planned, attempts=1 / (1 - refused * again.share))
     first_refused = refused * (1 - again.refused)
-    found = [bound for limit in _limits(runs) for bound in _bound(limit, runs, planned, first_refused)]
+    sustained_bounds: list[Bound] = []
+    for limit in _limits(runs):
+        sustained_bounds += _bound(limit, runs, planned, first_refused)
     served = capacity(runs, refused)
     if served is not None:
         wide = precision * served.value
         low = served.value - math.hypot(served.value - served.low, wide)
         high = served.value + math.hypot(served.high - served.value, wide)
-        found.append(Bound(CAPACITY, Interval(served.value, max(0.0, low), high), None, None))
-    return sorted(found, key=lambda bound: bound.per_s.high)
+        sustained_bounds.append(Bound(CAPACITY, Interval(served.value, max(0.0, low), high), None, None))
+    return sorted(sustained_bounds, key=lambda bound: bound.per_s.high)
 
 
 def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterator[Bound]:
@@ -109,12 +112,12 @@ def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterat
     yield Bound(limit.kind, per_s, uncached, limit)
 
 
-def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> bool:
+def hides(run: LoadRun, known_bounds: Sequence[Bound], requests_per_arrival: float) -> bool:
     """Return whether a bucket that was full at first may carry more in this run than it does in the long run.
 
     The planned load is beyond what the bucket sustains, and what arrived did not empty it.
     """
-    for bound in found:
+    for bound in known_bounds:
         limit = bound.limit
         if limit is None:
             continue
@@ -122,17 +125,19 @@ def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> 
         if charges is None or not len(charges):
             continue
         demand_per_s = requests_per_arrival * float(charges.mean())
-        sustained_per_s = bound.per_s.low if limit.seen else limit.rate.value / demand_per_s
+        sustained_per_s = bound.per_s.low
+        if not limit.seen:
+            sustained_per_s = limit.rate.value / demand_per_s
         excess_per_s = run.arrived * demand_per_s - limit.rate.value
         if run.load > sustained_per_s and excess_per_s * run.seconds < limit.burst.high:
             return True
     return False
 
 
-def known(found: Sequence[Bound]) -> Bound | None:
+def tightest_known(known_bounds: Sequence[Bound]) -> Bound | None:
     """Return the bound that was met and is met first."""
     return min(
-        (bound for bound in found if bound.is_known), key=lambda bound: bound.per_s.value, default=None
+        (bound for bound in known_bounds if bound.is_known), key=lambda bound: bound.per_s.value, default=None
     )
 
 
@@ -148,7 +153,7 @@ def binding(failed: Sequence[JudgedLoad]) -> str | None:
     cause = min(failed, key=lambda load: load.arrived).cause
     if cause != REFUSALS:
         return CAPACITY if cause == BACKLOG else OBJECTIVES
-    runs = [run for load in failed for run in load.runs]
+    runs = list(chain.from_iterable(load.runs for load in failed))
     counts = by_kind(runs)
     kind = max(counts, key=counts.__getitem__, default=None)
     overloads = sum(run.overloaded for run in runs)
@@ -167,8 +172,9 @@ def by_kind(runs: Runs) -> Counter[str]:
 
 
 def _limits(runs: Runs) -> Iterator[Limit]:
-    for kind in dict.fromkeys(bucket.kind for run in runs for bucket in run.buckets):
-        buckets = [bucket for run in runs for bucket in run.buckets if bucket.kind == kind]
+    all_buckets = list(chain.from_iterable(run.buckets for run in runs))
+    for kind in dict.fromkeys(bucket.kind for bucket in all_buckets):
+        buckets = [bucket for bucket in all_buckets if bucket.kind == kind]
         rates = [bucket.rate for bucket in buckets if bucket.rate.value is not None]
         headed = [rate for rate in rates if rate.how != DECISIONS]
         doubted = [rate for rate in rates if rate.how == DECISIONS and rate.why is not None]
@@ -217,8 +223,8 @@ def capacity(runs: Runs, refused: float) -> Interval | None:
     if not full:
         return None
     lowest = min(run.load for run in full)
-    first = [run for run in full if run.load == lowest]
-    value = sum(run.served.value for run in first) / len(first)
+    lowest_runs = [run for run in full if run.load == lowest]
+    value = sum(run.served.value for run in lowest_runs) / len(lowest_runs)
     low = min(run.served.low if run.saturated else 0.0 for run in full)
     high = max(run.served.high for run in full)
     return Interval(value, low, high)
@@ -259,7 +265,9 @@ def _demand(limit: Limit, runs: Runs, planned: Planned, charges: Floats) -> Dema
     )
     gaps = planned.gaps[: int(REPLAYED / planned.requests_per_arrival)]
     demand = demand_of_sessions(gaps / gaps.mean() / arrivals_per_s, turns)
-    return demand if planned.attempts == 1 else replace(demand, sessions=None)
+    if planned.attempts == 1:
+        return demand
+    return replace(demand, sessions=None)
 
 
 def _sustained(limit: Limit, planned: Planned, demand: Demand, refused: float) -> Interval:
@@ -369,8 +377,9 @@ def lost(demand: float, rate: float, burst: float, spread: float) -> float:
     exponent = 2 * drift * burst / variance
     if exponent < -500:
         return 0.0
-    gone = variance / (2 * burst) if abs(exponent) < 1e-6 else drift / -math.expm1(-exponent)
-    return gone / demand
+    if abs(exponent) < 1e-6:
+        return variance / (2 * burst) / demand
+    return drift / -math.expm1(-exponent) / demand
 
 
 def _spread(demand: Demand, window: float) -> float:

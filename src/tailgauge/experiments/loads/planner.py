@@ -160,8 +160,10 @@ class SeriesPlanner(Planner):
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
         """Return the overrides of a step that set the load: another rate, without its shape."""
-        flat = [] if self._is_trace else [("arrival.shape", None)]
-        return [("arrival.rate_per_s", load), *flat]
+        overrides: list[tuple[str, Any]] = [("arrival.rate_per_s", load)]
+        if not self._is_trace:
+            overrides.append(("arrival.shape", None))
+        return overrides
 
     def name_of(self, load: float) -> str:
         """Name the load, for readers."""
@@ -172,7 +174,9 @@ class SeriesPlanner(Planner):
         for _ in range(ROUNDS):
             series = self.series()
             self._by = series.by
-            wanted = [load for load in self.search(series) for _ in range(load.times)]
+            wanted: list[NextLoad] = []
+            for load in self.search(series):
+                wanted += [load] * load.times
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
             fitting = [self._step(load, length) for load, length in zip(wanted, lengths, strict=False)]
@@ -194,26 +198,34 @@ class SeriesPlanner(Planner):
     @property
     def remarks(self) -> list[str]:
         """Say why the search ended early."""
-        texts = [SPENT.format(self._base.table.minutes)] if self.is_spent else []
-        return [*texts, UNUSABLE.format(self.unusable)] if self.unusable else texts
+        texts = []
+        if self.is_spent:
+            texts.append(SPENT.format(self._base.table.minutes))
+        if self.unusable:
+            texts.append(UNUSABLE.format(self.unusable))
+        return texts
 
     def series(self) -> Series:
         """Judge the loads until now. A known limit narrows the interval of the rows where it agrees with them."""
         runs = self.runs
-        found: list[Bound] = []
+        bounds: list[Bound] = []
         if len(self._planned.gaps):
-            found = limits.bounds(runs, self._planned, self._refused, self._precision)
-        hides = partial(limits.hides, found=found, requests_per_arrival=self._planned.requests_per_arrival)
+            bounds = limits.bounds(runs, self._planned, self._refused, self._precision)
+        hides = partial(
+            limits.hides, known_bounds=bounds, requests_per_arrival=self._planned.requests_per_arrival
+        )
         loads = judge(runs, self._refused, hides, borrows=self.borrows)
         lowest, highest = bracket(loads)
         rows = Series(
             loads=loads,
-            bounds=found,
+            bounds=bounds,
             low=None if lowest is None else lowest.least,
             high=None if highest is None else highest.most,
         )
-        bound = limits.known(found)
-        return rows if bound is None else _narrowed(rows, bound, lowest, highest)
+        bound = limits.tightest_known(bounds)
+        if bound is None:
+            return rows
+        return _narrowed(rows, bound, lowest, highest)
 
     @property
     def is_search(self) -> bool:
@@ -255,7 +267,9 @@ class SeriesPlanner(Planner):
         tried = [load.load for load in series.loads]
         is_outside = not tried or slowest > max(tried) or slowest < min(tried)
         is_confirming = bool(tried) and self._by is not None
-        length_s = None if self._wanted_s is None else self.with_warm_up(self._wanted_s)
+        length_s = None
+        if self._wanted_s is not None:
+            length_s = self.with_warm_up(self._wanted_s)
         if length_s is None and is_confirming:
             fewest = max(FEWEST, math.ceil(SHOWS / self._refused / len(wanted)))
             usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
@@ -314,14 +328,16 @@ class SeriesPlanner(Planner):
             warmup_s = length_s - self._wanted_s
         overrides = self.overrides_at(load)
         overrides += of_queue(self._scenario.limits, self.waiting(load, length_s), warmup_s)
-        rest_s = self.rest() if self._kept else 0.0
+        rest_s = 0.0
+        if self._kept:
+            rest_s = self.rest()
         return Step(
-            self.name_of(load),
-            tuple(overrides),
-            length_s,
-            self.seed(),
-            rest_s,
-            attempt,
+            name=self.name_of(load),
+            overrides=tuple(overrides),
+            duration_s=length_s,
+            seed=self.seed(),
+            rest_s=rest_s,
+            given=attempt,
             rests_until="the limit has refilled",
         )
 
@@ -332,14 +348,16 @@ class SeriesPlanner(Planner):
 
 def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
     """Name the steps that confirm a load by their number: `confirms 4.58 requests/s (run 2 of 3)`."""
-    done = {load.load: len(load.runs) for load in series.loads}
+    counts = {load.load: len(load.runs) for load in series.loads}
     planned = Counter(step.given.load for step in steps)
     numbered: list[Step] = []
     for step in steps:
         load = step.given.load
-        last = done.get(load, 0) + planned[load]
-        number = last - sum(planned_step.given.load == load for planned_step in steps[len(numbered) :]) + 1
-        name = f"confirms {step.name} (run {number} of {last})" if last > 1 else step.name
+        total = counts.get(load, 0) + planned[load]
+        number = total - sum(planned_step.given.load == load for planned_step in steps[len(numbered) :]) + 1
+        name = step.name
+        if total > 1:
+            name = f"confirms {step.name} (run {number} of {total})"
         numbered.append(replace(step, name=name))
     return numbered
 
@@ -366,12 +384,12 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
     return replace(rows, low=low, high=high, by=bound if is_binding else None)
 
 
-def of_queue(given: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
+def of_queue(settings: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
     """Return the overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
-    overrides = [*warm_up(warmup_s), ("limits.drain_s", min(DRAIN_S, given.drain_s))]
-    if "in_flight_per_worker" not in given.model_fields_set:
+    overrides = [*warm_up(warmup_s), ("limits.drain_s", min(DRAIN_S, settings.drain_s))]
+    if "in_flight_per_worker" not in settings.model_fields_set:
         needed = min(MOST_IN_FLIGHT, math.ceil(requests))
-        if needed > given.in_flight_per_worker:
+        if needed > settings.in_flight_per_worker:
             overrides.append(("limits.in_flight_per_worker", needed))
     return overrides
 
@@ -399,7 +417,9 @@ def _arrivals(tables: Iterable[TrafficSettings]) -> str:
             names.add("conversations")
         else:
             names.add(ARRIVALS.get(table.pattern, "requests"))
-    return names.pop() if len(names) == 1 else "arrivals"
+    if len(names) != 1:
+        return "arrivals"
+    return names.pop()
 
 
 def _schedule(base: Base) -> Schedule:

@@ -168,7 +168,9 @@ def _first_429_s(reading: RunReading) -> float | None:
     attempts = reading.frames.attempts
     refused = attempts[refused_attempts(attempts) & (attempts["stage"] != schema.PREFLIGHT)]
     first_ns = refused["sent_at_ns"].min()
-    return None if pd.isna(first_ns) else float(first_ns) / 1e9
+    if pd.isna(first_ns):
+        return None
+    return float(first_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +226,17 @@ def exceedances(reading: RunReading) -> tuple[Exceedance, ...]:
     shares = []
     for criterion in on_latency(reading.frames.run["scenario"]):
         row = criterion.on(reading.steady)
-        missed = row.beyond(row.part(reading.steady))
-        shares.append(Exceedance(objective_text(row), missed, 1 - row.objective.quantile))
+        misses = row.beyond(row.part(reading.steady))
+        shares.append(Exceedance(objective_text(row), misses, 1 - row.objective.quantile))
     return tuple(shares)
 
 
 def _served(reading: RunReading) -> Interval:
     """Return the requests answered per second."""
     work = reading.evidence.throughput.requests
-    rate = None if work is None else work.rate()
+    rate = None
+    if work is not None:
+        rate = work.rate()
     if rate is None:
         return Interval(0.0, 0.0, math.inf)
     if rate.low is None or rate.high is None:
@@ -257,15 +261,15 @@ def charges(attempts: pd.DataFrame) -> Charges:
     """
     sent = attempts[(attempts["cause"] != schema.RETRY) & attempts["sent_at_ns"].notna()]
     is_charged = ~uncharged(sent)
-    first = sent[is_charged]
-    requests = first["request_id"]
+    charged = sent[is_charged]
+    requests = charged["request_id"]
     fresh = _filled(sent, sent[WRITTEN].sum(axis=1))[is_charged]
     read = _filled(sent, sent[READ].fillna(0))[is_charged]
     output = _filled(sent, sent["output_tokens"])[is_charged]
-    calls = pd.Series(1.0, first.index)
+    calls = pd.Series(1.0, charged.index)
     by_kind = {REQUESTS: calls, INPUT: fresh, OUTPUT: output, TOKENS: fresh + read + output}
     cached = {kind: _summed(values, requests) for kind, values in by_kind.items()}
-    begun_s = _begun_s(first)
+    begun_s = _begun_s(charged)
     arrivals = begun_s.index // TURNS
     offsets_s = begun_s - begun_s.groupby(arrivals).transform("min")
     return Charges(
@@ -286,7 +290,9 @@ def _summed(values: pd.Series[float], requests: pd.Series[int]) -> Floats:
 
 
 def _filled(rows: pd.DataFrame, values: pd.Series[float]) -> pd.Series[float]:
-    known = values.where(rows["input_tokens"].notna())
-    of_request = known.groupby([rows["request_id"], rows["leg"]]).transform("max")
-    medians = known.groupby(rows["traffic"], observed=True).transform("median")
-    return known.fillna(of_request).fillna(medians).fillna(known.median()).fillna(0.0).astype(np.float64)
+    reported = values.where(rows["input_tokens"].notna())
+    of_request = reported.groupby([rows["request_id"], rows["leg"]]).transform("max")
+    medians = reported.groupby(rows["traffic"], observed=True).transform("median")
+    return (
+        reported.fillna(of_request).fillna(medians).fillna(reported.median()).fillna(0.0).astype(np.float64)
+    )

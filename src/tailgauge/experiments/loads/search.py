@@ -49,8 +49,8 @@ def bracket(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
     fails = [load for load in tried if load.outcome == FAIL]
     high = min(fails, key=lambda load: load.arrived, default=None)
     limit = math.inf if high is None else high.arrived
-    below = [load for load in tried if load.outcome == PASS and load.arrived < limit]
-    return max(below, key=lambda load: load.arrived, default=None), high
+    lower = [load for load in tried if load.outcome == PASS and load.arrived < limit]
+    return max(lower, key=lambda load: load.arrived, default=None), high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +72,11 @@ class Search:
     whole: bool = False
 
     def next_loads(
-        self, tried: Sequence[TriedLoad], known: Interval | None = None, ceiling: float | None = None
+        self, tried: Sequence[TriedLoad], known_rate: Interval | None = None, ceiling: float | None = None
     ) -> list[NextLoad]:
         """Return what to run now, nothing when the search is over.
 
-        `known`: the load that a known limit sustains; `ceiling`: above it a limit in the headers refuses for certain.
+        `known_rate`: the load that a known limit sustains; `ceiling`: above it a limit in the headers refuses for certain.
         """
         if not tried:
             return [NextLoad(self.start)]
@@ -85,46 +85,55 @@ class Search:
         if high is None:
             return self._upwards(tried, max(loads), ceiling)
         holds = any(load.leans == PASS and load.load < high for load in tried)
-        below = math.inf if known is None else min(known.value / self.narrow, known.low)
-        if holds and known is not None:
-            return self._repeated(tried, below)
-        if not holds and self.least <= below < min(loads) * (1 - SAME):
-            return self._repeated(tried, below)
+        load_below = math.inf
+        if known_rate is not None:
+            load_below = min(known_rate.value / self.narrow, known_rate.low)
+        if holds and known_rate is not None:
+            return self._repeated(tried, load_below)
+        if not holds and self.least <= load_below < min(loads) * (1 - SAME):
+            return self._repeated(tried, load_below)
         if not holds:
             lower = min(loads) / min(self.growth**2, PER_MINUTE)
             return [NextLoad(self._rounded(lower))] if lower >= self.least else []
-        return self._between(tried) or self._confirmed(tried)
+        return self._halved(tried) or self._confirmed(tried)
 
     def _upwards(self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None) -> list[NextLoad]:
         if highest >= self.most * (1 - SAME):
             is_shown = any(load.load == highest and load.outcome == PASS for load in tried)
-            return [] if is_shown else self._repeated(tried, highest)
+            if is_shown:
+                return []
+            return self._repeated(tried, highest)
         load = highest * self.growth
         if ceiling is not None and load < ceiling:
             fastest = highest * PER_MINUTE ** (self.period_s / 60)
             load = max(load, min(ceiling * self.narrow, fastest))
         return [NextLoad(self._rounded(min(load, self.most)))]
 
-    def _between(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
+    def _halved(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
         """Halve the gap between the loads that rather hold and rather fail, or run one load on each side of it."""
         high = min(load.load for load in tried if load.leans == FAIL)
         low = max(load.load for load in tried if load.leans == PASS and load.load < high)
         middle = math.sqrt(low * high)
         if self.on_both_sides:
             holds, fails = bracket(tried)
-            lowest = min(low, *(load.load for load in tried)) if holds is None else min(low, holds.load)
-            highest = max(high, *(load.load for load in tried)) if fails is None else max(high, fails.load)
+            loads = [load.load for load in tried]
+            lowest = min(loads) if holds is None else holds.load
+            highest = max(loads) if fails is None else fails.load
+            lowest = min(low, lowest)
+            highest = max(high, highest)
             wanted = [math.sqrt(lowest * middle), middle, math.sqrt(middle * highest)]
+        elif high / low > self.narrow:
+            wanted = [middle]
         else:
-            wanted = [middle] if high / low > self.narrow else []
-        taken = {load.load for load in tried}
+            wanted = []
+        ran = {load.load for load in tried}
         fresh = []
         for middle in wanted:
             load = self._rounded(middle)
-            while load in taken and not self.whole:
+            while load in ran and not self.whole:
                 load = self._rounded(load * BESIDE)
-            if load not in taken:
-                taken.add(load)
+            if load not in ran:
+                ran.add(load)
                 fresh.append(NextLoad(load))
         return fresh
 
@@ -136,17 +145,22 @@ class Search:
         highest = math.inf if high is None else high.load
         inside = {load.load for load in unsure if lowest < load.load < highest}
         ends = {end.load for end in (low, high) if end is not None}
-        return [again for load in sorted(inside | ends) for again in self._repeated(tried, load)]
+        repeats = []
+        for load in sorted(inside | ends):
+            repeats += self._repeated(tried, load)
+        return repeats
 
     def _repeated(self, tried: Sequence[TriedLoad], load: float) -> list[NextLoad]:
         """Run a load, or the one that was run close to it, until it has `confirm` runs."""
         near = math.sqrt(self.narrow)
-        alike = [other for other in tried if 1 / near < other.load / load < near]
-        nearest = min(alike, key=lambda other: abs(other.load - load), default=None)
+        alike = [neighbour for neighbour in tried if 1 / near < neighbour.load / load < near]
+        nearest = min(alike, key=lambda neighbour: abs(neighbour.load - load), default=None)
         if nearest is None:
             return [NextLoad(self._rounded(load), self.confirm)]
         times = self.confirm - len(nearest.runs)
-        return [NextLoad(nearest.load, times)] if times > 0 else []
+        if times > 0:
+            return [NextLoad(nearest.load, times)]
+        return []
 
     def _rounded(self, load: float) -> float:
         if self.whole:
