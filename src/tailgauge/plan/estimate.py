@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,20 @@ class Estimate:
             users = f"{self.arrivals:,} users of a closed loop"
             return [f"expected: {users}: the target decides how many requests they send"]
         text = f"expected: {self.requests:,} requests"
-        text += f" in {self.calls:,} calls" if self.calls != self.requests else ""
+        if self.calls != self.requests:
+            text += f" in {self.calls:,} calls"
         if self.calls_at_most is None or self.calls_at_most > self.calls:
-            most = "more" if self.calls_at_most is None else f"up to {self.calls_at_most:,} calls"
-            text += f" ({most} with {' and '.join(self.additions)})"
+            bound = "more"
+            if self.calls_at_most is not None:
+                bound = f"up to {self.calls_at_most:,} calls"
+            text += f" ({bound} with {' and '.join(self.additions)})"
         text += f", {self.input_tokens:,} input and up to {self.output_tokens:,} output tokens"
         if self.cost is None:
             return [text, f"no price known for model {', '.join(self.without_price)}"]
-        shown = f"{self.cost:,.2f}" if self.cost >= 1 else f"{self.cost:.2g}"
-        return [f"{text}, up to {shown} {self.currency}"]
+        cost = f"{self.cost:,.2f}"
+        if self.cost < 1:
+            cost = f"{self.cost:.2g}"
+        return [f"{text}, up to {cost} {self.currency}"]
 
 
 def short_prefixes(scenario: Scenario) -> Iterator[str]:
@@ -68,13 +74,13 @@ def short_prefixes(scenario: Scenario) -> Iterator[str]:
     for name, traffic in scenario.traffic.items():
         cache = traffic.cache
         model = scenario.model_of(traffic)
-        least = cached_from(model) or 0
+        threshold = cached_from(model) or 0
         if cache is None or not cache.breakpoints:
             continue
         marks_question = {"last", AUTOMATIC}.intersection(cache.breakpoints)
         marked = cache.prefix_tokens + (traffic.prompt_tokens if marks_question else 0)
-        if marked < least:
-            yield f"traffic.{name}.cache: {marked:,} marked tokens are not cached: {model} caches from {least:,} tokens"
+        if marked < threshold:
+            yield f"traffic.{name}.cache: {marked:,} marked tokens are not cached: {model} caches from {threshold:,} tokens"
 
 
 @dataclass(slots=True)
@@ -83,42 +89,64 @@ class _Sum:
 
     requests: int
     calls: int
-    more: float  # calls that may come on top
+    additional: float  # calls that may come on top
     usage: Usage
 
 
 def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1) -> Estimate:
     """Estimate the whole schedule, at the prices in force on that day."""
-    without = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
+    unpriced = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
     if not scenario.arrival.is_planned:
         users = len(schedule)
-        return Estimate(users, None, None, None, None, None, None, prices.currency, without, prices.source)
+        return Estimate(
+            arrivals=users,
+            requests=None,
+            calls=None,
+            calls_at_most=None,
+            input_tokens=None,
+            output_tokens=None,
+            cost=None,
+            currency=prices.currency,
+            without_price=unpriced,
+            prices=prices.source,
+        )
     sums = []
     cost = Fraction(0)
     for index, (name, traffic) in enumerate(scenario.traffic.items()):
-        one = _sum(traffic, schedule, index, workers)
-        sums.append(one)
-        if not without:
-            cost += _cost(scenario, name, one, prices, day)
-    at_most = sum(s.calls + s.more for s in sums)
+        table_sum = _sum(traffic, schedule, index, workers)
+        sums.append(table_sum)
+        if not unpriced:
+            cost += _cost(scenario, name, table_sum, prices, day)
+    at_most = sum(s.calls + s.additional for s in sums)
+    calls_at_most = None
+    if math.isfinite(at_most):
+        calls_at_most = math.ceil(at_most)
+    additions = chain.from_iterable(map(_additions, scenario.traffic.values()))
     return Estimate(
-        len(schedule), sum(s.requests for s in sums), sum(s.calls for s in sums),
-        math.ceil(at_most) if math.isfinite(at_most) else None, sum(s.usage.prompt for s in sums),
-        sum(s.usage.output for s in sums), None if without else float(cost), prices.currency, without, prices.source,
-        tuple(dict.fromkeys(kind for traffic in scenario.traffic.values() for kind in _additions(traffic))),
-    )  # fmt: skip
+        arrivals=len(schedule),
+        requests=sum(s.requests for s in sums),
+        calls=sum(s.calls for s in sums),
+        calls_at_most=calls_at_most,
+        input_tokens=sum(s.usage.prompt for s in sums),
+        output_tokens=sum(s.usage.output for s in sums),
+        cost=None if unpriced else float(cost),
+        currency=prices.currency,
+        without_price=unpriced,
+        prices=prices.source,
+        additions=tuple(dict.fromkeys(additions)),
+    )
 
 
 def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum:
     sizes = np.array([schedule.prompt_tokens, schedule.output_tokens, schedule.turns], np.int64)
     prompts, outputs, turns = sizes[:, schedule.traffic == index]
     requests = int(turns.sum())
-    asked = prompts * turns
+    inputs = prompts * turns
     answered = outputs * turns
     if traffic.session.grow:  # turn k carries the k turns and answers before it
-        before = turns * (turns - 1) // 2
-        asked = asked + (prompts + outputs) * before
-    demand = pattern_of(traffic).demand(requests, int(asked.sum()), int(answered.sum()))
+        earlier_turns = turns * (turns - 1) // 2
+        inputs = inputs + (prompts + outputs) * earlier_turns
+    demand = pattern_of(traffic).demand(requests, int(inputs.sum()), int(answered.sum()))
     tokens_in = demand.input_tokens
     write_5m = write_1h = 0
     if traffic.cache is not None:
@@ -128,24 +156,31 @@ def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum
         write_5m = shared if marked and not write_1h else 0
         tokens_in += 0 if marked else shared
     usage = Usage(tokens_in, write_5m, write_1h, 0, demand.output_tokens)
-    more = _additional(traffic, demand.calls, requests, workers) if demand.is_bound else math.inf
-    return _Sum(requests, demand.calls, more, usage)
+    additional = math.inf
+    if demand.is_bound:
+        additional = _additional(traffic, demand.calls, requests, workers)
+    return _Sum(requests, demand.calls, additional, usage)
 
 
 def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> float:
     """Calls that trouble or lateness may add."""
-    more = 0.0
+    additional = 0.0
     retry = traffic.retry
     hedge = traffic.hedge
     if hedge.policy != "off":
-        budget = hedge.budget_share * calls + hedge.budget_burst * workers
-        more += min(calls, budget) if hedge.budget_share < 1 else calls
+        hedges = float(calls)
+        if hedge.budget_share < 1:
+            budget = hedge.budget_share * calls + hedge.budget_burst * workers
+            hedges = min(hedges, budget)
+        additional += hedges
     if retry.policy != "none":
         ceiling = float(calls * retry.max_retries)
-        budget = retry.budget_share * calls + retry.budget_burst * workers
-        more += min(ceiling, budget) if retry.policy == "polite" and retry.budget_share < 1 else ceiling
-    more += requests * (traffic.fallback.after_s is not None)
-    return more + requests * bool(traffic.cancel.resubmit and traffic.cancel.share)
+        if retry.policy == "polite" and retry.budget_share < 1:
+            budget = retry.budget_share * calls + retry.budget_burst * workers
+            ceiling = min(ceiling, budget)
+        additional += ceiling
+    additional += requests * (traffic.fallback.after_s is not None)
+    return additional + requests * bool(traffic.cancel.resubmit and traffic.cancel.share)
 
 
 def _additions(traffic: Traffic) -> Iterator[str]:
@@ -162,10 +197,10 @@ def _additions(traffic: Traffic) -> Iterator[str]:
         yield added
 
 
-def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -> Fraction:
+def _cost(scenario: Scenario, name: str, table_sum: _Sum, prices: Prices, day: date) -> Fraction:
     """At the dearest model of the table, with the long-prompt band decided by its mean prompt."""
-    alone = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
-    prompt = one.usage.prompt // max(1, one.calls)
-    known = filter(None, (prices.price(model, day) for _, model in alone.models()))
+    single = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
+    prompt = table_sum.usage.prompt // max(1, table_sum.calls)
+    model_prices = filter(None, (prices.price(model, day) for _, model in single.models()))
     share = Fraction(pattern_of(scenario.traffic[name]).price_share)
-    return max(price.cost(one.usage, prompt) for price in known) * share
+    return max(price.cost(table_sum.usage, prompt) for price in model_prices) * share

@@ -40,20 +40,24 @@ def amount(value: float) -> str:
     """`1,566`, `0.04`: whole numbers in full, others with two digits that are not zero at least."""
     if value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.2f}" if value >= 1 else f"{value:.2g}"
+    if value >= 1:
+        return f"{value:,.2f}"
+    return f"{value:.2g}"
 
 
 def excesses(
     guard: Guard, expected: Expected, currency: str, options: Iterable[str] = ()
 ) -> Iterator[Excess]:
     """Yield the limits that this use exceeds. `options`: keys of [guard] that were given on the command line."""
-    given = frozenset(options)
+    typed_keys = frozenset(options)
     units = {REQUESTS: "calls", TOKENS: "tokens", COST: currency}
     for key, unit in units.items():
         limit = getattr(guard, key)
         value = expected[key]
         if limit is not None and value is not None and value > limit:
-            name = OPTIONS[key] if f"guard.{key}" in given else f"guard.{key}"
+            name = f"guard.{key}"
+            if name in typed_keys:
+                name = OPTIONS[key]
             yield Excess(name, value, limit, unit)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 from tailgauge.call import Call, Prompt
@@ -43,10 +44,10 @@ class InputBound:
     @classmethod
     def learnt(cls, scenario: Scenario, learnt: Learnt) -> Self:
         """Return the bound by what the preflight of a scenario has learnt."""
-        known = sizing(scenario, learnt)
+        learnt_sizing = sizing(scenario, learnt)
         short_prompts = [tokens for _, _, tokens in learnt.short_prompts]
-        frame = max(known.frame, 2 * learnt.overhead_tokens, *short_prompts)
-        return cls(Sizing(known.per_byte, frame), _unbounded_tables(scenario))
+        frame = max(learnt_sizing.frame, 2 * learnt.overhead_tokens, *short_prompts)
+        return cls(Sizing(learnt_sizing.per_byte, frame), _unbounded_tables(scenario))
 
     def most(self, call: Call, traffic: str, counts: Mapping[str, int]) -> int | None:
         """Return a bound that holds for this call, or None without one.
@@ -60,10 +61,10 @@ class InputBound:
             return quick
         if traffic in self.unbounded or not _is_text(prompt):
             return None
-        most = self.sizing.tokens(prompt) + len(call.schema or "")
+        bound = self.sizing.tokens(prompt) + len(call.schema or "")
         if prompt.tools or call.schema is not None:
-            most *= _ESCAPES
-        return most
+            bound *= _ESCAPES
+        return bound
 
 
 def _unbounded_tables(scenario: Scenario) -> frozenset[str]:
@@ -82,5 +83,5 @@ def _is_text(prompt: Prompt) -> bool:
         return False
     if any(message.more is not None for message in prompt.messages):
         return False
-    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
-    return all(part.block is None for part in parts)
+    in_messages = chain.from_iterable(message.parts for message in prompt.messages)
+    return all(part.block is None for part in (*prompt.system, *in_messages))

@@ -41,28 +41,30 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
 
     Raises ScenarioError with the key where the requests of a run are not planned one by one.
     """
-    precise = {name: each for name, each in scenario.slo.items() if each.precision is not None}
+    precise = {name: objective for name, objective in scenario.slo.items() if objective.precision is not None}
     if not precise:
         return ()
     several = scenario.crossover or scenario.experiment
     if several or not scenario.arrival.is_open or (schedule.turns != 1).any():
-        why = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
-        raise ScenarioError(f"slo.{next(iter(precise))}.precision: {why}")
+        reason = (
+            "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
+        )
+        raise ScenarioError(f"slo.{next(iter(precise))}.precision: {reason}")
     at_s = np.asarray(schedule.at_ns) / 1e9
     begin_s = scenario.stages.warmup
     end_s = scenario.stages.duration_s - scenario.stages.cooldown_s
-    first, last = map(int, np.searchsorted(at_s, [begin_s, end_s]))
-    fewest = max(max(FIRST, math.ceil(BEYOND / each.allowed)) for each in precise.values())
+    begin, end = map(int, np.searchsorted(at_s, [begin_s, end_s]))
+    fewest = max(max(FIRST, math.ceil(BEYOND / objective.allowed)) for objective in precise.values())
     planned = []
     share_before = 0.0
     for halving in range(HALVINGS, 0, -1):
         share = 0.5**halving
-        place = first + ((last - first) >> halving)
-        if place - first < fewest or at_s[place] - begin_s < FIRST_S:
+        place = begin + ((end - begin) >> halving)
+        if place - begin < fewest or at_s[place] - begin_s < FIRST_S:
             continue
         planned.append(InterimLook(float(at_s[place]), place, 1 - MISSES * (share - share_before)))
         share_before = share
-    return (*planned, InterimLook(end_s, last, 1 - MISSES * (1 - share_before)))
+    return (*planned, InterimLook(end_s, end, 1 - MISSES * (1 - share_before)))
 
 
 def needed(objective: Objective, confidence: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
     texts = [plan.lines(name, objective) for name, objective in scenario.slo.items()]
     if scenario.crossover is not None:
         texts.append(plan.pairs(scenario.crossover))
-    return [line for each in texts for line in each]
+    return list(chain.from_iterable(texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class _Plan:
             return [f"{text}, has {has:,}", *self.precision(objective, has)]
         if not has:
             return [f"{text}, this plan has {has:,}", "  may end INCONCLUSIVE: no request belongs to it"]
-        options = [f"{self.more(needs / has)}", weaker(name, objective, has)]
+        options = [f"{self.longer_run(needs / has)}", weaker(name, objective, has)]
         advice = [f"  may end INCONCLUSIVE: {', or '.join(filter(None, options))}"]
         fewest = objective.fewest()
         if fewest is not None and has >= fewest:
@@ -66,11 +67,11 @@ class _Plan:
         for look in planned:
             requests = needed(objective, look.confidence)
             if requests <= has * (look.until_s - begin_s) / (end_s - begin_s):
-                after = f"after {look.until_s:,.0f} s (at most {end_s:,.0f})"
-                return [f"{text} {requests:,} independent requests, {after}"]
+                time_text = f"after {look.until_s:,.0f} s (at most {end_s:,.0f})"
+                return [f"{text} {requests:,} independent requests, {time_text}"]
         requests = needed(objective, planned[-1].confidence)
         lacks = f"{text} {requests:,} independent requests, this plan has {has:,}"
-        return [lacks, f"  add {self.more(requests / max(has, 1))}, or ask for less"]
+        return [lacks, f"  add {self.longer_run(requests / max(has, 1))}, or ask for less"]
 
     def pairs(self, blocks: Crossover) -> list[str]:
         """What a comparison in alternating blocks needs."""
@@ -81,7 +82,7 @@ class _Plan:
         text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
         if has >= FEWEST_PAIRS:
             return [f"{text}, has {has}"]
-        return [f"{text}, this plan has {has}", f"  add {self.more(FEWEST_PAIRS * pair_s / steady_s)}"]
+        return [f"{text}, this plan has {has}", f"  add {self.longer_run(FEWEST_PAIRS * pair_s / steady_s)}"]
 
     def values(self, objective: Objective) -> int | None:
         """How many values the steady stage has if each request gets an answer; None where the plan does not tell."""
@@ -102,7 +103,7 @@ class _Plan:
             values = values * np.maximum(np.asarray(self.schedule.output_tokens, np.int64) - 1, 0)
         return int(values[is_counted].sum())
 
-    def more(self, factor: float) -> str:
+    def longer_run(self, factor: float) -> str:
         """The option for a run with so many times as many requests: their number, or its length in seconds, rounded up."""
         if self.scenario.arrival.is_counted:
             return f"--requests {math.ceil(self.schedule.requests * factor)}"
@@ -122,12 +123,18 @@ def weaker(name: str, objective: Objective, has: int) -> str:
     allowed = MISSES_NEEDED / has
     step = 0.01 if allowed >= 0.01 else 0.001
     allowed = math.ceil(allowed / step) * step
-    bound = 1 - allowed if figure.sign == LEAST else allowed
+    bound = allowed
+    if figure.sign == LEAST:
+        bound = 1 - allowed
     if not 0 < bound < 1:
         return ""
     if objective.traffic and objective.tag:
         return f"bound it at {figure.text(bound)}"  # no text has both
     subset = objective.traffic or objective.tag
-    text = f"{subset}: " if subset else ""
+    text = ""
+    if subset:
+        text = f"{subset}: "
     text += f"{objective.metric} {figure.sign} {figure.text(bound)}"
-    return f"--slo {text!r}" if name_of(text) == name else f"--set {f'slo.{name}={text}'!r}"
+    if name_of(text) == name:
+        return f"--slo {text!r}"
+    return f"--set {f'slo.{name}={text}'!r}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, SECOND, Call, Prompt
@@ -66,10 +67,10 @@ class Learnt(NamedTuple):
 
     def facts(self, scenario: Scenario) -> dict[str, Any]:
         """Plain values for run.json; null if the target does not report tokens."""
-        known = self.known
+        is_known = self.known
         return {
-            "tokens_per_word": self.tokens_per_word if known else None,
-            "overhead_tokens": self.overhead_tokens if known else None,
+            "tokens_per_word": self.tokens_per_word if is_known else None,
+            "overhead_tokens": self.overhead_tokens if is_known else None,
             "prompt_sizes": dict.fromkeys(sized_tables(scenario), "exact" if self.words else "estimate"),
         }
 
@@ -81,18 +82,18 @@ def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str]
     get none.
     """
     tables = scenario.traffic.values()
-    kind = JOB_SUBMIT if all(JOBS in PATTERNS[one.pattern].protocol_needs for one in tables) else MESSAGE
-    asked = [(*of, traffic, SHORT_WORDS, True) for of, traffic in scenario.models().items()]
-    asked.insert(1, (*asked[0][:3], LONG_WORDS, False))
-    found = []
-    for number, (target, model, traffic, words, needed) in enumerate(asked, 1):
+    kind = JOB_SUBMIT if all(JOBS in PATTERNS[table.pattern].protocol_needs for table in tables) else MESSAGE
+    planned = [(*used, traffic, SHORT_WORDS, True) for used, traffic in scenario.models().items()]
+    planned.insert(1, (*planned[0][:3], LONG_WORDS, False))
+    calls = []
+    for number, (target, model, traffic, words, needed) in enumerate(planned, 1):
         output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
         prompt = _marked(prompt, scenario, (target, model), unmarked)
         stream = _streams(scenario, (target, model))
         call = Call(prompt, output, model=model, target=target, kind=kind, stream=stream)
-        found.append(PreflightCall(-number, traffic, model, words, call, needed))
-    return found
+        calls.append(PreflightCall(-number, traffic, model, words, call=call, needed=needed))
+    return calls
 
 
 def is_loading(status: int | None, message: str | None) -> bool:
@@ -136,7 +137,9 @@ def _marked(
         if places:
             (message,) = prompt.messages
             ttl = marks.ttl(cache)
-            question = marked(message, ttl) if places - {AUTOMATIC} else message
+            question = message
+            if places - {AUTOMATIC}:
+                question = marked(message, ttl)
             automatic = ttl if AUTOMATIC in places else None
             return replace(prompt, messages=(question,), automatic=automatic, cache_key=key)
         if key is not None:
@@ -146,20 +149,22 @@ def _marked(
 
 def is_marked(prompt: Prompt) -> bool:
     """Return whether a prompt of the preflight has a cache mark."""
-    parts = [part for message in prompt.messages for part in message.parts]
+    parts = chain.from_iterable(message.parts for message in prompt.messages)
     return prompt.automatic is not None or any(part.ttl is not None for part in parts)
 
 
 def exact_targets(scenario: Scenario) -> dict[str, str | None]:
     """The targets of calls that ask for exact answers, with the engine that the scenario names."""
     tables = [table for table in scenario.traffic.values() if table.output == "exact"]
-    used = {target for table in tables for target, _ in pattern_of(table).models()}
+    models = chain.from_iterable(pattern_of(table).models() for table in tables)
+    used = {target for target, _ in models}
     return {target: scenario.target_of(target).engine for target in (MAIN, SECOND) if target in used}
 
 
 def unmarked(adaptations: Mapping[str, Adaptation]) -> frozenset[str]:
     """Return the targets whose engines cache without marks."""
-    return frozenset(name for name, one in adaptations.items() if one.automatic_cache is not None)
+    items = adaptations.items()
+    return frozenset(name for name, adaptation in items if adaptation.automatic_cache is not None)
 
 
 def learn(tokens: dict[int, int]) -> Learnt:
@@ -169,28 +174,42 @@ def learn(tokens: dict[int, int]) -> Learnt:
     slope = (tokens[LONG_WORDS] - tokens[SHORT_WORDS]) / (LONG_WORDS - SHORT_WORDS)
     overhead = max(0, round(tokens[SHORT_WORDS] - slope * SHORT_WORDS))
     is_plausible = _PLAUSIBLE[0] <= slope <= _PLAUSIBLE[1] and overhead <= _MOST_AROUND
-    return Learnt(slope, overhead, known=True) if is_plausible else Learnt()
+    if is_plausible:
+        return Learnt(slope, overhead, known=True)
+    return Learnt()
 
 
 def learn_words(
     tokens: Mapping[int, int], calls: Sequence[PreflightCall], counts: Mapping[str, int]
 ) -> Learnt | None:
     """What is learnt where the engine tells the tokens of each word; None if the usages do not bear that out."""
-    texts = {one.words: one.call.prompt.messages[0].parts[0].text.split(" ")[-one.words :] for one in calls}
+    texts = {call.words: _words_of(call) for call in calls}
     extra = {size: sum(counts.get(word, 1) - 1 for word in texts[size]) for size in tokens}
     learnt = learn({size: total - extra[size] for size, total in tokens.items()})
     words = [word for word in WORDS if counts.get(word) == 1]
     is_proven = learnt.known and learnt.tokens_per_word == 1 and len(words) >= LEAST_WORDS
-    return learnt._replace(words=words) if is_proven else None
+    if not is_proven:
+        return None
+    return learnt._replace(words=words)
+
+
+def _words_of(call: PreflightCall) -> list[str]:
+    """Return the counted words of a prompt, without the salt before them."""
+    text = call.call.prompt.messages[0].parts[0].text
+    return text.split(" ")[-call.words :]
 
 
 def sized_tables(scenario: Scenario) -> list[str]:
     """The traffic tables whose prompts are one generated question and nothing else, at the model that is asked for its tokens."""
     if scenario.arrival.process in {TASKS, TRACE}:
         return []
-    first = next(iter(scenario.models()))
-    alone = {name: one for name, one in scenario.traffic.items() if _is_generated(one) and one.cache is None}
-    return [name for name, one in alone.items() if (one.target, scenario.model_of(one)) == first]
+    main_model = next(iter(scenario.models()))
+    names = []
+    for name, table in scenario.traffic.items():
+        is_alone = _is_generated(table) and table.cache is None
+        if is_alone and (table.target, scenario.model_of(table)) == main_model:
+            names.append(name)
+    return names
 
 
 def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:

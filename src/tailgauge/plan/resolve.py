@@ -65,7 +65,9 @@ class Settings:
     def limit(self) -> Amount:
         """What the run may use at most."""
         guard = self.scenario.guard
-        cost = None if guard.max_cost is None else Fraction(str(guard.max_cost))
+        cost = None
+        if guard.max_cost is not None:
+            cost = Fraction(str(guard.max_cost))
         return Amount(guard.max_requests, guard.max_tokens, cost)
 
     @property
@@ -77,8 +79,8 @@ class Settings:
         """Today's prices of the models in use; nothing where cost is not limited."""
         if self.scenario.guard.max_cost is None:
             return {}
-        found = ((model, self.prices.price(model, utc_today())) for _, model in self.scenario.models())
-        return {model: price for model, price in found if price is not None}
+        prices = ((model, self.prices.price(model, utc_today())) for _, model in self.scenario.models())
+        return {model: price for model, price in prices if price is not None}
 
     def priced(self) -> dict[str, list[Any]]:
         """Those prices for a message to the workers."""
@@ -86,10 +88,17 @@ class Settings:
 
 
 def resolve(
-    argument: str, pairs: Sequence[tuple[str, Any]], out: Path, *, duration_s: float | None = None,
-    requests: int | None = None, spelt: Mapping[str, str] | None = None, workers: int = 1, sends: bool = True,
+    argument: str,
+    pairs: Sequence[tuple[str, Any]],
+    out: Path,
+    *,
+    duration_s: float | None = None,
+    requests: int | None = None,
+    spelt: Mapping[str, str] | None = None,
+    workers: int = 1,
+    sends: bool = True,
     of_tasks: bool = False,
-) -> Settings:  # fmt: skip
+) -> Settings:
     """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
     `duration_s`, or else as long as about so many `requests` take, scales the stages. A closed loop sends exactly so many
@@ -105,8 +114,10 @@ def resolve(
     scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
     path = find(argument)
     if scenario.arrival.process == TASKS and not of_tasks:
-        how = f"a locustfile with a StreamingUser makes these requests: locust -f FILE --scenario {argument}"
-        raise ScenarioError(f"{path}: arrival.process: {how}")
+        advice = (
+            f"a locustfile with a StreamingUser makes these requests: locust -f FILE --scenario {argument}"
+        )
+        raise ScenarioError(f"{path}: arrival.process: {advice}")
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
     options = dict(spelt or {})
@@ -124,7 +135,10 @@ def resolve(
             for key, variable in variables(scenario.model_dump(), ""):
                 from_environment(variable, f"{key} names it")
         named = scenario.guard.prices
-        prices = pricing.read(locate(named, path.parent, "guard.prices") if named else pricing.PACKAGED)
+        price_file = pricing.PACKAGED
+        if named:
+            price_file = locate(named, path.parent, "guard.prices")
+        prices = pricing.read(price_file)
         _priced(scenario, prices)
         if sends:  # a dry run compares its plan with the limits
             _guard_suffices(scenario, workers)
@@ -135,10 +149,16 @@ def resolve(
         _some_requests(scenario, schedule)
         looks(scenario, schedule)
     writable(out, f"--out {out}:")
-    shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
+    spelled = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
     return Settings(
-        scenario, _named(argument, path, of_tasks=of_tasks), shown, out, schedule, prices, estimated
+        scenario=scenario,
+        scenario_file=_named(argument, path, of_tasks=of_tasks),
+        overrides=spelled,
+        out=out,
+        schedule=schedule,
+        prices=prices,
+        estimate=estimated,
     )
 
 
@@ -150,18 +170,20 @@ def _named(argument: str, path: Path, *, of_tasks: bool) -> str:
 
 
 @contextmanager
-def _naming(path: Path, given: Mapping[str, str]) -> Iterator[None]:
+def _naming(path: Path, options: Mapping[str, str]) -> Iterator[None]:
     """An error that begins with a key of the scenario begins with its file, or with the option that gave the key."""
     try:
         yield
     except ScenarioError as error:
         key, _, text = str(error).partition(": ")
-        for name, option in given.items():
+        for name, option in options.items():
             if key == name:
                 raise ScenarioError(f"{option}: {text}") from error
             if key.startswith(f"{name}."):
-                below = f"{key.removeprefix(f'{name}.')}: " if option == f"--set {name}" else ""
-                raise ScenarioError(f"{option}: {below}{text}") from error
+                key_text = ""
+                if option == f"--set {name}":
+                    key_text = f"{key.removeprefix(f'{name}.')}: "
+                raise ScenarioError(f"{option}: {key_text}{text}") from error
         if re.split(r"[.:]", str(error))[0] not in Scenario.model_fields:
             raise
         raise ScenarioError(f"{path}: {error}") from error
@@ -170,9 +192,16 @@ def _naming(path: Path, given: Mapping[str, str]) -> Iterator[None]:
 def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
     protocols = tuple(PROTOCOLS[target.protocol] for target in scenario.targets.values())
     return plan(
-        scenario.arrival, scenario.traffic, duration_s, scenario.seed, warmup_s=scenario.stages.warmup,
-        alternating=scenario.alternating, folder=folder, protocols=protocols, bounded=scenario.guard.is_of_tokens,
-    )  # fmt: skip
+        scenario.arrival,
+        scenario.traffic,
+        duration_s,
+        scenario.seed,
+        warmup_s=scenario.stages.warmup,
+        alternating=scenario.alternating,
+        folder=folder,
+        protocols=protocols,
+        bounded=scenario.guard.is_of_tokens,
+    )
 
 
 def _changed_length(
@@ -201,29 +230,29 @@ def _length(scenario: Scenario, requests: int, folder: Path) -> float:
     if not scenario.arrival.is_open:
         raise UsageError("--requests: the tasks of a locustfile decide their number: use --duration")
     length = scenario.stages.duration_s
-    found = dict[int, float]()
+    lengths = dict[int, float]()
     for _ in range(_LENGTHS):
         planned = _schedule(scenario, length, folder).requests
-        if scenario.arrival.process == TRACE and planned == max(found, default=-1) < requests:
+        if scenario.arrival.process == TRACE and planned == max(lengths, default=-1) < requests:
             raise UsageError(f"--requests {requests:,}: the trace has no more than {planned:,}")
-        found[planned] = length
+        lengths[planned] = length
         if abs(planned - requests) <= requests * _CLOSE:
             break
-        longer = [at for n, at in found.items() if n > requests]
-        shorter = [at for n, at in found.items() if n < requests]
+        longer = [seconds for n, seconds in lengths.items() if n > requests]
+        shorter = [seconds for n, seconds in lengths.items() if n < requests]
         length *= requests / max(planned, 1)
         if longer and shorter:
             length = (min(longer) + max(shorter)) / 2
-    return found[min(found, key=lambda planned: abs(planned - requests))]
+    return lengths[min(lengths, key=lambda planned: abs(planned - requests))]
 
 
-def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:
+def _remote_targets_named(scenario: Scenario, typed_keys: Iterable[str], path: Path) -> None:
     """Load leaves this machine only for a target that the user named."""
     for table, target in scenario.targets.items():
-        if target.is_local or {table, f"{table}.url"} & set(given):
+        if target.is_local or {table, f"{table}.url"} & set(typed_keys):
             continue
-        how = f"A remote target must be named on the command line: add {_HOW[table]}"
-        raise ScenarioError(f"{path}: {table}.url: {target.url} is not on this machine. {how}")
+        advice = f"A remote target must be named on the command line: add {_HOW[table]}"
+        raise ScenarioError(f"{path}: {table}.url: {target.url} is not on this machine. {advice}")
 
 
 def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> None:
@@ -231,12 +260,15 @@ def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> Non
     trace = scenario.arrival.trace.file if scenario.arrival.process == TRACE else None
     named = {"arrival.trace.file": trace, "guard.prices": scenario.guard.prices}
     named |= {f"traffic.{name}.prompts.file": table.prompts.file for name, table in scenario.traffic.items()}
-    here = {f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()}
-    for key, name in (named | here).items():
+    certificates = {f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()}
+    for key, name in (named | certificates).items():
         if name is not None:
-            by = {key, re.sub(r"^(traffic)\..*\.(\w+\.\w+)$", r"\1.*.\2", key)}
-            where = f"--set {key}" if by & set(chosen) else f"{path}: {key}"
-            locate(name, Path() if key in here else path.parent, where)
+            keys = {key, re.sub(r"^(traffic)\..*\.(\w+\.\w+)$", r"\1.*.\2", key)}
+            where = f"{path}: {key}"
+            if keys & set(chosen):
+                where = f"--set {key}"
+            folder = Path() if key in certificates else path.parent
+            locate(name, folder, where)
 
 
 def _priced(scenario: Scenario, prices: Prices) -> None:
@@ -244,9 +276,9 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
         return
     for _, model in scenario.models():
         if prices.price(model, utc_today()) is None:
-            why = f"no price is known for model {model!r}"
-            how = "--set guard.prices=FILE with its price (`tailgauge docs prices`), or --max-tokens N"
-            raise ScenarioError(f"guard.max_cost: {why}: {how}")
+            problem = f"no price is known for model {model!r}"
+            advice = "--set guard.prices=FILE with its price (`tailgauge docs prices`), or --max-tokens N"
+            raise ScenarioError(f"guard.max_cost: {problem}: {advice}")
 
 
 def _guard_suffices(scenario: Scenario, workers: int) -> None:
@@ -256,14 +288,14 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
     written = prefixes(scenario)
     limit = scenario.guard.max_requests
     if limit is not None and limit < tried + written + workers:
-        least = f"expected at least {tried + written + workers}, got {limit}"
-        why = f"{tried} calls of the preflight, {written} that write prefixes, and one for each worker"
-        raise ScenarioError(f"guard.max_requests: {least}: {why}")
+        expected = f"expected at least {tried + written + workers}, got {limit}"
+        reason = f"{tried} calls of the preflight, {written} that write prefixes, and one for each worker"
+        raise ScenarioError(f"guard.max_requests: {expected}: {reason}")
     limit = scenario.guard.max_tokens
-    tokens = sum(need(one.call, Sizing(), None).tokens or 0 for one in calls)
+    tokens = sum(need(call.call, Sizing(), None).tokens or 0 for call in calls)
     if limit is not None and limit < tokens:
-        least = f"expected at least {tokens}, got {limit}"
-        raise ScenarioError(f"guard.max_tokens: {least}: the preflight may use that")
+        expected = f"expected at least {tokens}, got {limit}"
+        raise ScenarioError(f"guard.max_tokens: {expected}: the preflight may use that")
 
 
 def _slots(scenario: Scenario) -> tuple[str, int | None]:
@@ -296,21 +328,21 @@ def _slots_suffice(scenario: Scenario, workers: int) -> None:
         raise ScenarioError(f"{key}: expected at least {workers}, a slot for each worker, got {slots}")
     cap = scenario.limits.in_flight_per_worker
     if slots > cap * workers:
-        most = f"expected at most {cap * workers:,}, got {slots:,}"
-        how = "add workers" if cap == MAX_IN_FLIGHT else "raise it, or add workers"
-        raise ScenarioError(f"{key}: {most}: limits.in_flight_per_worker is {cap:,}: {how}")
+        expected = f"expected at most {cap * workers:,}, got {slots:,}"
+        advice = "add workers" if cap == MAX_IN_FLIGHT else "raise it, or add workers"
+        raise ScenarioError(f"{key}: {expected}: limits.in_flight_per_worker is {cap:,}: {advice}")
 
 
 def _some_requests(scenario: Scenario, schedule: Schedule) -> None:
     if scenario.arrival.is_open and not len(schedule):
         seconds = f"{scenario.stages.duration_s:g} s"
-        how = "raise arrival.rate_per_s, or run longer"
-        raise ScenarioError(f"stages.duration_s: no request arrives within {seconds}: {how}")
+        advice = "raise arrival.rate_per_s, or run longer"
+        raise ScenarioError(f"stages.duration_s: no request arrives within {seconds}: {advice}")
 
 
 def _prefixes_few(scenario: Scenario) -> None:
     for name, traffic in scenario.traffic.items():
         cache = traffic.cache
         if cache is not None and cache.pre_warm and cache.prefixes > MAX_PREFIXES:
-            most = f"expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}"
-            raise ScenarioError(f"traffic.{name}.cache.pre_warm: {most}: each is a call before the run")
+            expected = f"expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}"
+            raise ScenarioError(f"traffic.{name}.cache.pre_warm: {expected}: each is a call before the run")

@@ -39,26 +39,33 @@ class Amount(NamedTuple):
         """Even shares that add up to the whole; the first workers get what does not divide."""
 
         def part(n: int | None, worker: int) -> int | None:
-            return None if n is None else n // workers + (worker < n % workers)
+            if n is None:
+                return None
+            return n // workers + (worker < n % workers)
 
-        cost = None if self.cost is None else self.cost / workers
+        cost = None
+        if self.cost is not None:
+            cost = self.cost / workers
         return [Amount(part(self.requests, i), part(self.tokens, i), cost) for i in range(workers)]
 
     def less(self, spent: Amount) -> Amount:
         """What is left of a limit, at least nothing."""
-        return Amount(
-            None if self.requests is None else max(0, self.requests - (spent.requests or 0)),
-            None if self.tokens is None else max(0, self.tokens - (spent.tokens or 0)),
-            None if self.cost is None else max(Fraction(0), self.cost - (spent.cost or 0)),
-        )
+        requests, tokens, cost = self
+        if requests is not None:
+            requests = max(0, requests - (spent.requests or 0))
+        if tokens is not None:
+            tokens = max(0, tokens - (spent.tokens or 0))
+        if cost is not None:
+            cost = max(Fraction(0), cost - (spent.cost or 0))
+        return Amount(requests, tokens, cost)
 
-    def plus(self, other: Amount, sign: int = 1) -> Amount:
+    def plus(self, amount: Amount, sign: int = 1) -> Amount:
         """The sum; what is not limited or not known counts nothing."""
-        requests = (self.requests or 0) + sign * (other.requests or 0)
-        tokens = (self.tokens or 0) + sign * (other.tokens or 0)
+        requests = (self.requests or 0) + sign * (amount.requests or 0)
+        tokens = (self.tokens or 0) + sign * (amount.tokens or 0)
         cost = _FREE if self.cost is None else self.cost
-        if other.cost is not None and other.cost is not _FREE:
-            cost += sign * other.cost
+        if amount.cost is not None and amount.cost is not _FREE:
+            cost += sign * amount.cost
         return Amount(requests, tokens, cost)
 
     def plain(self) -> list[Any]:
@@ -82,12 +89,18 @@ class Sizing:
     def tokens(self, prompt: Prompt) -> int:
         """Upper bound for a whole prompt."""
         texts = [part.block or part.text for part in prompt.system]
-        texts += [part.block or part.text for message in prompt.messages for part in message.parts]
+        for message in prompt.messages:
+            texts += [part.block or part.text for part in message.parts]
         texts += [message.more for message in prompt.messages if message.more]
         for tool in prompt.tools:
-            texts += [tool.given] if tool.given else [tool.name, tool.description, tool.schema]
+            if tool.given:
+                texts.append(tool.given)
+            else:
+                texts += [tool.name, tool.description, tool.schema]
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        frame = self.frame + len(texts) * FRAME_TOKENS // 4 + (TOOL_TOKENS if prompt.tools else 0)
+        frame = self.frame + len(texts) * FRAME_TOKENS // 4
+        if prompt.tools:
+            frame += TOOL_TOKENS
         return frame + max(math.ceil(size * self.per_byte), prompt.tokens)
 
 
@@ -110,8 +123,8 @@ def _dearest(price: Price, prompt_tokens: int, output_tokens: int) -> Fraction:
     rates = [price.rates]
     if price.rates_for(prompt_tokens) != price.rates:
         rates.append(price.long_rates)
-    of_input = max(max(each[:4]) for each in rates)
-    of_output = max(each[4] for each in rates)
+    of_input = max(max(rate[:4]) for rate in rates)
+    of_output = max(rate[4] for rate in rates)
     return (prompt_tokens * of_input + output_tokens * of_output) / 1_000_000
 
 
@@ -158,8 +171,12 @@ class Guard:
 
     def allows(self, call: Call, model: str, calls: int) -> bool:
         """Whether so many calls like this one are still allowed."""
-        need = Amount(1) if self.is_of_calls_only else self._need(call, model)
-        cost = None if need.cost is None else need.cost * calls
+        need = Amount(1)
+        if not self.is_of_calls_only:
+            need = self._need(call, model)
+        cost = None
+        if need.cost is not None:
+            cost = need.cost * calls
         total = Amount((need.requests or 0) * calls, (need.tokens or 0) * calls, cost)
         return not self._refused and self._exceeded(total) is None
 
@@ -194,19 +211,19 @@ class Guard:
 
     def settle(self, key: Hashable, used: Amount | None) -> None:
         """Give back what a call did not use. None: not known, all stays taken."""
-        held = self._held.pop(key, None)
-        if held is not None and used is not None:
-            self.taken = self.taken.plus(held, -1).plus(used)
+        amount = self._held.pop(key, None)
+        if amount is not None and used is not None:
+            self.taken = self.taken.plus(amount, -1).plus(used)
 
     def _need(self, call: Call, model: str) -> Amount:
         return need(call, self._sizing, self._prices.get(call.model or model))
 
-    def admits_calls(self, more: int) -> bool:
+    def admits_calls(self, calls: int) -> bool:
         """Whether so many more calls are allowed, of a guard of calls only."""
-        most = self._limit.requests
-        if most is None or (self.taken.requests or 0) + more <= most:
+        limit = self._limit.requests
+        if limit is None or (self.taken.requests or 0) + calls <= limit:
             return not self._refused
-        return self._admits(Amount(more))
+        return self._admits(Amount(calls))
 
     def _admits(self, need: Amount) -> bool:
         """Whether the limits allow it; once they did not, nothing is admitted any more."""
