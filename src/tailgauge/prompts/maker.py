@@ -19,7 +19,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import accumulate
 from random import Random
@@ -28,7 +28,7 @@ from tailgauge.call import ASSISTANT, USER, Message, Part, Prompt, Tool
 from tailgauge.patterns.settings import ALL_MARKS, AUTOMATIC, Cache, Marks
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plugins.plugin import blamed
-from tailgauge.prompts.source import SOURCES, PromptSource, kept, source_of
+from tailgauge.prompts.source import SOURCES, PromptSource, cache_size, source_of
 from tailgauge.prompts.words import WORDS, Vocabulary, salt
 from tailgauge.schedule.schedule import Planned
 
@@ -46,26 +46,41 @@ class Maker:
     """
 
     def __init__(
-        self, seed: int, traffic: Traffic, name: str, words_per_token: float = 1.0, overhead_tokens: int = 0,
-        *, marks: Marks = ALL_MARKS, run: str = "", words: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        traffic: Traffic,
+        name: str,
+        words_per_token: float = 1.0,
+        overhead_tokens: int = 0,
+        *,
+        marks: Marks = ALL_MARKS,
+        run: str = "",
+        words: Sequence[str] = (),
+    ) -> None:
         self._seed = seed
         self._traffic = traffic
         self._name = name
         self._words = Vocabulary(words_per_token, words or WORDS)
         self._overhead = overhead_tokens
         self._marks = marks
-        self._run = run or (WORDS[0] if words and traffic.prompts.is_generated else "")
+        self._run = run
+        if not run and words and traffic.prompts.is_generated:
+            self._run = WORDS[0]
         self._sizes = pattern_of(traffic).prompt_sizes
         self._cache = cache = traffic.cache
-        self._marked_places = self._marks.places.intersection(cache.breakpoints if cache else ())
-        self._ttl = self._marks.ttl(cache) if cache else ""
+        self._marked_places: frozenset[str] = frozenset()
+        self._ttl = ""
+        self._popularity: list[float] = []
+        shared_words = 1
+        if cache is not None:
+            self._marked_places = marks.places.intersection(cache.breakpoints)
+            self._ttl = marks.ttl(cache)
+            weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1))
+            self._popularity = list(accumulate(weights))
+            shared_words = self._words(cache.prefix_tokens)
         self._automatic = self._ttl if AUTOMATIC in self._marked_places else None
         self._is_unique = cache is not None and (cache.cold or cache.volatile == "front")
-        weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1)) if cache else ()
-        self._popularity = list(accumulate(weights))
-        shared_words = self._words(cache.prefix_tokens) if cache else 1
-        self._prefix = lru_cache(kept(shared_words))(self._make_prefix)
+        self._prefix = lru_cache(cache_size(shared_words))(self._make_prefix)
         self._sources: dict[str, PromptSource] = {}
 
     def make(
@@ -79,11 +94,14 @@ class Maker:
         request_id = planned.request_id + turn
         session = planned.turns != 0  # the users of a closed loop have none: each turn is a request
         number = self._number(planned.request_id if session else request_id)
-        exchanges = filter(all, history if session and self._traffic.session.grow else ())
-        pieces = (piece for each in exchanges for piece in zip((USER, ASSISTANT), each, strict=True))
-        earlier = tuple(Message(role, (Part(text),)) for role, text in pieces)
-        sizes = enumerate(self._sizes(planned.prompt_tokens))
-        return tuple(self._leg(planned, request_id, leg, size, number, earlier) for leg, size in sizes)
+        earlier: list[Message] = []
+        if session and self._traffic.session.grow:
+            for question, answer in filter(all, history):
+                earlier.append(Message(USER, (Part(question),)))
+                earlier.append(Message(ASSISTANT, (Part(answer),)))
+        make_leg = partial(self._leg, planned, request_id, number=number, earlier=earlier)
+        sizes = self._sizes(planned.prompt_tokens)
+        return tuple(make_leg(leg, size) for leg, size in enumerate(sizes))
 
     def pre_warm(self) -> Iterator[Prompt]:
         """One prompt for each prefix that writes it and has no question; most popular first."""
@@ -91,34 +109,44 @@ class Maker:
             shared = self._prefix(number)
             messages = (*shared.messages, Message(USER, (Part(_WARM_UP),)))
             yield Prompt(
-                messages, shared.system, shared.tools, number, len(shared.messages),
-                automatic=self._automatic, cache_key=self._cache_key(number),
-            )  # fmt: skip
+                messages,
+                shared.system,
+                shared.tools,
+                number,
+                len(shared.messages),
+                automatic=self._automatic,
+                cache_key=self._cache_key(number),
+            )
 
     def _leg(
-        self, planned: Planned, request_id: int, leg: int, tokens: int, number: int | None, earlier: Sequence[Message]
-    ) -> Prompt:  # fmt: skip
+        self,
+        planned: Planned,
+        request_id: int,
+        leg: int,
+        tokens: int,
+        *,
+        number: int | None,
+        earlier: Sequence[Message],
+    ) -> Prompt:
+        """Return the prompt of one leg: the prefix `number`, the `earlier` turns, the question."""
         cache = self._cache
         use = f"{request_id}/{leg}" if leg else str(request_id)
-        source = self._source(planned)
-        asked = source.make(planned, use, tokens)
-        if isinstance(asked, str):
-            asked = Prompt.of(asked)
-        if not isinstance(asked, Prompt) or not asked.messages:
-            raise blamed(source.make, TypeError(f"made {asked!r}, not text and no Prompt with messages"))
-        if asked.given is not None:
-            return asked
-        *before, question = asked.messages
+        content = self._content(planned, use, tokens)
+        if content.given is not None:
+            return content
+        *preceding, question = content.messages
         if cache is not None and "last" in self._marked_places:
             question = marked(question, self._ttl)
         shared = self._prefix(number or 0)
-        messages = (*earlier, *before, question)
+        messages = (*earlier, *preceding, question)
         if cache is not None and cache.volatile == "marked":
             shared = shared.closing(f"This is request {request_id}.", self._last_marked(cache))
-        if asked.system or asked.tools:
-            shared = self._with(shared, Prefix(asked.tools, asked.system))
+        if content.system or content.tools:
+            shared = self._joined(shared, Prefix(content.tools, content.system))
         if cache is not None and self._is_unique:
-            words = salt(self._seed, f"{self._run}{use}") if cache.cold else f"{self._run}{request_id}"
+            words = f"{self._run}{request_id}"
+            if cache.cold:
+                words = salt(self._seed, f"{self._run}{use}")
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
@@ -127,15 +155,34 @@ class Maker:
         count = len(shared.messages)
         messages = (*shared.messages, *messages)
         return Prompt(
-            messages, shared.system, shared.tools, number, count, self._is_unique, asked.tokens,
-            automatic=self._automatic, cache_key=self._cache_key(number),
-        )  # fmt: skip
+            messages,
+            shared.system,
+            shared.tools,
+            number,
+            count,
+            unique=self._is_unique,
+            tokens=content.tokens,
+            automatic=self._automatic,
+            cache_key=self._cache_key(number),
+        )
 
-    def _with(self, shared: Prefix, given: Prefix) -> Prefix:
+    def _content(self, planned: Planned, use: str, tokens: int) -> Prompt:
+        """Return what the source of a request makes; a TypeError blames the plugin that makes something else."""
+        source = self._source(planned)
+        content = source.make(planned, use, tokens)
+        if isinstance(content, str):
+            content = Prompt.of(content)
+        if not isinstance(content, Prompt) or not content.messages:
+            raise blamed(source.make, TypeError(f"made {content!r}, not text and no Prompt with messages"))
+        return content
+
+    def _joined(self, shared: Prefix, row_prefix: Prefix) -> Prefix:
         """The prefix with what a row brings behind it; in front of every section stands the run's salt."""
-        opening = given.opening(self._run) if self._run and not self._is_unique else given
-        tools = (given if shared.tools else opening).tools
-        system = (given if shared.system else opening).system
+        opening = row_prefix
+        if self._run and not self._is_unique:
+            opening = row_prefix.opening(self._run)
+        tools = (row_prefix if shared.tools else opening).tools
+        system = (row_prefix if shared.system else opening).system
         return Prefix((*shared.tools, *tools), (*shared.system, *system), shared.messages)
 
     def _last_marked(self, cache: Cache) -> str:
@@ -166,12 +213,19 @@ class Maker:
         return self._sources[name]
 
     def _make_prefix(self, number: int) -> Prefix:
-        size = self._words
-        made = prefix(
-            self._seed, self._name, number, self._cache, self._traffic.tools,
-            size=size, places=self._marked_places, ttl=self._ttl,
-        )  # fmt: skip
-        return made.opening(self._run) if self._run and not self._is_unique else made
+        shared = prefix(
+            self._seed,
+            self._name,
+            number,
+            self._cache,
+            self._traffic.tools,
+            size=self._words,
+            places=self._marked_places,
+            ttl=self._ttl,
+        )
+        if self._run and not self._is_unique:
+            return shared.opening(self._run)
+        return shared
 
 
 # --- what comes before the question -------------------------------------------------------------------------------
@@ -211,14 +265,14 @@ class Prefix:
             return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {phrase}")))
         if place == "system":
             return replace(self, system=closed(self.system, phrase))
-        *messages, last = self.messages
-        return replace(self, messages=(*messages, replace(last, parts=closed(last.parts, phrase))))
+        *messages, message = self.messages
+        return replace(self, messages=(*messages, replace(message, parts=closed(message.parts, phrase))))
 
 
 def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
     """The parts with `phrase` at the end of the last."""
-    *before, end = parts
-    return (*before, replace(end, text=f"{end.text} {phrase}"))
+    *earlier, end = parts
+    return (*earlier, replace(end, text=f"{end.text} {phrase}"))
 
 
 def opened(message: Message, phrase: str) -> Message:
@@ -230,8 +284,8 @@ def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
     """The parts with `phrase` in front; a block of the user's own stays as it is."""
     if not parts or parts[0].block is not None:
         return (Part(phrase), *parts)
-    first, *rest = parts
-    return (Part(f"{phrase} {first.text}", first.ttl), *rest)
+    head, *rest = parts
+    return (Part(f"{phrase} {head.text}", head.ttl), *rest)
 
 
 def marked(message: Message, ttl: str | None) -> Message:
@@ -241,27 +295,38 @@ def marked(message: Message, ttl: str | None) -> Message:
 
 
 def prefix(
-    seed: int, name: str, number: int, cache: Cache | None, offered: int,
-    *, size: Vocabulary, places: Collection[str], ttl: str,
-) -> Prefix:  # fmt: skip
+    seed: int,
+    name: str,
+    number: int,
+    cache: Cache | None,
+    offered: int,
+    *,
+    size: Vocabulary,
+    places: Collection[str],
+    ttl: str,
+) -> Prefix:
     """Prefix `number` of the traffic table `name`, with marks of this life at these places.
 
     `offered` tools come after those of the table; `size` turns tokens into words.
     """
     use = f"prefix/{name}/{number}"
     in_prefix = cache.tools if cache else 0
-    count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS if cache and cache.tools else 0
+    count = 0
+    if cache and cache.tools:
+        count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS
     tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count), size) for i in range(in_prefix)]
     tools += [_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size) for i in range(offered)]
     if cache is None:
         return Prefix(tuple(tools))
-    sizes = [size(cache.system_tokens)] if cache.system_tokens else []
-    system = tuple(Part(size.text(seed, f"{use}/system", count)) for count in sizes)
-    messages = [
-        Message(role, (Part(size.text(seed, f"{use}/{role}/{i}", max(1, size(cache.few_shot_tokens) // 2))),))
-        for i in range(cache.few_shot)
-        for role in (USER, ASSISTANT)
-    ]
+    system: tuple[Part, ...] = ()
+    if cache.system_tokens:
+        system = (Part(size.text(seed, f"{use}/system", size(cache.system_tokens))),)
+    messages = []
+    words = max(1, size(cache.few_shot_tokens) // 2)
+    for i in range(cache.few_shot):
+        for role in (USER, ASSISTANT):
+            example = Part(size.text(seed, f"{use}/{role}/{i}", words))
+            messages.append(Message(role, (example,)))
     if "tools" in places and tools:
         tools[-1] = replace(tools[-1], ttl=ttl)
     if "system" in places and system:
@@ -273,8 +338,11 @@ def prefix(
 
 def _tool(seed: int, use: str, number: int, count: int, words: Vocabulary) -> Tool:
     """One definition with two texts as its input; its name is like no other's of the prompt."""
-    verb, noun, first, second, *_ = words.text(seed, f"{use}/names", 4).split()
-    second = second if second != first else WORDS[WORDS.index(first) - 1]
-    inputs = {one: {"type": "string", "description": f"the {one}"} for one in (first, second)}
-    schema = {"type": "object", "properties": inputs, "required": [first]}
+    verb, noun, parameter, other_parameter, *_ = words.text(seed, f"{use}/names", 4).split()
+    if other_parameter == parameter:
+        other_parameter = WORDS[WORDS.index(parameter) - 1]
+    inputs = {}
+    for input_name in (parameter, other_parameter):
+        inputs[input_name] = {"type": "string", "description": f"the {input_name}"}
+    schema = {"type": "object", "properties": inputs, "required": [parameter]}
     return Tool(f"{verb}_{noun}_{number}", words.text(seed, use, count), json.dumps(schema))

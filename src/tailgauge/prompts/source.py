@@ -97,16 +97,16 @@ class TraceBlocks(Generated):
                 used += count
             if end == tokens:
                 break
-        more = self.words(tokens) - used
-        if more > 0:
-            parts.append(self.words.text(self.seed, use, more))
+        missing = self.words(tokens) - used
+        if missing > 0:
+            parts.append(self.words.text(self.seed, use, missing))
         return " ".join(parts)
 
     def _block_texts(self, block_tokens: int) -> Callable[[int, int], str]:
         """What makes the text of a block, and keeps those that were made last."""
         if block_tokens not in self._texts:
-            most = kept(self.words(block_tokens))
-            self._texts[block_tokens] = lru_cache(most)(self._block_text)
+            limit = cache_size(self.words(block_tokens))
+            self._texts[block_tokens] = lru_cache(limit)(self._block_text)
         return self._texts[block_tokens]
 
     def _block_text(self, block: int, count: int) -> str:
@@ -135,15 +135,18 @@ class FileRows(Generated):
         return Prompt(tuple(map(_message, messages)), system, tools, tokens=size)
 
 
-def _given_prompt(given: GivenRequest) -> Prompt:
+def _given_prompt(request: GivenRequest) -> Prompt:
     """A request that is sent as it is: as many tokens as its body may have, in one block."""
-    part = Part(given.body, block=given.body)
-    return Prompt((Message(USER, (part,)),), given=given)
+    part = Part(request.body, block=request.body)
+    return Prompt((Message(USER, (part,)),), given=request)
 
 
-def _message(given: dict[str, Any]) -> Message:
-    more = {key: value for key, value in given.items() if key not in {"role", "content"}}
-    return Message(given["role"], _parts(given.get("content")), json.dumps(more) if more else None)
+def _message(message: dict[str, Any]) -> Message:
+    extra = {key: value for key, value in message.items() if key not in {"role", "content"}}
+    more = None
+    if extra:
+        more = json.dumps(extra)
+    return Message(message["role"], _parts(message.get("content")), more=more)
 
 
 def _parts(content: Any) -> tuple[Part, ...]:
@@ -177,6 +180,6 @@ def check(traffic: TrafficSettings) -> None:
         raise ValueError('file: expected a file, for source = "file"')
 
 
-def kept(words: int) -> int:
+def cache_size(words: int) -> int:
     """How many texts of so many words are kept."""
     return max(8, min(4096, _KEPT_BYTES // (_WORD_BYTES * words)))
