@@ -38,53 +38,55 @@ def operational_times(arrival: Arrival, expected: float, rate_per_s: float, seed
             return _renewal(0.0, times.standard_exponential, expected)
 
 
-def _renewal(first: float, draw: Callable[[int], Any], until: float) -> Any:
-    """`first` is the residue before the first arrival; 0 where the process has no memory, so that there is none."""
-    parts = [np.array([first])] if first else []
-    last = first
-    while last < until:
-        parts.append(last + np.cumsum(draw(int((until - last) * 1.1) + 64)))
-        last = float(parts[-1][-1])
-    times = np.concatenate(parts) if parts else np.empty(0)
-    return times[times < until]
+def _renewal(residue: float, draw: Callable[[int], Any], end: float) -> Any:
+    """Return arrivals until `end`. `residue`: until the first one; 0 where the process has no memory, so that there is none."""
+    parts = [np.empty(0)]
+    if residue:
+        parts.append(np.array([residue]))
+    latest = residue
+    while latest < end:
+        parts.append(latest + np.cumsum(draw(int((end - latest) * 1.1) + 64)))
+        latest = float(parts[-1][-1])
+    times = np.concatenate(parts)
+    return times[times < end]
 
 
-def _gamma(cv: float, until: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
+def _gamma(cv: float, end: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
     shape = 1 / cv**2
-    met = beginning.standard_gamma(shape + 1) / shape  # a gap that an observer meets: longer ones more often
-    return _renewal(met * beginning.random(), lambda n: rng.standard_gamma(shape, n) / shape, until)
+    gap = beginning.standard_gamma(shape + 1) / shape  # a gap that an observer meets: longer ones more often
+    return _renewal(gap * beginning.random(), lambda n: rng.standard_gamma(shape, n) / shape, end)
 
 
 def _on_off(
-    burst: OnOff, until: float, rate_per_s: float, rng: np.random.Generator, bursts: np.random.Generator
+    burst: OnOff, end: float, rate_per_s: float, rng: np.random.Generator, bursts: np.random.Generator
 ) -> Any:
     """Bursts and the times between, exponential both, begun in a state as an observer meets it; Poisson in each."""
     mean = np.array([burst.on_s, burst.off_s]) * rate_per_s
-    if 2 * until > MAX_BURSTS * mean.sum():
+    if 2 * end > MAX_BURSTS * mean.sum():
         raise ScenarioError("arrival.on_off: over 20 million bursts in the run: make on_s and off_s longer")
     rates = np.array([1.0, burst.off_share])
     rates *= mean.sum() / (mean * rates).sum()
     state = int(bursts.random() * mean.sum() >= mean[0])  # 0: within a burst
     edges = [np.zeros(1)]
     states = []
-    last = 0.0
-    while last < until:
+    latest = 0.0
+    while latest < end:
         # An even number of phases: the next begins with `state`.
-        pairs = int((until - last) / mean.sum() * 1.1) + 16
+        pairs = int((end - latest) / mean.sum() * 1.1) + 16
         order = np.tile([state, 1 - state], pairs)
         states.append(order)
-        edges.append(last + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))
-        last = float(edges[-1][-1])
-    begins = np.minimum(np.concatenate(edges), until)  # the last phase may be longer than the run by far
+        edges.append(latest + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))
+        latest = float(edges[-1][-1])
+    begins = np.minimum(np.concatenate(edges), end)  # the last phase may be longer than the run by far
     rate = rates[np.concatenate(states)]
-    before = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
-    if before[-1] > MAX_BURSTS:
-        most = "over 20 million arrivals in the bursts of the run"
-        raise ScenarioError(f"arrival.on_off: {most}: make on_s longer")
-    inner = _renewal(0.0, rng.standard_exponential, float(before[-1]))
-    phase = np.searchsorted(before, inner, side="right") - 1
-    times = begins[phase] + (inner - before[phase]) / rate[phase]
-    return times[times < until]
+    cumulated = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
+    if cumulated[-1] > MAX_BURSTS:
+        problem = "over 20 million arrivals in the bursts of the run"
+        raise ScenarioError(f"arrival.on_off: {problem}: make on_s longer")
+    inner = _renewal(0.0, rng.standard_exponential, float(cumulated[-1]))
+    phase = np.searchsorted(cumulated, inner, side="right") - 1
+    times = begins[phase] + (inner - cumulated[phase]) / rate[phase]
+    return times[times < end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,38 +107,38 @@ class Course:
         """When the given shares of everything have come, as shares of the run: the inverse of the cumulative rate."""
         areas = self.areas
         total = areas.sum()
-        before = np.concatenate([[0.0], np.cumsum(areas)])
+        cumulated = np.concatenate([[0.0], np.cumsum(areas)])
         busy = np.flatnonzero(areas > 0)  # within a piece without rate nothing ever comes
         wanted = np.asarray(shares, dtype=float) * total
-        piece = busy[np.clip(np.searchsorted(before[busy], wanted, side="right") - 1, 0, None)]
-        left = np.maximum(wanted - before[piece], 0.0)
+        piece = busy[np.clip(np.searchsorted(cumulated[busy], wanted, side="right") - 1, 0, None)]
+        remaining = np.maximum(wanted - cumulated[piece], 0.0)
         rate = self.first[piece]
         width = self.widths[piece]
         slope = (self.last[piece] - rate) / width
-        root = np.sqrt(np.maximum(rate * rate + 2 * slope * left, 0.0))
+        root = np.sqrt(np.maximum(rate * rate + 2 * slope * remaining, 0.0))
         steep = rate + root  # of the two forms of the root, the one that does not cancel
-        passed = np.divide(2 * left, steep, out=np.zeros_like(left), where=steep > 0)
-        return self.begins[piece] + np.minimum(passed, width)
+        elapsed = np.divide(2 * remaining, steep, out=np.zeros_like(remaining), where=steep > 0)
+        return self.begins[piece] + np.minimum(elapsed, width)
 
 
 def course(shape: Shape) -> Course:
     """The rate of a shape, relative; raises ScenarioError where it is 0 over the whole run."""
-    pieces = [(a, b - a, rate, then) for (a, rate), (b, then) in pairwise(_points(shape)) if b > a]
-    found = Course(*(np.array(column, dtype=float) for column in zip(*pieces, strict=True)))
-    if found.areas.sum() <= 0:
+    pieces = [(a, b - a, rate, end_rate) for (a, rate), (b, end_rate) in pairwise(_points(shape)) if b > a]
+    result = Course(*(np.array(column, dtype=float) for column in zip(*pieces, strict=True)))
+    if result.areas.sum() <= 0:
         raise ScenarioError(f"arrival.shape: {shape.kind}: the rate is 0 over the whole run")
-    return found
+    return result
 
 
 def _points(shape: Shape) -> Sequence[tuple[float, float]]:
     """Corners (share of the run, relative rate) in order; two at one place are a jump."""
-    at = shape.at
+    begin = shape.at
     factor = shape.factor
     end = min(1.0, shape.at + shape.width)
     return {
         "flat": ((0.0, 1.0), (1.0, 1.0)),
-        "step": ((0.0, 1.0), (at, 1.0), (at, factor), (1.0, factor)),
+        "step": ((0.0, 1.0), (begin, 1.0), (begin, factor), (1.0, factor)),
         "ramp": ((0.0, 1.0), (1.0, factor)),
-        "spike": ((0.0, 1.0), (at, 1.0), (at, factor), (end, factor), (end, 1.0), (1.0, 1.0)),
+        "spike": ((0.0, 1.0), (begin, 1.0), (begin, factor), (end, factor), (end, 1.0), (1.0, 1.0)),
         "piecewise": shape.points,
     }[shape.kind]

@@ -129,9 +129,9 @@ class PromptRows:
         except OSError as error:
             raise UsageError(f"{path}: its rows: {advice(error, Path(tempfile.gettempdir()))}") from error
         if not len(self) and self.dropped.total:
-            why = f"none of its {self.dropped.total:,} rows can be asked: {self.dropped}"
+            reason = f"none of its {self.dropped.total:,} rows can be asked: {self.dropped}"
             expected = "Expected a question from human or user in each conversation"
-            raise ScenarioError(f"{path}: {why}. {expected}")
+            raise ScenarioError(f"{path}: {reason}. {expected}")
         if not len(self):
             raise ScenarioError(f"{path}: has no rows with a question")
 
@@ -168,11 +168,11 @@ class PromptRows:
 def read_prompts(path: Path, rules: RowRules) -> PromptRows:
     """A prompt file, checked; raises ScenarioError with file and line. One that did not change is read once."""
     state = path.stat()
-    return _kept(path, rules, (state.st_ino, state.st_size, state.st_mtime_ns))
+    return _cached_rows(path, rules, (state.st_ino, state.st_size, state.st_mtime_ns))
 
 
 @lru_cache(maxsize=4)
-def _kept(path: Path, rules: RowRules, _: tuple[int, ...]) -> PromptRows:
+def _cached_rows(path: Path, rules: RowRules, _: tuple[int, ...]) -> PromptRows:
     return PromptRows(path, rules)
 
 
@@ -186,7 +186,9 @@ def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[P
     is_sharegpt = False
     for row_number, (line, value) in enumerate(table_values(path, is_json=not is_csv), 1):
         try:
-            tree = _keys(value, columns, is_csv=is_csv) if isinstance(value, dict) else {}
+            tree: dict[str, Any] = {}
+            if isinstance(value, dict):
+                tree = _keys(value, columns, is_csv=is_csv)
             if row_number == 1:
                 is_sharegpt = "conversations" in tree
             if is_sharegpt and not _CONTENTS & tree.keys():
@@ -209,7 +211,9 @@ def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> 
         raise ValueError(f"column {missing[0]}: missing, but prompts.columns names it")
     if columns:
         tree = {key: tree[name] for key, name in columns.items() if name in tree}
-    return _values(tree) if is_csv else tree
+    if not is_csv:
+        return tree
+    return _values(tree)
 
 
 def _values(cells: dict[str, str]) -> dict[str, Any]:
@@ -220,7 +224,12 @@ def _values(cells: dict[str, str]) -> dict[str, Any]:
             continue
         is_size = key.endswith("_tokens") and cell.strip().isascii() and cell.strip().isdecimal()
         is_json = key not in {"prompt", "name"} and cell.lstrip()[:1] in {"[", "{"}
-        out[key] = int(cell) if is_size else json_tree(cell, no_number) if is_json else cell
+        if is_size:
+            out[key] = int(cell)
+        elif is_json:
+            out[key] = json_tree(cell, no_number)
+        else:
+            out[key] = cell
     return out
 
 
@@ -230,39 +239,39 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
     if is_conversation:
         tree = _with_known_keys(tree)
     try:
-        given = _Given.model_validate(tree).model_dump(exclude_none=True)
+        fields = _Given.model_validate(tree).model_dump(exclude_none=True)
     except ValidationError as error:
-        first = error.errors()[0]
+        problem = error.errors()[0]
         if is_conversation:
-            raise OddRowError(_odd_key(str(first["loc"][0]))) from None
-        raise ValueError(_explain(first, columns)) from None
-    contents = given.keys() & {"prompt", "messages", "conversations"}
-    is_sized = "prompt_tokens" in given and contents != {"messages"}
+            raise OddRowError(_odd_key(str(problem["loc"][0]))) from None
+        raise ValueError(_explain(problem, columns)) from None
+    contents = fields.keys() & {"prompt", "messages", "conversations"}
+    is_sized = "prompt_tokens" in fields and contents != {"messages"}
     if is_conversation and not contents:
         raise OddRowError(NO_CONVERSATIONS)
-    if len(contents) + is_sized != 1 or (is_sized and given.keys() & {"system", "tools"}):
+    if len(contents) + is_sized != 1 or (is_sized and fields.keys() & {"system", "tools"}):
         raise ValueError(_HOW)
-    row = _conversation(given, rules) if "conversations" in given else _sized(given)
+    row = _conversation(fields, rules) if "conversations" in fields else _sized(fields)
     for protocol in rules.protocols:
-        if why := protocol.refuses_content(row):
-            raise ValueError(why)
-    if rules.grows and "messages" in given:
-        why = "a turn of a session is one prompt"
-        raise ValueError(f"messages: {why}: set session.grow = false, or use prompt")
-    if rules.bounded and "prompt_tokens" not in given and _has_media(given.get("messages", ())):
-        why = "because [guard] cannot bound a picture or a document"
-        raise ValueError(f"prompt_tokens: expected a size, {why}")
+        if reason := protocol.refuses_content(row):
+            raise ValueError(reason)
+    if rules.grows and "messages" in fields:
+        reason = "a turn of a session is one prompt"
+        raise ValueError(f"messages: {reason}: set session.grow = false, or use prompt")
+    if rules.bounded and "prompt_tokens" not in fields and _has_media(fields.get("messages", ())):
+        reason = "because [guard] cannot bound a picture or a document"
+        raise ValueError(f"prompt_tokens: expected a size, {reason}")
     return row
 
 
 def _with_known_keys(tree: dict[str, Any]) -> dict[str, Any]:
     """A ShareGPT row with the keys that are known here: such files have an id and empty columns."""
-    known = {}
+    row = {}
     for key, value in tree.items():
         is_empty = value in _EMPTY_VALUES and key != "conversations"
         if key in _Given.model_fields and not is_empty:
-            known[key] = value
-    return known
+            row[key] = value
+    return row
 
 
 _EMPTY_VALUES: tuple[Any, ...] = (None, "", "[]", [], {})
@@ -275,25 +284,25 @@ def _odd_key(key: str) -> str:
     return f"whose {key} {verb} not {expected}"
 
 
-def _conversation(given: dict[str, Any], rules: RowRules) -> PromptRow:
+def _conversation(fields: dict[str, Any], rules: RowRules) -> PromptRow:
     """Its questions; the size of an answer is that of the recorded one."""
-    asked = conversation(given.pop("conversations"), whole=rules.sessions)
-    if asked.system is not None:
-        given.setdefault("system", asked.system)
+    recorded = conversation(fields.pop("conversations"), whole=rules.sessions)
+    if recorded.system is not None:
+        fields.setdefault("system", recorded.system)
     rows = []
-    for question in asked.questions:
+    for question in recorded.questions:
         turn: dict[str, Any] = {"prompt": question.text}
         if question.answer is not None:
             turn["output_tokens"] = _tokens(question.answer)
-        rows.append(_sized({**turn, **given}))
+        rows.append(_sized({**turn, **fields}))
     if len(rows) == 1:
         return rows[0]
     return {**rows[0], "later": rows[1:]}
 
 
-def _sized(given: dict[str, Any]) -> PromptRow:
+def _sized(fields: dict[str, Any]) -> PromptRow:
     """A row with its size; a system message in front becomes its system prompt."""
-    row = {("text" if key == "prompt" else key): value for key, value in given.items()}
+    row = {("text" if key == "prompt" else key): value for key, value in fields.items()}
     messages = row.get("messages")
     if messages is not None:
         _check_messages(messages)
@@ -303,7 +312,7 @@ def _sized(given: dict[str, Any]) -> PromptRow:
         _check_content("system", row["system"])
     for i, tool in enumerate(row.get("tools", ())):
         if not tool_name(tool):
-            raise _not("the name of a tool", f"tools[{i}].name", tool)
+            raise _unexpected("the name of a tool", f"tools[{i}].name", tool)
     if "prompt_tokens" not in row:
         pieces = [row.get("text"), row.get("system"), row.get("messages"), row.get("tools")]
         row["prompt_tokens"] = max(1, min(MAX_TOKENS, sum(map(_tokens, pieces))))
@@ -322,25 +331,25 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
         raise ValueError("messages: expected at least one message")
     for i, message in enumerate(messages):
         if not isinstance(message.get("role"), str):
-            raise _not("a role", f"messages[{i}].role", message.get("role"))
+            raise _unexpected("a role", f"messages[{i}].role", message.get("role"))
         if message.get("content") is not None or message.keys() <= {"role", "content"}:
             _check_content(f"messages[{i}].content", message.get("content"))
 
 
-def _check_content(at: str, content: Any) -> None:
+def _check_content(place: str, content: Any) -> None:
     if isinstance(content, str) and content.strip():
         return
     if not isinstance(content, list) or not content:
-        raise _not("some text or a list of blocks", at, content)
+        raise _unexpected("some text or a list of blocks", place, content)
     for i, block in enumerate(content):
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            raise _not("the type of a content block", f"{at}[{i}].type", block)
+            raise _unexpected("the type of a content block", f"{place}[{i}].type", block)
         if block["type"] == "text" and not isinstance(block.get("text"), str):
-            raise _not("some text", f"{at}[{i}].text", block.get("text"))
+            raise _unexpected("some text", f"{place}[{i}].text", block.get("text"))
 
 
-def _not(expected: str, at: str, value: Any, most: int = 80) -> ValueError:
-    return ValueError(f"{at}: expected {expected}, got {str(value)[:most]!r}")
+def _unexpected(expected: str, place: str, value: Any, width: int = 80) -> ValueError:
+    return ValueError(f"{place}: expected {expected}, got {str(value)[:width]!r}")
 
 
 def _tokens(value: Any) -> int:
@@ -348,9 +357,11 @@ def _tokens(value: Any) -> int:
     if isinstance(value, str):
         return math.ceil(len(value) / CHARACTERS_PER_TOKEN)
     if isinstance(value, dict):
-        parts = [one for key, one in value.items() if key != "type"]
+        parts = [part for key, part in value.items() if key != "type"]
         return MEDIA.get(str(value.get("type"))) or _tokens(parts)
-    return sum(map(_tokens, value)) if isinstance(value, list) else 0
+    if not isinstance(value, list):
+        return 0
+    return sum(map(_tokens, value))
 
 
 def _has_media(value: Any) -> bool:
@@ -362,14 +373,14 @@ def _has_media(value: Any) -> bool:
 def _explain(error: Any, columns: Mapping[str, str]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        known = ", ".join(_Given.model_fields)
+        keys = ", ".join(_Given.model_fields)
         return (
-            f"unknown key {key[:80]!r}. Expected one of: {known}; prompts.columns says which column is which"
+            f"unknown key {key[:80]!r}. Expected one of: {keys}; prompts.columns says which column is which"
         )
     name = columns.get(key, key)
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
         return f"{name}: half of a surrogate pair is not text"
-    return str(_not(_Given.model_fields[key].description or _TOKENS, name, error["input"]))
+    return str(_unexpected(_Given.model_fields[key].description or _TOKENS, name, error["input"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,31 +397,33 @@ class DealtRows:
         """The row of the first turn; under `later` those of the turns after it, where there are any."""
         count = len(self.order)
         start = int(self.first[arrival])
-        first = self.rows[self.order[start]]
-        if "later" in first:
-            return first
+        row = self.rows[self.order[start]]
+        if "later" in row:
+            return row
         different = count // math.gcd(self.stride, count)  # rows until the first comes round again
         turns = min(different, turns or self.share)
         later = [self.rows[self.order[(start + turn * self.stride) % count]] for turn in range(1, turns)]
-        return {**first, "later": later} if later else first
+        if not later:
+            return row
+        return {**row, "later": later}
 
 
-def deal(rows: PromptRows, order: Any, mine: Any, turns: Any) -> tuple[DealtRows, Any]:
-    """Deal a file's rows to the arrivals that `mine` marks: a row a turn, in their order, from the top again at the end.
+def deal(rows: PromptRows, order: Any, is_of_table: Any, turns: Any) -> tuple[DealtRows, Any]:
+    """Deal a file's rows to the arrivals that `is_of_table` marks: a row a turn, in their order, from the top again at the end.
 
     A conversation is a row of as many turns; `turns` becomes theirs. Also returned: arrivals for which the rows do not suffice
     without repeating. Users of a closed loop (no turns) begin with a row each and go on with those that the others leave; what
     is sent with a user stays small, however many users and rows there are.
     """
     count = len(rows)
-    arrivals = int(mine.sum())
+    arrivals = int(is_of_table.sum())
     closed = not turns.any()
     in_one = max(rows.turns) > 1
-    taken = mine.astype(np.int64) * (1 if closed or in_one else turns)
-    ends = np.cumsum(taken)
-    first = (ends - taken) % count
+    row_counts = is_of_table.astype(np.int64) * (1 if closed or in_one else turns)
+    ends = np.cumsum(row_counts)
+    starts = (ends - row_counts) % count
     if in_one:
-        turns[mine] = np.minimum(np.array(rows.turns, np.int32)[order[first[mine]]], TURNS)
+        turns[is_of_table] = np.minimum(np.array(rows.turns, np.int32)[order[starts[is_of_table]]], TURNS)
     stride = arrivals if closed and arrivals < count else 1
     share = max(math.ceil(count / max(1, arrivals)), AT_LEAST)
-    return DealtRows(rows, first, order, stride, share), mine & (ends > count)
+    return DealtRows(rows, starts, order, stride, share), is_of_table & (ends > count)

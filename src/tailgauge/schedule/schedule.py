@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +49,10 @@ class Planned(NamedTuple):
 
     def of_turn(self, turn: int) -> Planned:
         """This arrival with the sizes of one turn: each turn has another line of a prompt file."""
-        lines = [self.source, *self.source.get("later", ())] if self.source else []
-        if not turn or len(lines) < 2:
+        if not turn or not self.source:
+            return self
+        lines = [self.source, *self.source.get("later", ())]
+        if len(lines) < 2:
             return self
         line = lines[turn % len(lines)]
         output_tokens = line.get("output_tokens", self.output_tokens)
@@ -85,12 +88,14 @@ class Schedule:
     @property
     def users(self) -> int | None:
         """Users of a closed loop with a number of requests; None of any other plan."""
-        return None if self.starts_ns is None else len(self.starts_ns)
+        if self.starts_ns is None:
+            return None
+        return len(self.starts_ns)
 
     def slice(self, since_ns: int, until_ns: int) -> Iterator[Planned]:
         """Arrivals in [since, until)."""
-        first, last = np.searchsorted(self.at_ns, [since_ns, until_ns])
-        for i in range(int(first), int(last)):
+        begin, end = np.searchsorted(self.at_ns, [since_ns, until_ns])
+        for i in range(int(begin), int(end)):
             source = self._source(i)
             row = source or {}  # its own sizes: those of the schedule are the mean of a conversation's turns
             prompt_tokens = int(row.get("prompt_tokens", self.prompt_tokens[i]))
@@ -100,7 +105,7 @@ class Schedule:
                 at_ns = int(self.starts_ns[i])
             name = self.names[self.traffic[i]]
             turns = int(self.turns[i])
-            yield Planned(i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns, source)
+            yield Planned(i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns=turns, source=source)
 
     def _source(self, i: int) -> dict[str, Any] | None:
         lines = self.lines.get(int(self.traffic[i]))
@@ -112,10 +117,17 @@ class Schedule:
 
 
 def plan(
-    arrival: Arrival, traffic: Mapping[str, TrafficSettings], duration_s: float, seed: int, *, warmup_s: float = 0.0,
-    alternating: Alternating | None = None, folder: Path = Path(), protocols: tuple[type[WireProtocol], ...] = (),
+    arrival: Arrival,
+    traffic: Mapping[str, TrafficSettings],
+    duration_s: float,
+    seed: int,
+    *,
+    warmup_s: float = 0.0,
+    alternating: Alternating | None = None,
+    folder: Path = Path(),
+    protocols: tuple[type[WireProtocol], ...] = (),
     bounded: bool = False,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks.
 
     `protocols` must be able to send the rows of prompt files; in a `bounded` run they have a size. Raises UsageError,
@@ -148,9 +160,10 @@ def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
     _bounded(expected)
     times = operational_times(arrival, expected, rate, seed)
     _bounded(len(times))
-    is_flat = arrival.shape.kind == "flat"
-    times = times / rate if is_flat else course(arrival.shape).moments(times / expected) * duration_s
-    return times[times < duration_s]
+    times_s = times / rate
+    if arrival.shape.kind != "flat":
+        times_s = course(arrival.shape).moments(times / expected) * duration_s
+    return times_s[times_s < duration_s]
 
 
 def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any:
@@ -159,8 +172,8 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
     Those of tasks are Locust's: none is planned.
     """
     users = arrival.closed.users if arrival.process == CLOSED else 0
-    over = min(warmup_s / 2 or arrival.closed.think_s, duration_s)
-    return np.arange(users) / max(1, users) * over
+    span_s = min(warmup_s / 2 or arrival.closed.think_s, duration_s)
+    return np.arange(users) / max(1, users) * span_s
 
 
 def _counted(
@@ -183,7 +196,7 @@ def _drawn(
     weights = np.array([t.weight for t in tables])
     chosen = stream(seed, Purpose.TRAFFIC).choice(len(tables), size=n, p=weights / weights.sum())
     if alternating is not None:
-        chosen = alternate(chosen, at_ns, tuple(traffic), *alternating, seed)
+        chosen = _alternate(chosen, at_ns, tuple(traffic), alternating, seed)
 
     def sizes(median: str, sigma: str, purpose: Purpose) -> Any:
         middle = np.array([getattr(t, median) for t in tables], dtype=float)[chosen]
@@ -195,13 +208,19 @@ def _drawn(
     prompts = sizes("prompt_tokens", "prompt_sigma", Purpose.PROMPT_SIZES)
     outputs = sizes("output_tokens", "output_sigma", Purpose.OUTPUT_SIZES)
     turns = np.minimum(stream(seed, Purpose.TURNS).geometric(ending), TURNS).astype(np.int32)
-    return Schedule(at_ns, chosen.astype(np.int16), prompts, outputs, tuple(traffic), turns)
+    return Schedule(
+        at_ns=at_ns,
+        traffic=chosen.astype(np.int16),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        names=tuple(traffic),
+        turns=turns,
+    )
 
 
-def alternate(
-    chosen: Any, at_ns: Any, names: Sequence[str], variants: tuple[str, str], block_s: float, from_s: float, seed: int
-) -> Any:  # fmt: skip
-    """Indices into `names`, one per arrival, with the two `variants` in alternating blocks."""
+def _alternate(chosen: Any, at_ns: Any, names: Sequence[str], alternating: Alternating, seed: int) -> Any:
+    """Return indices into `names`, one per arrival, with the two variants in alternating blocks."""
+    variants, block_s, from_s = alternating
     a, b = (names.index(name) for name in variants)
     block = np.floor((at_ns / 1e9 - from_s) / block_s).astype(np.int64)
     pairs = max(0, int(block.max(initial=-1))) // 2 + 1
@@ -217,7 +236,7 @@ def _with_files(
     prompts = schedule.prompt_tokens.copy()
     outputs = schedule.output_tokens.copy()
     turns = schedule.turns.copy()
-    kept = np.ones(len(schedule), bool)
+    is_sent = np.ones(len(schedule), bool)
     dealt = {}
     notes = list(schedule.notes)
     prompt_files = {}
@@ -232,29 +251,39 @@ def _with_files(
         of_table = replace(rules, columns=columns, sessions=several, grows=several and session.grow)
         rows = read_prompts(path, of_table)
         count = len(rows)
-        mine = schedule.traffic == index
-        is_shuffled = settings.order == "shuffled"
-        order = stream(seed, Purpose.ROWS).permutation(count) if is_shuffled else np.arange(count)
-        dealt[index], beyond = deal(rows, order, mine, turns)
-        stated = order[dealt[index].first[mine]]
-        prompts[mine] = np.array(rows.prompt_tokens, np.int32)[stated]
+        is_of_table = schedule.traffic == index
+        order = np.arange(count)
+        if settings.order == "shuffled":
+            order = stream(seed, Purpose.ROWS).permutation(count)
+        dealt[index], is_repeated = deal(rows, order, is_of_table, turns)
+        stated = order[dealt[index].first[is_of_table]]
+        prompts[is_of_table] = np.array(rows.prompt_tokens, np.int32)[stated]
         wanted = np.array(rows.output_tokens, np.int32)[stated]
-        outputs[mine] = np.where(wanted > 0, wanted, outputs[mine])
+        outputs[is_of_table] = np.where(wanted > 0, wanted, outputs[is_of_table])
         facts = rows.facts()
         prompt_files[name] = {"file": settings.file, **facts}
         if rows.dropped.total:
             share = f"{rows.dropped.total:,} of {facts['rows_read']:,} rows are left out"
             notes.append(f"{path.name}: {share}: {rows.dropped}")
-        if settings.at_end == "stop" and beyond.any():
-            kept &= ~beyond
-            notes.append(f"{path.name}: {int(beyond.sum()):,} arrivals after its {count:,} rows are left out")
-    blocks = schedule.blocks and [one for one, stays in zip(schedule.blocks, kept, strict=True) if stays]
+        if settings.at_end == "stop" and is_repeated.any():
+            is_sent &= ~is_repeated
+            notes.append(
+                f"{path.name}: {int(is_repeated.sum()):,} arrivals after its {count:,} rows are left out"
+            )
+    lines = {index: replace(rows, first=rows.first[is_sent]) for index, rows in dealt.items()}
+    blocks = schedule.blocks and list(compress(schedule.blocks, is_sent))
     return replace(
-        schedule, at_ns=schedule.at_ns[kept], traffic=schedule.traffic[kept], prompt_tokens=prompts[kept],
-        output_tokens=outputs[kept], turns=turns[kept], blocks=blocks, notes=tuple(notes),
+        schedule,
+        at_ns=schedule.at_ns[is_sent],
+        traffic=schedule.traffic[is_sent],
+        prompt_tokens=prompts[is_sent],
+        output_tokens=outputs[is_sent],
+        turns=turns[is_sent],
+        blocks=blocks,
+        notes=tuple(notes),
         prompt_files=prompt_files,
-        lines={index: replace(one, first=one.first[kept]) for index, one in dealt.items()},
-    )  # fmt: skip
+        lines=lines,
+    )
 
 
 def _nanoseconds(times_s: Any) -> Any:
@@ -263,5 +292,5 @@ def _nanoseconds(times_s: Any) -> Any:
 
 def _bounded(arrivals: float) -> None:
     if arrivals > MAX_ARRIVALS:
-        most = f"over 20 million arrivals ({arrivals:,.0f})"
-        raise ScenarioError(f"arrival: the plan has {most}: split the run")
+        problem = f"over 20 million arrivals ({arrivals:,.0f})"
+        raise ScenarioError(f"arrival: the plan has {problem}: split the run")

@@ -112,16 +112,18 @@ def following(
     if arrival.process == TASKS:
         return None
     if turn.is_closed:
-        last = turn.number == TURNS - 1
-        request_id = turn.request_id + (1 + (arrival.closed.users - 1) * TURNS if last else 1)
+        is_last = turn.number == TURNS - 1
+        request_id = turn.request_id + 1
+        if is_last:
+            request_id += (arrival.closed.users - 1) * TURNS
         think_s = _think_after(arrival, seed, request_id, ended)
     else:
         if ended not in WITH_ANSWER or turn.number + 1 >= turn.planned.turns:
             return None
         request_id = turn.request_id + 1
         think_s = _think_s(seed, request_id, traffic.session.think_s, traffic.session.think_sigma)
-    asked = _asked(turn.planned, request_id, seed, traffic)
-    return Turn(ended_at_ns + round(think_s * 1e9), request_id, turn.planned, asked, turn.history)
+    planned = _later_turn(turn.planned, request_id, seed, traffic)
+    return Turn(ended_at_ns + round(think_s * 1e9), request_id, turn.planned, planned, turn.history)
 
 
 def conversation(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
@@ -130,22 +132,24 @@ def conversation(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
     return (*turn.history, (question, answer or ""))
 
 
-def _asked(planned: Planned, request_id: int, seed: int, traffic: TrafficSettings) -> Planned:
+def _later_turn(planned: Planned, request_id: int, seed: int, traffic: TrafficSettings) -> Planned:
     """A later turn: its line of a prompt file; what the trace has; else sizes drawn anew."""
     number = request_id % TURNS
-    asked = planned._replace(request_id=request_id - number).of_turn(number)
-    if asked.source is not None:
-        return asked
+    later = planned._replace(request_id=request_id - number).of_turn(number)
+    if later.source is not None:
+        return later
     rng = _drawing(f"{seed}/size/{request_id}", traffic.prompt_sigma or traffic.output_sigma)
     prompt = _lognormal(traffic.prompt_tokens, traffic.prompt_sigma, rng)
     output = _lognormal(traffic.output_tokens, traffic.output_sigma, rng)
-    return asked._replace(prompt_tokens=_tokens(prompt), output_tokens=_tokens(output))
+    return later._replace(prompt_tokens=_tokens(prompt), output_tokens=_tokens(output))
 
 
 def _think_after(arrival: Arrival, seed: int, request_id: int, ended: str) -> float:
     """How long a user of a closed loop thinks before a request, after one that ended so."""
     think_s = _think_s(seed, request_id, arrival.closed.think_s, arrival.closed.think_sigma)
-    return max(think_s, AFTER_DROP_S) if ended == CLIENT_DROP else think_s
+    if ended != CLIENT_DROP:
+        return think_s
+    return max(think_s, AFTER_DROP_S)
 
 
 def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float:
@@ -154,7 +158,9 @@ def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float
 
 def _drawing(seed: str, sigma: float) -> random.Random | None:
     """A generator where something is drawn: to seed one takes as long as all the rest of a turn."""
-    return random.Random(seed) if sigma else None
+    if not sigma:
+        return None
+    return random.Random(seed)
 
 
 def _tokens(size: float) -> int:
@@ -162,4 +168,6 @@ def _tokens(size: float) -> int:
 
 
 def _lognormal(median: float, sigma: float, rng: random.Random | None) -> float:
-    return median * rng.lognormvariate(0.0, sigma) if sigma and rng else median
+    if sigma and rng:
+        return median * rng.lognormvariate(0.0, sigma)
+    return median

@@ -60,7 +60,7 @@ class Shape(Table):
     def _points(self) -> Shape:
         if self.kind != "piecewise":
             return self
-        times = [at for at, _ in self.points]
+        times = [position for position, _ in self.points]
         if len(times) < 2 or times[0] != 0 or times[-1] != 1 or times != sorted(times):
             raise ValueError("points: expected at least two, from share 0 to share 1, in order of time")
         if not any(rate > 0 for _, rate in self.points):
@@ -149,11 +149,15 @@ class Arrival(Table):
         """The offered load as text: `50 requests/s`, `10 users`, `trace`."""
         if self.process == CLOSED:
             users = f"{self.closed.users:,} users"
-            return users if self.closed.requests is None else f"{self.closed.requests:,} requests of {users}"
+            if self.closed.requests is None:
+                return users
+            return f"{self.closed.requests:,} requests of {users}"
         load: str = self.process
         if self.rate is not None:
             load = f"{self.rate:,.4g} request{'' if self.rate == 1 else 's'}/s"
-        return load if self.max_concurrency is None else f"{load}, {self.max_concurrency:,} at once"
+        if self.max_concurrency is None:
+            return load
+        return f"{load}, {self.max_concurrency:,} at once"
 
     @property
     def is_open(self) -> bool:

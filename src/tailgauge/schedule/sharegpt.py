@@ -87,8 +87,8 @@ class Conversation:
 
 def conversation(entries: Any, *, whole: bool) -> Conversation:
     """Return the questions of a row, or the first alone; OddRowError where it cannot be asked."""
-    asked = Conversation()
-    questions = asked.questions
+    recorded = Conversation()
+    questions = recorded.questions
     for role, text in _entries(entries):
         if role == USER and questions and not whole:
             break
@@ -97,14 +97,14 @@ def conversation(entries: Any, *, whole: bool) -> Conversation:
         elif role == SYSTEM and questions:
             raise OddRowError("with a system entry behind a question")
         elif role == SYSTEM:
-            asked.system = asked.system or text
+            recorded.system = recorded.system or text
         elif questions:
             questions[-1].answer = questions[-1].answer or text
             if not whole:
                 break
     if not questions:
         raise OddRowError(NO_QUESTION)
-    return asked
+    return recorded
 
 
 def _entries(entries: Any) -> Iterator[tuple[str, str]]:
@@ -122,7 +122,9 @@ def _role(entry: Any) -> str:
     if not isinstance(entry, dict):
         raise OddRowError("with an entry that is not an object")
     speaker = entry.get("from", entry.get("role"))
-    name = speaker.strip().lower() if isinstance(speaker, str) else ""
+    name = ""
+    if isinstance(speaker, str):
+        name = speaker.strip().lower()
     if name in TOOL_SPEAKERS:
         raise OddRowError(f"with an entry from {name}")
     if name not in SPEAKERS:

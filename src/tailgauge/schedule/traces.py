@@ -80,22 +80,30 @@ def finite(value: Any) -> float:
 
 def _seconds(value: Any) -> int:
     text = str(value).strip()
-    return int(text) * _SECOND if text.isascii() and text.isdecimal() else round(finite(value) * 1e9)
+    if text.isascii() and text.isdecimal():
+        return int(text) * _SECOND
+    return round(finite(value) * 1e9)
 
 
 def _milliseconds(value: Any) -> int:
-    return value * 1_000_000 if type(value) is int else round(finite(value) * 1e6)
+    if type(value) is int:
+        return value * 1_000_000
+    return round(finite(value) * 1e6)
 
 
 def _date(value: Any) -> int:
     """`2023-11-16 18:15:46.6805900`, with an offset or without: UTC then. datetime itself knows no 100 ns."""
     whole, dot, rest = str(value).strip().partition(".")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
+    digits = ""
+    if dot:
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
     if (dot and not digits) or len(digits) > 9 or len(whole) < 19:
         raise ValueError
     moment = datetime.fromisoformat(whole + rest[len(digits) :])
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _DATE
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + int(digits.ljust(9, "0"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    elapsed = moment - _DATE
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000_000 + int(digits.ljust(9, "0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +157,15 @@ def read_trace(path: Path, options: Trace | None = None) -> Recorded:
     """A whole trace file, checked; raises ScenarioError with file, line and column."""
     options = options or Trace()
     rows = table_rows(path)
-    first = next(rows, None)
-    if first is None:
+    first_row = next(rows, None)
+    if first_row is None:
         raise ScenarioError(f"{path}: has no rows")
-    kind = _format_of(path, first[1], options.format)
+    kind = _format_of(path, first_row[1], options.format)
     _check_options(options, kind)
     columns = _Columns(path, kind, options)
-    for number, row in chain([first], rows):
+    for number, row in chain([first_row], rows):
         columns.take(number, row)
-    return columns.done()
+    return columns.recorded()
 
 
 def _check_options(options: Trace, kind: str) -> None:
@@ -194,17 +202,17 @@ class _Columns:
             if row.get(name) is None:
                 raise self._wrong(number, name, "missing")
         try:
-            at = self._unit.read(row[shape.time])
+            time_ns = self._unit.read(row[shape.time])
         except (ValueError, OverflowError, TypeError):
             raise self._wrong(number, shape.time, "expected a time, got {}", row[shape.time]) from None
-        if abs(at) > _LONGEST_NS:
+        if abs(time_ns) > _LONGEST_NS:
             raise self._wrong(number, shape.time, "{} is over a century away", row[shape.time])
-        self._begin = at if self._begin is None else self._begin
-        at -= self._begin
-        if self._at and at < self._at[-1]:
-            why = "{} is before the time of the row above: sort the trace"
-            raise self._wrong(number, shape.time, why, row[shape.time])
-        self._at.append(at)
+        self._begin = time_ns if self._begin is None else self._begin
+        time_ns -= self._begin
+        if self._at and time_ns < self._at[-1]:
+            problem = "{} is before the time of the row above: sort the trace"
+            raise self._wrong(number, shape.time, problem, row[shape.time])
+        self._at.append(time_ns)
         self._lines.append(number)
         self._prompt.append(self._size(number, row, shape.prompt))
         self._output.append(self._size(number, row, shape.output))
@@ -216,7 +224,9 @@ class _Columns:
         if not isinstance(value, int):
             try:
                 real = finite(value)
-                value = int(real) if real == math.floor(real) else -1
+                value = -1
+                if real == math.floor(real):
+                    value = int(real)
             except (ValueError, OverflowError, TypeError):
                 value = -1
         if isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
@@ -233,28 +243,30 @@ class _Columns:
             raise self._wrong(number, self._shape.blocks, "expected a list of whole numbers, got {}", value)
         return array("q", value)
 
-    def _wrong(self, number: int, column: str, why: str, value: Any = None) -> ScenarioError:
-        """The error of a row; `why` has a place for the value."""
-        return ScenarioError(f"{self._path}:{number}: column {column}: {why.format(repr(str(value)[:40]))}")
+    def _wrong(self, number: int, column: str, problem: str, value: Any = None) -> ScenarioError:
+        """The error of a row; `problem` has a place for the value."""
+        return ScenarioError(
+            f"{self._path}:{number}: column {column}: {problem.format(repr(str(value)[:40]))}"
+        )
 
     def _tick_ns(self, clock: Any) -> int:
         """The coarsest tick on which every time lies; 0 where there is none."""
         slack = self._unit.slack_ns
         for tick in self._shape.ticks_ns:
-            beyond = clock % tick
-            if (np.minimum(beyond, tick - beyond) <= slack).all():
+            offset = clock % tick
+            if (np.minimum(offset, tick - offset) <= slack).all():
                 return tick
         return 0
 
-    def done(self) -> Recorded:
+    def recorded(self) -> Recorded:
         """The trace."""
-        at = np.array(self._at, dtype=np.int64)
+        times_ns = np.array(self._at, dtype=np.int64)
         prompt, output = (np.array(sizes, dtype=np.int32) for sizes in (self._prompt, self._output))
-        clock = at + (self._begin or 0)
+        clock = times_ns + (self._begin or 0)
         has_blocks = bool(self._blocks)
         return Recorded(
             format=self._kind,
-            at_ns=at,
+            at_ns=times_ns,
             prompt_tokens=prompt,
             output_tokens=output,
             resolution_ns=self._tick_ns(clock),
@@ -284,12 +296,12 @@ class _Columns:
         counted = int(has_count.sum())
         if len(odd_rows) <= (1 - _FITTING_SHARE) * counted:
             return len(odd_rows)
-        first = int(odd_rows[0])
-        received = f"has {counts[first]:,} blocks for {prompt[first]:,} tokens"
-        wanted = f"expected {expected[first]:,} of {size:,} tokens (format {self._kind})"
+        place = int(odd_rows[0])
+        received = f"has {counts[place]:,} blocks for {prompt[place]:,} tokens"
+        wanted = f"expected {expected[place]:,} of {size:,} tokens (format {self._kind})"
         share = f"{len(odd_rows):,} of {counted:,} rows do not agree"
-        why = f"{received}, {wanted}; {share}. {_ADVICE}"
-        raise self._wrong(self._lines[first], self._shape.blocks, why)
+        problem = f"{received}, {wanted}; {share}. {_ADVICE}"
+        raise self._wrong(self._lines[place], self._shape.blocks, problem)
 
 
 def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
@@ -297,9 +309,9 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
     if kind == "auto":
         kind = max(FORMATS, key=lambda name: _agreement(FORMATS[name], row))
         if not {*FORMATS[kind].needs} & {*row}:
-            known = "; ".join(f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items())
-            unknown = f"no known trace has these columns: {', '.join(row)}"
-            raise ScenarioError(f"{path}: {unknown}. Expected {known}")
+            formats = "; ".join(f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items())
+            problem = f"no known trace has these columns: {', '.join(row)}"
+            raise ScenarioError(f"{path}: {problem}. Expected {formats}")
     needs = FORMATS[kind].needs
     if missing := [name for name in needs if name not in row]:
         has = f"a trace of format {kind} has {', '.join(needs)}"
@@ -334,30 +346,41 @@ def replay(
         at_ns = np.sort(at_ns + stream(seed, Purpose.JITTER).random(n) * recorded.resolution_ns)
     if recorded.resolution_ns or speed_up != 1:
         at_ns = np.rint(at_ns / speed_up)
-    beyond = usable & ~thinned & (at_ns >= duration_s * 1e9)
-    kept = np.flatnonzero(usable & ~thinned & ~beyond)
-    reasons = {NO_RESPONSE: failed, NO_PROMPT: bare, THINNED: thinned, BEYOND: beyond}
+    is_late = usable & ~thinned & (at_ns >= duration_s * 1e9)
+    emitted = np.flatnonzero(usable & ~thinned & ~is_late)
+    reasons = {NO_RESPONSE: failed, NO_PROMPT: bare, THINNED: thinned, BEYOND: is_late}
     dropped = {name: int(rows.sum()) for name, rows in reasons.items() if rows.any()}
-    if not len(kept):
+    if not len(emitted):
         raise ScenarioError(f"arrival.trace: none of its {n:,} rows is left to send: {_listed(dropped)}")
     facts = {
-        "file": options.file, "format": recorded.format, "rows_read": n, "emitted": len(kept), "dropped": dropped,
-        "resolution_s": recorded.resolution_ns / 1e9, "speed_up": speed_up, "keep_share": options.keep_share,
-        "block_tokens": recorded.block_tokens or None, "odd_blocks": recorded.odd_blocks,
-    }  # fmt: skip
-    blocks = recorded.blocks and tuple(recorded.blocks[row] for row in kept)
-    prompts = recorded.prompt_tokens[kept]
-    outputs = recorded.output_tokens[kept]
-    times = at_ns[kept].astype(np.int64)
+        "file": options.file,
+        "format": recorded.format,
+        "rows_read": n,
+        "emitted": len(emitted),
+        "dropped": dropped,
+        "resolution_s": recorded.resolution_ns / 1e9,
+        "speed_up": speed_up,
+        "keep_share": options.keep_share,
+        "block_tokens": recorded.block_tokens or None,
+        "odd_blocks": recorded.odd_blocks,
+    }
+    blocks = recorded.blocks and tuple(recorded.blocks[row] for row in emitted)
+    prompts = recorded.prompt_tokens[emitted]
+    outputs = recorded.output_tokens[emitted]
+    times = at_ns[emitted].astype(np.int64)
     sent = replace(recorded, at_ns=times, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks)
-    ends_s = None if BEYOND in dropped else float(at_ns[-1]) / 1e9
+    ends_s = None
+    if BEYOND not in dropped:
+        ends_s = float(at_ns[-1]) / 1e9
     return sent, facts, _notes(facts, ends_s, duration_s)
 
 
 def _rate_per_s(recorded: Recorded, usable: int) -> float:
     """Mean rate of the rows that can be sent, over the whole trace."""
     span_ns = int(recorded.at_ns[-1]) + recorded.resolution_ns
-    gaps = usable if recorded.resolution_ns else usable - 1
+    gaps = usable
+    if not recorded.resolution_ns:
+        gaps = usable - 1
     if gaps <= 0 or span_ns <= 0:
         raise ScenarioError("arrival.rate_per_s: the trace is too short for a mean rate")
     return gaps / span_ns * 1e9
