@@ -63,7 +63,9 @@ class _Families(Collector):
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._view) if self._view is not None else iter(())
+        if self._view is not None:
+            return families(self._view)
+        return iter(())
 
 
 def families(view: RunView) -> Iterator[Metric]:
@@ -72,61 +74,73 @@ def families(view: RunView) -> Iterator[Metric]:
     labels = {name: view.run[name] for name in ("run_id", "scenario", "state")}
     yield core.InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
     plain = {
-        "run_seconds": max(0.0, progress.passed_s), "run_planned_seconds": progress.duration_s,
-        "requests_sent_total": progress.sent, "requests_dropped_total": progress.dropped,
-        "requests_in_flight": progress.in_flight, "chunks_total": progress.chunks,
-    }  # fmt: skip
-    yield from (_family(f"tailgauge_{name}", {(): value}) for name, value in plain.items())
+        "run_seconds": max(0.0, progress.passed_s),
+        "run_planned_seconds": progress.duration_s,
+        "requests_sent_total": progress.sent,
+        "requests_dropped_total": progress.dropped,
+        "requests_in_flight": progress.in_flight,
+        "chunks_total": progress.chunks,
+    }
+    for name, value in plain.items():
+        yield _family(f"tailgauge_{name}", {(): value})
     yield from _of_traffic(progress.traffic)
-    judged = [one for one in progress.objectives if one.state in {MET, MISSED}]
-    met = {(f"{one.label} {one.bound_text}",): float(one.state == MET) for one in judged}
-    yield _family("tailgauge_objective_met", met, "objective")
-    known = WORST_FIRST if progress.passed_s > 0 else ()
-    verdicts = {(verdict,): float(verdict == progress.verdict) for verdict in known}
+    judged = [objective for objective in progress.objectives if objective.state in {MET, MISSED}]
+    states = {}
+    for objective in judged:
+        label = f"{objective.label} {objective.bound_text}"
+        states[(label,)] = float(objective.state == MET)
+    yield _family("tailgauge_objective_met", states, "objective")
+    verdict_names = WORST_FIRST if progress.passed_s > 0 else ()
+    verdicts = {(verdict,): float(verdict == progress.verdict) for verdict in verdict_names}
     yield _family("tailgauge_verdict", verdicts, "verdict")
-    yield _family("tailgauge_workers", Counter((one["state"],) for one in view.workers), "state")
-    cores = {(str(one["worker"]),): one["cpu"] for one in view.workers}
+    yield _family("tailgauge_workers", Counter((worker["state"],) for worker in view.workers), "state")
+    cores = {(str(worker["worker"]),): worker["cpu"] for worker in view.workers}
     yield _family("tailgauge_worker_cpu_cores", cores, "worker")
-    errors = {(str(one["worker"]),): one["clock_error_ms"] for one in view.workers}
-    in_s = {worker: None if ms is None else ms / 1e3 for worker, ms in errors.items()}
-    yield _family("tailgauge_worker_clock_error_seconds", in_s, "worker")
+    errors_s = {}
+    for worker in view.workers:
+        if worker["clock_error_ms"] is not None:
+            errors_s[(str(worker["worker"]),)] = worker["clock_error_ms"] / 1e3
+    yield _family("tailgauge_worker_clock_error_seconds", errors_s, "worker")
 
 
 def _family(name: str, values: Mapping[Any, float | None], *labels: str) -> Metric:
-    """A counter or a gauge: what is known of its values, by label values."""
+    """Return a counter or a gauge with the values that are known, by label values."""
     kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
     family = kind(name, NAMES[name], labels=labels)
-    for of, value in values.items():
+    for label_values, value in values.items():
         if value is not None:
-            family.add_metric(of, value)
+            family.add_metric(label_values, value)
     return family
 
 
 def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[Metric]:
-    """What each traffic table got of each target."""
-    for what in ("requests", "attempts"):
-        ended = {(*key, end): n for key, each in traffic.items() for end, n in getattr(each, what).items()}
-        yield _family(f"tailgauge_{what}_ended_total", ended, *OF, "outcome")
-    for what in TOKENS:
-        tokens = {key: getattr(each, what) for key, each in traffic.items()}
-        yield _family(f"tailgauge_{what}_total", tokens, *OF)
-    for what in SKETCHES:
-        name = f"tailgauge_{what}_seconds"
+    """Yield what each traffic table got of each target."""
+    for column in ("requests", "attempts"):
+        ended = {}
+        for key, counters in traffic.items():
+            for outcome, count in getattr(counters, column).items():
+                ended[(*key, outcome)] = count
+        yield _family(f"tailgauge_{column}_ended_total", ended, *OF, "outcome")
+    for column in TOKENS:
+        tokens = {key: getattr(counters, column) for key, counters in traffic.items()}
+        yield _family(f"tailgauge_{column}_total", tokens, *OF)
+    for column in SKETCHES:
+        name = f"tailgauge_{column}_seconds"
         histogram = core.HistogramMetricFamily(name, NAMES[name], labels=OF)
         for key, counters in traffic.items():
-            bounds = TPOT_BOUNDS_S if what == "tpot" else BOUNDS_S
-            buckets, total_s = _buckets(getattr(counters, what), bounds)
+            bounds = TPOT_BOUNDS_S if column == "tpot" else BOUNDS_S
+            buckets, total_s = _buckets(getattr(counters, column), bounds)
             histogram.add_metric(key, buckets, total_s)
         yield histogram
 
 
 def _buckets(bins: quantile_sketch.Bins, bounds_s: Sequence[float]) -> tuple[list[tuple[str, float]], float]:
     """Cumulative buckets and the sum of bins of milliseconds; the sum uses the bins' middles."""
-    below = [0] * (len(bounds_s) + 1)
+    counts = [0] * (len(bounds_s) + 1)
     total_s = 0.0
     for key, count in bins.items():
         value_s = quantile_sketch.middle(key) / 1e3
         total_s += value_s * count
-        below[bisect_left(bounds_s, value_s)] += count
+        counts[bisect_left(bounds_s, value_s)] += count
     names = (*map(str, bounds_s), "+Inf")
-    return list(zip(names, accumulate(below), strict=True)), total_s
+    return list(zip(names, accumulate(counts), strict=True)), total_s

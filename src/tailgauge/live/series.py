@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise, starmap
 from typing import Any
 
 from tailgauge import quantile_sketch
@@ -81,13 +82,14 @@ class Recent:
         windows = sorted({max(window_s, every_s) for window_s in WINDOWS_S})
         while self.folds[1][0] <= at_s - windows[-1] + _JITTER_S:
             self.folds.popleft()
-        self.within = [(window_s, self._since(at_s - window_s + _JITTER_S)) for window_s in windows]
+        self.within = [(window_s, self._bins_since(at_s - window_s + _JITTER_S)) for window_s in windows]
 
-    def _since(self, at_s: float) -> quantile_sketch.Bins:
+    def _bins_since(self, at_s: float) -> quantile_sketch.Bins:
         """Counts of the latest bins without those of the last fold until `at_s`."""
-        then = next((bins for when, bins in reversed(self.folds) if when <= at_s), self.folds[0][1])
+        earlier = next((bins for when, bins in reversed(self.folds) if when <= at_s), self.folds[0][1])
         latest = self.folds[-1][1]
-        return {key: new for key, count in latest.items() if (new := count - then.get(key, 0)) > 0}
+        recent = {key: count - earlier.get(key, 0) for key, count in latest.items()}
+        return {key: count for key, count in recent.items() if count > 0}
 
     def quantile(self, p: float) -> tuple[float | None, float | None]:
         """Its value in ms and its window in s; None with too few values in each."""
@@ -116,15 +118,21 @@ class Live:
 
     def fold(self, progress: Progress) -> None:
         """Add the state at `progress.passed_s`, which must be later than the last one."""
-        found = self._latencies(progress)
-        self.windows_s = {name: window_s for name, (_, window_s) in found.items()}
+        latencies = self._latencies(progress)
+        self.windows_s = {name: window_s for name, (_, window_s) in latencies.items()}
         point = Point(
-            at_s=round(progress.passed_s, 2), sent=progress.sent, ended=sum(progress.all.requests.values()),
-            failed=progress.failed, limited=progress.limited, output_tokens=progress.all.output_tokens,
-            in_flight=progress.in_flight, waiting=progress.waiting, slot_wait_s=round(progress.slot_wait_s, 2),
+            at_s=round(progress.passed_s, 2),
+            sent=progress.sent,
+            ended=sum(progress.all.requests.values()),
+            failed=progress.failed,
+            limited=progress.limited,
+            output_tokens=progress.all.output_tokens,
+            in_flight=progress.in_flight,
+            waiting=progress.waiting,
+            slot_wait_s=round(progress.slot_wait_s, 2),
             stalled_s=round(progress.stalled_s, 2),
-            **{name: value for name, (value, _) in found.items()},
-        )  # fmt: skip
+            **{name: value for name, (value, _) in latencies.items()},
+        )
         self.rates = _rates(self.last, point)
         self.last = point
         self._stalled_s = max(self._stalled_s, progress.stalled_s)
@@ -137,34 +145,36 @@ class Live:
 
     def _latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
         """Percentiles and the maximum in ms, each with its window in s, by the name of its column."""
-        found: dict[str, tuple[float | None, float | None]] = {}
+        columns: dict[str, tuple[float | None, float | None]] = {}
         for name, quantiles in _QUANTILES.items():
             recent = self._recent[name]
             recent.add(progress.passed_s, getattr(progress.all, name), self.every_s)
-            found |= {f"{name}_{label}_ms": recent.quantile(p) for label, p in quantiles.items()}
-        return found | {"ttft_max_ms": self._recent["ttft"].maximum()}
+            columns |= {f"{name}_{label}_ms": recent.quantile(p) for label, p in quantiles.items()}
+        return columns | {"ttft_max_ms": self._recent["ttft"].maximum()}
 
     def since(self, at_s: float) -> dict[str, list[float | None]]:
         """The points after `at_s` as columns, counters as rates per second since the point before."""
-        first = bisect_right(self.points, at_s, key=lambda point: point.at_s)
-        before = [self.points[first - 1] if first else _ORIGIN, *self.points[first:-1]]
-        points = self.points[first:]
-        rates = [_rates(one, point) for one, point in zip(before, points, strict=False)]
+        start = bisect_right(self.points, at_s, key=lambda point: point.at_s)
+        points = self.points[start:]
+        previous = _ORIGIN
+        if start:
+            previous = self.points[start - 1]
+        rates = list(starmap(_rates, pairwise([previous, *points])))
         columns: dict[str, list[float | None]] = {"at_s": [point.at_s for point in points]}
         columns |= {name: [getattr(point, name) for point in points] for name in _LEVELS}
         return columns | {f"{name}_per_s": [rate[name] for rate in rates] for name in _RATES}
 
 
-def _merged(first: Point, second: Point) -> Point:
+def _merged(earlier: Point, later: Point) -> Point:
     """The second of two points, with the longer stall of both."""
-    return replace(second, stalled_s=max(first.stalled_s, second.stalled_s))
+    return replace(later, stalled_s=max(earlier.stalled_s, later.stalled_s))
 
 
-def _rates(before: Point, point: Point) -> dict[str, float]:
-    passed_s = point.at_s - before.at_s
+def _rates(previous: Point, point: Point) -> dict[str, float]:
+    passed_s = point.at_s - previous.at_s
     if passed_s <= 0:
         return dict.fromkeys(_RATES, 0.0)
-    return {name: round((getattr(point, name) - getattr(before, name)) / passed_s, 2) for name in _RATES}
+    return {name: round((getattr(point, name) - getattr(previous, name)) / passed_s, 2) for name in _RATES}
 
 
 def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]:
@@ -177,19 +187,24 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
         "verdict": progress.verdict if live.points else None,  # there is none before the start
         "reason": progress.reason,
         "slots": progress.slots,
-        "objectives": [asdict(one) for one in progress.objectives],
+        "objectives": [asdict(objective) for objective in progress.objectives],
     }
     attempts = sum(progress.all.attempts.values())
-    now = {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates}
+    current = {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates}
     return {
-        "run": run, "now": now, "windows_s": live.windows_s, "every_s": live.every_s, "points": live.since(since_s),
-        "workers": view.workers, "workers_total": view.workers_total,
-    }  # fmt: skip
+        "run": run,
+        "now": current,
+        "windows_s": live.windows_s,
+        "every_s": live.every_s,
+        "points": live.since(since_s),
+        "workers": view.workers,
+        "workers_total": view.workers_total,
+    }
 
 
-def chosen(workers: Sequence[tuple[str, float]], most: int = WORKERS_SHOWN) -> list[int]:
+def chosen(workers: Sequence[tuple[str, float]], limit: int = WORKERS_SHOWN) -> list[int]:
     """Which workers to show, by state and CPU: all, or of many those with problems first, then the busiest."""
     places = range(len(workers))
-    if len(workers) <= most:
+    if len(workers) <= limit:
         return list(places)
-    return sorted(sorted(places, key=lambda i: (workers[i][0] in _HEALTHY, -workers[i][1]))[:most])
+    return sorted(sorted(places, key=lambda i: (workers[i][0] in _HEALTHY, -workers[i][1]))[:limit])

@@ -13,7 +13,8 @@ import textwrap
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TextIO
+from itertools import chain
+from typing import Any, TextIO
 
 from click import style
 
@@ -67,7 +68,9 @@ def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> li
     """The run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED
-    target = "simulated endpoint" if is_simulated else plain(scenario.target.url)
+    target = "simulated endpoint"
+    if not is_simulated:
+        target = plain(scenario.target.url)
     load = scenario.arrival.load
     stages = scenario.stages
     if not stages.is_endless:
@@ -77,20 +80,23 @@ def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> li
         place = "dry run: nothing is sent"
     title = f"{scenario.name}  {place}  {load}"
     expected = settings.estimate.lines()
-    expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
+    if is_simulated:  # nobody pays for the simulated endpoint
+        expected = expected[:1]
     lines = [title, *expected, *settings.objectives, *short_prefixes(scenario)]
     if scenario.arrival.process != TASKS:
         drawn = "arrivals and sizes" if scenario.arrival.is_open else "think times and sizes"
         again = f"seed {scenario.seed} gives every run these {drawn}; --seed N draws others"
         lines.insert(1 + len(expected), again)
     width = columns()
-    return [part for line in lines for part in fold(line, width)]
+    return list(chain.from_iterable(fold(line, width) for line in lines))
 
 
 def _measured(stages: Stages) -> str:
     """`, 13.5 s measured` of a run with a warm-up or a cool-down."""
     measured_s = stages.duration_s - stages.warmup - stages.cooldown_s
-    return f", {measured_s:.4g} s measured" if measured_s < stages.duration_s else ""
+    if measured_s < stages.duration_s:
+        return f", {measured_s:.4g} s measured"
+    return ""
 
 
 def span(seconds: float) -> str:
@@ -99,37 +105,52 @@ def span(seconds: float) -> str:
     if whole < 120:
         return f"{whole}s"
     minutes, rest = divmod(whole, 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
 def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> list[list[Part]]:
     """The display for a terminal of that width."""
-    found = [_counts(progress, phase, width)]
-    if width >= NARROW:
-        found += [line for line in [_figures(progress, tokens_per_s, width)] if line]
-        missed = [objective for objective in progress.objectives if objective.state == MISSED]
-        texts = [f"missed so far: {objective}" for objective in missed[:MOST_MISSED]]
-        if missed and width >= PLAIN_WIDTH:  # their values are too long for a line
-            texts = [f"missed so far: {', '.join(objective.label for objective in missed[:MOST_MISSED])}"]
-        found += [[(text, "red")] for line in texts for text in _folded(line, width)]
-        found += [[(text, "")] for text in _folded(_not_judged(progress.objectives), width)]
-        found += [[(text, "yellow")] for text in _folded(_verdict(progress), width)]
-    return found
+    rows = [_counts(progress, phase, width)]
+    if width < NARROW:
+        return rows
+    figures = _figures(progress, tokens_per_s, width)
+    if figures:
+        rows.append(figures)
+    misses = [objective for objective in progress.objectives if objective.state == MISSED]
+    misses = misses[:MOST_MISSED]
+    texts = [f"missed so far: {objective}" for objective in misses]
+    if misses and width >= PLAIN_WIDTH:  # their values are too long for a line
+        labels = ", ".join(objective.label for objective in misses)
+        texts = [f"missed so far: {labels}"]
+    for text in texts:
+        rows += _coloured_lines(text, width, "red")
+    rows += _coloured_lines(_not_judged(progress.objectives), width, "")
+    rows += _coloured_lines(_verdict(progress), width, "yellow")
+    return rows
+
+
+def _coloured_lines(text: str, width: int, colour: str) -> list[list[Part]]:
+    return [[(line, colour)] for line in _folded(text, width)]
 
 
 def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
     """Time, what was sent, what is open, errors, 429s."""
-    passed = min(max(0.0, progress.passed_s), progress.duration_s)
-    begin = f"{span(passed):>4} "
+    passed_s = min(max(0.0, progress.passed_s), progress.duration_s)
+    begin = f"{span(passed_s):>4} "
     end = f" {span(progress.duration_s)}"
     if progress.planned is not None:
         end = f" {progress.planned:,} requests"
-    parts: list[Part] = [(f"  {phase}", "cyan")] if phase else []
+    parts: list[Part] = []
+    if phase:
+        parts.append((f"  {phase}", "cyan"))
     parts += [
-        (f"  {progress.sent:,} sent", ""), (f"  {progress.in_flight:,} open", ""),
+        (f"  {progress.sent:,} sent", ""),
+        (f"  {progress.in_flight:,} open", ""),
         (f"  {progress.failed:,} err", "red" if progress.failed else ""),
         (f"  {progress.limited:,} 429", "yellow" if progress.limited else ""),
-    ]  # fmt: skip
+    ]
     columns = min(width - _length(parts) - len(begin + end), BAR[1])
     if columns >= BAR[0]:
         full = round(columns * progress.share)
@@ -148,51 +169,66 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     answers = sum(bins.values())
     values = {f"p{p * 100:.0f}": quantile(bins, p) for p in (0.5, 0.95) if answers >= fewest_for(p)}
     latency = "  ".join(f"{name} {value:,.0f}" for name, value in values.items() if value is not None)
-    parts: list[Part] = [(f"   {progress.dropped:,} dropped", "yellow")] if progress.dropped else []
+    parts: list[Part] = []
+    if progress.dropped:
+        parts.append((f"   {progress.dropped:,} dropped", "yellow"))
     if progress.waiting:
-        parts.append(
-            (f"   {progress.waiting:,} wait for a slot, up to {_waited(progress.slot_wait_s)}", "yellow")
-        )
-    parts += [(f"   ttft {latency} ms", "")] if latency else []
-    parts += [(f"   {tokens_per_s:,.0f} tok/s", "")] if tokens_per_s else []
+        wait = f"up to {_waited(progress.slot_wait_s)}"
+        parts.append((f"   {progress.waiting:,} wait for a slot, {wait}", "yellow"))
+    if latency:
+        parts.append((f"   ttft {latency} ms", ""))
+    if tokens_per_s:
+        parts.append((f"   {tokens_per_s:,.0f} tok/s", ""))
     if text := _met(progress.objectives):
         parts.append((f"   {text}", ""))
     while parts and _length(parts) + 2 > width:
         parts.pop()
-    return [("  ", ""), *parts] if parts else []
+    if not parts:
+        return []
+    return [("  ", ""), *parts]
 
 
 def _waited(seconds: float) -> str:
     """`0.4 s`, `18s`, `2m30s`."""
-    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return span(seconds)
 
 
 def _met(objectives: Sequence[LiveObjective]) -> str:
     """`objective met so far`, `2 of 3 objectives met so far`; "" where none is known yet."""
-    known = [one for one in objectives if one.state in {MET, MISSED}]
-    met = sum(one.state == MET for one in known)
+    judged = [objective for objective in objectives if objective.state in {MET, MISSED}]
+    count = sum(objective.state == MET for objective in judged)
     if len(objectives) == 1:
-        return "objective met so far" * met
-    return f"{met} of {len(objectives)} objectives met so far" if known else ""
+        return "objective met so far" if count else ""
+    if not judged:
+        return ""
+    return f"{count} of {len(objectives)} objectives met so far"
 
 
 def _not_judged(objectives: Sequence[LiveObjective]) -> str:
     """`not judged yet: error_rate (too few requests)`, of what is left where others are judged."""
-    left = [f"{one.label} ({one.state})" for one in objectives if one.state not in {MET, MISSED}]
-    if not left or len(left) == len(objectives):
+    unjudged = [objective for objective in objectives if objective.state not in {MET, MISSED}]
+    if not unjudged or len(unjudged) == len(objectives):
         return ""
-    return f"not judged yet: {', '.join(left)}"
+    texts = [f"{objective.label} ({objective.state})" for objective in unjudged]
+    return f"not judged yet: {', '.join(texts)}"
 
 
 def _verdict(progress: Progress) -> str:
     """The verdict on the measurement with its reason, where it is not VALID."""
     if progress.verdict == VALID:
         return ""
-    return f"{progress.verdict} so far" + (f": {progress.reason}" if progress.reason else "")
+    text = f"{progress.verdict} so far"
+    if progress.reason:
+        text += f": {progress.reason}"
+    return text
 
 
 def _folded(text: str, width: int) -> list[str]:
-    return fold(f"     {text}", width, "     ")[:FOLDED] if text else []
+    if not text:
+        return []
+    return fold(f"     {text}", width, "     ")[:FOLDED]
 
 
 def _length(parts: list[Part]) -> int:
@@ -206,17 +242,17 @@ def fold(text: str, width: int, indent: str = "  ") -> list[str]:
 
 def _plain(drawn: list[list[Part]], width: int) -> str:
     """The display without its bar, in lines of at most that width; a part that fits into a line is not broken."""
-    first, *more = drawn
-    counts = [text for text, _ in first if not set(text) & set("━─")]
+    header, *rest = drawn
+    counts = [text for text, _ in header if not set(text) & set("━─")]
     counts.insert(1, "of")
     rows = ["".join(counts)]
-    parts = [text.strip() for line in more for text, _ in line]
+    parts = [text.strip() for text, _ in chain.from_iterable(rest)]
     for part in filter(None, parts):
         if len(f"{rows[-1]}   {part}") <= width:
             rows[-1] += f"   {part}"
         else:
             rows.append(PLAIN_INDENT + part)
-    return "\n".join(line for row in rows for line in fold(row, width, PLAIN_INDENT))
+    return "\n".join(chain.from_iterable(fold(row, width, PLAIN_INDENT) for row in rows))
 
 
 class Display:
@@ -232,10 +268,13 @@ class Display:
         self._plain_at_s = 0.0
         self._drawn: list[list[Part]] = []
         self._recent: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens by time
-        handlers = [one for one in logging.getLogger().handlers if isinstance(one, logging.StreamHandler)]
-        self._handlers = [one for one in handlers if self._is_terminal and one.stream is stream]
-        for handler in self._handlers:
-            handler.setStream(self)
+        self._handlers: list[logging.StreamHandler[Any]] = []
+        for handler in logging.getLogger().handlers:
+            if not self._is_terminal or not isinstance(handler, logging.StreamHandler):
+                continue
+            if handler.stream is stream:
+                self._handlers.append(handler)
+                handler.setStream(self)
 
     @property
     def _width(self) -> int:
@@ -252,7 +291,9 @@ class Display:
     def write(self, text: str) -> None:
         """Print whole lines above the display, folded to the terminal's width."""
         if self._is_terminal:
-            folded = [part for line in text.splitlines() for part in fold(line, self._width) or [""]]
+            folded: list[str] = []
+            for line in text.splitlines():
+                folded += fold(line, self._width) or [""]
             text = "".join(f"{line}\n" for line in folded)
         drawn = self._drawn
         self._clear()
@@ -289,11 +330,15 @@ class Display:
         while recent[1][0] <= at_s - RECENT_S:
             recent.popleft()
         since_s, tokens = recent[0]
-        return (progress.all.output_tokens - tokens) / (at_s - since_s) if at_s > since_s else 0.0
+        if at_s > since_s:
+            return (progress.all.output_tokens - tokens) / (at_s - since_s)
+        return 0.0
 
     def _clear(self) -> None:
         if self._drawn:
-            up = f"\x1b[{len(self._drawn) - 1}A" if len(self._drawn) > 1 else ""
+            up = ""
+            if len(self._drawn) > 1:
+                up = f"\x1b[{len(self._drawn) - 1}A"
             self._put(f"\r{up}\x1b[J")
         self._drawn = []
 
@@ -303,8 +348,11 @@ class Display:
         self._drawn = drawn
 
     def _coloured(self, part: Part) -> str:
-        text, colour = harmless(part[0]), part[1]
-        return style(text, fg=colour) if colour and self._colours else text
+        text, colour = part
+        text = harmless(text)
+        if colour and self._colours:
+            return style(text, fg=colour)
+        return text
 
     def close(self) -> None:
         """Remove the lines."""

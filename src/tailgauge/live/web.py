@@ -119,11 +119,15 @@ class Watcher:
 def _view(run: Run, progress: Progress, workers: Sequence[RunWorker], total: int) -> RunView:
     now_ns = monotonic_ns()
     facts = {
-        "run_id": run.run_id, "scenario": run.scenario.name, "scenario_file": run.settings.scenario_file,
-        "targets": list(run.target_urls), "folder": str(run.folder.path), "state": _state(run),
+        "run_id": run.run_id,
+        "scenario": run.scenario.name,
+        "scenario_file": run.settings.scenario_file,
+        "targets": list(run.target_urls),
+        "folder": str(run.folder.path),
+        "state": _state(run),
         "notes": run.notes[-NOTES_SHOWN:],
         "begin": "requested" if run.scenario.arrival.process == TASKS else "scheduled",
-    }  # fmt: skip
+    }
     return RunView(facts, progress, [_worker(worker, now_ns) for worker in workers], total)
 
 
@@ -138,15 +142,21 @@ def _state(run: Run) -> str:
 def _worker(worker: RunWorker, now_ns: int) -> dict[str, Any]:
     """One worker. `cpu` 1 = one core; `clock_error_ms` is None if its offset is unknown."""
     counters = worker.counters
-    clock = None if worker.has_drained else counters.get("clock")
+    clock = None
+    if not worker.has_drained:
+        clock = counters.get("clock")
     error_ns = (clock or worker.record.get("clock") or {}).get("error_ns")
     return {
-        "worker": worker.number, "name": str(worker.hello["name"]), "host": str(worker.hello["host"]),
-        "state": worker.state, "sent": worker.count("dispatched"),
-        "in_flight": counters["in_flight"] if counters else 0, "cpu": _cpu(worker),
+        "worker": worker.number,
+        "name": str(worker.hello["name"]),
+        "host": str(worker.hello["host"]),
+        "state": worker.state,
+        "sent": worker.count("dispatched"),
+        "in_flight": counters["in_flight"] if counters else 0,
+        "cpu": _cpu(worker),
         "clock_error_ms": None if error_ns is None else error_ns / 1e6,
         "silent_s": round((now_ns - worker.last_message_ns) / 1e9, 1),
-    }  # fmt: skip
+    }
 
 
 def _cpu(worker: RunWorker) -> float | None:
@@ -154,13 +164,13 @@ def _cpu(worker: RunWorker) -> float | None:
     return worker.watch.get("cpu")
 
 
-def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
+def serve(environment: Any, address: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
     """Serve Locust's page with the tab for a run of `tailgauge run`; returns its address, or UsageError."""
-    page = environment.create_web_ui(at.host, at.port, delayed_start=True)
-    why = "`tailgauge run` starts its scenarios itself"
-    attach(environment, run, metrics=metrics, host=at.host, refuses_start=lambda _: why)
+    page = environment.create_web_ui(address.host, address.port, delayed_start=True)
+    refusal = "`tailgauge run` starts its scenarios itself"
+    attach(environment, run, metrics=metrics, host=address.host, refuses_start=lambda _: refusal)
     page.server = WSGIServer(
-        (at.host.strip("[]"), at.port),
+        (address.host.strip("[]"), address.port),
         page.app,
         log=None,
         spawn=Pool(MOST_CONNECTIONS),
@@ -171,18 +181,20 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
-            reason = f"another program listens there: use another port, as --web {_other_port(at.port)}"
-        raise UsageError(f"--web {at}: cannot listen: {reason}") from error
-    return f"http://{at.host}:{page.server.server_port}"
+            reason = f"another program listens there: use another port, as --web {_other_port(address.port)}"
+        raise UsageError(f"--web {address}: cannot listen: {reason}") from error
+    return f"http://{address.host}:{page.server.server_port}"
 
 
 def _other_port(port: int) -> int:
-    return port + 1 if port < 65535 else port - 1
+    if port < 65535:
+        return port + 1
+    return port - 1
 
 
 def _refuse_start(refuses: Callable[[str | None], str]) -> Response | None:
-    if request.endpoint == "locust.swarm" and (why := refuses(request.form.get("host"))):
-        return jsonify({"success": False, "message": why})
+    if request.endpoint == "locust.swarm" and (refusal := refuses(request.form.get("host"))):
+        return jsonify({"success": False, "message": refusal})
     return None
 
 
@@ -208,7 +220,9 @@ def _guard(names: Collection[str]) -> Callable[[], tuple[str, int] | None]:
 
 def _is_ours(host: str, names: Collection[str]) -> bool:
     match = _HOST.fullmatch(host.lower())
-    name = match[1].strip("[]").rstrip(".") if match else ""
+    name = ""
+    if match:
+        name = match[1].strip("[]").rstrip(".")
     try:
         return name == "localhost" or name in names or bool(ipaddress.ip_address(name))
     except ValueError:
@@ -216,9 +230,13 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
 
 
 def attach(
-    environment: Any, run: Callable[[], Run | None], *, metrics: bool, host: str,
+    environment: Any,
+    run: Callable[[], Run | None],
+    *,
+    metrics: bool,
+    host: str,
     refuses_start: Callable[[str | None], str],
-) -> None:  # fmt: skip
+) -> None:
     """Add the tab and its pages to Locust's page at `host`, before its first answer.
 
     `refuses_start`: why a start with the form's host is not possible; "" where it is.
@@ -268,9 +286,13 @@ def _figures(watcher: Watcher) -> Response:
     """Points after `since`, or all if the page shows another run or finer steps."""
     live = watcher.live
     view = watcher.view()
-    run_id = view.run["run_id"] if view else None
-    known = request.args.get("run") == run_id and request.args.get("every") == str(live.every_s)
-    since_s = request.args.get("since", -1.0, float) if known else -1.0
+    run_id = None
+    if view:
+        run_id = view.run["run_id"]
+    is_same_run = request.args.get("run") == run_id and request.args.get("every") == str(live.every_s)
+    since_s = -1.0
+    if is_same_run:
+        since_s = request.args.get("since", -1.0, float)
     body = json.dumps(document(view, live, since_s), separators=(",", ":"), allow_nan=False)
     return Response(body, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
