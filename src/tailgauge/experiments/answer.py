@@ -50,7 +50,7 @@ Number = float | None  # None: not known
 
 
 def estimate(value: Number, low: Number, high: Number, text_of: Callable[[float], str]) -> Value:
-    """A number with its interval, if that is wider than the number as shown."""
+    """Return a number with its interval, if that is wider than the number as shown."""
     text, *ends = ("?" if end is None else text_of(end) for end in (value, low, high))
     if ends in ([text, text], ["?", "?"]):
         return Value(text)
@@ -58,7 +58,7 @@ def estimate(value: Number, low: Number, high: Number, text_of: Callable[[float]
 
 
 def interval_text(low: Number, high: Number) -> str:
-    """An interval of rates or loads; `?` at an end without a bound."""
+    """Return an interval of rates or loads; `?` at an end without a bound."""
     return " – ".join("?" if end is None else figures(end) for end in (low, high))
 
 
@@ -79,7 +79,7 @@ TONE_OF: dict[str, Tone] = {PASS: "good", INCONCLUSIVE: "warn", FAIL: "bad"}
 
 
 def tone_of(outcome: str) -> Tone:
-    """The tone of a card whose value is what the outcome judges."""
+    """Return the tone of a card whose value is what the outcome judges."""
     return TONE_OF.get(outcome, "")
 
 
@@ -96,7 +96,7 @@ class Answer:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The finding as plain values."""
+        """Return the finding as plain values."""
         facts: dict[str, Any] = plain_values(self.finding)
         return facts
 
@@ -113,7 +113,7 @@ def answered(
     files: TextFiles = (),
     card: Card | None = None,
 ) -> Answer:
-    """An answer with its evidence in one section, whose `card` is shown first."""
+    """Return an answer with its evidence in one section, whose `card` is shown first."""
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
     evidence = Section(kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts, card=card)
     return Answer(kind, result, finding, sections=(evidence,), smallest=smallest, files=files)
@@ -219,7 +219,7 @@ def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
 
 
 def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) -> Exit:
-    """The first that holds."""
+    """Return the first that applies: interrupted, INVALID, else the code of the outcome."""
     if interrupted:
         return Exit.INTERRUPTED
     if measurement.verdict == INVALID:
@@ -228,7 +228,7 @@ def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) ->
 
 
 def report(file: AnswerFile) -> Report:
-    """The report as every renderer gets it."""
+    """Return the report as every renderer gets it."""
     facts = (
         ("took", file.took),
         *(("planned", text) for text in file.planned),

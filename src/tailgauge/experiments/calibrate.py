@@ -186,7 +186,7 @@ class CalibratePlanner(Planner):
 
 
 def _card(finding: Calibration, outcome: str) -> Card | None:
-    """The largest load at which the measurement is VALID; None where no load was."""
+    """Return the largest load at which the measurement is VALID; None where no load was."""
     largest = finding.largest_valid
     if largest is None:
         return None

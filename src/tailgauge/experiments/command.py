@@ -132,7 +132,7 @@ def _named_interrupt() -> Iterator[None]:
 
 
 def _result(conducted: Conducted) -> Result:
-    """The answer; after Ctrl-C that of the completed runs."""
+    """Return the answer; after Ctrl-C that of the completed runs."""
     result = conducted.answer.result
     if not conducted.interrupted:
         return result
@@ -172,7 +172,7 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
 
 
 def plan_lines(conducted: Conducted, base: Base) -> list[str]:
-    """What the experiment takes by its dry run, where the target may differ from that, and how to make it shorter."""
+    """Return what the experiment takes by its dry run, where the target may differ from that, and how to make it shorter."""
     ledger = conducted.ledger
     planner = conducted.experiment
     is_simulated = base.scenario.target.url == SIMULATED
@@ -195,7 +195,7 @@ def plan_lines(conducted: Conducted, base: Base) -> list[str]:
 
 
 def search_lines(planner: Planner, base: Base, folder: Path) -> list[str]:
-    """What a search takes at a target of which nothing is known, from the least to the most; empty where a dry run tells."""
+    """Return what a search takes at a target of which nothing is known, from the least to the most; empty where a dry run tells."""
     efforts: Sequence[Effort] = ()
     if _is_open_end(planner, base):
         efforts = planner.efforts()
@@ -222,7 +222,7 @@ def _search_end(excess: Excess) -> str:
 
 
 def _ledger(effort: Effort, estimate: Estimate) -> StepLedger:
-    """What an effort takes in calls, tokens and cost, by the estimate of a run."""
+    """Return what an effort takes in calls, tokens and cost, by the estimate of a run."""
     runs = effort.arrivals / max(1, estimate.arrivals)
     tokens = (estimate.input_tokens or 0) + (estimate.output_tokens or 0)
     return StepLedger(
@@ -248,7 +248,7 @@ def _span(values: Sequence[int]) -> str:
 
 
 def _is_open_end(planner: Planner, base: Base) -> bool:
-    """Whether another target than the simulated one decides how many calls there are."""
+    """Return whether another target than the simulated one decides how many calls there are."""
     return planner.is_search and base.scenario.target.url != SIMULATED
 
 

@@ -74,7 +74,7 @@ class StepLedger:
         return {"max_requests": self.calls, "max_tokens": self.tokens, "max_cost": self.cost}
 
     def remaining(self, guard: Guard) -> dict[str, Any]:
-        """The guard of the next step: what is left of the experiment's. Raises SpentError if nothing is."""
+        """Return the guard of the next step: what is left of the experiment's. Raises SpentError if nothing is."""
         remaining: dict[str, Any] = guard.model_dump(exclude_none=True)
         for key, used in self.used.items():
             if key in remaining:
@@ -101,7 +101,7 @@ class Conducted:
     interrupted: bool = False
 
     def run(self, steps: Sequence[Step]) -> list[StepResult]:
-        """The results of the steps; after Ctrl-C of those that had ended."""
+        """Return the results of the steps; after Ctrl-C of those that had ended."""
         prepared = self._prepare(steps)
         folders: list[Path] = []
         try:

@@ -72,7 +72,7 @@ class RunReading:
 
     @property
     def steady(self) -> Steady:
-        """The steady stage, without requests of slow readers."""
+        """Return the steady stage, without requests of slow readers."""
         return self.evidence.of_target
 
 
@@ -112,7 +112,7 @@ class StepResult:
 
     @property
     def valid(self) -> bool:
-        """Whether its numbers may be used."""
+        """Return whether its numbers may be used."""
         return self.verdict != INVALID
 
 
@@ -171,11 +171,11 @@ class Planner(ABC):
 
     @abstractmethod
     def measure(self, step: Step, reading: RunReading) -> Any:
-        """What is needed of a run: a few numbers, no frames."""
+        """Return what is needed of a run: a few numbers, no frames."""
 
     @abstractmethod
     def answer(self) -> Answer:
-        """The answer from what was kept."""
+        """Return the answer from what was kept."""
 
     def run(self, steps: Sequence[Step], *, again: bool = True) -> Steps:
         """Run them and keep their results; with `again`, those that cannot be used are run once more."""
@@ -190,21 +190,21 @@ class Planner(ABC):
 
     @property
     def results(self) -> list[Any]:
-        """What was measured of the runs that were kept."""
+        """Return what was measured of the runs that were kept."""
         return [result.measured for result in self._kept]
 
     @property
     def is_search(self) -> bool:
-        """Whether the target decides which loads are run, so that a dry run tells little of their calls."""
+        """Return whether the target decides which loads are run, so that a dry run tells little of their calls."""
         return False
 
     def efforts(self) -> Sequence[Effort]:
-        """What the course takes at each of several targets that are assumed; empty where a dry run tells."""
+        """Return what the course takes at each of several targets that are assumed; empty where a dry run tells."""
         return ()
 
     @property
     def order(self) -> str:
-        """Why the runs come in their order, where a reader may wonder; may be empty."""
+        """Return why the runs come in their order, where a reader may wonder; may be empty."""
         return ""
 
     @property
@@ -218,7 +218,7 @@ class Planner(ABC):
         return ["shorter: --set experiment.minutes=N"]
 
     def usable(self, result: StepResult) -> bool:
-        """Whether to keep a result."""
+        """Return whether to keep a result."""
         return result.valid
 
     def measurement(self, runs: Sequence[RunRow]) -> Measurement:
@@ -226,7 +226,7 @@ class Planner(ABC):
         return measured(runs)
 
     def seed(self) -> int:
-        """The seed of the next step."""
+        """Return the seed of the next step."""
         self._number += 1
         return self._scenario.seed + SEED_STEP * self._number
 
@@ -253,19 +253,19 @@ class Base:
 
     @property
     def table(self) -> Table:
-        """The table [experiment]."""
+        """Return the table [experiment]."""
         if self.scenario.experiment is None:
             raise UsageError(f"{self.path}: expected a table [experiment]")
         return self.scenario.experiment
 
     @property
     def changes_load(self) -> bool:
-        """Whether an option chose another load or experiment, of which the scenario's description does not know."""
+        """Return whether an option chose another load or experiment, of which the scenario's description does not know."""
         keys = {key for key, _ in self.pairs}
         return bool(keys & OF_LOAD) or any(key.partition(".")[0] == "arrival" for key in keys)
 
     def command(self, overrides: Sequence[str], *, dry_run: bool = False, options: Sequence[str] = ()) -> str:
-        """The command that runs this scenario with these overrides; `options` are words behind them."""
+        """Return the command that runs this scenario with these overrides; `options` are words behind them."""
         named = self.path.stem
         if self.path.parent != packaged("scenarios"):
             named = str(self.path)
@@ -279,12 +279,12 @@ class Base:
         )
 
     def line_of(self, kind: str, *changes: str) -> str:
-        """The command of another experiment on the same traffic and target."""
+        """Return the command of another experiment on the same traffic and target."""
         overrides = [scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)]
         return self.command([*overrides, scenarios.spelled("experiment", {"kind": kind}), *changes])
 
     def refused(self, key: str, reason: str) -> UsageError:
-        """The error that the scenario cannot be tried as it is."""
+        """Return the error that the scenario cannot be tried as it is."""
         return UsageError(f"{self.path}: {key}: {reason}")
 
     def today(self, *refused: str) -> float:
@@ -300,7 +300,7 @@ class Base:
         return float(rate)
 
     def tree(self) -> dict[str, Any]:
-        """The scenario as plain values, files by their full path, without [experiment]."""
+        """Return the scenario as plain values, files by their full path, without [experiment]."""
         tree: dict[str, Any] = self.scenario.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         tree.pop("experiment", None)
         prompts = [table.get("prompts", {}) for table in tree.get("traffic", {}).values()]

@@ -211,12 +211,12 @@ class CurvePlanner(SeriesPlanner):
 
     @property
     def is_search(self) -> bool:
-        """Whether the target decides which loads are run."""
+        """Return whether the target decides which loads are run."""
         return not self._settings.loads
 
     @property
     def shorter(self) -> Sequence[str]:
-        """The length of each load, where one was given; else the minutes."""
+        """Return the length of each load, where one was given; else the minutes."""
         settings = self._settings
         if not settings.loads or (settings.requests is None and settings.step_s is None):
             return super().shorter
@@ -242,7 +242,7 @@ class CurvePlanner(SeriesPlanner):
 
     @property
     def needs(self) -> Sequence[str]:
-        """How many requests a load needs, and has; the length that has them, where it is no long one."""
+        """Return how many requests a load needs, and has; the length that has them, where it is no long one."""
         if not self.runs or not self._settings.loads:
             return []
         lines = []
@@ -271,7 +271,7 @@ class CurvePlanner(SeriesPlanner):
 
     @property
     def order(self) -> str:
-        """The order of given loads."""
+        """Return the order of given loads."""
         if not self._settings.loads:
             return ""
         loads = ", ".join(figures(load) for load in self._order())
@@ -641,7 +641,7 @@ def faster_with_more_load(points: Sequence[CurvePoint], unit: Unit) -> str:
 
 
 def _is_above(higher: Ends, lower: Ends, times: float) -> bool:
-    """Whether one estimate is above another so many times, and by more than their intervals explain (Zou and Donner 2008)."""
+    """Return whether one estimate is above another so many times, and by more than their intervals explain (Zou and Donner 2008)."""
     ends = (higher.value, higher.low, lower.value, lower.high)
     if any(not end or not math.isfinite(end) for end in ends):
         return False
@@ -816,7 +816,7 @@ def _answer(
 
 
 def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | None:
-    """The largest load at which the objectives hold, else where the target saturates; None where neither is known."""
+    """Return the largest load at which the objectives hold, else where the target saturates; None where neither is known."""
     knee = curve.knee
     saturation = curve.saturation_load
     holds = "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"

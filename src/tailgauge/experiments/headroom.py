@@ -162,11 +162,11 @@ class HeadroomPlanner(SeriesPlanner):
 
     @property
     def is_search(self) -> bool:
-        """Whether the target decides which rates are run."""
+        """Return whether the target decides which rates are run."""
         return not self._settings.no_429
 
     def efforts(self) -> Sequence[Effort]:
-        """What the search takes at each of several targets that are assumed."""
+        """Return what the search takes at each of several targets that are assumed."""
         if not self.is_search:
             return ()
         is_single = self._planned.requests_per_arrival == 1
@@ -259,7 +259,7 @@ class HeadroomPlanner(SeriesPlanner):
         return self._scenario.arrival.process == POISSON
 
     def _next_steps(self, sustained: Sustained, series: Series, result: Result) -> list[str]:
-        """What to change where the rate that is needed is not sustained, at the client or the provider; a longer search where no rate held."""
+        """Return what to change where the rate that is needed is not sustained, at the client or the provider; a longer search where no rate held."""
         steps = []
         if sustained.high_per_s is not None and not _confirmed_loads(sustained, series):
             minutes = f"experiment.minutes={2 * self._base.table.minutes:g}"
@@ -314,7 +314,7 @@ class HeadroomPlanner(SeriesPlanner):
         return SPARE * measured_s + (stages.warmup_s or 0.0) + stages.cooldown_s
 
     def _command(self, rate_per_s: float, *overrides: str, options: Sequence[str] = ()) -> str:
-        """The command of a run of the same traffic at this rate."""
+        """Return the command of a run of the same traffic at this rate."""
         replaced = {"arrival.rate_per_s", "stages.duration_s"}
         pairs = []
         for key, value in self._base.pairs:
@@ -411,7 +411,7 @@ def _answer(sustained: Sustained, series: Series, need: float, remarks: Sequence
 
 
 def _card(sustained: Sustained, outcome: str) -> Card | None:
-    """The sustained rate, how much of today's it is, and what binds; None where no rate was shown to hold."""
+    """Return the sustained rate, how much of today's it is, and what binds; None where no rate was shown to hold."""
     low = sustained.low_per_s
     high = sustained.high_per_s
     value = sustained.sustained_per_s

@@ -323,7 +323,7 @@ class HedgingPlanner(Planner):
         return {run.attempt.rate_per_s: run for run in self.results if not run.attempt.hedged}
 
     def _hedge_with(self, delay: Delay | None) -> dict[str, Any]:
-        """The hedge with this delay in the place of its own."""
+        """Return the hedge with this delay in the place of its own."""
         if delay is None:
             return self._hedge
         if delay == ADAPTIVE:
@@ -332,7 +332,7 @@ class HedgingPlanner(Planner):
         return {**self._hedge, "policy": policy, "delay_ms": delay}
 
     def _step(self, rate: float, runs: int, delay: Delay | None = None, *, hedged: bool = True) -> Step:
-        """A run at a rate, where so many are still to come."""
+        """Return a run at a rate, where so many are still to come."""
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
         hedge: dict[str, Any] = {"policy": "off"}
@@ -367,7 +367,7 @@ class HedgingPlanner(Planner):
         return pairs, min(LONGEST_S, max(SHORTEST_S, load_s / (2 * pairs)))
 
     def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
-        """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
+        """Return the tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
         tested = self._traffic[self._tested]
         half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
         other_tables = {name: table for name, table in self._traffic.items() if name != self._tested}
@@ -382,7 +382,7 @@ class HedgingPlanner(Planner):
 
 
 def _tested(base: Base) -> str:
-    """The traffic table that hedges. UsageError if there is none."""
+    """Return the traffic table that hedges. UsageError if there is none."""
     hedging = [name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"]
     wanted = base.table.hedging.traffic
     tested = hedging
@@ -402,7 +402,7 @@ def _tried(load: ComparedLoad) -> TriedLoad:
 
 
 def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
-    """The objectives; one on the tested table becomes one on each of its variants."""
+    """Return the objectives; one on the tested table becomes one on each of its variants."""
     objectives: dict[str, Any] = {}
     for name, objective in slo.items():
         if objective.get("traffic") == tested:
@@ -475,7 +475,7 @@ def _work(stage: Steady, requests: Any) -> Any:
 
 
 def _hedges(reading: RunReading) -> Hedges:
-    """What the hedges did in the whole steady stage, as in the report of any run with hedging."""
+    """Return what the hedges did in the whole steady stage, as in the report of any run with hedging."""
     refused = (_refused(reading.steady, OFF), _refused(reading.steady, ON))
     variants = reading.run.result(hedging_variants)
     variant = next((variant for variant in variants if variant.traffic == ON), None)
@@ -530,7 +530,7 @@ def compare(run: HedgedRun, p: float | None, control: HedgedRun | None = None) -
 
 
 def _not_compared(run: HedgedRun, control: HedgedRun | None) -> str:
-    """Why the variants are not compared; empty if they are."""
+    """Return why the variants are not compared; empty if they are."""
     if run.hedges.hedged == 0:
         return NO_HEDGES
     if run.is_unstable:
@@ -638,7 +638,7 @@ def answer(finding: Hedging, today: str) -> Answer:
 
 
 def _card(finding: Hedging, today: str) -> Card | None:
-    """What hedging changes at today's load, and at which cost; None where nothing was compared."""
+    """Return what hedging changes at today's load, and at which cost; None where nothing was compared."""
     load = finding.today
     if load is None or load.tail is None:
         return None
@@ -672,7 +672,7 @@ def _sentence(finding: Hedging, today: str) -> str:
 
 
 def _details(finding: Hedging) -> Iterator[str]:
-    """What to do, what hedging changes at today's load, and where it turns."""
+    """Yield what to do, what hedging changes at today's load, and where it turns."""
     if finding.label in ADVICE:
         yield ADVICE[finding.label]
     load = finding.today
@@ -696,7 +696,7 @@ def _rate_text(load: ComparedLoad) -> str:
 
 
 def _points(value: float) -> str:
-    """A difference of shares: −1.2%, +30%."""
+    """Return a difference of shares: −1.2%, +30%."""
     text = share(abs(value))
     if value == 0:
         return text
@@ -706,7 +706,7 @@ def _points(value: float) -> str:
 
 
 def _relative(value: float) -> str:
-    """A difference of logarithms as a relative change: −32%, +150%."""
+    """Return a difference of logarithms as a relative change: −32%, +150%."""
     return _points(math.expm1(value))
 
 
@@ -718,7 +718,7 @@ def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
 
 
 def _sides(contrast: Contrast | None, text_of: Callable[[float], str]) -> str:
-    """The figure without hedging and with it."""
+    """Return the figure without hedging and with it."""
     if contrast is None:
         return NONE
     return f"{text_of(contrast.a)} → {text_of(contrast.b)}"
@@ -769,7 +769,7 @@ def _delays(delays: Sequence[ComparedLoad]) -> Table:
 
 
 def _pictures(finding: Hedging) -> Iterator[Picture]:
-    """The tail with hedging and without at today's load, then the change and the hedged calls by load."""
+    """Yield the tail with hedging and without at today's load, then the change and the hedged calls by load."""
     yield from _tails(finding)
     tails = [(load.load, load.tail) for load in finding.loads if load.tail]
     rows = [(load, tail.value, tail.low, tail.high) for load, tail in tails]
@@ -790,7 +790,7 @@ def _pictures(finding: Hedging) -> Iterator[Picture]:
 
 
 def _hedged(finding: Hedging) -> Panel:
-    """The share of calls hedged at each load, which is what a hedge costs."""
+    """Return the share of calls hedged at each load, which is what a hedge costs."""
     hedged_loads = [load for load in finding.loads if load.run.hedges.hedged is not None]
     shares = [100 * (load.run.hedges.hedged or 0.0) for load in hedged_loads]
     loads = [load.load for load in hedged_loads]

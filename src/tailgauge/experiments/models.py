@@ -159,7 +159,7 @@ class ModelsPlanner(Planner):
         return answer(choice(list(self._settings.among), self.results, self._slo))
 
     def _round(self, number: int) -> list[Step]:
-        """A block of every model, in random order."""
+        """Return a block of every model, in random order."""
         seed = self._scenario.seed + SEED_STEP * number
         names = list(self._settings.among)
         Random(seed).shuffle(names)
@@ -252,7 +252,7 @@ def choice(names: Sequence[str], blocks: Sequence[ModelBlock], slo: Json) -> lis
 
 
 def cheapest(models: Sequence[ModelResult]) -> ModelResult | None:
-    """The cheapest of those that meet every objective; None if none does or costs are unknown."""
+    """Return the cheapest of those that meet every objective; None if none does or costs are unknown."""
     priced = [model for model in models if model.outcome == PASS and model.per_1000 is not None]
     return min(priced, key=lambda model: model.per_1000 or (), default=None)
 
@@ -325,7 +325,7 @@ def answer(models: Sequence[ModelResult]) -> Answer:
 
 
 def _card(models: Sequence[ModelResult], best: ModelResult | None) -> Card | None:
-    """The cheapest model that meets every objective; None where none was shown to, or costs are unknown."""
+    """Return the cheapest model that meets every objective; None where none was shown to, or costs are unknown."""
     if best is None or best.per_1000 is None:
         return None
     cost, low, high = best.per_1000
@@ -396,7 +396,7 @@ def _savings(models: Sequence[ModelResult], best: ModelResult | None) -> Iterato
 
 
 def _misses(models: Sequence[ModelResult]) -> Iterator[str]:
-    """The first objective that each model misses."""
+    """Yield the first objective that each model misses."""
     for model in models:
         miss = next((row for row in model.objectives if row.outcome == FAIL), None)
         if miss is not None:

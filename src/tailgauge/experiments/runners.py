@@ -123,7 +123,7 @@ def _time_left(prefix: str, seconds: float) -> str:
 
 
 def figure_of(facts: Mapping[str, Any]) -> str:
-    """The first objective with a value in what `tailgauge run --json` prints, else a latency: `ttft p95 412 ms`.
+    """Return the first objective with a value in what `tailgauge run --json` prints, else a latency: `ttft p95 412 ms`.
 
     Too few requests have no percentile; the objective's value is the share of them that misses its bound.
     """
@@ -240,7 +240,7 @@ def was_recorded(facts: Mapping[str, Any]) -> bool:
 
 
 def _resets(prepared: Prepared) -> bool:
-    """Whether its target keeps no state between runs."""
+    """Return whether its target keeps no state between runs."""
     return prepared.settings.scenario.target.url == SIMULATED
 
 

@@ -22,7 +22,7 @@ def columns() -> int:
 
 
 def has_colours(stream: TextIO | None = None) -> bool:
-    """Whether a stream, else standard output, shows colours."""
+    """Return whether a stream, else standard output, shows colours."""
     if os.environ.get("NO_COLOR"):
         return False
     is_terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"

@@ -153,7 +153,7 @@ class Live:
         return columns | {"ttft_max_ms": self._recent["ttft"].maximum()}
 
     def since(self, at_s: float) -> dict[str, list[float | None]]:
-        """The points after `at_s` as columns, counters as rates per second since the point before."""
+        """Return the points after `at_s` as columns, counters as rates per second since the point before."""
         start = bisect_right(self.points, at_s, key=lambda point: point.at_s)
         points = self.points[start:]
         previous = _ORIGIN
@@ -166,7 +166,7 @@ class Live:
 
 
 def _merged(earlier: Point, later: Point) -> Point:
-    """The second of two points, with the longer stall of both."""
+    """Return the second of two points, with the longer stall of both."""
     return replace(later, stalled_s=max(earlier.stalled_s, later.stalled_s))
 
 
@@ -178,7 +178,7 @@ def _rates(previous: Point, point: Point) -> dict[str, float]:
 
 
 def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]:
-    """The page's data as plain values: points after `since_s`; `run` is None before the first run."""
+    """Return the page's data as plain values: points after `since_s`; `run` is None before the first run."""
     if view is None:
         return {"run": None}
     progress = view.progress
@@ -203,7 +203,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
 
 
 def chosen(workers: Sequence[tuple[str, float]], limit: int = WORKERS_SHOWN) -> list[int]:
-    """Which workers to show, by state and CPU: all, or of many those with problems first, then the busiest."""
+    """Return which workers to show, by state and CPU: all, or of many those with problems first, then the busiest."""
     places = range(len(workers))
     if len(workers) <= limit:
         return list(places)

@@ -46,13 +46,13 @@ Part = tuple[str, str]  # text and its colour
 
 
 def announcement(settings: Settings, workers: int) -> list[str]:
-    """The plan, and which limits will end the run before its end."""
+    """Return the plan, and which limits will end the run before its end."""
     early = [f"{excess.text}: the run will end early" for excess in excesses_of_plan(settings)]
     return [*plan_lines(settings, workers), *early, *_about_max_requests(settings)]
 
 
 def _about_max_requests(settings: Settings) -> Iterator[str]:
-    """A line on --max-requests where it probably ends the run: it is no number of requests to send."""
+    """Yield a line on --max-requests where it probably ends the run: it is no number of requests to send."""
     limit = settings.scenario.guard.max_requests
     arrival = settings.scenario.arrival
     calls = settings.estimate.calls
@@ -65,7 +65,7 @@ def _about_max_requests(settings: Settings) -> Iterator[str]:
 
 
 def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> list[str]:
-    """The run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
+    """Return the run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED
     target = "simulated endpoint"
@@ -111,7 +111,7 @@ def span(seconds: float) -> str:
 
 
 def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> list[list[Part]]:
-    """The display for a terminal of that width."""
+    """Return the display for a terminal of that width."""
     rows = [_counts(progress, phase, width)]
     if width < NARROW:
         return rows
@@ -179,7 +179,7 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
         parts.append((f"   ttft {latency} ms", ""))
     if tokens_per_s:
         parts.append((f"   {tokens_per_s:,.0f} tok/s", ""))
-    if text := _met(progress.objectives):
+    if text := _met_text(progress.objectives):
         parts.append((f"   {text}", ""))
     while parts and _length(parts) + 2 > width:
         parts.pop()
@@ -195,7 +195,7 @@ def _waited(seconds: float) -> str:
     return span(seconds)
 
 
-def _met(objectives: Sequence[LiveObjective]) -> str:
+def _met_text(objectives: Sequence[LiveObjective]) -> str:
     """`objective met so far`, `2 of 3 objectives met so far`; "" where none is known yet."""
     judged = [objective for objective in objectives if objective.state in {MET, MISSED}]
     count = sum(objective.state == MET for objective in judged)
@@ -216,7 +216,7 @@ def _not_judged(objectives: Sequence[LiveObjective]) -> str:
 
 
 def _verdict(progress: Progress) -> str:
-    """The verdict on the measurement with its reason, where it is not VALID."""
+    """Return the verdict on the measurement with its reason, where it is not VALID."""
     if progress.verdict == VALID:
         return ""
     text = f"{progress.verdict} so far"
@@ -236,12 +236,12 @@ def _length(parts: list[Part]) -> int:
 
 
 def fold(text: str, width: int, indent: str = "  ") -> list[str]:
-    """The text in lines of at most that width."""
+    """Return the text in lines of at most that width."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _plain(drawn: list[list[Part]], width: int) -> str:
-    """The display without its bar, in lines of at most that width; a part that fits into a line is not broken."""
+    """Return the display without its bar, in lines of at most that width; a part that fits into a line is not broken."""
     header, *rest = drawn
     counts = [text for text, _ in header if not set(text) & set("━─")]
     counts.insert(1, "of")

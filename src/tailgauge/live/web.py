@@ -95,7 +95,7 @@ class Watcher:
             self.live.fold(progress)
 
     def view(self) -> RunView | None:
-        """The last sampled run with the workers that the page shows."""
+        """Return the last sampled run with the workers that the page shows."""
         if self._run is None or self._progress is None:
             return None
         workers = list(self._run.workers)
@@ -103,7 +103,7 @@ class Watcher:
         return _view(self._run, self._progress, [workers[i] for i in places], len(workers))
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
-        """The last sampled run with all workers, for a scrape that accepts these types."""
+        """Return the last sampled run with all workers, for a scrape that accepts these types."""
         from tailgauge.live.prometheus import exposed
 
         run = self._run
@@ -275,7 +275,7 @@ def _file(name: str) -> Response:
 
 
 def _plotly() -> Path:
-    """The plotly.js of the reports; importing their package would cost the master 100 MB."""
+    """Return the plotly.js of the reports; importing their package would cost the master 100 MB."""
     spec = importlib.util.find_spec("tailgauge_analysis")
     assert spec is not None
     assert spec.submodule_search_locations is not None

@@ -46,7 +46,7 @@ class Estimate:
         return {**asdict(self), **lists, "prices": Path(self.prices).name}
 
     def lines(self) -> list[str]:
-        """The estimate as one or two lines of text; none where tasks of Locust's users make the requests."""
+        """Return the estimate as one or two lines of text; none where tasks of Locust's users make the requests."""
         if self.requests is None or self.calls is None:
             if not self.arrivals:
                 return []

@@ -20,7 +20,7 @@ PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
 
 def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
-    """The objectives of a plan; those for which it is too short have a line of advice."""
+    """Return the objectives of a plan; those for which it is too short have a line of advice."""
     plan = _Plan(scenario, schedule)
     texts = [plan.lines(name, objective) for name, objective in scenario.slo.items()]
     if scenario.crossover is not None:
@@ -36,7 +36,7 @@ class _Plan:
     schedule: Schedule
 
     def lines(self, name: str, objective: Objective) -> list[str]:
-        """What an objective needs and has; a second line is advice, or when it may be known to its precision."""
+        """Return what an objective needs and has; a second line is advice, or when it may be known to its precision."""
         text = f"objective: {objective.label} {objective.bound_text}"
         needs = objective.needs()
         if needs is None:
@@ -74,7 +74,7 @@ class _Plan:
         return [lacks, f"  add {self.longer_run(requests / max(has, 1))}, or ask for less"]
 
     def pairs(self, blocks: Crossover) -> list[str]:
-        """What a comparison in alternating blocks needs."""
+        """Return what a comparison in alternating blocks needs."""
         stages = self.scenario.stages
         pair_s = 2 * blocks.block_s
         steady_s = stages.duration_s - stages.warmup - stages.cooldown_s
@@ -85,7 +85,7 @@ class _Plan:
         return [f"{text}, this plan has {has}", f"  add {self.longer_run(FEWEST_PAIRS * pair_s / steady_s)}"]
 
     def values(self, objective: Objective) -> int | None:
-        """How many values the steady stage has if each request gets an answer; None where the plan does not tell."""
+        """Return how many values the steady stage has if each request gets an answer; None where the plan does not tell."""
         if not self.scenario.arrival.is_planned:
             return None
         stages = self.scenario.stages
@@ -104,7 +104,7 @@ class _Plan:
         return int(values[is_counted].sum())
 
     def longer_run(self, factor: float) -> str:
-        """The option for a run with so many times as many requests: their number, or its length in seconds, rounded up."""
+        """Return the option for a run with so many times as many requests: their number, or its length in seconds, rounded up."""
         if self.scenario.arrival.is_counted:
             return f"--requests {math.ceil(self.schedule.requests * factor)}"
         seconds = self.scenario.stages.duration_s * factor

@@ -76,7 +76,7 @@ class Learnt(NamedTuple):
 
 
 def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str] = ()) -> list[PreflightCall]:
-    """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else.
+    """Return a short prompt for each target and model, and a long one for the first; jobs, where there is nothing else.
 
     They have a cache mark where the run's prompts have: a target that refuses marks does so now. `unmarked`: targets that
     get none.
@@ -97,18 +97,18 @@ def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str]
 
 
 def is_loading(status: int | None, message: str | None) -> bool:
-    """Whether a target says that its model is still loading."""
+    """Return whether a target says that its model is still loading."""
     return status == 503 and _LOADING.search(message or "") is not None
 
 
 def may_become_ready(row: AttemptRow) -> bool:
-    """Whether the end of a call is that of a target, or of one behind a gateway, that is still loading."""
+    """Return whether the end of a call is that of a target, or of one behind a gateway, that is still loading."""
     is_refused = row.ended == CONNECT_ERROR and row.error_type in {"tcp", "dns", "closed", "reset"}
     return is_refused or row.status in _NOT_READY
 
 
 def readiness_calls(scenario: Scenario) -> list[PreflightCall]:
-    """A short prompt for each target."""
+    """Return a short prompt for each target."""
     calls = {call.call.target: call for call in reversed(preflight_calls(scenario))}
     return [call._replace(request_id=READINESS_ID - number) for number, call in enumerate(calls.values())]
 
@@ -154,7 +154,7 @@ def is_marked(prompt: Prompt) -> bool:
 
 
 def exact_targets(scenario: Scenario) -> dict[str, str | None]:
-    """The targets of calls that ask for exact answers, with the engine that the scenario names."""
+    """Return the targets of calls that ask for exact answers, with the engine that the scenario names."""
     tables = [table for table in scenario.traffic.values() if table.output == "exact"]
     models = chain.from_iterable(pattern_of(table).models() for table in tables)
     used = {target for target, _ in models}
@@ -182,7 +182,7 @@ def learn(tokens: dict[int, int]) -> Learnt:
 def learn_words(
     tokens: Mapping[int, int], calls: Sequence[PreflightCall], counts: Mapping[str, int]
 ) -> Learnt | None:
-    """What is learnt where the engine tells the tokens of each word; None if the usages do not bear that out."""
+    """Return what is learnt where the engine tells the tokens of each word; None if the usages do not bear that out."""
     texts = {call.words: _words_of(call) for call in calls}
     extra = {size: sum(counts.get(word, 1) - 1 for word in texts[size]) for size in tokens}
     learnt = learn({size: total - extra[size] for size, total in tokens.items()})
@@ -200,7 +200,7 @@ def _words_of(call: PreflightCall) -> list[str]:
 
 
 def sized_tables(scenario: Scenario) -> list[str]:
-    """The traffic tables whose prompts are one generated question and nothing else, at the model that is asked for its tokens."""
+    """Return the traffic tables whose prompts are one generated question and nothing else, at the model that is asked for its tokens."""
     if scenario.arrival.process in {TASKS, TRACE}:
         return []
     main_model = next(iter(scenario.models()))
@@ -213,7 +213,7 @@ def sized_tables(scenario: Scenario) -> list[str]:
 
 
 def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
-    """How prompts are sized: generated ones by the preflight's token counts with a margin, if all are such, else by bytes."""
+    """Return how prompts are sized: generated ones by the preflight's token counts with a margin, if all are such, else by bytes."""
     is_alike = scenario.arrival.process != TASKS and len(scenario.models()) == 1
     if not (learnt.known and is_alike and all(map(_is_generated, scenario.traffic.values()))):
         return Sizing()
@@ -223,7 +223,7 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
 
 
 def _is_generated(traffic: Traffic) -> bool:
-    """Whether prompts consist of generated words only: no files, no answers of the model, no tool definitions."""
+    """Return whether prompts consist of generated words only: no files, no answers of the model, no tool definitions."""
     grows = traffic.session.grow and traffic.session.turns_mean > 1
     repeats = pattern_of(traffic).resends_answers
     tools = traffic.tools or (traffic.cache.tools if traffic.cache else 0)
@@ -233,7 +233,7 @@ def _is_generated(traffic: Traffic) -> bool:
 def writes(
     scenario: Scenario, prefixes_of: Callable[[str], Iterable[Prompt]], first_id: int
 ) -> Iterator[PreflightCall]:
-    """A call without output for each prefix that is to be written before the run; numbered downwards.
+    """Yield a call without output for each prefix that is to be written before the run; numbered downwards.
 
     `prefixes_of`: the prompts that write the prefixes of a traffic table.
     """

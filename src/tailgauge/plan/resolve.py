@@ -63,7 +63,7 @@ class Settings:
 
     @property
     def limit(self) -> Amount:
-        """What the run may use at most."""
+        """Return what the run may use at most."""
         guard = self.scenario.guard
         cost = None
         if guard.max_cost is not None:
@@ -72,7 +72,7 @@ class Settings:
 
     @property
     def objectives(self) -> list[str]:
-        """What each objective needs, and what this plan has of it, in lines of text."""
+        """Return what each objective needs, and what this plan has of it, in lines of text."""
         return objectives.lines(self.scenario, self.schedule)
 
     def limited_prices(self) -> dict[str, Price]:
@@ -207,7 +207,7 @@ def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
 def _changed_length(
     scenario: Scenario, duration_s: float | None, requests: int | None, folder: Path, chosen: Collection[str]
 ) -> list[tuple[str, Any]]:
-    """The overrides that --duration and --requests stand for."""
+    """Return the overrides that --duration and --requests stand for."""
     arrival = scenario.arrival
     stages = scenario.stages
     if requests is not None and arrival.process == CLOSED:

@@ -49,7 +49,7 @@ class Amount(NamedTuple):
         return [Amount(part(self.requests, i), part(self.tokens, i), cost) for i in range(workers)]
 
     def less(self, spent: Amount) -> Amount:
-        """What is left of a limit, at least nothing."""
+        """Return what is left of a limit, at least nothing."""
         requests, tokens, cost = self
         if requests is not None:
             requests = max(0, requests - (spent.requests or 0))
@@ -60,7 +60,7 @@ class Amount(NamedTuple):
         return Amount(requests, tokens, cost)
 
     def plus(self, amount: Amount, sign: int = 1) -> Amount:
-        """The sum; what is not limited or not known counts nothing."""
+        """Return the sum; what is not limited or not known counts nothing."""
         requests = (self.requests or 0) + sign * (amount.requests or 0)
         tokens = (self.tokens or 0) + sign * (amount.tokens or 0)
         cost = _FREE if self.cost is None else self.cost
@@ -74,7 +74,7 @@ class Amount(NamedTuple):
 
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Amount:
-        """What `plain` made."""
+        """Return what `plain` made."""
         requests, tokens, cost = plain
         return cls(requests, tokens, None if cost is None else Fraction(cost))
 
@@ -105,7 +105,7 @@ class Sizing:
 
 
 def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
-    """What a call may use at most; its cost is None without a price."""
+    """Return what a call may use at most; its cost is None without a price."""
     if call.kind not in {MESSAGE, JOB_SUBMIT}:
         return Amount(1)
     prompts = call.batch or (call.prompt,)
@@ -129,7 +129,7 @@ def _dearest(price: Price, prompt_tokens: int, output_tokens: int) -> Fraction:
 
 
 def used(row: AttemptRow, price: Price | None) -> Amount | None:
-    """What an ended call has used; None where it is not known."""
+    """Return what an ended call has used; None where it is not known."""
     if row.sent_at_ns is None or (row.status or 0) >= 400:
         return Amount(1)
     if row.ended not in SERVED or row.input_tokens is None or row.output_tokens is None:
@@ -161,7 +161,7 @@ class Guard:
         self.taken = Amount()  # used, or held for calls that have not ended
 
     def admits(self, calls: Sequence[Call], model: str, more_calls: int = 0) -> bool:
-        """Whether a request that will make these calls may begin."""
+        """Return whether a request that will make these calls may begin."""
         if self.is_of_calls_only:
             return self.admits_calls(more_calls + len(calls))
         total = Amount(more_calls)
@@ -170,7 +170,7 @@ class Guard:
         return self._admits(total)
 
     def allows(self, call: Call, model: str, calls: int) -> bool:
-        """Whether so many calls like this one are still allowed."""
+        """Return whether so many calls like this one are still allowed."""
         need = Amount(1)
         if not self.is_of_calls_only:
             need = self._need(call, model)
@@ -181,7 +181,7 @@ class Guard:
         return not self._refused and self._exceeded(total) is None
 
     def take(self, key: Hashable, call: Call, model: str) -> bool:
-        """Whether a call may be sent; if so, what it may need is held for it under its key."""
+        """Return whether a call may be sent; if so, what it may need is held for it under its key."""
         if self.is_of_calls_only:
             admitted = self.admits_calls(1)
             self.taken = Amount((self.taken.requests or 0) + admitted)
@@ -219,22 +219,22 @@ class Guard:
         return need(call, self._sizing, self._prices.get(call.model or model))
 
     def admits_calls(self, calls: int) -> bool:
-        """Whether so many more calls are allowed, of a guard of calls only."""
+        """Return whether so many more calls are allowed, of a guard of calls only."""
         limit = self._limit.requests
         if limit is None or (self.taken.requests or 0) + calls <= limit:
             return not self._refused
         return self._admits(Amount(calls))
 
     def _admits(self, need: Amount) -> bool:
-        """Whether the limits allow it; once they did not, nothing is admitted any more."""
+        """Return whether the limits allow it; once they did not, nothing is admitted any more."""
         if not self._refused and (name := self._exceeded(need)) is not None:
             self._refused = True
             self._on_refused(name)
         return not self._refused
 
     def _exceeded(self, need: Amount) -> str | None:
-        after = self.taken.plus(need)
-        for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, after, strict=True):
+        totals = self.taken.plus(need)
+        for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, totals, strict=True):
             if limit is not None and total is not None and total > limit:
                 return name
         return None

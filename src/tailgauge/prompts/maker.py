@@ -86,7 +86,7 @@ class Maker:
     def make(
         self, planned: Planned, turn: int = 0, history: Sequence[tuple[str, str]] = ()
     ) -> tuple[Prompt, ...]:
-        """The prompts of turn `turn` of what `planned` begins (whose `request_id` is that of turn 0), one a leg.
+        """Return the prompts of turn `turn` of what `planned` begins (whose `request_id` is that of turn 0), one a leg.
 
         `history` holds the questions and answers of the turns before; it is used where the session grows, and an
         exchange without an answer is left out.
@@ -177,7 +177,7 @@ class Maker:
         return content
 
     def _joined(self, shared: Prefix, row_prefix: Prefix) -> Prefix:
-        """The prefix with what a row brings behind it; in front of every section stands the run's salt."""
+        """Return the prefix with what a row brings behind it; in front of every section stands the run's salt."""
         opening = row_prefix
         if self._run and not self._is_unique:
             opening = row_prefix.opening(self._run)
@@ -186,14 +186,14 @@ class Maker:
         return Prefix((*shared.tools, *tools), (*shared.system, *system), shared.messages)
 
     def _last_marked(self, cache: Cache) -> str:
-        """The last part of the prefix that is marked, or would be by a target with marks."""
+        """Return the last part of the prefix that is marked, or would be by a target with marks."""
         parts = ("few_shot", "system", "tools")
         marked_parts = [part for part in parts if part in self._marked_places]
         wanted_parts = [part for part in parts if part in cache.breakpoints]
         return (marked_parts or wanted_parts)[0]
 
     def _cache_key(self, number: int | None) -> str | None:
-        """The name of a prefix: the user's, else one that only this prefix of this run has, of at most 64 characters."""
+        """Return the name of a prefix: the user's, else one that only this prefix of this run has, of at most 64 characters."""
         key = self._marks.key
         if key != "" or number is None:
             return key
@@ -206,7 +206,7 @@ class Maker:
         return bisect_right(self._popularity, draw * self._popularity[-1])
 
     def _source(self, planned: Planned) -> PromptSource:
-        """The source of a request, made at its first."""
+        """Return the source of a request, made at its first."""
         name = source_of(self._traffic, planned)
         if name not in self._sources:
             self._sources[name] = SOURCES[name](self._seed, self._traffic, self._words, self._overhead)
@@ -270,18 +270,18 @@ class Prefix:
 
 
 def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
-    """The parts with `phrase` at the end of the last."""
+    """Return the parts with `phrase` at the end of the last."""
     *earlier, end = parts
     return (*earlier, replace(end, text=f"{end.text} {phrase}"))
 
 
 def opened(message: Message, phrase: str) -> Message:
-    """The message with `phrase` in front."""
+    """Return the message with `phrase` in front."""
     return Message(message.role, _opened(message.parts, phrase), message.more)
 
 
 def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
-    """The parts with `phrase` in front; a block of the user's own stays as it is."""
+    """Return the parts with `phrase` in front; a block of the user's own stays as it is."""
     if not parts or parts[0].block is not None:
         return (Part(phrase), *parts)
     head, *rest = parts
@@ -289,7 +289,7 @@ def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
 
 
 def marked(message: Message, ttl: str | None) -> Message:
-    """The message with a mark at its end."""
+    """Return the message with a mark at its end."""
     *parts, end = message.parts
     return replace(message, parts=(*parts, replace(end, ttl=ttl)))
 

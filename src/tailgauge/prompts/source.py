@@ -46,7 +46,7 @@ class PromptSource(ABC):
 
     @abstractmethod
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
-        """What one call asks: text, or messages with system, tools and content blocks.
+        """Return what one call asks: text, or messages with system, tools and content blocks.
 
         `use` names request and leg as no other; `tokens` is the planned size; `planned.source` what the plan has besides.
         """
@@ -75,7 +75,7 @@ class TraceBlocks(Generated):
         return {}
 
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
-        """The trace's blocks, and more words where they are not enough.
+        """Return the trace's blocks, and more words where they are not enough.
 
         Words are rounded at the end of each block, not in each, so that small blocks make the whole size too. How many
         a block has depends on its position only, and only the last block is ever cut: requests share exactly what they
@@ -103,7 +103,7 @@ class TraceBlocks(Generated):
         return " ".join(parts)
 
     def _block_texts(self, block_tokens: int) -> Callable[[int, int], str]:
-        """What makes the text of a block, and keeps those that were made last."""
+        """Return what makes the text of a block, and keeps those that were made last."""
         if block_tokens not in self._texts:
             limit = cache_size(self.words(block_tokens))
             self._texts[block_tokens] = lru_cache(limit)(self._block_text)
@@ -120,7 +120,7 @@ class FileRows(Generated):
     summary = "the rows of `file`, else words of the size that a row states"
 
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
-        """What the row says."""
+        """Return what the row says."""
         row = planned.source or {}
         if "given" in row:
             return _given_prompt(row["given"])
@@ -136,21 +136,21 @@ class FileRows(Generated):
 
 
 def _given_prompt(request: GivenRequest) -> Prompt:
-    """A request that is sent as it is: as many tokens as its body may have, in one block."""
+    """Return a request that is sent as it is: as many tokens as its body may have, in one block."""
     part = Part(request.body, block=request.body)
     return Prompt((Message(USER, (part,)),), given=request)
 
 
 def _message(message: dict[str, Any]) -> Message:
     extra = {key: value for key, value in message.items() if key not in {"role", "content"}}
-    more = None
+    extra_json = None
     if extra:
-        more = json.dumps(extra)
-    return Message(message["role"], _parts(message.get("content")), more=more)
+        extra_json = json.dumps(extra)
+    return Message(message["role"], _parts(message.get("content")), more=extra_json)
 
 
 def _parts(content: Any) -> tuple[Part, ...]:
-    """A text, or blocks that are sent as they are."""
+    """Return a text, or blocks that are sent as they are."""
     if isinstance(content, str):
         return (Part(content),)
     return tuple(Part(block.get("text") or "", block=json.dumps(block)) for block in content or ())
@@ -181,5 +181,5 @@ def check(traffic: TrafficSettings) -> None:
 
 
 def cache_size(words: int) -> int:
-    """How many texts of so many words are kept."""
+    """Return how many texts of so many words are kept."""
     return max(8, min(4096, _KEPT_BYTES // (_WORD_BYTES * words)))

@@ -23,7 +23,7 @@ class Overload:
 
     @property
     def is_behind(self) -> bool:
-        """Whether arrivals are late by more than `LATE_S`."""
+        """Return whether arrivals are late by more than `LATE_S`."""
         return self._since is not None
 
     def begin(self, now_ns: int, due_ns: int) -> None:
@@ -45,7 +45,7 @@ class Overload:
         return max(at_ns, due_ns)
 
     def skips(self, now_ns: int, late_ns: int) -> bool:
-        """Whether an arrival that is so late is not sent."""
+        """Return whether an arrival that is so late is not sent."""
         stalled = now_ns - self._seen_at_ns > STALLED_S * 1e9
         self._seen_at_ns = now_ns
         if late_ns <= LATE_S * 1e9:

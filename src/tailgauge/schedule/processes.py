@@ -95,13 +95,13 @@ class Course:
 
     begins: Any
     widths: Any
-    first: Any  # rate where the piece begins
-    last: Any  # and where it ends
+    begin_rates: Any  # where the pieces begin
+    end_rates: Any  # and where they end
 
     @property
     def areas(self) -> Any:
         """Share of the whole that each piece contributes, before it is scaled to 1."""
-        return self.widths * (self.first + self.last) / 2
+        return self.widths * (self.begin_rates + self.end_rates) / 2
 
     def moments(self, shares: Any) -> Any:
         """When the given shares of everything have come, as shares of the run: the inverse of the cumulative rate."""
@@ -112,9 +112,9 @@ class Course:
         wanted = np.asarray(shares, dtype=float) * total
         piece = busy[np.clip(np.searchsorted(cumulated[busy], wanted, side="right") - 1, 0, None)]
         remaining = np.maximum(wanted - cumulated[piece], 0.0)
-        rate = self.first[piece]
+        rate = self.begin_rates[piece]
         width = self.widths[piece]
-        slope = (self.last[piece] - rate) / width
+        slope = (self.end_rates[piece] - rate) / width
         root = np.sqrt(np.maximum(rate * rate + 2 * slope * remaining, 0.0))
         steep = rate + root  # of the two forms of the root, the one that does not cancel
         elapsed = np.divide(2 * remaining, steep, out=np.zeros_like(remaining), where=steep > 0)

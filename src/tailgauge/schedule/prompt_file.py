@@ -150,7 +150,7 @@ class PromptRows:
         return len(self.turns)
 
     def facts(self) -> dict[str, Any]:
-        """What became of the file's rows, for run.json; of each reason the first rows by number."""
+        """Return what became of the file's rows, for run.json; of each reason the first rows by number."""
         return {
             "rows_read": len(self) + self.dropped.total,
             "usable": len(self),
@@ -166,7 +166,7 @@ class PromptRows:
 
 
 def read_prompts(path: Path, rules: RowRules) -> PromptRows:
-    """A prompt file, checked; raises ScenarioError with file and line. One that did not change is read once."""
+    """Return a prompt file, checked; raises ScenarioError with file and line. One that did not change is read once."""
     state = path.stat()
     return _cached_rows(path, rules, (state.st_ino, state.st_size, state.st_mtime_ns))
 
@@ -206,7 +206,7 @@ def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[P
 
 
 def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> dict[str, Any]:
-    """The row under our keys."""
+    """Return the row under our keys."""
     if missing := [name for name in columns.values() if is_csv and name not in tree]:
         raise ValueError(f"column {missing[0]}: missing, but prompts.columns names it")
     if columns:
@@ -217,7 +217,7 @@ def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> 
 
 
 def _values(cells: dict[str, str]) -> dict[str, Any]:
-    """What the cells of a CSV file stand for; an empty one is no value."""
+    """Return what the cells of a CSV file stand for; an empty one is no value."""
     out: dict[str, Any] = {}
     for key, cell in cells.items():
         if not cell.strip():
@@ -265,7 +265,7 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
 
 
 def _with_known_keys(tree: dict[str, Any]) -> dict[str, Any]:
-    """A ShareGPT row with the keys that are known here: such files have an id and empty columns."""
+    """Return a ShareGPT row with the keys that are known here: such files have an id and empty columns."""
     row = {}
     for key, value in tree.items():
         is_empty = value in _EMPTY_VALUES and key != "conversations"
@@ -278,7 +278,7 @@ _EMPTY_VALUES: tuple[Any, ...] = (None, "", "[]", [], {})
 
 
 def _odd_key(key: str) -> str:
-    """The reason of a ShareGPT row with a value that is not what the key expects."""
+    """Return the reason of a ShareGPT row with a value that is not what the key expects."""
     expected = _Given.model_fields[key].description or _TOKENS
     verb = "are" if key.endswith("s") else "is"
     return f"whose {key} {verb} not {expected}"
@@ -301,7 +301,7 @@ def _conversation(fields: dict[str, Any], rules: RowRules) -> PromptRow:
 
 
 def _sized(fields: dict[str, Any]) -> PromptRow:
-    """A row with its size; a system message in front becomes its system prompt."""
+    """Return a row with its size; a system message in front becomes its system prompt."""
     row = {("text" if key == "prompt" else key): value for key, value in fields.items()}
     messages = row.get("messages")
     if messages is not None:
@@ -320,7 +320,7 @@ def _sized(fields: dict[str, Any]) -> PromptRow:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """The name of a tool in a protocol's own form; empty without one."""
+    """Return the name of a tool in a protocol's own form; empty without one."""
     function = tool.get("function")
     name = (function if isinstance(function, dict) else tool).get("name")
     return name if isinstance(name, str) else ""
@@ -394,7 +394,7 @@ class DealtRows:
     share: int  # rows of a user of a closed loop, whose turns have no end; then from its first again
 
     def source(self, arrival: int, turns: int) -> PromptRow:
-        """The row of the first turn; under `later` those of the turns after it, where there are any."""
+        """Return the row of the first turn; under `later` those of the turns after it, where there are any."""
         count = len(self.order)
         start = int(self.first[arrival])
         row = self.rows[self.order[start]]

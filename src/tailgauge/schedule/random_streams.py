@@ -27,5 +27,5 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:
-    """An independent random stream for each purpose of a seed."""
+    """Return an independent random stream for each purpose of a seed."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, purpose])))

@@ -128,7 +128,7 @@ def plan(
     protocols: tuple[type[WireProtocol], ...] = (),
     bounded: bool = False,
 ) -> Schedule:
-    """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks.
+    """Return the schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks.
 
     `protocols` must be able to send the rows of prompt files; in a `bounded` run they have a size. Raises UsageError,
     ScenarioError.
@@ -179,7 +179,7 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
 def _counted(
     arrival: Arrival, traffic: Mapping[str, TrafficSettings], seed: int, warmup_s: float, duration_s: float
 ) -> Schedule:
-    """The requests of a closed loop with a number: none has a time of its own, but for the first of each user."""
+    """Return the requests of a closed loop with a number: none has a time of its own, but for the first of each user."""
     requests = arrival.closed.requests or 0
     starts_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))[:requests]
     schedule = _drawn(np.zeros(requests, np.int64), traffic, seed)
@@ -232,7 +232,7 @@ def _alternate(chosen: Any, at_ns: Any, names: Sequence[str], alternating: Alter
 def _with_files(
     schedule: Schedule, traffic: Mapping[str, TrafficSettings], seed: int, folder: Path, rules: RowRules
 ) -> Schedule:
-    """The rows of prompt files, and the sizes and turns that they state."""
+    """Return the rows of prompt files, and the sizes and turns that they state."""
     prompts = schedule.prompt_tokens.copy()
     outputs = schedule.output_tokens.copy()
     turns = schedule.turns.copy()

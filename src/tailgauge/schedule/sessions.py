@@ -41,7 +41,7 @@ class Turn:
 
     @classmethod
     def first(cls, planned: Planned) -> Turn:
-        """The arrival itself."""
+        """Return the arrival itself."""
         return cls(planned.at_ns, planned.request_id, planned, planned)
 
     @property
@@ -56,7 +56,7 @@ class Turn:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is of a user of a closed loop."""
+        """Return whether it is of a user of a closed loop."""
         return self.planned.turns == 0
 
 
@@ -70,11 +70,11 @@ class RequestPool:
     idle_users: int = 0  # users who found it empty
 
     def is_of_start(self, planned: Planned) -> bool:
-        """Whether a user begins with this request."""
+        """Return whether a user begins with this request."""
         return planned.request_id // TURNS < self.arrival.closed.users
 
     def following(self, ended: str, ended_at_ns: int) -> Turn | None:
-        """The request that a user sends after one that ended so; None where there is none left."""
+        """Return the request that a user sends after one that ended so; None where there is none left."""
         if not self.coming:
             self.idle_users += 1
             return None
@@ -84,7 +84,7 @@ class RequestPool:
 
 
 def loop(arrival: Arrival, tables: Iterable[TrafficSettings]) -> str:
-    """How requests come to be: open, closed, or partly open (sessions arrive on schedule, their turns wait)."""
+    """Return how requests come to be: open, closed, or partly open (sessions arrive on schedule, their turns wait)."""
     if not arrival.is_open:
         return "closed"
     return "partly open" if any(traffic.session.turns_mean > 1 for traffic in tables) else "open"
@@ -104,7 +104,7 @@ def draw(seed: int, request_id: int) -> float:
 def following(
     turn: Turn, ended: str, ended_at_ns: int, seed: int, arrival: Arrival, traffic: TrafficSettings
 ) -> Turn | None:
-    """The turn after one that ended so; its prompts are still to be made. None where the conversation is over.
+    """Return the turn after one that ended so; its prompts are still to be made. None where the conversation is over.
 
     A session goes on after an answer only; a user of a closed loop stays, whatever came of the request. What follows the
     request of a task is the task's to say.
@@ -127,13 +127,13 @@ def following(
 
 
 def conversation(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
-    """The conversation up to now, this turn included."""
+    """Return the conversation up to now, this turn included."""
     question = "".join(part.text for part in turn.prompts[0].messages[-1].parts)
     return (*turn.history, (question, answer or ""))
 
 
 def _later_turn(planned: Planned, request_id: int, seed: int, traffic: TrafficSettings) -> Planned:
-    """A later turn: its line of a prompt file; what the trace has; else sizes drawn anew."""
+    """Return a later turn: its line of a prompt file; what the trace has; else sizes drawn anew."""
     number = request_id % TURNS
     later = planned._replace(request_id=request_id - number).of_turn(number)
     if later.source is not None:
@@ -145,7 +145,7 @@ def _later_turn(planned: Planned, request_id: int, seed: int, traffic: TrafficSe
 
 
 def _think_after(arrival: Arrival, seed: int, request_id: int, ended: str) -> float:
-    """How long a user of a closed loop thinks before a request, after one that ended so."""
+    """Return how long a user of a closed loop thinks before a request, after one that ended so."""
     think_s = _think_s(seed, request_id, arrival.closed.think_s, arrival.closed.think_sigma)
     if ended != CLIENT_DROP:
         return think_s
@@ -157,7 +157,7 @@ def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float
 
 
 def _drawing(seed: str, sigma: float) -> random.Random | None:
-    """A generator where something is drawn: to seed one takes as long as all the rest of a turn."""
+    """Return a generator where something is drawn: to seed one takes as long as all the rest of a turn."""
     if not sigma:
         return None
     return random.Random(seed)

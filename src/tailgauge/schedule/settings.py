@@ -146,7 +146,7 @@ class Arrival(Table):
 
     @property
     def load(self) -> str:
-        """The offered load as text: `50 requests/s`, `10 users`, `trace`."""
+        """Return the offered load as text: `50 requests/s`, `10 users`, `trace`."""
         if self.process == CLOSED:
             users = f"{self.closed.users:,} users"
             if self.closed.requests is None:
@@ -161,17 +161,17 @@ class Arrival(Table):
 
     @property
     def is_open(self) -> bool:
-        """Whether arrivals do not wait for responses."""
+        """Return whether arrivals do not wait for responses."""
         return self.process not in {CLOSED, TASKS}
 
     @property
     def is_counted(self) -> bool:
-        """Whether a closed loop sends a number of requests and ends."""
+        """Return whether a closed loop sends a number of requests and ends."""
         return self.process == CLOSED and self.closed.requests is not None
 
     @property
     def is_planned(self) -> bool:
-        """Whether it is known before the run how many requests there will be."""
+        """Return whether it is known before the run how many requests there will be."""
         return self.is_open or self.is_counted
 
 

@@ -54,7 +54,7 @@ class DroppedRows:
 
     @property
     def total(self) -> int:
-        """How many rows are left out."""
+        """Return how many rows are left out."""
         return sum(self.counts.values())
 
     def __str__(self) -> str:

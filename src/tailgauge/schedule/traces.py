@@ -64,12 +64,12 @@ class Format:
         return (self.time, self.prompt, self.output)
 
     def is_marked(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row has a column that no other format has."""
+        """Return whether a row has a column that no other format has."""
         return any(name in row for name in self.marks)
 
 
 def finite(value: Any) -> float:
-    """A finite number of a cell; the underscores that Python would take are none."""
+    """Return a finite number of a cell; the underscores that Python would take are none."""
     if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
         raise ValueError
     real = float(value)
@@ -154,7 +154,7 @@ class Recorded:
 
 
 def read_trace(path: Path, options: Trace | None = None) -> Recorded:
-    """A whole trace file, checked; raises ScenarioError with file, line and column."""
+    """Return a whole trace file, checked; raises ScenarioError with file, line and column."""
     options = options or Trace()
     rows = table_rows(path)
     first_row = next(rows, None)
@@ -244,13 +244,13 @@ class _Columns:
         return array("q", value)
 
     def _wrong(self, number: int, column: str, problem: str, value: Any = None) -> ScenarioError:
-        """The error of a row; `problem` has a place for the value."""
+        """Return the error of a row; `problem` has a place for the value."""
         return ScenarioError(
             f"{self._path}:{number}: column {column}: {problem.format(repr(str(value)[:40]))}"
         )
 
     def _tick_ns(self, clock: Any) -> int:
-        """The coarsest tick on which every time lies; 0 where there is none."""
+        """Return the coarsest tick on which every time lies; 0 where there is none."""
         slack = self._unit.slack_ns
         for tick in self._shape.ticks_ns:
             offset = clock % tick
@@ -259,7 +259,7 @@ class _Columns:
         return 0
 
     def recorded(self) -> Recorded:
-        """The trace."""
+        """Return the trace."""
         times_ns = np.array(self._at, dtype=np.int64)
         prompt, output = (np.array(sizes, dtype=np.int32) for sizes in (self._prompt, self._output))
         clock = times_ns + (self._begin or 0)
@@ -305,7 +305,7 @@ class _Columns:
 
 
 def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
-    """The format, from the names of the columns where it is not given; raises where a column is missing."""
+    """Return the format, from the names of the columns where it is not given; raises where a column is missing."""
     if kind == "auto":
         kind = max(FORMATS, key=lambda name: _agreement(FORMATS[name], row))
         if not {*FORMATS[kind].needs} & {*row}:
@@ -320,7 +320,7 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
 
 
 def _agreement(shape: Format, row: Mapping[str, Any]) -> int:
-    """How much the columns of a row speak for a format."""
+    """Return how much the columns of a row speak for a format."""
     columns = sum(name in row for name in shape.needs)
     return columns + shape.is_marked(row)
 
@@ -328,7 +328,7 @@ def _agreement(shape: Format, row: Mapping[str, Any]) -> int:
 def replay(
     recorded: Recorded, options: Trace, rate_per_s: float | None, duration_s: float, seed: int
 ) -> tuple[Recorded, dict[str, Any], tuple[str, ...]]:
-    """The rows that are sent within [0, duration), what became of the others, and notes on both.
+    """Return the rows that are sent within [0, duration), what became of the others, and notes on both.
 
     Raises ScenarioError where none is left.
     """

@@ -75,7 +75,7 @@ class CheckupPlanner(Planner):
 
     @property
     def shorter(self) -> Sequence[str]:
-        """The quick checkup, else the minutes."""
+        """Return the quick checkup, else the minutes."""
         if self._settings.quick:
             return super().shorter
         return ["shorter: --set experiment.checkup.quick=true"]
@@ -112,7 +112,7 @@ class CheckupPlanner(Planner):
 
     @property
     def _slo(self) -> dict[str, dict[str, Any]]:
-        """The objectives on the traffic under test. They are judged by a probe of fixed length, so none has a precision."""
+        """Return the objectives on the traffic under test. They are judged by a probe of fixed length, so none has a precision."""
         slo: dict[str, dict[str, Any]] = {}
         for name, objective in self._base.tree().get("slo", {}).items():
             if objective.get("traffic") in {None, *self._traffic.tables}:
@@ -120,7 +120,7 @@ class CheckupPlanner(Planner):
         return slo
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
-        """The numbers of a probe."""
+        """Return the numbers of a probe."""
         with at_level(LEVEL):
             result = MEASURES[step.given](self._traffic, reading)
         if step.given == LIGHT:
@@ -131,7 +131,7 @@ class CheckupPlanner(Planner):
         return replace(result, failed=failed)
 
     def usable(self, result: StepResult) -> bool:
-        """Whether its run is valid, or INVALID only because the target answered nothing."""
+        """Return whether its run is valid, or INVALID only because the target answered nothing."""
         return result.valid or result.measured.failed
 
     def _judged(self) -> Iterator[str]:
@@ -154,7 +154,7 @@ class CheckupPlanner(Planner):
         yield from short_prefixes(scenario)
 
     def answer(self) -> Answer:
-        """What was found; a ratio compares the medians of two probes, or of two parts of one."""
+        """Return what was found; a ratio compares the medians of two probes, or of two parts of one."""
         results: dict[str, ProbeResult] = {}
         for step_result in self._kept:
             results[step_result.step.given] = step_result.measured
@@ -214,7 +214,7 @@ def _light(user_traffic: UserTraffic) -> Sent:
 
 
 def _cached(user_traffic: UserTraffic) -> Sent:
-    """The traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
+    """Return the traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
     changes, another one in four as it should be shows whether this endpoint has a cache at all.
     """
     cache = user_traffic.plain[user_traffic.cached]["cache"]
@@ -233,7 +233,7 @@ def _cached(user_traffic: UserTraffic) -> Sent:
 
 
 def _fan_out(user_traffic: UserTraffic) -> Sent:
-    """The calls of the fan-out, one at a time, as many as today."""
+    """Return the calls of the fan-out, one at a time, as many as today."""
     traffic = {
         name: user_traffic.call(user_traffic.fan_out, **changes)
         for name, changes in user_traffic.kinds().items()
@@ -251,7 +251,7 @@ def _cancelled(user_traffic: UserTraffic) -> Sent:
 
 
 def _loaded(user_traffic: UserTraffic) -> Sent:
-    """A quarter of today's rate, a burst, and today's rate."""
+    """Return a quarter of today's rate, a burst, and today's rate."""
     burst = user_traffic.settings.burst
     begin = BURST_FROM
     end = BURST_TO

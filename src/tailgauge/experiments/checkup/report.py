@@ -152,7 +152,7 @@ def _urgency(problem: CheckResult) -> tuple[int, float]:
 
 
 def _card(checks: Sequence[CheckResult], problems: Sequence[CheckResult], outcome: str) -> Card:
-    """How many problems were found, and what the first changes give back."""
+    """Return how many problems were found, and what the first changes give back."""
     decided = [result for result in checks if result.outcome != INCONCLUSIVE]
     largest = problems[:MOST_GAINS]
     lines = [f"{problem.name}: {_gain(problem)}" for problem in largest]
@@ -169,7 +169,7 @@ def _card(checks: Sequence[CheckResult], problems: Sequence[CheckResult], outcom
 
 
 def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
-    """What each change gives back at most, as bars in the order of the problems."""
+    """Yield what each change gives back at most, as bars in the order of the problems."""
     if not problems:
         return
     kinds = [kind for kind in GAINS if any(problem.check.gain_of == kind for problem in problems)]

@@ -53,7 +53,7 @@ class UserTraffic:
 
     @property
     def hedged(self) -> str:
-        """The heaviest table of single answers, whose calls a hedge can repeat; empty where there is none."""
+        """Return the heaviest table of single answers, whose calls a hedge can repeat; empty where there is none."""
         single = [name for name, table in self.tables.items() if not fans_out(table)]
         return max(single, key=lambda name: self.tables[name].weight, default="")
 
@@ -72,14 +72,14 @@ class UserTraffic:
         return self.rate_per_s * sum(part * calls for part, calls in parts) / sum(part for part, _ in parts)
 
     def today(self) -> dict[str, dict[str, Any]]:
-        """The tables as they are."""
+        """Return the tables as they are."""
         tables = {}
         for name, table in self.plain.items():
             tables[name] = {key: value for key, value in table.items() if key not in NOT_SENT}
         return tables
 
     def kinds(self) -> dict[str, dict[str, Any]]:
-        """The calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
+        """Return the calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
         settings = pattern_of(self.tables[self.fan_out]).settings
         if not settings.kinds:
             return {LEGS: {"weight": float(settings.legs)}}
@@ -91,7 +91,7 @@ class UserTraffic:
         return tables
 
     def call(self, name: str, **changes: Any) -> dict[str, Any]:
-        """A table of single calls like those of a table; a change of None removes a key."""
+        """Return a table of single calls like those of a table; a change of None removes a key."""
         table = {key: value for key, value in self.plain[name].items() if key in KEPT}
         values = {**table, "pattern": "cached" if "cache" in table else "streaming", **changes}
         return {key: value for key, value in values.items() if value is not None}
@@ -103,7 +103,7 @@ def fans_out(table: Traffic) -> bool:
 
 
 def tested(base: Base) -> UserTraffic:
-    """The scenario's traffic. UsageError if it has no rate, or only batches."""
+    """Return the scenario's traffic. UsageError if it has no rate, or only batches."""
     scenario = base.scenario
     rate = base.today()
     able = {name: table for name, table in scenario.traffic.items() if pattern_of(table).answer != TURNAROUND}

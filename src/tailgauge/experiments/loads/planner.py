@@ -229,12 +229,12 @@ class SeriesPlanner(Planner):
 
     @property
     def is_search(self) -> bool:
-        """Whether the target decides which loads are run."""
+        """Return whether the target decides which loads are run."""
         return True
 
     @property
     def shorter(self) -> Sequence[str]:
-        """The minutes, and the rest where there may be one."""
+        """Return the minutes, and the rest where there may be one."""
         if not self._rest_s:
             return super().shorter
         key = f"experiment.{self._base.table.kind}.rest_s"
