@@ -147,15 +147,15 @@ def _other_models(answers: pd.DataFrame) -> dict[str, int]:
     """Return how many answers name each model that is not the one of their request; a fallback is named elsewhere."""
     named = answers[answers["model"].fillna("").ne("") & answers["fallback"].isna()]
     counts: Counter[str] = Counter()
-    for (asked, model), rows in named.groupby(["asked_model", "model"], observed=True):
-        if not is_same_model(str(asked), str(model)):
+    for (requested, model), rows in named.groupby(["asked_model", "model"], observed=True):
+        if not is_same_model(str(requested), str(model)):
             counts[plain(str(model), 80)] += len(rows)
     return dict(counts.most_common())
 
 
-def is_same_model(asked: str, model: str) -> bool:
+def is_same_model(requested: str, model: str) -> bool:
     """Whether a response names the model of its request: perhaps with a date, a folder or another case."""
-    names = [name.lower().rstrip("/").rpartition("/")[2] for name in (asked, model)]
+    names = [name.lower().rstrip("/").rpartition("/")[2] for name in (requested, model)]
     shorter, longer = sorted(names, key=len)
     return longer.startswith(shorter)
 
@@ -180,21 +180,21 @@ def _classes(ended: pd.Series[str]) -> dict[str, int]:
 def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopReason, ...]:
     # The rows do not say what each of several legs asked for.
     single = requests[requests["legs"] == 1] if "legs" in requests else requests
-    asked = by_request(single)["asked_output_tokens"]
-    rows = answers.assign(asked=answers["request_id"].map(asked))
-    found = []
+    limits = by_request(single)["asked_output_tokens"]
+    rows = answers.assign(asked=answers["request_id"].map(limits))
+    reasons = []
     for (reason, ended), group in rows.groupby(["stop_reason", "ended"], dropna=False, observed=True):
-        known = group[group["asked"].notna() & group["output_tokens"].notna()]
-        found.append(
+        measured = group[group["asked"].notna() & group["output_tokens"].notna()]
+        reasons.append(
             StopReason(
                 stop_reason=name_or_none(reason),
                 ended=str(ended),
                 answers=len(group),
-                asked_output_tokens=_median(known["asked"]),
-                output_tokens=_median(known["output_tokens"]),
+                asked_output_tokens=_median(measured["asked"]),
+                output_tokens=_median(measured["output_tokens"]),
             )
         )
-    return tuple(sorted(found, key=lambda row: -row.answers))
+    return tuple(sorted(reasons, key=lambda row: -row.answers))
 
 
 def name_or_none(value: Any) -> str | None:
@@ -220,18 +220,18 @@ def _errors(calls: pd.DataFrame) -> tuple[ErrorInside, ...]:
     inside = calls[calls["error_class"].notna()]
     inside = inside.assign(after_content=inside["first_content_at_ns"].notna())
     keys = ["error_type", "error_class", "ended", "after_content"]
-    found = []
-    for (kind, error_class, ended, after), group in inside.groupby(keys, dropna=False, observed=True):
-        found.append(
+    errors = []
+    for (kind, error_class, ended, after_content), group in inside.groupby(keys, dropna=False, observed=True):
+        errors.append(
             ErrorInside(
                 error_type=name_or_none(kind) or "",
                 error_class=str(error_class),
                 ended=str(ended),
-                after_content=bool(after),
+                after_content=bool(after_content),
                 attempts=len(group),
             )
         )
-    return tuple(sorted(found, key=lambda row: -row.attempts))
+    return tuple(sorted(errors, key=lambda row: -row.attempts))
 
 
 def _unused_counts(answers: pd.DataFrame) -> dict[str, int]:
@@ -249,113 +249,113 @@ def _contradictions(answers: pd.DataFrame) -> dict[str, int]:
 # --- in words -----------------------------------------------------------------------------------------------------
 
 
-def section(found: Ends) -> Section | None:
+def section(ends: Ends) -> Section | None:
     """Return the section; None where the target ended no answer and nothing else is to say."""
-    facts = tuple(_facts(found))
-    if not found.answers and not found.errors and not facts:
+    facts = tuple(_facts(ends))
+    if not ends.answers and not ends.errors and not facts:
         return None
-    listed = (_stop_table(found), _error_table(found.errors))
-    notes = tuple(_notes(found))
-    is_plain = set(found.classes) <= {schema.OK}
+    listed = (_stop_table(ends), _error_table(ends.errors))
+    notes = tuple(_notes(ends))
+    is_plain = set(ends.classes) <= {schema.OK}
     return Section(
         "ends",
         "How answers ended",
-        f"{sentence(_with_rest(found))}.",
+        f"{sentence(_with_rest(ends))}.",
         facts,
         tuple(table for table in listed if table.rows),
         notes=notes,
         computed=("Calls of the whole run without preflight that the target ended itself.", *MEANINGS),
-        brief=() if is_plain else (_with_rest(found),),
-        is_folded=is_plain and found.calls == found.answers and not (found.errors or facts or notes),
-        findings=tuple(_findings(found)),
+        brief=() if is_plain else (_with_rest(ends),),
+        is_folded=is_plain and ends.calls == ends.answers and not (ends.errors or facts or notes),
+        findings=tuple(_findings(ends)),
     )
 
 
-def _findings(found: Ends) -> Iterator[Finding]:
+def _findings(ends: Ends) -> Iterator[Finding]:
     """Answers that are cut, of another model, or without usable token counts."""
-    if not found.answers:
+    if not ends.answers:
         return
-    cut = found.classes.get(schema.CUT, 0)
-    part = cut / (cut + found.classes.get(schema.OK, 0)) if cut else 0.0
+    cut = ends.classes.get(schema.CUT, 0)
+    part = cut / (cut + ends.classes.get(schema.OK, 0)) if cut else 0.0
     if part > NOTICEABLE:
         text = f"{percent(part)} of the complete answers were cut at a token limit: end to end is that of shorter answers."
         yield Finding(text, INCOMPLETE + part, stated=" cut")
-    unused = max(found.unused_counts.values(), default=0) / found.answers
+    unused = max(ends.unused_counts.values(), default=0) / ends.answers
     if unused > NOTICEABLE:
         text = f"{percent(unused)} of the answers have token counts that cannot be right: no figure uses these counts."
         yield Finding(text, INEXACT + unused)
-    other = sum(found.other_models.values()) / found.answers
-    if other > NOTICEABLE:
-        name = next(iter(found.other_models))
-        text = f"{percent(other)} of the answers name another model than the request: {name}."
-        yield Finding(text, INEXACT + other)
+    mismatched = sum(ends.other_models.values()) / ends.answers
+    if mismatched > NOTICEABLE:
+        name = next(iter(ends.other_models))
+        text = f"{percent(mismatched)} of the answers name another model than the request: {name}."
+        yield Finding(text, INEXACT + mismatched)
 
 
-def _with_rest(found: Ends) -> str:
+def _with_rest(ends: Ends) -> str:
     """Return how answers ended, and how many calls had none: shares are of answers only."""
-    rest = found.calls - found.answers
+    rest = ends.calls - ends.answers
     if not rest:
-        return _answer(found)
-    return f"{_answer(found)}; {plural(rest, 'other call')} got no answer"
+        return _answer(ends)
+    return f"{_answer(ends)}; {plural(rest, 'other call')} got no answer"
 
 
-def _answer(found: Ends) -> str:
+def _answer(ends: Ends) -> str:
     """`50% of 20 answers were refused, 50% ended ok`."""
-    if not found.answers:
+    if not ends.answers:
         return "the target ended no answer itself"
-    if len(found.classes) == 1:
-        ended = next(iter(found.classes))
-        if found.answers == 1:
+    if len(ends.classes) == 1:
+        ended = next(iter(ends.classes))
+        if ends.answers == 1:
             return f"the only answer: {ended}"
-        return f"all {count(found.answers)} answers {_verb(found, ended)}"
+        return f"all {count(ends.answers)} answers {_verb(ends, ended)}"
     parts: list[str] = []
-    by_number = sorted(found.classes.items(), key=lambda item: -item[1])
+    by_number = sorted(ends.classes.items(), key=lambda item: -item[1])
     for ended, number in by_number:
-        of = f" of {plural(found.answers, 'answer')}" if not parts else ""
-        parts.append(f"{percent(number / found.answers)}{of} {_verb(found, ended)}")
+        population = f" of {plural(ends.answers, 'answer')}" if not parts else ""
+        parts.append(f"{percent(number / ends.answers)}{population} {_verb(ends, ended)}")
     return ", ".join(parts)
 
 
-def _verb(found: Ends, ended: str) -> str:
+def _verb(ends: Ends, ended: str) -> str:
     """Return how answers ended; of aborted ones what was seen, where they are all alike."""
-    if ended != schema.ABORTED or not found.aborts or not found.aborts.keys() <= ABORT_VERBS.keys():
+    if ended != schema.ABORTED or not ends.aborts or not ends.aborts.keys() <= ABORT_VERBS.keys():
         return VERBS[ended]
-    if len(found.aborts) > 1:
+    if len(ends.aborts) > 1:
         return "named no known finish reason"
-    return ABORT_VERBS[next(iter(found.aborts))]
+    return ABORT_VERBS[next(iter(ends.aborts))]
 
 
-def _facts(found: Ends) -> Iterator[tuple[str, str]]:
-    if found.stop_details:
-        yield "Stop details", _listed(found.stop_details)
-    unknown = _unknown_reasons(found)
-    if unknown:
-        why = "not in the table of vendors, so counted as aborted"
-        yield "Unknown finish reasons", f"{_listed(unknown)}: {why}"
-    if found.tolerated:
-        texts = {TOLERATED.get(name, name): number for name, number in found.tolerated.items()}
-        yield "Read as the SDK reads it", _of_each(texts, found.answers, "answer")
-    if found.unused_counts:
-        texts = {_unused_text(found, name): number for name, number in found.unused_counts.items()}
-        yield "Token counts not used", f"{_of_each(texts, found.answers, 'answer')}; {UNUSED}"
-    if found.not_understood:
-        yield "Not understood", _of_each(found.not_understood, found.responses, "response")
+def _facts(ends: Ends) -> Iterator[tuple[str, str]]:
+    if ends.stop_details:
+        yield "Stop details", _listed(ends.stop_details)
+    reasons = _unknown_reasons(ends)
+    if reasons:
+        note = "not in the table of vendors, so counted as aborted"
+        yield "Unknown finish reasons", f"{_listed(reasons)}: {note}"
+    if ends.tolerated:
+        texts = {TOLERATED.get(name, name): number for name, number in ends.tolerated.items()}
+        yield "Read as the SDK reads it", _of_each(texts, ends.answers, "answer")
+    if ends.unused_counts:
+        texts = {_unused_text(ends, name): number for name, number in ends.unused_counts.items()}
+        yield "Token counts not used", f"{_of_each(texts, ends.answers, 'answer')}; {UNUSED}"
+    if ends.not_understood:
+        yield "Not understood", _of_each(ends.not_understood, ends.responses, "response")
 
 
-def _unused_text(found: Ends, name: str) -> str:
+def _unused_text(ends: Ends, name: str) -> str:
     """Return why counts are not used; of a contradiction the most frequent one."""
     text = MARKS.get(name, name)
-    if name != MALFORMED_USAGE or not found.contradictions:
+    if name != MALFORMED_USAGE or not ends.contradictions:
         return text
-    return f"{text} ({next(iter(found.contradictions))})"
+    return f"{text} ({next(iter(ends.contradictions))})"
 
 
-def _unknown_reasons(found: Ends) -> dict[str, int]:
+def _unknown_reasons(ends: Ends) -> dict[str, int]:
     """Return the reasons of aborted answers that are not the name of their error, as a known one is."""
     counts: dict[str, int] = {}
-    for row in found.stop_reasons:
+    for row in ends.stop_reasons:
         is_named = row.ended == schema.ABORTED and row.stop_reason is not None
-        if is_named and UNKNOWN_FINISH_REASON in found.aborts and row.stop_reason not in found.aborts:
+        if is_named and UNKNOWN_FINISH_REASON in ends.aborts and row.stop_reason not in ends.aborts:
             counts[repr(row.stop_reason)] = row.answers
     return counts
 
@@ -363,8 +363,8 @@ def _unknown_reasons(found: Ends) -> dict[str, int]:
 def _listed(counts: Mapping[str, int]) -> str:
     parts = [f"{name} ({count(number)})" for name, number in list(counts.items())[:NAMES]]
     rest = len(counts) - len(parts)
-    more = [f"{rest} more"] if rest > 0 else []
-    return ", ".join([*parts, *more])
+    remainder = [f"{rest} more"] if rest > 0 else []
+    return ", ".join([*parts, *remainder])
 
 
 def _of_each(counts: Mapping[str, int], total: int, noun: str) -> str:
@@ -378,13 +378,13 @@ def _of_each(counts: Mapping[str, int], total: int, noun: str) -> str:
     return "; ".join(parts)
 
 
-def _stop_table(found: Ends) -> Table:
-    rows = found.stop_reasons
+def _stop_table(ends: Ends) -> Table:
+    rows = ends.stop_reasons
     if all(row.stop_reason is None and row.ended == schema.OK for row in rows):
         rows = ()
     cells = []
     for row in rows[:ROWS]:
-        part = row.answers / found.answers
+        part = row.answers / ends.answers
         cells.append(
             (
                 row.stop_reason or "none named",
@@ -416,10 +416,10 @@ def _error_table(errors: Sequence[ErrorInside]) -> Table:
     return Table("Errors inside an answer with status 200", header, tuple(cells))
 
 
-def _notes(found: Ends) -> Iterator[str]:
-    short = [row for row in found.stop_reasons if row.ended == schema.CUT]
+def _notes(ends: Ends) -> Iterator[str]:
+    short = [row for row in ends.stop_reasons if row.ended == schema.CUT]
     if short:
-        yield f"{sentence(advice_of_cut(is_natural=found.has_natural))}."
+        yield f"{sentence(advice_of_cut(is_natural=ends.has_natural))}."
 
 
 def percent(part: float) -> str:

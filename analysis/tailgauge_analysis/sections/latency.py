@@ -195,46 +195,46 @@ def _published(group: str, row: Row) -> Latency:
     )
 
 
-def section(found: Latencies) -> Section:
+def section(latencies: Latencies) -> Section:
     """Return the percentiles, of everything offered first."""
-    successes = shown(found.rows, SUCCESSES, is_coalesced=found.is_coalesced)
+    successes = shown(latencies.rows, SUCCESSES, is_coalesced=latencies.is_coalesced)
     if not successes:
         return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
-    everything = shown(found.rows, OFFERED, is_coalesced=found.is_coalesced)
-    pooled = f", {load_steps.POOLED}" if found.is_pooled else ""
+    everything = shown(latencies.rows, OFFERED, is_coalesced=latencies.is_coalesced)
+    pooled = f", {load_steps.POOLED}" if latencies.is_pooled else ""
     tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
     tables.append(_percentiles(f"Among successes{pooled}", successes))
-    first = tables[0]
-    tables[0] = replace(first, note=" ".join(filter(None, (*_left_out(found), first.note))))
-    if len(found.groups) > 1:
-        since = "sent" if found.is_closed else "scheduled"
-        tables.append(_by_group(found.groups, found.smaller_groups, since))
-    if len(found.by_traffic) > 1:
-        tables += _paces(found)
-    kind = "any kind" if found.first_token == "any" else "kind text"  # noqa: S105 - no secret
+    front = tables[0]
+    tables[0] = replace(front, note=" ".join(filter(None, (*_left_out(latencies), front.note))))
+    if len(latencies.groups) > 1:
+        start = "sent" if latencies.is_closed else "scheduled"
+        tables.append(_by_group(latencies.groups, latencies.smaller_groups, start))
+    if len(latencies.by_traffic) > 1:
+        tables += _paces(latencies)
+    kind = "any kind" if latencies.first_token == "any" else "kind text"  # noqa: S105 - no secret
     notes = [f"TTFT ends at the first content of {kind}."]
     if everything:
         lost = f"{count(everything[0].without_answer)} of {plural(everything[0].n, 'request')} without an answer count as slowest"
         notes.append(f"{lost}. {AMONG_FAILURES}")
-    if found.cut_share:
-        cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
+    if latencies.cut_share:
+        cut = f"{share(latencies.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
-    answer = _answer(_first(everything or successes, is_closed=found.is_closed), pooled)
-    drawn = tuple(_tail(found.rows, found.judged))
-    exact, *others = COMPUTED
+    answer = _answer(_first(everything or successes, is_closed=latencies.is_closed), pooled)
+    drawn = tuple(_tail(latencies.rows, latencies.judged))
+    exact, *further = COMPUTED
     has_gaps = any(row.metric.name == "chunk_gap" for row in successes)
     gaps = (GAPS,) if has_gaps else ()
-    computed = (exact, f"{SINCE[found.is_of_tasks]} {SINCE_SENT}", *gaps, *others)
+    computed = (exact, f"{SINCE[latencies.is_of_tasks]} {SINCE_SENT}", *gaps, *further)
     return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), computed)
 
 
-def _left_out(found: Latencies) -> Iterator[str]:
+def _left_out(latencies: Latencies) -> Iterator[str]:
     """Which requests have one time instead of those of an answer."""
-    if found.joined:
+    if latencies.joined:
         legs = "the times of their legs are in the section Fan-out"
-        yield f"{plural(found.joined, 'fan-out')}: a join instead of {_ANSWER_TIMES}; {legs}."
-    if found.fetched:
-        yield f"{plural(found.fetched, 'job')}: a turnaround instead of {_ANSWER_TIMES}."
+        yield f"{plural(latencies.joined, 'fan-out')}: a join instead of {_ANSWER_TIMES}; {legs}."
+    if latencies.fetched:
+        yield f"{plural(latencies.fetched, 'job')}: a turnaround instead of {_ANSWER_TIMES}."
 
 
 def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:
@@ -245,31 +245,31 @@ def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:
 
 def _answer(row: Row, pooled: str) -> str:
     """The first row in a sentence: what a user waits. `pooled`: over what."""
-    known = [q for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
-    if not known:
+    reliable = [q for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
+    if not reliable:
         return f"{row.metric.title}: too few requests for a percentile."
-    ends = [known[0], *known[-1:]] if len(known) > 1 else known
-    of = " of everything offered" if row.view == OFFERED else ""
-    return f"{row.metric.title}{of}{pooled}: {quantiles_text(*ends)}."
+    ends = [reliable[0], *reliable[-1:]] if len(reliable) > 1 else reliable
+    population = " of everything offered" if row.view == OFFERED else ""
+    return f"{row.metric.title}{population}{pooled}: {quantiles_text(*ends)}."
 
 
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
-    last = columns(rows)
+    column_count = columns(rows)
     cells: list[tuple[Cell, ...]] = []
     note = ""
     for row in rows:
         n = Value(count(row.n))
-        known = [q for q in row.quantiles[:last] if q.mark != TOO_FEW]
-        fewest = min(known, key=lambda q: q.n_eff, default=None)
+        reliable = [q for q in row.quantiles[:column_count] if q.mark != TOO_FEW]
+        fewest = min(reliable, key=lambda q: q.n_eff, default=None)
         if fewest is not None and fewest.n_eff < row.n:
             n = replace(n, interval=f"effective n {count(fewest.n_eff)} ({percentile(fewest.p)})")
             note = note or _n_eff_note(row, fewest)
-        cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
-    missing = values_needed(quantile for row in rows for quantile in row.quantiles[:last])
+        cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:column_count]), n))
+    missing = values_needed(quantile for row in rows for quantile in row.quantiles[:column_count])
     note = " ".join(filter(None, (note, missing)))
-    shown = rows[0].quantiles[:last]
-    header = ("metric", *(f"{percentile(quantile.p)} (ms)" for quantile in shown), "n")
-    spare = [i for i, quantile in enumerate(shown, 1) if quantile.p not in NARROW_PS]
+    quantiles = rows[0].quantiles[:column_count]
+    header = ("metric", *(f"{percentile(quantile.p)} (ms)" for quantile in quantiles), "n")
+    spare = [i for i, quantile in enumerate(quantiles, 1) if quantile.p not in NARROW_PS]
     return Table(title, header, tuple(cells), note, spare=(*spare, len(header) - 1))
 
 
@@ -280,28 +280,28 @@ def _n_eff_note(row: Row, quantile: Quantile) -> str:
     return f"{note} {row.metric.title}: {limit}." if limit else note
 
 
-def _by_group(groups: Sequence[Group], smaller: int, since: str) -> Table:
+def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
     rows = []
     names = {group.name: group.requests for group in groups if group.by == NAME}
     for group in groups:
         if group.by == TAG and names.get(group.name.removeprefix(TASK)) == group.requests:
             continue  # a task of a Locust user has the row of its name
-        ttft = group.rows.get("ttft_sent" if since == "sent" else "ttft_sched")
+        ttft = group.rows.get("ttft_sent" if start == "sent" else "ttft_sched")
         whole = next((group.rows[name] for name in WHOLE if name in group.rows), None)
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
         counts = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
         rows.append((*counts, *_three(ttft), *_three(whole)))
-    times = (f"{what} {percentile(p)} (ms)" for what in ("TTFT", "whole") for p in PS)
+    times = (f"{title} {percentile(p)} (ms)" for title in ("TTFT", "whole") for p in PS)
     header = ("group", "requests", "complete, of all offered", *times)
     note = (
-        f"Since {since}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
+        f"Since {start}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."
     )
     note += f" {plural(smaller, 'smaller group')} not shown." if smaller else ""
     if any(cell == ABSENT for row in rows for cell in row):
         note += f" {ABSENT}: requests of this kind have no such time."
-    shown = (quantile for group in groups for row in group.rows.values() for quantile in row.quantiles)
-    note = f"{note} {values_needed(shown)}".rstrip()
+    quantiles = (quantile for group in groups for row in group.rows.values() for quantile in row.quantiles)
+    note = f"{note} {values_needed(quantiles)}".rstrip()
     spare = tuple(i for i, name in enumerate(header) if i and not ("complete" in name or "p99" in name))
     return Table("By kind of request", header, tuple(rows), note, spare=spare)
 
@@ -310,16 +310,16 @@ def _three(row: Row | None) -> tuple[Cell, ...]:
     return (ABSENT,) * len(PS) if row is None else tuple(map(quantile_cell, row.quantiles))
 
 
-def _paces(found: Latencies) -> list[Table]:
+def _paces(latencies: Latencies) -> list[Table]:
     """How fast the answers of each traffic table arrive; no table without streamed answers.
 
     A percentile that the client may have moved is marked in each traffic table too.
     """
     moved = set()
-    for row in found.rows:
+    for row in latencies.rows:
         moved |= {(row.metric.name, row.view, q.p) for q in row.quantiles if q.mark == CLIENT}
     rows = []
-    for name, of_table in found.by_traffic.items():
+    for name, of_table in latencies.by_traffic.items():
         for row in of_table:
             if row.view != SUCCESSES or row.metric.name not in PACES or not row.n:
                 continue
@@ -355,8 +355,8 @@ def _groups(steady: Steady, metrics: Sequence[str]) -> tuple[list[Group], int]:
     masks = list(_masks(steady))
     groups: list[Group] = []
     hidden = 0
-    for by in (TRAFFIC, SLOW, NAME, TAG):
-        largest_first = sorted((m for m in masks if m[0] == by), key=lambda m: -int(m[2].sum()))
+    for criterion in (TRAFFIC, SLOW, NAME, TAG):
+        largest_first = sorted((m for m in masks if m[0] == criterion), key=lambda m: -int(m[2].sum()))
         groups += [_group(steady, metrics, *mask) for mask in largest_first[:MOST]]
         hidden += len(largest_first[MOST:])
     return groups, hidden
@@ -366,38 +366,38 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
     """Kind of group, its name, and which requests are in it."""
     requests = steady.requests
     slow = requests["slow_reader"].to_numpy(np.bool_)
-    for by, column in ((TRAFFIC, "traffic"), (NAME, "name")):
+    for criterion, column in ((TRAFFIC, "traffic"), (NAME, "name")):
         codes, names = pd.factorize(requests[column])  # -1 where there is none
         for code, name in enumerate(names):
-            of = codes == code
-            if (of & ~slow).any():
-                yield by, plain(str(name), 80), of & ~slow
-            if by == TRAFFIC and (of & slow).any():
-                yield SLOW, plain(str(name), 80), of & slow
+            mask = codes == code
+            if (mask & ~slow).any():
+                yield criterion, plain(str(name), 80), mask & ~slow
+            if criterion == TRAFFIC and (mask & slow).any():
+                yield SLOW, plain(str(name), 80), mask & slow
     codes, texts = pd.factorize(requests["tags"])
     by_tag: dict[str, Mask] = {}
     for code, text in enumerate(texts):
         for key, value in parsed(text).items():
             tag = plain(f"{key} = {value}", 80)
-            of = (codes == code) & ~slow
-            by_tag[tag] = by_tag[tag] | of if tag in by_tag else of
-    yield from ((TAG, tag, of) for tag, of in by_tag.items() if of.any())
+            mask = (codes == code) & ~slow
+            by_tag[tag] = by_tag[tag] | mask if tag in by_tag else mask
+    yield from ((TAG, tag, mask) for tag, mask in by_tag.items() if mask.any())
 
 
-def _group(steady: Steady, metrics: Sequence[str], by: str, name: str, mask: Mask) -> Group:
+def _group(steady: Steady, metrics: Sequence[str], criterion: str, name: str, mask: Mask) -> Group:
     part = steady.only(mask, gaps=False)  # none of the metrics is of gaps
     ended = part.requests["ended"]
     rows = {metric: latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in metrics}
-    known = {metric: row for metric, row in rows.items() if row.n}
+    non_empty = {metric: row for metric, row in rows.items() if row.n}
     return Group(
-        by=by,
+        by=criterion,
         name=name,
         pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
         requests=len(ended),
         ok=part.share(ended.isin(schema.COMPLETE).to_numpy(np.bool_)),
         cancelled=int((ended == schema.CANCELLED).sum()),
-        latency=[_published(name, row) for row in known.values()],
-        rows=known,
+        latency=[_published(name, row) for row in non_empty.values()],
+        rows=non_empty,
     )
 
 

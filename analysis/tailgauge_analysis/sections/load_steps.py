@@ -148,13 +148,13 @@ def _step(
     from_s, to_s = span
     requests = part.requests
     is_complete = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
-    since = "_sent" if is_closed else "_sched"
+    suffix = "_sent" if is_closed else "_sched"
     latency = {}
     for name in WAITS:
-        metric = BY_NAME[name if name in BY_NAME else f"{name}{since}"]
-        found = row(metric, part, OFFERED, PS)
-        if found.n:
-            latency[name] = list(found.quantiles)
+        metric = BY_NAME[name if name in BY_NAME else f"{name}{suffix}"]
+        latencies = row(metric, part, OFFERED, PS)
+        if latencies.n:
+            latency[name] = list(latencies.quantiles)
     outcomes = {}
     for criterion in criteria:
         result = decided_latency(criterion, part)
@@ -177,8 +177,8 @@ def _step(
 
 def _is_over(criterion: Criterion, part: Steady) -> bool:
     """Return whether more than allowed are beyond the bound, for certain or not."""
-    beyond = criterion.on(part).beyond(criterion.part(part))
-    return (beyond.value or 0.0) > criterion.objective.allowed
+    excess = criterion.on(part).beyond(criterion.part(part))
+    return (excess.value or 0.0) > criterion.objective.allowed
 
 
 def _state(complete: Proportion, outcomes: Sequence[str]) -> str:
@@ -197,7 +197,7 @@ def _cuts(frames: Frames, stage: Steady) -> list[float]:
     scenario = frames.run["scenario"]
     arrival = table(scenario, "arrival")
     shape = table(arrival, "shape")
-    tenths = [float(at) for at in np.linspace(stage.from_s, stage.to_s, TENTHS + 1)]
+    tenths = [float(time_s) for time_s in np.linspace(stage.from_s, stage.to_s, TENTHS + 1)]
     if stage.seconds <= 0:
         return []
     if shape.get("kind", "flat") != "flat":
@@ -205,7 +205,9 @@ def _cuts(frames: Frames, stage: Steady) -> list[float]:
         cuts = _of_shape(corners, tenths)
         if shape.get("kind") == "spike":  # how long it takes to recover
             half_tenth = stage.seconds / TENTHS / 2
-            cuts += [at for at in tenths if all(abs(at - corner) > half_tenth for corner, _ in corners)]
+            cuts += [
+                time_s for time_s in tenths if all(abs(time_s - corner) > half_tenth for corner, _ in corners)
+            ]
         return _within(stage, sorted(cuts), tenths)
     if arrival.get("process") in UNEVEN and _changes(stage, tenths):
         return tenths
@@ -222,23 +224,23 @@ def _corners_s(scenario: Json, stage: Steady) -> list[tuple[float, float]]:
 def _is_at_one_rate(corners: Sequence[tuple[float, float]], from_s: float, to_s: float) -> bool:
     """Return whether the shape does not change the rate from one time to the other."""
     return any(
-        first == last and begin_s <= from_s + ROUNDING_S and to_s <= end_s + ROUNDING_S
-        for (begin_s, first), (end_s, last) in pairwise(corners)
+        begin_rate == end_rate and begin_s <= from_s + ROUNDING_S and to_s <= end_s + ROUNDING_S
+        for (begin_s, begin_rate), (end_s, end_rate) in pairwise(corners)
     )
 
 
 def _corners(shape: Json) -> list[tuple[float, float]]:
     """Return share of the run and relative rate at each corner; two at one place are a jump."""
-    at = number(shape.get("at")) or 0.0
+    start = number(shape.get("at")) or 0.0
     factor = number(shape.get("factor")) or 0.0
-    end = min(1.0, at + (number(shape.get("width")) or 0.0))
+    end = min(1.0, start + (number(shape.get("width")) or 0.0))
     match shape.get("kind"):
         case "step":
-            return [(0.0, 1.0), (at, 1.0), (at, factor), (1.0, factor)]
+            return [(0.0, 1.0), (start, 1.0), (start, factor), (1.0, factor)]
         case "ramp":
             return [(0.0, 1.0), (1.0, factor)]
         case "spike":
-            return [(0.0, 1.0), (at, 1.0), (at, factor), (end, factor), (end, 1.0), (1.0, 1.0)]
+            return [(0.0, 1.0), (start, 1.0), (start, factor), (end, factor), (end, 1.0), (1.0, 1.0)]
         case _:
             points = shape.get("points")
             listed = points if isinstance(points, list | tuple) else []
@@ -248,23 +250,23 @@ def _corners(shape: Json) -> list[tuple[float, float]]:
 def _of_shape(corners: Sequence[tuple[float, float]], tenths: Sequence[float]) -> list[float]:
     """Return the ends of the stretches at one rate, and the tenths that lie where it rises or falls."""
     cuts: set[float] = set()
-    for (begin_s, first), (end_s, last) in pairwise(corners):
-        if first == last:
+    for (begin_s, begin_rate), (end_s, end_rate) in pairwise(corners):
+        if begin_rate == end_rate:
             cuts |= {begin_s, end_s}
         else:
-            cuts |= {at for at in tenths if begin_s <= at <= end_s}
+            cuts |= {time_s for time_s in tenths if begin_s <= time_s <= end_s}
     return sorted(cuts)
 
 
 def _within(stage: Steady, cuts: Sequence[float], tenths: list[float]) -> list[float]:
     """Return the cuts within the stage, with its ends and without slivers; tenths where they are too many."""
-    least = SLIVER * stage.seconds
-    kept = [stage.from_s]
-    for at in cuts:
-        if at - kept[-1] >= least and stage.to_s - at >= least:
-            kept.append(at)
-    kept.append(stage.to_s)
-    return tenths if len(kept) > MOST + 1 else kept
+    shortest_s = SLIVER * stage.seconds
+    ends_s = [stage.from_s]
+    for cut_s in cuts:
+        if cut_s - ends_s[-1] >= shortest_s and stage.to_s - cut_s >= shortest_s:
+            ends_s.append(cut_s)
+    ends_s.append(stage.to_s)
+    return tenths if len(ends_s) > MOST + 1 else ends_s
 
 
 def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
@@ -282,40 +284,42 @@ def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
 
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     """`objectives: met up to 8/s, missed from 12/s (00:40 to 01:00)`."""
-    what = "objectives" if has_objectives else "complete answers"
-    missed = [step for step in steps if step.state == MISSED]
-    held = [step for step in steps if step.state == MET]
+    subject = "objectives" if has_objectives else "complete answers"
+    misses = [step for step in steps if step.state == MISSED]
+    sustained = [step for step in steps if step.state == MET]
     inconclusive = [step for step in steps if step.state == OPEN]
-    if missed:
-        first = missed[0]
-        held = [step for step in held if step.requests_per_s < first.requests_per_s]
+    if misses:
+        first_miss = misses[0]
+        sustained = [step for step in sustained if step.requests_per_s < first_miss.requests_per_s]
     parts = []
-    if held:
-        parts.append(f"met up to {_highest(held).rate}")
-    above = [step for step in inconclusive if not _is_at_held_rate(step, held)]
-    if above:
-        parts.append(f"inconclusive at {min(above, key=lambda step: step.requests_per_s).rate}")
-    if missed:
-        parts.append(f"missed from {first.rate} ({clock_range(first.from_s, first.to_s)})")
-        again = [step for step in missed if step.from_s > first.from_s and _is_at_held_rate(step, held)]
+    if sustained:
+        parts.append(f"met up to {_highest(sustained).rate}")
+    faster = [step for step in inconclusive if not _is_at_held_rate(step, sustained)]
+    if faster:
+        parts.append(f"inconclusive at {min(faster, key=lambda step: step.requests_per_s).rate}")
+    if misses:
+        parts.append(f"missed from {first_miss.rate} ({clock_range(first_miss.from_s, first_miss.to_s)})")
+        again = [
+            step for step in misses if step.from_s > first_miss.from_s and _is_at_held_rate(step, sustained)
+        ]
         if again:
             parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
     piling = [step for step in steps if step.piles and step.state != MISSED]
     if piling:
         lowest = min(piling, key=lambda step: step.requests_per_s)
         parts.append(f"requests pile up at {lowest.rate} ({clock_range(lowest.from_s, lowest.to_s)})")
-    below = len(inconclusive) - len(above)
-    if below:
-        parts.append(f"{below} of {len(steps)} steps inconclusive")
-    return f"{what}: {', '.join(parts)}"
+    slower = len(inconclusive) - len(faster)
+    if slower:
+        parts.append(f"{slower} of {len(steps)} steps inconclusive")
+    return f"{subject}: {', '.join(parts)}"
 
 
 def _highest(steps: Sequence[Step]) -> Step:
     return max(steps, key=lambda step: step.requests_per_s)
 
 
-def _is_at_held_rate(step: Step, held: Sequence[Step]) -> bool:
-    return any(step.requests_per_s <= NEAR * other.requests_per_s for other in held)
+def _is_at_held_rate(step: Step, sustained: Sequence[Step]) -> bool:
+    return any(step.requests_per_s <= NEAR * candidate.requests_per_s for candidate in sustained)
 
 
 def broken(run: Run) -> str:
@@ -323,8 +327,8 @@ def broken(run: Run) -> str:
 
     At one rate requests pile up, or the share of complete answers is below that of the default objective for certain.
     """
-    found = run.result(compute)
-    for step in [] if found is None else found.steps:
+    result = run.result(compute)
+    for step in [] if result is None else result.steps:
         span = f"at {step.rate} ({clock_range(step.from_s, step.to_s)})"
         share_high = step.complete.high
         if share_high is not None and share_high < HEALTHY:
@@ -336,15 +340,17 @@ def broken(run: Run) -> str:
 
 def missed(run: Run) -> str:
     """`load step at 24/s (01:00 to 01:30) misses ttft p95, met up to 12/s`; empty unless a step at one rate misses an objective."""
-    found = run.result(compute)
-    steps = [] if found is None else found.steps
+    result = run.result(compute)
+    steps = [] if result is None else result.steps
     for step in steps:
         failed = [label for label, outcome in step.objectives.items() if outcome == FAIL]
         if not failed or not step.at_one_rate:
             continue
         text = f"load step at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)}) misses {', '.join(failed)}"
         slower = [
-            other for other in steps if other.state == MET and other.requests_per_s < step.requests_per_s
+            slower_step
+            for slower_step in steps
+            if slower_step.state == MET and slower_step.requests_per_s < step.requests_per_s
         ]
         if slower:
             text += f", met up to {_highest(slower).rate}"
@@ -368,15 +374,15 @@ def remark(run: Run) -> str:
     )
 
 
-def section(found: LoadSteps | None) -> Section | None:
+def section(load: LoadSteps | None) -> Section | None:
     """Return a row for each step."""
-    if found is None:
+    if load is None:
         return None
-    names = [name for name in TITLES if any(name in step.latency for step in found.steps)]
+    names = [name for name in TITLES if any(name in step.latency for step in load.steps)]
     header = ("time", "requests/s", "requests", "complete")
     times = [f"{TITLES[name]} p{100 * p:g} (ms)" for name in names for p in PS]
-    labels = list(dict.fromkeys(label for step in found.steps for label in step.objectives))
-    rows = [tuple(_cells(step, names, labels)) for step in found.steps]
+    labels = list(dict.fromkeys(label for step in load.steps for label in step.objectives))
+    rows = [tuple(_cells(step, names, labels)) for step in load.steps]
     note = (
         "An objective's outcome is that over the whole stage. Its state in a step is by the same rule, from the step alone; it fails "
         "too where more than allowed are beyond the bound and waits rise throughout."
@@ -384,11 +390,11 @@ def section(found: LoadSteps | None) -> Section | None:
     return Section(
         name="steps",
         title="Steps of the load",
-        answer=f"Load steps: {found.sentence}.",
+        answer=f"Load steps: {load.sentence}.",
         tables=(Table("", (*header, *times, *labels), tuple(rows), note if labels else ""),),
         notes=(f"Other percentiles of this report are {POOLED}. {POINTER}.",),
         computed=COMPUTED,
-        brief=(found.sentence, *_brief(found), POINTER),
+        brief=(load.sentence, *_brief(load), POINTER),
     )
 
 
@@ -408,23 +414,23 @@ def _cells(step: Step, names: Sequence[str], labels: Sequence[str]) -> Iterator[
         yield Value(outcome, outcome=outcome)
 
 
-def _brief(found: LoadSteps) -> Iterator[str]:
+def _brief(load: LoadSteps) -> Iterator[str]:
     """Yield the p95 of the wait at the slowest and at the fastest rate, where no objective says more."""
-    if any(step.objectives for step in found.steps):
+    if any(step.objectives for step in load.steps):
         return
-    slowest = min(found.steps, key=lambda step: step.requests_per_s)
-    fastest = _highest(found.steps)
+    slowest = min(load.steps, key=lambda step: step.requests_per_s)
+    fastest = _highest(load.steps)
     for name, title in TITLES.items():
         values = []
         for step in (slowest, fastest):
-            known = step.latency.get(name, [])[1:]
+            upper = step.latency.get(name, [])[1:]
             if (
-                known
-                and known[0].mark != TOO_FEW
-                and known[0].value is not None
-                and np.isfinite(known[0].value)
+                upper
+                and upper[0].mark != TOO_FEW
+                and upper[0].value is not None
+                and np.isfinite(upper[0].value)
             ):
-                values.append(f"{ms(known[0].value)} ms at {step.rate}")
+                values.append(f"{ms(upper[0].value)} ms at {step.rate}")
         if len(values) == len(PS):
             yield f"{title} p95 {', '.join(values)}"
             return

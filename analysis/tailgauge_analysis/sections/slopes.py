@@ -146,8 +146,8 @@ def arrivals_ns(attempts: pd.DataFrame) -> Floats:
     """When the requests and sessions of an open loop were due that were sent; later turns follow answers."""
     is_first = (attempts["leg"] == 0) & (attempts["attempt"] == 0)
     is_first &= (attempts["request_id"] % schema.TURNS == 0) & (attempts["stage"] != schema.PREFLIGHT)
-    due: Floats = attempts.loc[is_first, "scheduled_at_ns"].to_numpy(np.float64)
-    return np.sort(due)
+    due_ns: Floats = attempts.loc[is_first, "scheduled_at_ns"].to_numpy(np.float64)
+    return np.sort(due_ns)
 
 
 def fitted(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float = 0.0) -> list[Regression]:
@@ -168,8 +168,8 @@ def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: floa
         UNCACHED: np.asarray(uncached, np.float64),
         CACHED: np.asarray(cached, np.float64),
     }
-    others = {**_waves(len(rows)), **_factors(rows, stage.requests)}
-    others["length"] = rows["output_tokens"].to_numpy(np.float64)
+    controls = {**_waves(len(rows)), **_factors(rows, stage.requests)}
+    controls["length"] = rows["output_tokens"].to_numpy(np.float64)
     load = Load(
         name=IN_FLIGHT,
         actual=open_at(run, sent),
@@ -182,39 +182,39 @@ def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: floa
         (rows["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6,
         against=UNCACHED,
         load=load,
-        others=others,
+        controls=controls,
         groups=_groups(rows, stage.requests),
     )
 
 
 def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
-    rows, y, at, place = _gaps(stage)
+    rows, y, begun_ns, place = _gaps(stage)
     answer = ["request_id", "answer_leg", "answer_attempt"]
     key = list(CALL)
-    theirs = run[run["request_id"].isin(rows["request_id"])].drop_duplicates(key)
-    calls = rows[answer].merge(theirs, "left", left_on=answer, right_on=key, suffixes=("_of_answer", ""))
+    answers = run[run["request_id"].isin(rows["request_id"])].drop_duplicates(key)
+    calls = rows[answer].merge(answers, "left", left_on=answer, right_on=key, suffixes=("_of_answer", ""))
     calls["request_id"] = rows["request_id"].to_numpy()
     prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
     tokens = rows["pace_tokens"].to_numpy(np.float64)
     output = rows["output_tokens"].to_numpy(np.float64)
-    before = place * (tokens - 1) / (rows["pace_chunks"].to_numpy(np.float64) - 1) + 1
-    arriving = open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns")
-    context = prompt + output - tokens + before
-    beside = context_at(run, at + 1) - context
-    known = np.isfinite(context + beside)  # a damaged row has times that cannot be
-    mean = beside[known].sum() / max(1.0, float((arriving - 1)[known].sum()))
-    others = {"before": before, "beside": (beside - mean * (arriving - 1)) / 1000, "length": output}
-    others = {name: values[known] for name, values in others.items()}
-    calls = calls[known]
-    others |= _waves(len(calls)) | _factors(calls, stage.requests)
-    expected = expected_open(run, at[known], arrivals, "first_content_at_ns", "last_content_at_ns")
+    tokens_before = place * (tokens - 1) / (rows["pace_chunks"].to_numpy(np.float64) - 1) + 1
+    arriving = open_at(run, begun_ns + 1, "first_content_at_ns", "last_content_at_ns")
+    context = prompt + output - tokens + tokens_before
+    excess = context_at(run, begun_ns + 1) - context
+    is_finite = np.isfinite(context + excess)  # a damaged row has times that cannot be
+    mean = excess[is_finite].sum() / max(1.0, float((arriving - 1)[is_finite].sum()))
+    controls = {"before": tokens_before, "beside": (excess - mean * (arriving - 1)) / 1000, "length": output}
+    controls = {name: values[is_finite] for name, values in controls.items()}
+    calls = calls[is_finite]
+    controls |= _waves(len(calls)) | _factors(calls, stage.requests)
+    expected = expected_open(run, begun_ns[is_finite], arrivals, "first_content_at_ns", "last_content_at_ns")
     return regress(
         "tpot",
-        {CONTEXT: context[known]},
-        y[known],
+        {CONTEXT: context[is_finite]},
+        y[is_finite],
         against=NEIGHBOURS,
-        load=Load(name=NEIGHBOURS, actual=arriving[known], expected=expected),
-        others=others,
+        load=Load(name=NEIGHBOURS, actual=arriving[is_finite], expected=expected),
+        controls=controls,
         groups=_groups(calls, stage.requests),
     )
 
@@ -228,19 +228,19 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     gaps = stage.gap_counts
     counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
     ends = np.cumsum(counted)
-    some = np.unique(
+    sample = np.unique(
         np.linspace(0, max(0, counted.sum() - 1), min(MOST_VALUES, counted.sum())).astype(np.int64)
     )
-    row = np.searchsorted(ends, some, "right")
-    place = some - (ends - counted)[row]
+    row = np.searchsorted(ends, sample, "right")
+    place = sample - (ends - counted)[row]
     begin = (np.cumsum(gaps) - gaps + skip)[row]
-    of = requests.iloc[row]
-    passed = [stage.gaps_ns[i : i + n].sum() for i, n in zip(begin, place, strict=True)]
-    at = of["pace_from_ns"].to_numpy(np.float64) + np.array(passed, np.float64)
-    tokens = (of["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
-    order = np.argsort(at, kind="stable")
+    owners = requests.iloc[row]
+    elapsed_ns = [stage.gaps_ns[i : i + n].sum() for i, n in zip(begin, place, strict=True)]
+    begun_ns = owners["pace_from_ns"].to_numpy(np.float64) + np.array(elapsed_ns, np.float64)
+    tokens = (owners["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
+    order = np.argsort(begun_ns, kind="stable")
     y = stage.gaps_ns[begin + place] / 1e6 / tokens
-    return of.iloc[order], y[order], at[order], place[order]
+    return owners.iloc[order], y[order], begun_ns[order], place[order]
 
 
 def _waves(rows: int) -> dict[str, Floats]:
@@ -273,27 +273,27 @@ def _groups(calls: pd.DataFrame, requests: pd.DataFrame) -> list[Ints]:
     listed = [pd.factorize(sessions)[0]]
     if "name" in requests:
         names = pd.factorize(calls["request_id"].map(requests.set_index("request_id")["name"]))[0]
-        alone = np.flatnonzero(names < 0)
-        names[alone] = names.max(initial=-1) + 1 + np.arange(len(alone))
+        unnamed = np.flatnonzero(names < 0)
+        names[unnamed] = names.max(initial=-1) + 1 + np.arange(len(unnamed))
         listed.append(names)
     return [groups for groups in listed if len(groups) and groups.max() + 1 < len(groups)]
 
 
-def _remainders(columns: Sequence[Floats], others: Sequence[Floats]) -> Floats:
+def _remainders(columns: Sequence[Floats], controls: Sequence[Floats]) -> Floats:
     """Return the columns less what the others and a constant say of them, one a row."""
     rows = np.stack([values - values.mean() for values in columns])
-    if not others:
+    if not controls:
         return rows
-    beside = np.stack([values - values.mean() for values in others], axis=1)
-    beside = beside / np.maximum(np.abs(beside).max(axis=0), 1e-300)
-    fit = np.linalg.lstsq(beside, rows.T, rcond=None)[0]
-    remainder: Floats = rows - (beside @ fit).T
+    design = np.stack([values - values.mean() for values in controls], axis=1)
+    design = design / np.maximum(np.abs(design).max(axis=0), 1e-300)
+    fit = np.linalg.lstsq(design, rows.T, rcond=None)[0]
+    remainder: Floats = rows - (design @ fit).T
     return remainder
 
 
-def evenly(rows: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
+def evenly(rows: pd.DataFrame, limit: int = MOST) -> pd.DataFrame:
     """At most so many of them, evenly over the stage."""
-    return rows if len(rows) <= most else rows.iloc[np.linspace(0, len(rows) - 1, most).astype(int)]
+    return rows if len(rows) <= limit else rows.iloc[np.linspace(0, len(rows) - 1, limit).astype(int)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,59 +305,61 @@ class Load:
     expected: Floats
     unsure: float = 0.0
 
-    def by_arrivals(self, others: Sequence[Floats]) -> Floats | None:
+    def by_arrivals(self, controls: Sequence[Floats]) -> Floats | None:
         """Return the part that arrivals bring about; None where it is small."""
         if not np.ptp(self.expected):
             return None
-        ours, theirs = _remainders([self.actual, self.expected], others)
-        together = float(ours @ theirs)
-        if together <= BY_ARRIVALS * float(np.linalg.norm(ours) * np.linalg.norm(theirs)):
+        actual, expected = _remainders([self.actual, self.expected], controls)
+        product = float(actual @ expected)
+        if product <= BY_ARRIVALS * float(np.linalg.norm(actual) * np.linalg.norm(expected)):
             return None
-        part: Floats = self.expected * (together / float(theirs @ theirs))
+        part: Floats = self.expected * (product / float(expected @ expected))
         return part
 
 
 def regress(
-    of: str,
+    latency: str,
     columns: Mapping[str, Floats],
     y: Floats,
     *,
     against: str,
     load: Load | None = None,
-    others: Mapping[str, Floats] | None = None,
+    controls: Mapping[str, Floats] | None = None,
     groups: Sequence[Ints] = (),
 ) -> Regression:
     """The slopes of y on those columns that vary enough, and on the load, beside `others`, which are not reported."""
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     counts = {} if load is None else {load.name: load.actual}
-    given = {**columns, **counts}
+    candidates = {**columns, **counts}
     unsure = {} if load is None else {load.name: load.unsure}
-    varied = {name: values for name, values in given.items() if _varies(name, values, unsure.get(name, 0.0))}
-    found = Regression(
-        of=of,
+    varied = {
+        name: values for name, values in candidates.items() if _varies(name, values, unsure.get(name, 0.0))
+    }
+    regression = Regression(
+        of=latency,
         n=len(y),
-        left_out=tuple(name for name in given if name not in varied),
+        left_out=tuple(name for name in candidates if name not in varied),
         why=_why(y) or ("" if varied else NO_VARIATION),
         against=against,
-        x=given[against][few],
+        x=candidates[against][few],
         y=y[few],
     )
-    if found.why:
-        return found
-    known = independent({"": np.ones(len(y)), **(others or {}), **counts})
-    beside = [values for name, values in known.items() if name and name not in counts]
-    actual = [known[name] for name in counts if name in known]
-    found = replace(found, together=_together(varied, beside))
-    varied = {name: values for name, values in varied.items() if name not in sum(found.together, ())}
+    if regression.why:
+        return regression
+    independents = independent({"": np.ones(len(y)), **(controls or {}), **counts})
+    independent_controls = [values for name, values in independents.items() if name and name not in counts]
+    actual = [independents[name] for name in counts if name in independents]
+    regression = replace(regression, together=_together(varied, independent_controls))
+    varied = {name: values for name, values in varied.items() if name not in sum(regression.together, ())}
     scaled = {name: varied[name] / _scale(name) for name in columns if name in varied}
-    found = _estimated(found, scaled, [*beside, *actual], y, groups)
+    regression = _estimated(regression, scaled, [*independent_controls, *actual], y, groups)
     if load is None or load.name not in varied:
-        return found
-    part = load.by_arrivals(beside)
+        return regression
+    part = load.by_arrivals(independent_controls)
     if part is None:
-        return replace(found, by_latency=(load.name,))
-    tokens = [scaled[name] for name in scaled if name not in found.dependent]
-    return _estimated(found, {load.name: part}, [*beside, *tokens], y, groups)
+        return replace(regression, by_latency=(load.name,))
+    tokens = [scaled[name] for name in scaled if name not in regression.dependent]
+    return _estimated(regression, {load.name: part}, [*independent_controls, *tokens], y, groups)
 
 
 def _scale(name: str) -> float:
@@ -366,21 +368,21 @@ def _scale(name: str) -> float:
 
 
 def _estimated(
-    found: Regression,
+    regression: Regression,
     columns: Mapping[str, Floats],
-    others: Sequence[Floats],
+    controls: Sequence[Floats],
     y: Floats,
     groups: Sequence[Ints],
 ) -> Regression:
     """Return the regression with the slopes of these columns too; `others` are independent of each other."""
     if not columns:
-        return found
-    remainder = dict(zip(columns, _remainders(list(columns.values()), others), strict=True))
+        return regression
+    remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
     share = 1 - TOGETHER**2
     dependent = [name for name in columns if remainder[name].var() < share * columns[name].var()]
     names = [name for name in columns if name not in dependent]
-    slopes = list(found.slopes)
-    estimated = shifts([columns[name] for name in names], others, y, groups) if names else []
+    slopes = list(regression.slopes)
+    estimated = shifts([columns[name] for name in names], controls, y, groups) if names else []
     for name, shift in zip(names, estimated, strict=True):
         if shift is None:
             dependent.append(name)
@@ -395,17 +397,17 @@ def _estimated(
             p_value=shift.p_value,
         )
         slopes.append(slope)
-    return replace(found, slopes=tuple(slopes), dependent=(*found.dependent, *dependent))
+    return replace(regression, slopes=tuple(slopes), dependent=(*regression.dependent, *dependent))
 
 
-def _together(columns: Mapping[str, Floats], beside: Sequence[Floats]) -> tuple[tuple[str, str], ...]:
+def _together(columns: Mapping[str, Floats], controls: Sequence[Floats]) -> tuple[tuple[str, str], ...]:
     """Return the pairs of columns that rise and fall together, but for what the others say of them."""
-    remainder = dict(zip(columns, _remainders(list(columns.values()), beside), strict=True))
+    remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
     correlated = []
-    for first, second in combinations(columns, 2):
-        size = float(np.linalg.norm(remainder[first]) * np.linalg.norm(remainder[second]))
-        if abs(float(remainder[first] @ remainder[second])) > TOGETHER * max(size, 1e-300):
-            correlated.append((first, second))
+    for left, second in combinations(columns, 2):
+        size = float(np.linalg.norm(remainder[left]) * np.linalg.norm(remainder[second]))
+        if abs(float(remainder[left] @ remainder[second])) > TOGETHER * max(size, 1e-300):
+            correlated.append((left, second))
     return tuple(correlated)
 
 
@@ -430,8 +432,8 @@ def _varies(name: str, values: Floats, unsure: float) -> bool:
 
 def _smaller(values: Floats) -> int:
     """How many lie on the less crowded side of the mean."""
-    above = int((values > values.mean()).sum())
-    return min(above, len(values) - above)
+    higher = int((values > values.mean()).sum())
+    return min(higher, len(values) - higher)
 
 
 def slope_cell(slope: Slope) -> Value:
@@ -445,26 +447,28 @@ def slope_cell(slope: Slope) -> Value:
 
 
 def open_at(
-    attempts: pd.DataFrame, at_ns: Floats, since: str = "sent_at_ns", until: str = "ended_at_ns"
+    attempts: pd.DataFrame, at_ns: Floats, start_column: str = "sent_at_ns", end_column: str = "ended_at_ns"
 ) -> Floats:
     """Attempts sent before and not ended at each time; or between two others of their times."""
-    begun = np.sort(attempts[since].dropna().to_numpy(np.float64))
-    over = np.sort(attempts.loc[attempts[since].notna(), until].dropna().to_numpy(np.float64))
-    return np.subtract(np.searchsorted(begun, at_ns), np.searchsorted(over, at_ns, "right"), dtype=np.float64)
+    begun = np.sort(attempts[start_column].dropna().to_numpy(np.float64))
+    ended = np.sort(attempts.loc[attempts[start_column].notna(), end_column].dropna().to_numpy(np.float64))
+    return np.subtract(
+        np.searchsorted(begun, at_ns), np.searchsorted(ended, at_ns, "right"), dtype=np.float64
+    )
 
 
 def expected_open(
     attempts: pd.DataFrame,
     at_ns: Floats,
     arrivals: Floats,
-    since: str = "sent_at_ns",
-    until: str = "ended_at_ns",
+    start_column: str = "sent_at_ns",
+    end_column: str = "ended_at_ns",
 ) -> Floats:
     """Calls that arrivals lead to expect at each time, were each as long as the others of the run; times on a grid.
 
     In calls per arrival: `Load.by_arrivals` scales it. Empty arrivals leave 0.
     """
-    spans = attempts[["scheduled_at_ns", since, until]].dropna().to_numpy(np.float64)
+    spans = attempts[["scheduled_at_ns", start_column, end_column]].dropna().to_numpy(np.float64)
     if not len(arrivals) or not len(spans) or not len(at_ns):
         return np.zeros(len(at_ns))
     begin = min(float(arrivals[0]), float(at_ns.min()))
@@ -472,11 +476,11 @@ def expected_open(
     arrived = np.bincount(((arrivals - begin) / step).astype(np.int64), minlength=GRID)
     change = np.zeros(GRID)
     for column, sign in ((1, 1.0), (2, -1.0)):
-        after = np.maximum(spans[:, column] - spans[:, 0], 0.0) / step
-        change += sign * np.bincount(np.minimum(after, GRID - 1).astype(np.int64), minlength=GRID)
+        delays = np.maximum(spans[:, column] - spans[:, 0], 0.0) / step
+        change += sign * np.bincount(np.minimum(delays, GRID - 1).astype(np.int64), minlength=GRID)
     is_open = np.cumsum(change) / len(spans)
-    both = np.fft.rfft(arrived, 2 * GRID) * np.fft.rfft(is_open, 2 * GRID)
-    expected: Floats = np.fft.irfft(both)[:GRID]
+    spectrum = np.fft.rfft(arrived, 2 * GRID) * np.fft.rfft(is_open, 2 * GRID)
+    expected: Floats = np.fft.irfft(spectrum)[:GRID]
     place: Ints = ((at_ns - begin) / step).astype(np.int64)
     return expected[np.maximum(place - 1, 0)]
 
@@ -484,14 +488,14 @@ def expected_open(
 def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
     """Tokens of the prompts and answers, as far as they have come, that were arriving at each time; answers come evenly."""
     names = ("first_content_at_ns", "last_content_at_ns", "output_tokens")
-    begun, over, output = (attempts[name].to_numpy(np.float64) for name in names)
+    begun, ended, output = (attempts[name].to_numpy(np.float64) for name in names)
     prompt = sum(tokens.fillna(0).to_numpy(np.float64) for tokens in prompt_tokens(attempts))
-    rate = np.where(over > begun, np.nan_to_num(output) / np.maximum(over - begun, 1.0), 0.0)
+    rate = np.where(ended > begun, np.nan_to_num(output) / np.maximum(ended - begun, 1.0), 0.0)
     total = np.zeros(len(at_ns))
-    for at, sign in ((begun, 1.0), (over, -1.0)):
-        order = np.argsort(at)[: int(np.isfinite(at).sum())]
-        passed = np.searchsorted(at[order], at_ns, "right")
+    for times_ns, sign in ((begun, 1.0), (ended, -1.0)):
+        order = np.argsort(times_ns)[: int(np.isfinite(times_ns).sum())]
+        count = np.searchsorted(times_ns[order], at_ns, "right")
         fixed = np.concatenate(([0.0], np.cumsum((prompt - rate * begun)[order])))
         growing = np.concatenate(([0.0], np.cumsum(rate[order])))
-        total += sign * (fixed[passed] + growing[passed] * at_ns)
+        total += sign * (fixed[count] + growing[count] * at_ns)
     return total

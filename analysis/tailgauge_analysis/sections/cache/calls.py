@@ -124,12 +124,12 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
     rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(is_named)
     writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
     began_writing = rows["first_content_at_ns"].where(writes)
-    last = began_writing.fillna(-np.inf).groupby(entry, sort=False).cummax()
-    latest = last.groupby(entry, sort=False).shift().replace(-np.inf, np.nan)
+    newest_ns = began_writing.fillna(-np.inf).groupby(entry, sort=False).cummax()
+    latest = newest_ns.groupby(entry, sort=False).shift().replace(-np.inf, np.nan)
     rows["racing"] = (rows["sent_at_ns"] < latest) & is_named
     rows["unordered"] = False
     if between_ns:
-        worker = rows["worker"].astype(np.float64).where(began_writing == last)
+        worker = rows["worker"].astype(np.float64).where(began_writing == newest_ns)
         writer = worker.groupby(entry, sort=False).ffill().groupby(entry, sort=False).shift()
         perhaps = (writer != rows["worker"]) & (rows["sent_at_ns"] < latest + between_ns)
         rows["unordered"] = perhaps & is_named & ~rows["racing"]
@@ -139,7 +139,7 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
 
 def _last_begun(rows: pd.DataFrame) -> pd.Series[float]:
     """When the last answer before each call, over the same entry, began."""
-    at = rows["first_content_at_ns"].dropna().astype(np.float64).sort_values()
-    begun = pd.DataFrame({"at": at, "begun": at, "entry": rows["entry"]}, at.index)
+    began_ns = rows["first_content_at_ns"].dropna().astype(np.float64).sort_values()
+    begun = pd.DataFrame({"at": began_ns, "begun": began_ns, "entry": rows["entry"]}, began_ns.index)
     sent = rows[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})
     return pd.merge_asof(sent, begun, left_on="sent_at_ns", right_on="at", by="entry")["begun"]

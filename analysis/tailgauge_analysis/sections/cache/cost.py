@@ -102,23 +102,23 @@ def _file(run: Json) -> Path:
     named = table(run["scenario"], "guard").get("prices")
     if not isinstance(named, str):
         return pricing.PACKAGED
-    beside = Path(run["scenario_file"]).parent / named
-    return beside if refusal(beside) is None else Path(named)
+    sibling = Path(run["scenario_file"]).parent / named
+    return sibling if refusal(sibling) is None else Path(named)
 
 
-def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
+def cost(calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
     """Return the cost of these calls; None where none has a price."""
     total = Fraction(0)
     paid = Fraction(0)
     without_cache = Fraction(0)
     saved_each = np.zeros(len(calls))
     without_each = np.zeros(len(calls))
-    unknown: dict[str, None] = {}
+    unpriced_models: dict[str, None] = {}
     unpriced: set[int] = set()
-    lines = billed(calls, by.price)
-    for group in _by_rates(lines, by.price):
+    lines = billed(calls, prices.price)
+    for group in _by_rates(lines, prices.price):
         if group.rates is None:
-            unknown[plain(group.model, 100) or "an unnamed model"] = None
+            unpriced_models[plain(group.model, 100) or "an unnamed model"] = None
             unpriced.update(group.places.tolist())
             continue
         total += group.cost
@@ -129,11 +129,11 @@ def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: 
         np.add.at(without_each, group.places, group.prompts.sum(axis=1) * float(group.rates[0]))
     if len(unpriced) == len(calls):
         return None
-    why = f"no price for {plain(', '.join(list(unknown)[:5]), 500)}" if unknown else ""
+    reason = f"no price for {plain(', '.join(list(unpriced_models)[:5]), 500)}" if unpriced_models else ""
     factor = Fraction(price_share)
     is_named = lines["model"].notna() & (lines["model"] != "")
     return Cost(
-        unit=by.unit,
+        unit=prices.unit,
         calls=len(calls) - len(unpriced),
         unpriced=len(unpriced),
         without_usage=without_usage,
@@ -142,9 +142,9 @@ def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: 
         input_without_cache=without_cache * factor,
         saved=(without_cache - paid) * factor,
         saved_share=shares.saved_share(saved_each, without_each),
-        why=by.why or why,
+        why=prices.why or reason,
         by_asked=int(lines.loc[is_named & (lines["paid_model"] != lines["model"]), "place"].nunique()),
-        at_list_price=at_list_price(lines, by.price),
+        at_list_price=at_list_price(lines, prices.price),
     )
 
 
@@ -182,8 +182,8 @@ def billed(rows: pd.DataFrame, price: PriceOf) -> pd.DataFrame:
     columns = [*USAGE, "asked_model", "model", *TIERS, "fallback", "iterations"]
     lines = rows.reindex(columns=columns).assign(place=np.arange(len(rows)))
     # The price of the model that was asked for says nothing about another one that took over.
-    asked = lines["asked_model"].where(lines["fallback"].isna())
-    lines = lines.assign(asked_model=asked)
+    asked_models = lines["asked_model"].where(lines["fallback"].isna())
+    lines = lines.assign(asked_model=asked_models)
     listed = _iterations(lines[lines["iterations"].notna()])
     if listed is not None:
         lines = pd.concat([lines[~lines["place"].isin(listed["place"])], listed], ignore_index=True)
@@ -220,9 +220,9 @@ def _paid_models(lines: pd.DataFrame, price: PriceOf) -> pd.Series[str]:
     """Return the model whose price each line has: the one that answered, else the one that was asked for."""
     names = lines[["model", "asked_model"]].fillna("").astype(str)
     paid = {}
-    for answered, asked in names.drop_duplicates().itertuples(index=False):
-        priced = (name for name in (answered, asked) if name and price(name) is not None)
-        paid[answered, asked] = next(priced, answered or asked)
+    for answered, requested in names.drop_duplicates().itertuples(index=False):
+        priced = (name for name in (answered, requested) if name and price(name) is not None)
+        paid[answered, requested] = next(priced, answered or requested)
     keys = zip(names["model"], names["asked_model"], strict=True)
     return pd.Series([paid[key] for key in keys], lines.index, dtype="object")
 
@@ -292,6 +292,6 @@ def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:
                 yield _BilledTokens(model=model, rates=rates, tokens=tokens[rows], places=places[rows])
 
 
-def no_price(model: str, why: str) -> str:
+def no_price(model: str, reason: str) -> str:
     """Why there is no cost: the reason of the price table, or the model that it lacks."""
-    return why or f"no price for {plain(model, 100) or 'an unnamed model'}"
+    return reason or f"no price for {plain(model, 100) or 'an unnamed model'}"

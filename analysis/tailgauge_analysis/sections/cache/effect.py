@@ -71,18 +71,18 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     stratum = np.searchsorted(edges, total)
     y = answers["began_ns"].to_numpy(np.float64) / 1e6
     sizes = np.stack([np.bincount(stratum[hit == kind], minlength=STRATA) for kind in (True, False)])
-    kept = np.flatnonzero(sizes.min(axis=0) >= IN_STRATUM)
-    if not len(kept):
+    strata = np.flatnonzero(sizes.min(axis=0) >= IN_STRATUM)
+    if not len(strata):
         return None
     rng = np.random.default_rng(SEED)
     length = blocks(y - pd.Series(y).groupby(stratum).transform("median").to_numpy(np.float64))
-    value = _difference(y, hit, stratum, kept)
+    value = _difference(y, hit, stratum, strata)
     drawn = (draw(len(y), length, rng) for _ in range(REPS))
-    differences = [_difference(y[rows], hit[rows], stratum[rows], kept) for rows in drawn]
+    differences = [_difference(y[rows], hit[rows], stratum[rows], strata) for rows in drawn]
     low, high = np.nanquantile(differences, ENDS)
-    hits, misses = sizes[:, kept].sum(axis=1)
+    hits, misses = sizes[:, strata].sum(axis=1)
     return EqualLengthEffect(
-        strata=len(kept),
+        strata=len(strata),
         hits=int(hits),
         misses=int(misses),
         value=value,
@@ -91,14 +91,14 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     )
 
 
-def _difference(y: Floats, hit: Mask, stratum: Ints, kept: Ints) -> float:
+def _difference(y: Floats, hit: Mask, stratum: Ints, strata: Ints) -> float:
     """Weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
     sums = weights = 0.0
-    for one in kept:
-        hits = y[(stratum == one) & hit]
-        others = y[(stratum == one) & ~hit]
-        if len(hits) and len(others):
-            weight = len(hits) * len(others) / (len(hits) + len(others))
-            sums += weight * float(np.median(others) - np.median(hits))
+    for code in strata:
+        hits = y[(stratum == code) & hit]
+        misses = y[(stratum == code) & ~hit]
+        if len(hits) and len(misses):
+            weight = len(hits) * len(misses) / (len(hits) + len(misses))
+            sums += weight * float(np.median(misses) - np.median(hits))
             weights += weight
     return sums / weights if weights else float("nan")

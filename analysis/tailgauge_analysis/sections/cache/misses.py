@@ -77,12 +77,12 @@ class Miss:
 
 def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd.Series[str]:
     """Cause by call, empty for a call that missed nothing; prompts of `salted` traffic begin with random bytes on purpose."""
-    missed = calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))
+    is_miss = calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))
     evidence = _evidence(calls, settings, salted)
-    conditions = [(missed & evidence[name]).to_numpy(np.bool_) for name, *_ in CAUSES]
-    found = np.select(conditions, [name for name, *_ in CAUSES], "").astype(object)
-    found[(calls["hit"] & evidence[UNSTABLE]).to_numpy(np.bool_)] = UNSTABLE
-    ours = pd.Series(found, calls.index)
+    conditions = [(is_miss & evidence[name]).to_numpy(np.bool_) for name, *_ in CAUSES]
+    labels = np.select(conditions, [name for name, *_ in CAUSES], "").astype(object)
+    labels[(calls["hit"] & evidence[UNSTABLE]).to_numpy(np.bool_)] = UNSTABLE
+    ours = pd.Series(labels, calls.index)
     return ours.mask(reasoned(calls), calls["cache_miss_reason"])
 
 
@@ -95,28 +95,28 @@ def reasoned(calls: pd.DataFrame) -> pd.Series[bool]:
 def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> dict[str, pd.Series[bool]]:
     """The evidence for each cause."""
     by_worker = calls["cache_since_use_ns"].astype(np.float64)
-    since = by_worker.where(~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"])
+    since_use = by_worker.where(~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"])
     warm = calls["cache_expected"] == schema.WARM
     # The target counts a life from the request, the client from when the answer began.
     slack = calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
-    aged = since + slack >= calls["life_ns"]
+    aged = since_use + slack >= calls["life_ns"]
     racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)
     is_again = calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0
-    known = since.notna()
+    is_used = since_use.notna()
     works = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
-    least = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
-    short = calls["total"] < least  # an automatic cache has a minimum, too
+    minimum = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
+    short = calls["total"] < minimum  # an automatic cache has a minimum, too
     is_marked = calls["cache_marks"] > 0
     is_salted = calls["traffic"].isin(salted)
     return {
         SALTED: is_salted,
         UNSTABLE: calls["first_difference"].notna() & ~is_salted,
-        BELOW_MINIMUM: (calls["created"] == 0) & (short | is_marked & least.isna() & works),
-        RACE: racing | (since < settings.visibility_s * 1e9),
+        BELOW_MINIMUM: (calls["created"] == 0) & (short | is_marked & minimum.isna() & works),
+        RACE: racing | (since_use < settings.visibility_s * 1e9),
         EXPIRED: aged,
-        LOOKBACK: known & (calls["cache_blocks"] >= settings.lookback),
-        PARAMETER: ~known & is_again & calls["idle_ns"].isna(),
-        FIRST: ~known,
+        LOOKBACK: is_used & (calls["cache_blocks"] >= settings.lookback),
+        PARAMETER: ~is_used & is_again & calls["idle_ns"].isna(),
+        FIRST: ~is_used,
         NO_CACHE: ~works,
         UNEXPLAINED: pd.Series(True, calls.index),
     }
@@ -127,13 +127,13 @@ def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
     by_target = reasoned(calls)
     unread = calls["created"] + calls["uncached"]
     tokens = calls["cache_missed_input_tokens"].where(by_target).fillna(unread)
-    missed = pd.DataFrame({"cause": cause, "hit": calls["hit"], "tokens": tokens})
+    rows = pd.DataFrame({"cause": cause, "hit": calls["hit"], "tokens": tokens})
     counted = []
     for is_reason, names in (
         (True, calls.loc[by_target, "cache_miss_reason"].value_counts().index),
         (False, EVIDENCE),
     ):
-        groups = dict(iter(missed[by_target == is_reason].groupby("cause")))
+        groups = dict(iter(rows[by_target == is_reason].groupby("cause")))
         for name in names:
             if name not in groups:
                 continue

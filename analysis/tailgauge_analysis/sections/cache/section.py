@@ -172,13 +172,13 @@ def _price_share(run: Run, name: str) -> float:
 def _salted(run: Json) -> set[str]:
     """Traffic whose prompts begin with random bytes on purpose."""
     traffic = tables(run["scenario"], "traffic").items()
-    return {name for name, of in traffic if table(of, "cache").get("cold") is True}
+    return {name for name, settings in traffic if table(settings, "cache").get("cold") is True}
 
 
 def _by_engine(run: Json) -> EngineCache | None:
     counted = run["engine_cache"]
     read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
-    is_shared = any(table(of, "cache") for of in tables(run["scenario"], "traffic").values())
+    is_shared = any(table(settings, "cache") for settings in tables(run["scenario"], "traffic").values())
     if read is None or not prompt or not (read or is_shared):
         return None
     engine = plain(str(counted["engine"]), 80)
@@ -230,68 +230,68 @@ def _section_by_engine(counted: EngineCache) -> Section:
     return Section("cache", "Prompt cache", text, card=card)
 
 
-def sentence(one: Cache) -> str:
+def sentence(entry: Cache) -> str:
     """How much was read, what it saved, and what most misses came from."""
-    name = plain(one.traffic, 80)
-    hit = one.token_hit
+    name = plain(entry.traffic, 80)
+    hit = entry.token_hit
     if hit.value is None:
         return f"{name}: the target reports no token usage."
     text = f"{name}: {share(hit.value)} of input tokens read from the cache{_between(hit)}"
-    if saved := _saved(one):
+    if saved := _saved(entry):
         text += f"; input cost {saved}"
-    if one.misses:
-        n = sum(miss.calls for miss in one.misses)
-        partly = sum(miss.partly for miss in one.misses)
-        text += f"; {_misses_of(n)}{f' ({count(partly)} of them partly)' if partly else ''}: {_reasons(one)}"
-        text += " and others" if len(one.misses) > MOST_CAUSES else ""
+    if entry.misses:
+        n = sum(miss.calls for miss in entry.misses)
+        partly = sum(miss.partly for miss in entry.misses)
+        text += (
+            f"; {_misses_of(n)}{f' ({count(partly)} of them partly)' if partly else ''}: {_reasons(entry)}"
+        )
+        text += " and others" if len(entry.misses) > MOST_CAUSES else ""
     return f"{text}."
 
 
-def _between(of: shares.Share) -> str:
-    return f" (95% CI {share_range(of.low, of.high)})" if of.low is not None else ""
+def _between(rate: shares.Share) -> str:
+    return f" (95% CI {share_range(rate.low, rate.high)})" if rate.low is not None else ""
 
 
-def _saved(one: Cache) -> str:
+def _saved(entry: Cache) -> str:
     """`-74% (95% CI -76% – -70%)`; empty where no price is known."""
-    part = one.cost.saved_share if one.cost else None
+    part = entry.cost.saved_share if entry.cost else None
     if part is None or not part.value:
         return ""
     ends = sorted(-end for end in (part.low, part.high) if end is not None)
-    sure = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
-    return f"{'+' if part.value < 0 else ''}{share(-part.value)}{sure}"
+    interval = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
+    return f"{'+' if part.value < 0 else ''}{share(-part.value)}{interval}"
 
 
-def _reasons(one: Cache) -> str:
-    most = sorted(one.misses, key=lambda miss: -miss.calls)[:MOST_CAUSES]
-    return ", ".join(f"{count(miss.calls)} {_cause_name(miss)}" for miss in most)
+def _reasons(entry: Cache) -> str:
+    frequent = sorted(entry.misses, key=lambda miss: -miss.calls)[:MOST_CAUSES]
+    return ", ".join(f"{count(miss.calls)} {_cause_name(miss)}" for miss in frequent)
 
 
 def _card(entries: Sequence[Cache]) -> Card | None:
     """What was read by the traffic table with most calls, the others in a line each; None without usage."""
-    known = [entry for entry in entries if entry.token_hit.value is not None]
-    if not known:
+    reported = [entry for entry in entries if entry.token_hit.value is not None]
+    if not reported:
         return None
-    main = max(known, key=lambda entry: entry.calls)
+    main = max(reported, key=lambda entry: entry.calls)
     hit = main.token_hit
-    others = [entry for entry in known if entry is not main]
+    minor = [entry for entry in reported if entry is not main]
     lines = [*_card_lines(main)]
-    lines += [
-        f"{plain(one.traffic, 40)}: {share(one.token_hit.value)} of input tokens read" for one in others
-    ]
+    lines += [f"{plain(one.traffic, 40)}: {share(one.token_hit.value)} of input tokens read" for one in minor]
     detail = "of input tokens read"
-    if len(known) > 1:
+    if len(reported) > 1:
         detail += f" by {plain(main.traffic, 40)}"
     interval = "" if hit.low is None else share_range(hit.low, hit.high)
     value = Value(share(hit.value), interval, mark="" if interval else hit.why)
     return Card(label="cache", value=value, detail=detail, lines=tuple(lines))
 
 
-def _card_lines(one: Cache) -> Iterator[str]:
-    part = one.cost.saved_share.value if one.cost else None
+def _card_lines(entry: Cache) -> Iterator[str]:
+    part = entry.cost.saved_share.value if entry.cost else None
     if part:
         yield f"input cost {'+' if part < 0 else ''}{share(-part)}"
-    if one.misses:
-        yield f"{_misses_of(sum(miss.calls for miss in one.misses))}: {_reasons(one)}"
+    if entry.misses:
+        yield f"{_misses_of(sum(miss.calls for miss in entry.misses))}: {_reasons(entry)}"
 
 
 def _cause_name(miss: Miss) -> str:
@@ -342,43 +342,52 @@ def _misses(entry: Cache, name: str) -> Table:
     return Table.of(f"Misses by cause{name}", entry.misses, columns, prose=(4, 5))
 
 
-def _facts(one: Cache) -> Iterator[tuple[str, str]]:
-    parts = ((one.read_tokens, "read"), (one.creation_tokens, "written"), (one.uncached_tokens, "uncached"))
+def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
+    parts = (
+        (entry.read_tokens, "read"),
+        (entry.creation_tokens, "written"),
+        (entry.uncached_tokens, "uncached"),
+    )
     tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
-    missing = f"; {plural(one.without_usage, 'more call')} without usage (refused, failed or closed)"
-    yield "Input tokens", f"{tokens}, in {plural(one.calls, 'call')}{missing if one.without_usage else ''}"
-    if one.unordered:
-        race = f"{_misses_of(one.unordered)} counted as race"
+    missing = f"; {plural(entry.without_usage, 'more call')} without usage (refused, failed or closed)"
+    yield (
+        "Input tokens",
+        f"{tokens}, in {plural(entry.calls, 'call')}{missing if entry.without_usage else ''}",
+    )
+    if entry.unordered:
+        race = f"{_misses_of(entry.unordered)} counted as race"
         yield "Order unknown", f"{race}: the workers' clocks cannot order the calls"
-    if one.first_bytes:
-        places = (f"{count(byte)} ({plural(calls, 'call')})" for byte, calls in one.first_bytes)
+    if entry.first_bytes:
+        places = (f"{count(byte)} ({plural(calls, 'call')})" for byte, calls in entry.first_bytes)
         yield "First differing byte", ", ".join(places)
-    if gain := one.worth.strata:
+    if gain := entry.worth.strata:
         classes = f"{gain.strata} {'class' if gain.strata == 1 else 'classes'} of length"
         calls = f"{plural(gain.hits, 'hit')} and {_misses_of(gain.misses)} in {classes}"
         text = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
         yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
-    yield "Repeated prefixes", _expiry(one.expiry) if one.expiry else f"not estimated: {one.no_expiry}"
-    yield from _cost(one.cost) if one.cost else [("Cost", f"unknown: {one.no_cost}")]
+    yield "Repeated prefixes", _expiry(entry.expiry) if entry.expiry else f"not estimated: {entry.no_expiry}"
+    yield from _cost(entry.cost) if entry.cost else [("Cost", f"unknown: {entry.no_cost}")]
 
 
-def _expiry(one: shares.Expiry) -> str:
-    life = f"{one.life_s:,.4g} s" if one.life_s is not None else "the TTL"
-    excess = f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
-    here = f"The TTL is {'sliding' if one.sliding else 'fixed'} here{excess if one.excess_misses else ''}"
-    hits = f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}"
-    return f"{hits}, {share(one.by_gaps)} expected from their gaps. {here}"
+def _expiry(expiry: shares.Expiry) -> str:
+    life = f"{expiry.life_s:,.4g} s" if expiry.life_s is not None else "the TTL"
+    excess = f". {plural(expiry.excess_misses, 'call')} read nothing within {life} of the last use"
+    life_text = (
+        f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
+    )
+    hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_between(expiry.observed)}"
+    return f"{hits}, {share(expiry.by_gaps)} expected from their gaps. {life_text}"
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     unit = cost.unit
     part = cost.saved_share
-    unknown = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
+    remarks = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
     if cost.by_asked:
-        unknown += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"
+        remarks += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"
     if cost.at_list_price:
-        unknown += f"; list price for {', '.join(cost.at_list_price)}, which the price file does not have"
-    yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{unknown}"
+        remarks += f"; list price for {', '.join(cost.at_list_price)}, which the price file does not have"
+    yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{remarks}"
     saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
     yield "Saved by the cache", f"{saved}{_between(part)}"
 
@@ -410,21 +419,23 @@ def _reads_over_time(entries: Sequence[Cache]) -> Iterator[Picture]:
     )
 
 
-def _ttft(found: Sequence[Cache]) -> Iterator[Picture]:
+def _ttft(entries: Sequence[Cache]) -> Iterator[Picture]:
     """Draw the traffic table with the most answers of which some read and some did not."""
-    of_both = [one for one in found if min(len(one.worth.hit_ms), len(one.worth.miss_ms)) >= effect.EACH]
+    of_both = [
+        entry for entry in entries if min(len(entry.worth.hit_ms), len(entry.worth.miss_ms)) >= effect.EACH
+    ]
     if not of_both:
         return
-    one = max(of_both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms))
-    hits = one.worth.hit_ms
-    misses = one.worth.miss_ms
+    entry = max(of_both, key=lambda entry: len(entry.worth.hit_ms) + len(entry.worth.miss_ms))
+    hits = entry.worth.hit_ms
+    misses = entry.worth.miss_ms
     low = min(hits[0], misses[0])
     is_wide = low > 0 and max(hits[-1], misses[-1]) / low > WIDE
     yield Picture(
         name="cache-ttft",
         title="TTFT with and without the cache",
         caption=(
-            f"{plain(one.traffic, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache "
+            f"{plain(entry.traffic, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache "
             "alone: hits and misses may differ in length and time."
         ),
         panels=(

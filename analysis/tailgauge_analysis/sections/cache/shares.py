@@ -59,22 +59,22 @@ def write_amplification(calls: pd.DataFrame) -> Share:
     if not len(written):
         is_marked = (calls["cache_marks"] > 0).any()
         return Share(None, None, None, len(calls), "nothing was written" if is_marked else NONE_MARKED)
-    first = ~written["entry"].duplicated() | (written["entry"] < 0)
+    is_first = ~written["entry"].duplicated() | (written["entry"] < 0)
     tokens = _floats(written["created"])
-    once = tokens * first.to_numpy(np.float64)
-    value = float(tokens.sum() / once.sum())
-    if value == 1 or first.sum() < FEW:
+    first_tokens = tokens * is_first.to_numpy(np.float64)
+    value = float(tokens.sum() / first_tokens.sum())
+    if value == 1 or is_first.sum() < FEW:
         return Share(value, None, None, len(written), "" if value == 1 else "too few texts for an interval")
-    return Share(value, *ratio(tokens, once, reps=REPS), len(written))
+    return Share(value, *ratio(tokens, first_tokens, reps=REPS), len(written))
 
 
-def saved_share(saved: Floats, without: Floats) -> Share:
+def saved_share(saved: Floats, uncached_cost: Floats) -> Share:
     """Cost saved / cost without a cache."""
-    if without.sum() <= 0:
+    if uncached_cost.sum() <= 0:
         return Share(None, None, None, len(saved), "no input tokens")
     if not saved.any():
         return Share(0.0, None, None, len(saved), "nothing was read or written")
-    return _ratio(saved, without)
+    return _ratio(saved, uncached_cost)
 
 
 def _read_of(calls: pd.DataFrame, tokens: pd.Series[int]) -> Share:
@@ -85,12 +85,12 @@ def _read_of(calls: pd.DataFrame, tokens: pd.Series[int]) -> Share:
     return _ratio(_floats(calls["read"]), _floats(tokens))
 
 
-def _ratio(over: Floats, under: Floats) -> Share:
-    value = float(over.sum() / under.sum())
-    n = len(over)
+def _ratio(numerator: Floats, denominator: Floats) -> Share:
+    value = float(numerator.sum() / denominator.sum())
+    n = len(numerator)
     if n < FEW:
         return Share(value, None, None, n, TOO_FEW)
-    return Share(value, *ratio(over, under, reps=REPS), n)
+    return Share(value, *ratio(numerator, denominator, reps=REPS), n)
 
 
 def _of_calls(yes: pd.Series[bool]) -> Share:

@@ -69,12 +69,12 @@ def legs(scenario: Json, steady: Steady) -> list[Legs]:
     traffic = tables(scenario, "traffic")
     requests = steady.requests[steady.requests["answer"] == schema.JOIN]
     by_name = dict(iter(steady.attempts.groupby("traffic", observed=True)))
-    found = []
+    fan_outs = []
     for name, rows in requests.groupby("traffic", observed=True):
         if name in by_name:
             settings = table(traffic.get(str(name)), "fan_out")
-            found.append(_legs(str(name), settings, rows.reset_index(drop=True), by_name[name]))
-    return found
+            fan_outs.append(_legs(str(name), settings, rows.reset_index(drop=True), by_name[name]))
+    return fan_outs
 
 
 def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
@@ -83,11 +83,11 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     ended = attempts["ended"]
-    answered, closed = (ended.isin(of).to_numpy(np.bool_) for of in (schema.WITH_ANSWER, LEFT))
+    answered, closed = (ended.isin(outcomes).to_numpy(np.bool_) for outcomes in (schema.WITH_ANSWER, LEFT))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
-    began, over = np.full((2, len(requests), len(kinds)), np.nan)
+    began, finished = np.full((2, len(requests), len(kinds)), np.nan)
     np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))
-    np.fmax.at(over.ravel(), place[answered], whole_at_ns(attempts)[answered].to_numpy(np.float64))
+    np.fmax.at(finished.ravel(), place[answered], whole_at_ns(attempts)[answered].to_numpy(np.float64))
     tried, shut = np.zeros((2, len(requests), len(kinds)), np.bool_)
     tried.flat[place] = shut.flat[place[closed]] = True
     cause = attempts["cause"].value_counts()
@@ -97,18 +97,18 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
         requests=requests,
         kinds=kinds,
         began_ms=(began - scheduled) / 1e6,
-        ended_ms=(over - scheduled) / 1e6,
-        times_ms=(over - began) / 1e6,
-        failed=tried & np.isnan(over) & ~shut,
-        closed=shut & np.isnan(over),
+        ended_ms=(finished - scheduled) / 1e6,
+        times_ms=(finished - began) / 1e6,
+        failed=tried & np.isnan(finished) & ~shut,
+        closed=shut & np.isnan(finished),
         retries=int(cause.get(schema.RETRY, 0)),
         copies=int(cause.get(schema.HEDGE, 0)),
     )
 
 
-def _kinds(settings: Json, seen: int) -> Ints:
+def _kinds(settings: Json, leg_count: int) -> Ints:
     """The kind of each leg, as the scenario lists them; one kind without it."""
     listed = settings.get("kinds") or []
-    counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or seen)]
+    counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or leg_count)]
     kinds = np.repeat(np.arange(len(counts)), counts)
-    return kinds if len(kinds) >= seen else np.zeros(seen, np.int64)
+    return kinds if len(kinds) >= leg_count else np.zeros(leg_count, np.int64)

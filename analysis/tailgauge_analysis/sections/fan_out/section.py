@@ -97,29 +97,29 @@ def compute(run: Run) -> list[FanOut]:
     """Return every traffic table with fan-outs."""
     of_target = run.of_target
     fan_outs = []
-    for one in legs(run.record["scenario"], of_target):
-        part = of_target.of_traffic(one.traffic)
+    for table in legs(run.record["scenario"], of_target):
+        part = of_target.of_traffic(table.traffic)
         joined = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
-        fan_outs.append(_fan_out(one, joined))
+        fan_outs.append(_fan_out(table, joined))
     return fan_outs
 
 
-def _fan_out(one: Legs, joined: latency.Row) -> FanOut:
-    times = one.times_ms[one.complete]
-    several = len(one.kinds) > 1 and len(times) > 0
+def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
+    times = table.times_ms[table.complete]
+    several = len(table.kinds) > 1 and len(times) > 0
     slowest = _quantiles(times.max(axis=1)) if several else ()
     single: tuple[Quantile, ...] = ()
     cost: tuple[Ratio, ...] = ()
-    if several and one.join == ALL:
+    if several and table.join == ALL:
         single = _quantiles(times.ravel())
         cost = tuple(quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True))
     return FanOut(
-        traffic=plain(one.traffic, 80),
-        join=one.join,
-        order=SEQUENTIAL if one.is_sequential else "parallel",
-        bounded=one.is_bounded,
-        legs=len(one.kinds),
-        requests=len(one.requests),
+        traffic=plain(table.traffic, 80),
+        join=table.join,
+        order=SEQUENTIAL if table.is_sequential else "parallel",
+        bounded=table.is_bounded,
+        legs=len(table.kinds),
+        requests=len(table.requests),
         complete=len(times),
         joined=joined.quantiles,
         without_answer=joined.without_answer,
@@ -127,8 +127,8 @@ def _fan_out(one: Legs, joined: latency.Row) -> FanOut:
         one_less=_quantiles(np.sort(times, axis=1)[:, -2]) if several else (),
         single=single,
         cost=cost,
-        critical=_critical(one),
-        partial=_partial(one),
+        critical=_critical(table),
+        partial=_partial(table),
     )
 
 
@@ -136,60 +136,66 @@ def _quantiles(values: Floats) -> tuple[Quantile, ...]:
     return tuple(quantiles(values, PS)) if len(values) else ()
 
 
-def _critical(one: Legs) -> LastLegs | None:
+def _critical(table: Legs) -> LastLegs | None:
     """Parallel: the leg that was over last before the join; one after the other: the longest."""
-    times = (one.times_ms if one.is_sequential else one.ended_ms)[one.ok]
-    legs = len(one.kinds)
+    times = (table.times_ms if table.is_sequential else table.ended_ms)[table.ok]
+    legs = len(table.kinds)
     if not times.size or legs < 2:
         return None
-    known = np.where(np.isnan(times), -np.inf, times)
-    known = known[(known == known.max(axis=1)[:, None]).sum(axis=1) == 1]  # none is last where two are
-    if not len(known):
+    finished = np.where(np.isnan(times), -np.inf, times)
+    finished = finished[
+        (finished == finished.max(axis=1)[:, None]).sum(axis=1) == 1
+    ]  # none is last where two are
+    if not len(finished):
         return None
-    last = known.argmax(axis=1)
-    positions = tuple(proportion(last == i) for i in range(min(legs, MOST_POSITIONS)))
-    return LastLegs(len(known), 1 / legs, positions)
+    last_leg = finished.argmax(axis=1)
+    positions = tuple(proportion(last_leg == i) for i in range(min(legs, MOST_POSITIONS)))
+    return LastLegs(len(finished), 1 / legs, positions)
 
 
-def _partial(one: Legs) -> PartialFailures:
-    failed = one.failed.any(axis=1)
-    known = ~np.isnan(one.times_ms) | one.failed
+def _partial(table: Legs) -> PartialFailures:
+    failed = table.failed.any(axis=1)
+    is_over = ~np.isnan(table.times_ms) | table.failed
     return PartialFailures(
-        legs=one.times_ms.size,
-        failed=int(one.failed.sum()),
-        closed=int(one.closed.sum()),
-        never_sent=int((~known & ~one.closed).sum()),
-        failed_share=proportion(one.failed[known], known.sum(axis=1)),
+        legs=table.times_ms.size,
+        failed=int(table.failed.sum()),
+        closed=int(table.closed.sum()),
+        never_sent=int((~is_over & ~table.closed).sum()),
+        failed_share=proportion(table.failed[is_over], is_over.sum(axis=1)),
         requests_with_failed=int(failed.sum()),
-        ok_with_failed=int((failed & one.ok).sum()),
-        retries=one.retries,
-        copies=one.copies,
+        ok_with_failed=int((failed & table.ok).sum()),
+        retries=table.retries,
+        copies=table.copies,
     )
 
 
-def section(found: Sequence[FanOut]) -> Section | None:
+def section(fan_outs: Sequence[FanOut]) -> Section | None:
     """How long joins take, and what makes them slow; None without fan-outs."""
-    if not found:
+    if not fan_outs:
         return None
-    facts, tables = cells.side_by_side("Legs and joins", {one.traffic: _facts(one) for one in found})
-    waits = (cells.quantile_table(f"Waits of {one.traffic}", "from", _waits(one)) for one in found)
-    answer = cells.by_traffic([(one.traffic, _answer(one)) for one in found])
+    facts, tables = cells.side_by_side(
+        "Legs and joins", {fan_out.traffic: _facts(fan_out) for fan_out in fan_outs}
+    )
+    waits = (
+        cells.quantile_table(f"Waits of {fan_out.traffic}", "from", _waits(fan_out)) for fan_out in fan_outs
+    )
+    answer = cells.by_traffic([(fan_out.traffic, _answer(fan_out)) for fan_out in fan_outs])
     return Section(
-        "fan-out", "Fan-out", answer, facts, (*waits, *tables), tuple(_last_legs(found)), computed=COMPUTED,
-        card=_card(found),
+        "fan-out", "Fan-out", answer, facts, (*waits, *tables), tuple(_last_legs(fan_outs)), computed=COMPUTED,
+        card=_card(fan_outs),
     )  # fmt: skip
 
 
-def _answer(one: FanOut) -> str:
+def _answer(fan_out: FanOut) -> str:
     """How long a join takes, and what it costs against one call."""
-    waits = [(percentile(q.p), cells.quantile_cell(q)) for q in one.joined]
-    known = [(label, cell) for label, cell in waits if cell.interval]
-    if not known:
+    waits = [(percentile(q.p), cells.quantile_cell(q)) for q in fan_out.joined]
+    bounded = [(label, cell) for label, cell in waits if cell.interval]
+    if not bounded:
         return "too few joined requests to report the latency of a join."
-    label, cell = known[-1]
-    joins = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
-    parts = [_awaited(one), joins]
-    costs = [ratio for ratio in one.cost if ratio.value is not None]
+    label, cell = bounded[-1]
+    joins = f"joins of {plural(fan_out.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
+    parts = [_awaited(fan_out), joins]
+    costs = [ratio for ratio in fan_out.cost if ratio.value is not None]
     if costs:
         ratio = costs[-1]
         text = f"{cells.ratio_text(ratio)} as long as one leg at {percentile(ratio.p)}"
@@ -197,15 +203,18 @@ def _answer(one: FanOut) -> str:
     return "; ".join(filter(None, parts)) + "."
 
 
-def _card(found: Sequence[FanOut]) -> Card | None:
+def _card(fan_outs: Sequence[FanOut]) -> Card | None:
     """The slowest leg of the traffic table with most requests; None where too few of them have a time."""
-    known = [one for one in found if _slowest(one) is not None]
-    if not known:
+    measured = [fan_out for fan_out in fan_outs if _slowest(fan_out) is not None]
+    if not measured:
         return None
-    main = max(known, key=lambda one: one.requests)
-    others = [one for one in known if one is not main]
+    main = max(measured, key=lambda fan_out: fan_out.requests)
+    minor = [fan_out for fan_out in measured if fan_out is not main]
     lines = [_last_in_short(main)]
-    lines += [f"{one.traffic}: slowest of {plural(one.legs, 'leg')} {_slowest_text(one)}" for one in others]
+    lines += [
+        f"{fan_out.traffic}: slowest of {plural(fan_out.legs, 'leg')} {_slowest_text(fan_out)}"
+        for fan_out in minor
+    ]
     slowest = _slowest(main)
     assert slowest is not None
     cell = cells.quantile_cell(slowest)
@@ -217,14 +226,14 @@ def _card(found: Sequence[FanOut]) -> Card | None:
     )
 
 
-def _slowest(one: FanOut) -> Quantile | None:
+def _slowest(fan_out: FanOut) -> Quantile | None:
     """The time of the slowest leg at p95, else at p50."""
-    known = [quantile for quantile in one.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW]
-    return known[-1] if known else None
+    reliable = [quantile for quantile in fan_out.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW]
+    return reliable[-1] if reliable else None
 
 
-def _slowest_text(one: FanOut) -> str:
-    slowest = _slowest(one)
+def _slowest_text(fan_out: FanOut) -> str:
+    slowest = _slowest(fan_out)
     return "" if slowest is None else cells.values_text([slowest])
 
 
@@ -232,75 +241,81 @@ def _with_unit(text: str) -> str:
     return f"{text} ms" if text[:1].isdigit() else text
 
 
-def _last_in_short(one: FanOut) -> str:
+def _last_in_short(fan_out: FanOut) -> str:
     """`leg 3 is last in 71%, 20% if alike`; that no leg is where none stands out; empty without several."""
-    if one.critical is None:
+    if fan_out.critical is None:
         return ""
-    leg = one.critical.positions[one.critical.most]
-    word = "longest" if one.is_sequential else "last"
-    if (leg.low or 0.0) <= one.critical.even:
+    leg = fan_out.critical.positions[fan_out.critical.most]
+    word = "longest" if fan_out.is_sequential else "last"
+    if (leg.low or 0.0) <= fan_out.critical.even:
         return f"no leg is {word} more often than the others"
-    return f"leg {one.critical.most} is {word} in {share(leg.value)} ({share(one.critical.even)} if alike)"
+    return f"leg {fan_out.critical.most} is {word} in {share(leg.value)} ({share(fan_out.critical.even)} if alike)"
 
 
-def _awaited(one: FanOut) -> str:
+def _awaited(fan_out: FanOut) -> str:
     """The leg that more requests wait for than if the legs were alike; empty if there is none."""
-    if one.critical is None:
+    if fan_out.critical is None:
         return ""
-    leg = one.critical.positions[one.critical.most]
-    if (leg.low or 0.0) <= one.critical.even:
+    leg = fan_out.critical.positions[fan_out.critical.most]
+    if (leg.low or 0.0) <= fan_out.critical.even:
         return ""
-    waits = "is the longest in" if one.is_sequential else "is what requests wait for in"
-    of = f"{plural(one.critical.n, 'request')} ({share(one.critical.even)} if legs were alike)"
-    return f"leg {one.critical.most} {waits} {share(leg.value)} of {of}"
+    waits = "is the longest in" if fan_out.is_sequential else "is what requests wait for in"
+    population = (
+        f"{plural(fan_out.critical.n, 'request')} ({share(fan_out.critical.even)} if legs were alike)"
+    )
+    return f"leg {fan_out.critical.most} {waits} {share(leg.value)} of {population}"
 
 
-def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
+def _waits(fan_out: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
     """Rows of percentiles in ms: what they are of, and the percentiles."""
     return [
-        ("Join, since scheduled", one.joined),
-        ("Slowest leg, measured", one.slowest),
-        ("One leg", one.single),
-        ("Second slowest leg", one.one_less),
+        ("Join, since scheduled", fan_out.joined),
+        ("Slowest leg, measured", fan_out.slowest),
+        ("One leg", fan_out.single),
+        ("Second slowest leg", fan_out.one_less),
     ]
 
 
-def _facts(one: FanOut) -> list[tuple[str, str]]:
+def _facts(fan_out: FanOut) -> list[tuple[str, str]]:
     """The other results, as name and text."""
-    rows = [("Legs", _legs_text(one))]
-    if one.cost:
-        costs = ", ".join(f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in one.cost)
+    rows = [("Legs", _legs_text(fan_out))]
+    if fan_out.cost:
+        costs = ", ".join(f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in fan_out.cost)
         rows.append(("Slowest leg over one leg", costs))
-    if one.critical:
-        rows.append(("Longest leg" if one.is_sequential else "Last leg", _critical_text(one.critical)))
-    return [*rows, ("Partial failures", _partial_text(one.partial, one.requests))]
+    if fan_out.critical:
+        rows.append(
+            ("Longest leg" if fan_out.is_sequential else "Last leg", _critical_text(fan_out.critical))
+        )
+    return [*rows, ("Partial failures", _partial_text(fan_out.partial, fan_out.requests))]
 
 
-def _legs_text(one: FanOut) -> str:
+def _legs_text(fan_out: FanOut) -> str:
     joins = {"all": "joined on all", "first_k": "joined on the first k", "deadline": "joined at a deadline"}
-    bounded = ", limited concurrency" if one.bounded else ""
-    complete = f"{count(one.complete)} of {plural(one.requests, 'request')} complete"
-    return f"{one.legs} per request, {one.order}, {joins.get(one.join, one.join)}{bounded}; {complete}"
+    bounded = ", limited concurrency" if fan_out.bounded else ""
+    complete = f"{count(fan_out.complete)} of {plural(fan_out.requests, 'request')} complete"
+    return f"{fan_out.legs} per request, {fan_out.order}, {joins.get(fan_out.join, fan_out.join)}{bounded}; {complete}"
 
 
 def _critical_text(critical: LastLegs) -> str:
-    last = with_interval(share_cell(critical.positions[critical.most]))
-    of = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
-    return f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {last} of {of}"
+    leg_share = with_interval(share_cell(critical.positions[critical.most]))
+    population = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
+    return f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {leg_share} of {population}"
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:
     text = "no leg failed"
     cell = share_cell(partial.failed_share)
     if partial.failed:
-        of = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
-        text = f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {of}; "
+        population = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
+        text = (
+            f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {population}; "
+        )
         text += f"{count(partial.ok_with_failed)} of these succeeded without them"
-    others = (
+    counts = (
         (partial.closed, "closed at the join"), (partial.never_sent, "not sent"), (partial.retries, "retries"),
         (partial.copies, "hedges"),
     )  # fmt: skip
-    return text + "".join(f"; {count(n)} {name}" for n, name in others if n)
+    return text + "".join(f"; {count(n)} {name}" for n, name in counts if n)
 
 
 # --- figure -------------------------------------------------------------------------------------------------------

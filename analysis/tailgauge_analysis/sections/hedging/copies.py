@@ -60,16 +60,18 @@ def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
     sent = attempts[attempts["cause"] == schema.HEDGE].drop_duplicates(KEYS)
     keys = [*KEYS, "attempt"]
     firsts = attempts[attempts["cause"] != schema.HEDGE].drop_duplicates(keys).set_index(keys)
-    beside = sent["of_attempt"].fillna(0).astype("int64")
-    places = firsts.index.get_indexer(pd.MultiIndex.from_arrays([sent["request_id"], sent["leg"], beside]))
+    of_attempt = sent["of_attempt"].fillna(0).astype("int64")
+    places = firsts.index.get_indexer(
+        pd.MultiIndex.from_arrays([sent["request_id"], sent["leg"], of_attempt])
+    )
     sent = sent[places >= 0]
     places = places[places >= 0]
-    first = firsts.reset_index().iloc[places].reset_index(drop=True)
+    primary = firsts.reset_index().iloc[places].reset_index(drop=True)
     copy = sent.reset_index(drop=True)
     limit = copy["request_id"].map(by_request(requests)["asked_output_tokens"])
     legs = copy[KEYS].assign(asked_output_tokens=limit)
-    copy_won = _answered(copy) & ~_ok(first)
-    return Copies(legs, first[OF_COPY], copy[OF_COPY], copy_won, _answered(first) & ~copy_won)
+    copy_won = _answered(copy) & ~_ok(primary)
+    return Copies(legs, primary[OF_COPY], copy[OF_COPY], copy_won, _answered(primary) & ~copy_won)
 
 
 def _ok(rows: pd.DataFrame) -> Mask:

@@ -55,9 +55,9 @@ class EngineCount:
 
 def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None:
     """Compare the counters of the engines, `work`, with the attempts of the whole run; None where they say nothing of these."""
-    output = [whole(one.get("output")) for one in work]
-    prompt = [whole(one.get("prompt")) for one in work]
-    cached = [whole(one.get("cached")) for one in work]
+    output = [whole(engine.get("output")) for engine in work]
+    prompt = [whole(engine.get("prompt")) for engine in work]
+    cached = [whole(engine.get("cached")) for engine in work]
     if not work or None in output or None in prompt or None in cached:
         return None
     rows = attempts[attempts["sent_at_ns"].notna() & (attempts["stage"] != schema.PREFLIGHT)]
@@ -68,7 +68,7 @@ def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None
         prompt_tokens -= sum(filter(None, cached))
     written = int(used[WRITTEN].sum().sum())
     counted = EngineCount(
-        engines=listed(list(dict.fromkeys(plain(str(one.get("engine")), 40) for one in work))),
+        engines=listed(list(dict.fromkeys(plain(str(engine.get("engine")), 40) for engine in work))),
         prompt_tokens=prompt_tokens,
         prompt_in_rows=written,
         output_tokens=sum(filter(None, output)),
@@ -81,7 +81,7 @@ def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None
 
 def _is_possible(counted: EngineCount, longest: float) -> bool:
     """Return whether the calls of the run explain the counts; `longest`: prompt."""
-    least = LESS * counted.prompt_in_rows
-    most = MORE * (counted.prompt_in_rows + counted.without_usage * longest)
-    is_prompt = least <= counted.prompt_tokens <= most
+    minimum = LESS * counted.prompt_in_rows
+    maximum = MORE * (counted.prompt_in_rows + counted.without_usage * longest)
+    is_prompt = minimum <= counted.prompt_tokens <= maximum
     return is_prompt and counted.output_tokens >= LESS * counted.output_in_rows

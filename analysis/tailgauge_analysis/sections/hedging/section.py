@@ -110,19 +110,22 @@ def compute(run: Run) -> list[Variant]:
     rows = of_target.attempts
     present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
-    hedging = [name for name, of in present.items() if name in sent or _policy(of) != OFF]
+    hedging = [name for name, group in present.items() if name in sent or _policy(group) != OFF]
     if not hedging:
         return []
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
     rows = rows.sort_values("sent_at_ns", kind="stable")
-    by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
+    by_name = {str(name): group for name, group in rows.groupby("traffic", observed=True)}
     controls: dict[str, str] = {}
     if not table(scenario, "crossover"):
         controls = {name: _control(present, name, run.record["patterns"]) for name in hedging}
     names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
-    found = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
+    variants = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
     counted = engine_count(run.record["engine_work"], run.frames.attempts)
-    return [_variant(run, one, found.get(controls.get(name, "")), counted) for name, one in found.items()]
+    return [
+        _variant(run, variant, variants.get(controls.get(name, "")), counted)
+        for name, variant in variants.items()
+    ]
 
 
 def _policy(traffic: Json) -> str:
@@ -132,15 +135,15 @@ def _policy(traffic: Json) -> str:
 def _control(traffic: dict[str, Json], name: str, patterns: Json) -> str:
     """The table that differs by hedging alone and does not hedge; empty without one."""
     shape = _shape(traffic[name], patterns)
-    off = (other for other, of in traffic.items() if of and _policy(of) == OFF)
-    return next((other for other in off if _shape(traffic[other], patterns) == shape), "")
+    off = (candidate for candidate, settings in traffic.items() if settings and _policy(settings) == OFF)
+    return next((candidate for candidate in off if _shape(traffic[candidate], patterns) == shape), "")
 
 
 def _shape(traffic: Json, patterns: Json) -> Json:
     """What two variants must have alike; `hedged` without a hedge is like `streaming`."""
-    kept = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
-    facts = patterns.get(str(kept.get("pattern")), {})
-    return {**kept, "pattern": facts.get("like") or kept.get("pattern")}
+    settings = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
+    facts = patterns.get(str(settings.get("pattern")), {})
+    return {**settings, "pattern": facts.get("like") or settings.get("pattern")}
 
 
 class _Table:
@@ -161,47 +164,47 @@ class _Table:
         return self.stage.share_of(self.attempts, is_limited)
 
 
-def _variant(run: Run, one: _Table, control: _Table | None, counted: EngineCount | None) -> Variant:
-    found = copies(one.stage.requests, one.attempts)
-    is_hedged = bool(len(found.copy)) or one.policy != OFF
-    legs = one.attempts[KEYS].drop_duplicates()
-    hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
-    held = one.stage.requests["hedge_held"].dropna().value_counts()
+def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineCount | None) -> Variant:
+    pairs = copies(variant.stage.requests, variant.attempts)
+    is_hedged = bool(len(pairs.copy)) or variant.policy != OFF
+    legs = variant.attempts[KEYS].drop_duplicates()
+    hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(pairs.legs[KEYS]))
+    held_back = variant.stage.requests["hedge_held"].dropna().value_counts()
     log = run.frames.server_log
     prices = run.result(prices_of)
-    losers = found.losers()
-    winners = found.winners()
-    primary = int((~one.is_copy).sum())
-    cost = cost_of(one.attempts, losers, winners, prices) if is_hedged else None
+    losers = pairs.losers()
+    winners = pairs.winners()
+    primary = int((~variant.is_copy).sum())
+    cost = cost_of(variant.attempts, losers, winners, prices) if is_hedged else None
     if cost is not None and counted is not None:
-        cost = by_engine(cost, one.attempts, losers, counted)
+        cost = by_engine(cost, variant.attempts, losers, counted)
     return Variant(
-        traffic=plain(one.name, 80),
-        policy=plain(one.policy, 40),
+        traffic=plain(variant.name, 80),
+        policy=plain(variant.policy, 40),
         is_control=not is_hedged,
-        requests=len(one.stage.requests),
-        latency={row.metric.name: row.quantiles for row in one.latency},
-        waits={row.metric.name: row.waits for row in one.latency if row.waits},
-        limited=one.limited(),
+        requests=len(variant.stage.requests),
+        latency={row.metric.name: row.quantiles for row in variant.latency},
+        waits={row.metric.name: row.waits for row in variant.latency if row.waits},
+        limited=variant.limited(),
         legs=len(legs),
         hedged=proportion(hedged),
-        won=proportion(found.copy_won),
-        no_winner=int((~found.decided).sum()),
-        held={str(name): int(n) for name, n in held.items()},
-        extra_requests=float(one.is_copy.sum() / primary) if primary else None,
-        delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
+        won=proportion(pairs.copy_won),
+        no_winner=int((~pairs.decided).sum()),
+        held={str(name): int(n) for name, n in held_back.items()},
+        extra_requests=float(variant.is_copy.sum() / primary) if primary else None,
+        delay=tuple(quantiles(pairs.delay_ms, PS)) if len(pairs.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost,
-        versus=_versus(one, control) if control and is_hedged else None,
+        versus=_versus(variant, control) if control and is_hedged else None,
         in_blocks=bool(table(run.record["scenario"], "crossover")),
     )
 
 
 def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
     """What losers cost beside the answers among these attempts."""
-    ends, why = waste.cost(losers, winners, prices.price, prices.why)
+    ends, reason = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
-        return LoserCost(why=why)
+        return LoserCost(why=reason)
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
     low, high = map(float, ends)
@@ -228,10 +231,10 @@ def by_engine(
     usage = [*PROMPT, "output_tokens"]
     good = attempts[attempts["ended"].isin(schema.COMPLETE)]
     answered = float(good[usage].sum().sum())
-    unknown = int(losers["input_tokens"].isna().sum())
+    unreported = int(losers["input_tokens"].isna().sum())
     tokens = float(losers[usage].sum().sum())
     if counted.without_usage:
-        tokens += counted.beyond_rows * unknown / counted.without_usage
+        tokens += counted.beyond_rows * unreported / counted.without_usage
     share_of_answers = tokens / answered if answered else None
     return LoserCost(
         unit=f"tokens, by the counters of {counted.engines}",
@@ -245,11 +248,11 @@ def by_engine(
 
 
 def _versus(variant: _Table, control: _Table) -> ControlComparison:
-    by = {row.metric.name: row.quantiles for row in control.latency}
+    control_quantiles = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
-    for row in (row for row in variant.latency if row.metric.name in by):
+    for row in (row for row in variant.latency if row.metric.name in control_quantiles):
         sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
-        pairs = list(zip(row.quantiles, by[row.metric.name], strict=True))
+        pairs = list(zip(row.quantiles, control_quantiles[row.metric.name], strict=True))
         ends = [quantile_ratio_interval(*sides, a, b) for a, b in pairs]
         plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
         ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
@@ -260,52 +263,60 @@ def _versus(variant: _Table, control: _Table) -> ControlComparison:
 def _waits(metric: Metric, steady: Steady) -> Timed:
     """Latencies of the offered requests, +inf for failures."""
     values = latency.offered_ms(metric, steady)
-    known = ~np.isnan(values)
-    return Timed(steady.requests["scheduled_at_ns"].to_numpy(np.float64)[known], values[known])
+    is_known = ~np.isnan(values)
+    return Timed(steady.requests["scheduled_at_ns"].to_numpy(np.float64)[is_known], values[is_known])
 
 
-def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
+def _within(ratio: Ratio, interval: tuple[float, float] | None) -> Ratio:
     """The ratio with the interval from both together, where there is one."""
-    if end is None:
-        return one
-    return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
-
-
-def section(found: Sequence[Variant]) -> Section | None:
-    """What hedging gained and what it cost; None where nothing hedges."""
-    if not found:
-        return None
-    hedging = [one for one in found if not one.is_control]
-    facts, tables = cells.side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
-    waits = [(f"{one.traffic}, {METRICS[name]}", of) for one in found for name, of in one.latency.items()]
-    latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
-    if not any(one.in_blocks for one in found):
-        tables = (latencies, *tables)
-    answer = cells.by_traffic([(one.traffic, _answer(one)) for one in hedging])
-    notes = (INTERFERENCE,) if any(one.versus for one in hedging) else ()
-    return Section(
-        "hedging", "Hedging", answer, facts, tables, tuple(_tails(found)), notes, card=_card(hedging)
+    if interval is None:
+        return ratio
+    return replace(
+        ratio,
+        low=min(interval[0], ratio.value or interval[0]),
+        high=max(interval[1], ratio.value or interval[1]),
     )
 
 
-def _answer(one: Variant) -> str:
+def section(variants: Sequence[Variant]) -> Section | None:
+    """What hedging gained and what it cost; None where nothing hedges."""
+    if not variants:
+        return None
+    hedging = [variant for variant in variants if not variant.is_control]
+    facts, tables = cells.side_by_side("Hedges", {variant.traffic: _facts(variant) for variant in hedging})
+    waits = [
+        (f"{variant.traffic}, {METRICS[name]}", quantiles)
+        for variant in variants
+        for name, quantiles in variant.latency.items()
+    ]
+    latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
+    if not any(variant.in_blocks for variant in variants):
+        tables = (latencies, *tables)
+    answer = cells.by_traffic([(variant.traffic, _answer(variant)) for variant in hedging])
+    notes = (INTERFERENCE,) if any(variant.versus for variant in hedging) else ()
+    return Section(
+        "hedging", "Hedging", answer, facts, tables, tuple(_tails(variants)), notes, card=_card(hedging)
+    )
+
+
+def _answer(variant: Variant) -> str:
     """How much was hedged, and what it gained."""
-    if not one.hedged.k:
-        held = f", {count(sum(one.held.values()))} held back" if one.held else ""
-        return f"no hedge was sent in the steady stage{held}."
-    text = f"{share(one.hedged.value)} of {plural(one.legs, 'call')} hedged, {share(one.won.value)} of the hedges won"
-    if not one.versus:
-        return f"{text}; {IN_BLOCKS if one.in_blocks else NO_CONTROL}."
-    for metric, ratios in one.versus.ratios.items():
-        if sure := _bounded(ratios)[-2:]:
-            found = "; ".join(f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in sure)
-            return f"{text}; {METRICS[metric]} over control ({one.versus.traffic}): {found}."
+    if not variant.hedged.k:
+        held_back = f", {count(sum(variant.held.values()))} held back" if variant.held else ""
+        return f"no hedge was sent in the steady stage{held_back}."
+    text = f"{share(variant.hedged.value)} of {plural(variant.legs, 'call')} hedged, {share(variant.won.value)} of the hedges won"
+    if not variant.versus:
+        return f"{text}; {IN_BLOCKS if variant.in_blocks else NO_CONTROL}."
+    for metric, ratios in variant.versus.ratios.items():
+        if bounded := _bounded(ratios)[-2:]:
+            changes = "; ".join(f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in bounded)
+            return f"{text}; {METRICS[metric]} over control ({variant.versus.traffic}): {changes}."
     return f"{text}; too few requests to compare it with its control."
 
 
 def _bounded(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Those with an interval."""
-    return [one for one in ratios if one.low is not None and one.high is not None]
+    return [ratio for ratio in ratios if ratio.low is not None and ratio.high is not None]
 
 
 def _direction(ratio: Ratio) -> str:
@@ -316,7 +327,7 @@ def _direction(ratio: Ratio) -> str:
 
 def _card(hedging: Sequence[Variant]) -> Card | None:
     """How much was hedged by the traffic table with most calls, at which cost, and what the control shows."""
-    main = max(hedging, key=lambda one: one.legs, default=None)
+    main = max(hedging, key=lambda variant: variant.legs, default=None)
     if main is None or not main.legs:
         return None
     lines = [*_beside_control(main)]
@@ -324,51 +335,57 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
         lines.append(f"{share(main.won.value)} of the hedges won")
     if main.cost and main.cost.low_share is not None:
         lines.append(f"cost {added(main.cost)}")
-    others = [one for one in hedging if one is not main]
-    lines += [f"{one.traffic}: {share(one.hedged.value)} of calls hedged" for one in others]
+    minor = [variant for variant in hedging if variant is not main]
+    lines += [f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged" for variant in minor]
     return Card(label="hedging", value=share_cell(main.hedged), detail="of calls hedged", lines=tuple(lines))
 
 
-def _beside_control(one: Variant) -> Iterator[str]:
+def _beside_control(variant: Variant) -> Iterator[str]:
     """`p99 -31% (CI -40 to -21)`: the first metric whose highest percentile has an interval."""
-    if one.versus is None:
+    if variant.versus is None:
         return
-    for ratios in one.versus.ratios.values():
-        if known := _bounded(ratios):
-            last = known[-1]
-            value, low, high = (f"{100 * (end or 0) - 100:+.0f}" for end in (last.value, last.low, last.high))
-            yield f"{percentile(last.p)} {value}% (CI {low} to {high}) beside its control"
+    for ratios in variant.versus.ratios.values():
+        if bounded := _bounded(ratios):
+            ratio = bounded[-1]
+            value, low, high = (
+                f"{100 * (end or 0) - 100:+.0f}" for end in (ratio.value, ratio.low, ratio.high)
+            )
+            yield f"{percentile(ratio.p)} {value}% (CI {low} to {high}) beside its control"
             return
 
 
-def _facts(one: Variant) -> list[tuple[str, str]]:
+def _facts(variant: Variant) -> list[tuple[str, str]]:
     """The results of a variant, as name and text."""
-    rows = [("Policy", one.policy), ("Hedge rate", f"{_counted(one.hedged)} calls")]
-    rows.append(("Won by the hedge", _counted(one.won)))
-    if one.no_winner:
-        rows.append(("No winner", plural(one.no_winner, "hedged leg")))
-    if one.held:
-        why = ", ".join(f"{name} {count(n)}" for name, n in one.held.items())
-        rows.append(("Held back", f"{plural(sum(one.held.values()), 'request')}: {why}"))
-    rows.append(("Extra requests", change_text(one.extra_requests)))
-    if one.delay and one.delay[0].mark != TOO_FEW:
-        rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
-    if one.waste:
-        rows += _waste(one.waste)
-    rows.append(("Cost of the losers", cost_text(one.cost)))
-    if one.cost and one.cost.by_engine:
-        rows.append(("Counted by the engines", one.cost.by_engine))
-    rows += _limited(one.limited, one.versus)
-    if one.versus:
-        for metric, ratios in one.versus.ratios.items():
+    rows = [("Policy", variant.policy), ("Hedge rate", f"{_counted(variant.hedged)} calls")]
+    rows.append(("Won by the hedge", _counted(variant.won)))
+    if variant.no_winner:
+        rows.append(("No winner", plural(variant.no_winner, "hedged leg")))
+    if variant.held:
+        reasons = ", ".join(f"{name} {count(n)}" for name, n in variant.held.items())
+        rows.append(("Held back", f"{plural(sum(variant.held.values()), 'request')}: {reasons}"))
+    rows.append(("Extra requests", change_text(variant.extra_requests)))
+    if variant.delay and variant.delay[0].mark != TOO_FEW:
+        rows.append(("Delay of the hedges", f"p50 {ms(variant.delay[0].value)} ms"))
+    if variant.waste:
+        rows += _waste(variant.waste)
+    rows.append(("Cost of the losers", cost_text(variant.cost)))
+    if variant.cost and variant.cost.by_engine:
+        rows.append(("Counted by the engines", variant.cost.by_engine))
+    rows += _limited(variant.limited, variant.versus)
+    if variant.versus:
+        for metric, ratios in variant.versus.ratios.items():
             text = ", ".join(f"{percentile(ratio.p)} {ratio_text(ratio)}" for ratio in ratios)
             rows.append((f"{METRICS[metric]} over control", text))
     return rows
 
 
-def _counted(one: Proportion) -> str:
+def _counted(proportion: Proportion) -> str:
     """`4.2% (95% CI 3.1% – 5.3%), 42 of 1,000`."""
-    return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
+    return (
+        f"{with_interval(share_cell(proportion))}, {count(proportion.k)} of {count(proportion.n)}"
+        if proportion.n
+        else "none sent"
+    )
 
 
 def added(cost: LoserCost) -> str:
@@ -381,15 +398,15 @@ def change_text(value: float | None) -> str:
     return "unknown" if value is None else f"{value * 100:+.1f}%"
 
 
-def _waste(one: waste.Waste) -> Iterator[tuple[str, str]]:
-    output = f"{count(one.output_low)} – {count(one.output_high)}, of {plural(one.losers, 'loser')} ({count(one.closed)} closed)"
-    if one.by_max_tokens:
-        output += f"; {count(one.by_max_tokens)} counted with max_tokens"
+def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
+    output = f"{count(losses.output_low)} – {count(losses.output_high)}, of {plural(losses.losers, 'loser')} ({count(losses.closed)} closed)"
+    if losses.by_max_tokens:
+        output += f"; {count(losses.by_max_tokens)} counted with max_tokens"
     yield "Wasted output tokens", output
-    reported = f"reported by {plural(one.input_reported, 'loser')}, else as the winner's"
-    unknown = f"; {count(one.input_unknown)} unknown" if one.input_unknown else ""
-    yield "Input tokens of losers", f"{count(one.input_tokens)}, {reported}{unknown}"
-    yield "Cancellation", _cancellation(one.server_log)
+    reported = f"reported by {plural(losses.input_reported, 'loser')}, else as the winner's"
+    unreported = f"; {count(losses.input_unknown)} unknown" if losses.input_unknown else ""
+    yield "Input tokens of losers", f"{count(losses.input_tokens)}, {reported}{unreported}"
+    yield "Cancellation", _cancellation(losses.server_log)
 
 
 def _cancellation(log: waste.LosersInLog | None) -> str:
@@ -418,29 +435,31 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
         yield "429 and 529", f"{_counted(limited)} attempts"
     else:
         yield "429 and 529", f"none in {plural(limited.n, 'attempt')}"
-    more = versus.limited if versus else None
-    if more and more.value and more.low is not None and more.high is not None:
-        value, low, high = (f"{100 * end:+.2f}" for end in (more.value, more.low, more.high))
+    difference = versus.limited if versus else None
+    if difference and difference.value and difference.low is not None and difference.high is not None:
+        value, low, high = (
+            f"{100 * end:+.2f}" for end in (difference.value, difference.low, difference.high)
+        )
         yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
 
 
-def _tails(found: Sequence[Variant]) -> Iterator[Picture]:
+def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
     """Draw controls and their variants by the first metric that all have; without a control the variants alone."""
-    controls = {one.versus.traffic for one in found if one.versus}
-    drawn = [one for one in found if one.traffic in controls or one.versus]
-    drawn = drawn or [one for one in found if one.hedged.k and not one.in_blocks]
-    metric = next((name for name in METRICS if all(name in one.waits for one in drawn)), "")
+    controls = {variant.versus.traffic for variant in variants if variant.versus}
+    drawn = [variant for variant in variants if variant.traffic in controls or variant.versus]
+    drawn = drawn or [variant for variant in variants if variant.hedged.k and not variant.in_blocks]
+    metric = next((name for name in METRICS if all(name in variant.waits for variant in drawn)), "")
     if not drawn or not metric:
         return
     curves = []
-    for one in drawn:
-        name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
-        curves.append(tail_curve(*one.waits[metric].tail(), name, GREY if one.is_control else ""))
+    for variant in drawn:
+        name = f"{variant.traffic} ({'no hedges' if variant.is_control else 'hedged'})"
+        curves.append(tail_curve(*variant.waits[metric].tail(), name, GREY if variant.is_control else ""))
     curves = [curve for curve in curves if len(curve.x)]
-    delays = [one.delay[0] for one in drawn if one.delay and one.delay[0].value is not None]
+    delays = [variant.delay[0] for variant in drawn if variant.delay and variant.delay[0].value is not None]
     marks = [Mark(delay.value, delay.value, "hedge delay p50") for delay in delays[:1] if delay.value]
     title = "Latency tail with and without hedges"
     caption = f"{METRICS[metric]} since scheduled, failures slowest."

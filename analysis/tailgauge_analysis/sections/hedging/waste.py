@@ -86,7 +86,7 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
 
 
 def cost(
-    losers: pd.DataFrame, winners: pd.DataFrame, price: PriceOf, why: str
+    losers: pd.DataFrame, winners: pd.DataFrame, price: PriceOf, reason: str
 ) -> tuple[tuple[Fraction, Fraction] | None, str]:
     """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
     low, high = bounds(losers, winners)
@@ -100,7 +100,7 @@ def cost(
         rows = prompts.where(with_prompt, axis=0).assign(output_tokens=output, **models)
         total, unpriced = spent(rows, price)
         if total is None:
-            return None, no_price(unpriced, why)
+            return None, no_price(unpriced, reason)
         ends.append(total)
     return (ends[0], ends[1]), ""
 
@@ -110,15 +110,15 @@ def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> Los
     named = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
     logged, calls = (pd.MultiIndex.from_frame(rows[[*CALL]].astype("int64")) for rows in (named, losers))
     place = logged.get_indexer(calls)
-    known = place >= 0
-    if not known.any():
+    is_logged = place >= 0
+    if not is_logged.any():
         return None
-    rows = named.iloc[place[known]]
+    rows = named.iloc[place[is_logged]]
     sent = rows["output_tokens"].to_numpy(np.float64)
-    after = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
-    left = np.maximum(high[known] - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
+    after_cancel = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
+    unsent = np.maximum(high[is_logged] - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
     return LosersInLog(
-        made_tokens=int((sent + after).sum()),
-        after_cancel_tokens=int(after.sum()),
-        cancel_effectiveness=float(1 - after.sum() / left) if left > 0 else None,
+        made_tokens=int((sent + after_cancel).sum()),
+        after_cancel_tokens=int(after_cancel.sum()),
+        cancel_effectiveness=float(1 - after_cancel.sum() / unsent) if unsent > 0 else None,
     )

@@ -67,39 +67,42 @@ def diagnosis(of_target: Steady) -> Diagnosis:
     legs = of_target.attempts[of_target.attempts["ended"].isin(schema.WITH_ANSWER)]
     joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
     legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]
-    last = by_request(legs.sort_values("whole_at_ns"), "last")
-    awaited = last.reindex(requests["request_id"]).set_index(requests.index)
-    first = requests["first_at_ns"].where(~joins, awaited["first_content_at_ns"])
+    last_legs = by_request(legs.sort_values("whole_at_ns"), "last")
+    awaited = last_legs.reindex(requests["request_id"]).set_index(requests.index)
+    first_at_ns = requests["first_at_ns"].where(~joins, awaited["first_content_at_ns"])
     tokens = requests["output_tokens"].where(~joins, awaited["output_tokens"])
-    over = requests["last_content_at_ns"].where(~joins, requests["joined_at_ns"])
-    before, whole = (((at - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64) for at in (first, over))
-    known = ~np.isnan(before + whole)
-    found = diagnose(before[known], whole[known], tokens.to_numpy(np.float64)[known])
-    by = " Joins are split at the first content of the leg that they wait for." if joins.any() else ""
-    return replace(found, sentence=found.sentence + by)
+    end_at_ns = requests["last_content_at_ns"].where(~joins, requests["joined_at_ns"])
+    ttft_ms, whole_ms = (
+        ((times - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
+        for times in (first_at_ns, end_at_ns)
+    )
+    has_times = ~np.isnan(ttft_ms + whole_ms)
+    result = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
+    note = " Joins are split at the first content of the leg that they wait for." if joins.any() else ""
+    return replace(result, sentence=result.sentence + note)
 
 
-def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
+def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     """Diagnose answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
-    n = len(whole)
+    n = len(whole_ms)
     if not n:
         return Diagnosis(UNKNOWN, 0, 0, sentence="No tail analysis: no request has an answer or a join.")
-    p50, p95 = (float(np.partition(whole, rank(n, p) - 1)[rank(n, p) - 1]) for p in (0.5, SLOW))
-    slow = whole >= p95
+    p50, p95 = (float(np.partition(whole_ms, rank(n, p) - 1)[rank(n, p) - 1]) for p in (0.5, SLOW))
+    slow = whole_ms >= p95
     count = int(slow.sum())
     if count < FEWEST:
-        why = f"Not enough slow requests to explain the tail ({count} beyond p95, {FEWEST} needed)."
-        return Diagnosis(UNKNOWN, n, count, sentence=why)
-    after = whole - before
-    typical = float(np.median(whole[slow]))
-    early = before[slow] - np.median(before)
-    over = early + after[slow] - np.median(after)
-    lengths, paces = _times(after, tokens, slow)
-    if typical < HEALTHY * p50 or over.sum() <= 0:
+        reason = f"Not enough slow requests to explain the tail ({count} beyond p95, {FEWEST} needed)."
+        return Diagnosis(UNKNOWN, n, count, sentence=reason)
+    decode_ms = whole_ms - ttft_ms
+    typical = float(np.median(whole_ms[slow]))
+    early = ttft_ms[slow] - np.median(ttft_ms)
+    excess = early + decode_ms[slow] - np.median(decode_ms)
+    lengths, paces = _times(decode_ms, tokens, slow)
+    if typical < HEALTHY * p50 or excess.sum() <= 0:
         text = f"No tail problem: the slowest 5% of the answers take {typical / p50:.2f}x the median."
         return Diagnosis(HEALTHY_RUN, n, count, p50, p95, typical, None, None, None, lengths, paces, text)
-    part = float(early.sum() / over.sum())
-    low, high = ratio(early, over, reps=REPS)
+    part = float(early.sum() / excess.sum())
+    low, high = ratio(early, excess, reps=REPS)
     kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
     cause = _cause(lengths, paces) if kind == OUTPUT else ""
     text = f"{SLOWEST[kind]} the first content: {_split(kind, part, low, high)}{cause}. "
@@ -112,11 +115,11 @@ def _split(kind: str, part: float, low: float, high: float) -> str:
     shares = [part, low, high]
     if kind == OUTPUT:
         shares = [1 - part, 1 - high, 1 - low]
-    value, first, last = map(_whole_percent, shares)
+    value, lower, upper = map(_whole_percent, shares)
     side = " before it" if kind == BOTH else ""
-    if first == last:
+    if lower == upper:
         return f"{value}{side}"
-    return f"{value}{side} (95% CI {first} \N{EN DASH} {last})"
+    return f"{value}{side} (95% CI {lower} \N{EN DASH} {upper})"
 
 
 def _whole_percent(value: float) -> str:
@@ -128,18 +131,18 @@ def _whole_percent(value: float) -> str:
     return f"{min(1.0, max(0.0, value)):.0%}"
 
 
-def _times(after: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | None, float | None]:
+def _times(decode_ms: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | None, float | None]:
     """How much longer the answers of the slow are, and how much slower their pace, in medians."""
-    real = (tokens >= 2) & (after > 0)
+    real = (tokens >= 2) & (decode_ms > 0)
     if not (real & slow).any():
         return None, None
-    some = tokens[real], after[real] / (tokens[real] - 1)
-    lengths, paces = (float(np.median(of[slow[real]]) / np.median(of)) for of in some)
+    samples = tokens[real], decode_ms[real] / (tokens[real] - 1)
+    lengths, paces = (float(np.median(values[slow[real]]) / np.median(values)) for values in samples)
     return lengths, paces
 
 
 def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
-    what = "longer answers" if lengths >= paces else "slower decoding"
-    return f", because of {what} (in the median {lengths:.1f}x as many tokens, each {paces:.1f}x as slow)"
+    reason = "longer answers" if lengths >= paces else "slower decoding"
+    return f", because of {reason} (in the median {lengths:.1f}x as many tokens, each {paces:.1f}x as slow)"

@@ -49,10 +49,15 @@ def compute(run: Run) -> LatencyUnderLoad:
     return LatencyUnderLoad(diagnosis=diagnosis(run.of_target), slopes=slopes.compute(run))
 
 
-def section(found: LatencyUnderLoad) -> Section:
+def section(load: LatencyUnderLoad) -> Section:
     """Return the bottleneck and the slopes."""
     tables = []
-    rows = [(one, slope) for one in found.slopes for slope in one.slopes if slope.value is not None]
+    rows = [
+        (regression, slope)
+        for regression in load.slopes
+        for slope in regression.slopes
+        if slope.value is not None
+    ]
     columns = (
         ("cost", lambda row: f"{TITLES[row[0].of]}: {UNITS[row[1].name][0]}"),
         ("effect (ms)", lambda row: slope_cell(row[1])),
@@ -60,38 +65,38 @@ def section(found: LatencyUnderLoad) -> Section:
     )
     if rows:
         tables.append(Table.of("Cost of tokens and concurrency", rows, columns))
-    is_healthy = found.diagnosis.kind in {HEALTHY_RUN, UNKNOWN}
+    is_healthy = load.diagnosis.kind in {HEALTHY_RUN, UNKNOWN}
     return Section(
         name="latency-under-load",
         title="Latency under load",
-        answer=found.diagnosis.sentence,
+        answer=load.diagnosis.sentence,
         tables=tuple(tables),
-        figures=tuple(picture for one in found.slopes for picture in _scatter(one)),
-        notes=tuple(text for one in found.slopes for text in _not_estimated(one)),
-        computed=(COMPUTED,) if any(one.slopes for one in found.slopes) else (),
+        figures=tuple(picture for regression in load.slopes for picture in _scatter(regression)),
+        notes=tuple(text for regression in load.slopes for text in _not_estimated(regression)),
+        computed=(COMPUTED,) if any(regression.slopes for regression in load.slopes) else (),
         is_folded=is_healthy and not rows,
     )
 
 
-def _not_estimated(one: Regression) -> Iterator[str]:
+def _not_estimated(regression: Regression) -> Iterator[str]:
     """What has no slope, and why; which factors cannot be separated."""
-    title = TITLES[one.of]
-    if one.why:
-        yield f"{title}: not estimated ({one.why})."
+    title = TITLES[regression.of]
+    if regression.why:
+        yield f"{title}: not estimated ({regression.why})."
         return
-    without = [slope.name for slope in one.slopes if slope.value is None]
-    if without:
-        yield f"{title}: {NO_EFFECT} of {_names(without)}."
+    insignificant = [slope.name for slope in regression.slopes if slope.value is None]
+    if insignificant:
+        yield f"{title}: {NO_EFFECT} of {_names(insignificant)}."
     reasons = {
-        "no variation": one.left_out,
-        BY_LATENCY: one.by_latency,
-        DEPENDENT: one.dependent,
-        CONFOUNDED: one.confounded,
+        "no variation": regression.left_out,
+        BY_LATENCY: regression.by_latency,
+        DEPENDENT: regression.dependent,
+        CONFOUNDED: regression.confounded,
     }
-    for why, names in reasons.items():
+    for reason, names in reasons.items():
         if names:
-            yield f"{title}: not estimated ({why}): {_names(names)}."
-    for pair in one.together:
+            yield f"{title}: not estimated ({reason}): {_names(names)}."
+    for pair in regression.together:
         yield f"{title}: the effects of {' and '.join(UNITS[name][1] for name in pair)} cannot be separated."
 
 

@@ -128,14 +128,14 @@ def read_headers(
     pairs = np.stack((limits, windows_s), axis=1)[attempt]
     different, counts = np.unique(pairs, axis=0, return_counts=True)
     limit, most_frequent_s = different[int(np.argmax(counts))]
-    left = remaining.to_numpy(np.float64)[attempt]
+    tokens_left = remaining.to_numpy(np.float64)[attempt]
     return HeaderReadings(
         limit=float(limit),
         window_s=float(most_frequent_s),
         limits=len(different),
-        least=float(left.min()),
-        slack=rounding(kind, left),
-        missing=limits.to_numpy(np.float64)[attempt] - left,
+        least=float(tokens_left.min()),
+        slack=rounding(kind, tokens_left),
+        missing=limits.to_numpy(np.float64)[attempt] - tokens_left,
         attempt=attempt,
         refused=refused[attempt],
     )
@@ -161,8 +161,8 @@ def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, k
         return replace(stated, why=f"headers name {headers.limits} limits; this is the most frequent")
     if kind == REQUESTS and by_decisions and fit and costs and not fit.tolerates(_decided(costs, per_s)[0]):
         stated_limit = f"{headers.limit:g} per {window_name(headers.window_s)}"
-        why = f"headers name {stated_limit}, but the 429s do not match that limit"
-        return replace(by_decisions, why=why)
+        reason = f"headers name {stated_limit}, but the 429s do not match that limit"
+        return replace(by_decisions, why=reason)
     return stated
 
 
@@ -185,34 +185,34 @@ def burst(
         return Estimate(why=per_s.why)
     low = 0.0
     high = math.inf
-    how = ""
+    source = ""
     if headers is not None:
         low, high = _burst_by_headers(headers, costs, kind)
-        how = HEADERS
+        source = HEADERS
     if costs is not None and fit is not None and fit.is_credible:
-        at_least, below = _burst_by_decisions(per_s, fit, costs, unsure_s)
-        if max(low, at_least) <= min(high, below):
-            low = max(low, at_least)
-            high = min(high, below)
-            how = BOTH if how else DECISIONS
+        lower, upper = _burst_by_decisions(per_s, fit, costs, unsure_s)
+        if max(low, lower) <= min(high, upper):
+            low = max(low, lower)
+            high = min(high, upper)
+            source = BOTH if source else DECISIONS
     if math.isinf(high):
         limit = None if headers is None else headers.limit
         return Estimate(low=low or None, high=limit, how=HEADERS, why=NEVER_EMPTY)
     value = (low + high) / 2
     if low - _CLOSE <= round(value) <= high + _CLOSE:
         value = float(round(value))
-    return Estimate(value=value, low=low, high=high, how=how)
+    return Estimate(value=value, low=low, high=high, how=source)
 
 
 def _burst_by_decisions(per_s: Estimate, fit: Fit, costs: Costs, unsure_s: float) -> tuple[float, float]:
     """Return the bounds of the burst; an empty range where the decisions do not match the rate of the headers."""
     if per_s.how != HEADERS or per_s.value is None:
         return fit.burst_low, fit.burst_high
-    wrong, at_least, below = _decided(costs, per_s.value)
+    wrong, lower, upper = _decided(costs, per_s.value)
     if not fit.tolerates(wrong):
         return math.inf, 0.0
     unsure = per_s.value * unsure_s
-    return max(0.0, at_least - unsure), below + unsure
+    return max(0.0, lower - unsure), upper + unsure
 
 
 def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, kind: str) -> tuple[float, float]:
@@ -278,15 +278,15 @@ def find_buckets(attempts: pd.DataFrame, kinds: pd.DataFrame, between_s: float =
     """Return each limit that headers name or 429s are by. Calls of two workers are ordered no better than `between_s`."""
     buckets: list[Bucket] = []
     for target, model, rows in _by_model(attempts):
-        by = kinds["kind"].reindex(rows.index)
+        kind_by_row = kinds["kind"].reindex(rows.index)
         headed = {kind for kind in KINDS if _has_headers(rows, kind)}
-        named = [kind for kind in KINDS if kind in headed or (by == kind).any()]
-        if ONE_OF & set(named) and not (by == TOKENS).any():  # repeats the tighter of the others
+        named = [kind for kind in KINDS if kind in headed or (kind_by_row == kind).any()]
+        if ONE_OF & set(named) and not (kind_by_row == TOKENS).any():  # repeats the tighter of the others
             named = [kind for kind in named if kind != TOKENS]
         for kind in named:
-            is_of_kind = (by == kind).to_numpy(np.bool_)
+            is_of_kind = (kind_by_row == kind).to_numpy(np.bool_)
             header = kind
-            if kind in ONE_OF - headed and not by.isin(ONE_OF - {kind}).any():
+            if kind in ONE_OF - headed and not kind_by_row.isin(ONE_OF - {kind}).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             headers = read_headers(rows, header, is_of_kind & rejected(rows))
             events = costs(rows, kind, is_of_kind)
@@ -316,8 +316,8 @@ def further_windows(attempts: pd.DataFrame) -> tuple[FurtherWindow, ...]:
             for window_s in further_windows_s(rows.columns, kind):
                 headers = read_headers(rows, kind, rejected(rows), window_s)
                 if headers is not None:
-                    left = headers.remaining
-                    windows.append(FurtherWindow(target=target, model=model, kind=kind, remaining=left))
+                    remaining = headers.remaining
+                    windows.append(FurtherWindow(target=target, model=model, kind=kind, remaining=remaining))
     return tuple(windows)
 
 

@@ -64,12 +64,12 @@ class Costs:
             attempt=self.attempt[events],
         )
 
-    def around(self, values: Floats | Mask, most: int) -> Costs:
+    def around(self, values: Floats | Mask, limit: int) -> Costs:
         """At most so many of the events, around the first with the largest of these values."""
-        if len(values) <= most:
+        if len(values) <= limit:
             return self
-        begin = max(0, min(int(np.argmax(values)) - most // 2, len(values) - most))
-        return self.only(slice(begin, begin + most))
+        begin = max(0, min(int(np.argmax(values)) - limit // 2, len(values) - limit))
+        return self.only(slice(begin, begin + limit))
 
 
 def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
@@ -109,12 +109,12 @@ def uncharged(attempts: pd.DataFrame) -> Mask:
 def _tokens(rows: pd.DataFrame, kind: str) -> Floats | None:
     """Return the tokens of each call that count."""
     names = list(ALL_TOKENS if kind == TOKENS else INPUTS)
-    known = rows[names].sum(axis=1).where(rows["input_tokens"].notna())
-    if not known.notna().any():
+    reported = rows[names].sum(axis=1).where(rows["input_tokens"].notna())
+    if not reported.notna().any():
         return None
-    of_request = known.groupby([rows["request_id"], rows["leg"]]).transform("max")
-    of_traffic = known.groupby(rows["traffic"], observed=True).transform("median")
-    filled = known.fillna(of_request).fillna(of_traffic).fillna(known.median())
+    of_request = reported.groupby([rows["request_id"], rows["leg"]]).transform("max")
+    of_traffic = reported.groupby(rows["traffic"], observed=True).transform("median")
+    filled = reported.fillna(of_request).fillna(of_traffic).fillna(reported.median())
     return filled.to_numpy(np.float64)
 
 
@@ -125,8 +125,8 @@ def _as_produced(calls: Costs, rows: pd.DataFrame) -> Costs | None:
     answers = answers[answers["last_content_at_ns"].notna()]
     if not len(answers):
         return None
-    most = np.clip(MOST_PIECES // len(answers), 1, PIECES)
-    count = answers["output_tokens"].clip(upper=most).astype(np.int64)
+    pieces_limit = np.clip(MOST_PIECES // len(answers), 1, PIECES)
+    count = answers["output_tokens"].clip(upper=pieces_limit).astype(np.int64)
     pieces = answers.loc[answers.index.repeat(count)]
     number = pieces.groupby(level=0).cumcount()
     total = count.loc[pieces.index]

@@ -67,8 +67,8 @@ def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
     evidence += [(kind, BY_EMPTY, rows["limit_kind"] == kind) for kind in KINDS]
     evidence += [(kind, BY_MESSAGE, _has(text, pattern)) for kind, pattern in _MESSAGES.items()]
     identified = pd.DataFrame({"kind": UNKNOWN, "how": ""}, rows.index, dtype=object)
-    for kind, how, applies in reversed(evidence):
-        identified.loc[applies.fillna(value=False).astype(bool), ["kind", "how"]] = [kind, how]
+    for kind, source, applies in reversed(evidence):
+        identified.loc[applies.fillna(value=False).astype(bool), ["kind", "how"]] = [kind, source]
     return identified
 
 
@@ -174,8 +174,8 @@ def _left(sent: pd.DataFrame, number: Ints, count: int) -> dict[str, Floats]:
         if not set(names) <= set(sent.columns):
             continue
         remaining, limit = (sent[name].to_numpy(np.float64) for name in names)
-        known = np.isfinite(remaining) & (limit > 0)
-        least = np.full(count, np.inf)
-        np.minimum.at(least, number[known], remaining[known] / limit[known])
-        levels[kind] = np.where(np.isfinite(least), least, np.nan)
+        is_valid = np.isfinite(remaining) & (limit > 0)
+        lowest = np.full(count, np.inf)
+        np.minimum.at(lowest, number[is_valid], remaining[is_valid] / limit[is_valid])
+        levels[kind] = np.where(np.isfinite(lowest), lowest, np.nan)
     return levels

@@ -82,20 +82,22 @@ def early_s(attempts: pd.DataFrame) -> Floats:
 
     Both kinds of events are merged by call and time: after a 429 the latest time named so far holds.
     """
-    came = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"])
-    has_time = refused(attempts) & has_retry_after(attempts) & came.notna().to_numpy()
+    answered_ns = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"])
+    has_time = refused(attempts) & has_retry_after(attempts) & answered_ns.notna().to_numpy()
     sent = attempts[attempts["sent_at_ns"].notna()]
     keys = ["request_id", "leg"]
-    until_ns = came[has_time] + attempts.loc[has_time, "retry_after_s"] * 1e9
+    until_ns = answered_ns[has_time] + attempts.loc[has_time, "retry_after_s"] * 1e9
     # An attempt is sent before its 429, even in the same moment.
-    after = attempts.loc[has_time, "attempt"] + 0.5
-    named = attempts.loc[has_time, keys].assign(at=came[has_time], until=until_ns, rank=after, sent=False)
+    rank = attempts.loc[has_time, "attempt"] + 0.5
+    named = attempts.loc[has_time, keys].assign(
+        at=answered_ns[has_time], until=until_ns, rank=rank, sent=False
+    )
     tries = sent[keys].assign(at=sent["sent_at_ns"], until=np.nan, rank=sent["attempt"], sent=True)
     events = pd.concat([named, tries])
     events = events[events["request_id"].isin(named["request_id"])]
     events = events.sort_values([*keys, "at", "rank"], kind="stable")
-    until = events.groupby(keys)["until"].cummax().groupby([events[key] for key in keys]).ffill()
-    late = ((until - events["at"]) / 1e9)[events["sent"] & until.notna()]
+    wait_until = events.groupby(keys)["until"].cummax().groupby([events[key] for key in keys]).ffill()
+    late = ((wait_until - events["at"]) / 1e9)[events["sent"] & wait_until.notna()]
     return late.to_numpy(np.float64)
 
 

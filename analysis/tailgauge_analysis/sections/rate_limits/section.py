@@ -118,23 +118,23 @@ def binding(buckets: tuple[Bucket, ...], by_kind: pd.Series[str]) -> Binding:
         if not used:
             return Binding(why="no 429, and no limit is known")
         # No burst is known: how much of each rate was used is.
-        first = max(used, key=lambda bucket: bucket.utilisation or 0.0)
-        return Binding(bucket=first, kind=first.kind, how="highest mean use")
+        busiest = max(used, key=lambda bucket: bucket.utilisation or 0.0)
+        return Binding(bucket=busiest, kind=busiest.kind, how="highest mean use")
     counts = by_kind[by_kind != refusals.UNKNOWN].value_counts()
     if not len(counts):
         return Binding(why="nothing identifies the limit behind the 429s")
     kind = str(counts.index[0])
     of_kind = [bucket for bucket in buckets if bucket.kind == kind]
-    most = max(of_kind, key=lambda bucket: bucket.refused, default=None)
-    return Binding(bucket=most, kind=kind, how="most 429s")
+    main = max(of_kind, key=lambda bucket: bucket.refused, default=None)
+    return Binding(bucket=main, kind=kind, how="most 429s")
 
 
 def _growth_of(bound: Binding) -> Growth:
     if bound.bucket is not None:
         return growth(bound.bucket)
     is_ramp = bound.kind == refusals.RAMP
-    unknown = "an acceleration limit has no bucket" if is_ramp else "its bucket is not known"
-    return Growth(why=bound.why or unknown)
+    reason = "an acceleration limit has no bucket" if is_ramp else "its bucket is not known"
+    return Growth(why=bound.why or reason)
 
 
 def kind_name(kind: str) -> str:
@@ -267,8 +267,8 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
         attempts = plural(limits.run_attempts, "attempt")
         yield "429s of the run", f"{limits.run_refused:,} of {attempts}, warm-up included"
     if shares.refused.k:
-        met = f"{shares.requests_refused:,} of {shares.requests:,} met a 429"
-        yield "Requests", f"{met}, {shares.requests_ended_refused:,} ended with one"
+        requests = f"{shares.requests_refused:,} of {shares.requests:,} met a 429"
+        yield "Requests", f"{requests}, {shares.requests_ended_refused:,} ended with one"
     if shares.overloaded.k:
         yield "529 or 503", f"{with_interval(share_cell(shares.overloaded))} of attempts"
     if limits.first_at_s is not None:
@@ -284,22 +284,22 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
     if limits.further_windows:
         remaining = [(bucket.kind, bucket.remaining) for bucket in limits.buckets if bucket.remaining]
         remaining += [(window.kind, window.remaining) for window in limits.further_windows]
-        kind, left = min(remaining, key=lambda window: window[1].least / window[1].limit)
+        kind, nearest = min(remaining, key=lambda window: window[1].least / window[1].limit)
         yield (
             "Nearest to empty",
-            f"{kind_name(kind)} per {window_name(left.window_s)}: {_left(left)} were left",
+            f"{kind_name(kind)} per {window_name(nearest.window_s)}: {_left(nearest)} were left",
         )
 
 
-def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
-    named = after.with_header
-    early = after.violations
+def _retry_after(waits: retries.RetryAfter) -> Iterator[tuple[str, str]]:
+    named = waits.with_header
+    early = waits.violations
     if named.n:
         text = f"sent with {share(named.value)} of {plural(named.n, '429')}"
         if named.k:
-            text += f" (p50 {_short(after.asked_p50_s)} s, max {_short(after.asked_max_s)} s)"
-        if after.with_reset.k:
-            text += f"; {share(after.with_reset.value)} have the reset of a limit instead"
+            text += f" (p50 {_short(waits.asked_p50_s)} s, max {_short(waits.asked_max_s)} s)"
+        if waits.with_reset.k:
+            text += f"; {share(waits.with_reset.value)} have the reset of a limit instead"
         yield "retry-after", text
     if early.n:
         interval = f"95% CI {share_range(early.low, early.high)}"
@@ -324,9 +324,9 @@ def _buckets(limits: RateLimits) -> Table:
 
     def name(limit: Bucket | FurtherWindow) -> str:
         text = kind_name(limit.kind)
-        left = limit.remaining
-        if left is not None and left.window_s != MINUTE_S:
-            text += f" per {window_name(left.window_s)}"
+        remaining = limit.remaining
+        if remaining is not None and remaining.window_s != MINUTE_S:
+            text += f" per {window_name(remaining.window_s)}"
         return f"{text}, {plain(limit.model, 80)}" if several else text
 
     def of_bucket(cell: Callable[[Bucket], Cell]) -> Callable[[Bucket | FurtherWindow], Cell]:
@@ -344,15 +344,15 @@ def _buckets(limits: RateLimits) -> Table:
     reasons = set()
     for bucket in buckets:
         whys = {bucket.rate.why, bucket.burst.why} - {None}
-        reasons |= {f"{kind_name(bucket.kind)}: {why}" for why in whys}
+        reasons |= {f"{kind_name(bucket.kind)}: {reason}" for reason in whys}
     notes = [f"Unknown: {'; '.join(sorted(reasons))}."] if reasons else []
     for bucket in buckets:
-        left = bucket.remaining
+        remaining = bucket.remaining
         size = bucket.burst.value
-        if bucket.refused and left is not None and size and size < left.limit / 2 < left.least:
+        if bucket.refused and remaining is not None and size and size < remaining.limit / 2 < remaining.least:
             kind = kind_name(bucket.kind).capitalize()
             notes.append(
-                f"{kind}: refused with {_left(left)} left, because the burst is only {_short(size)}."
+                f"{kind}: refused with {_left(remaining)} left, because the burst is only {_short(size)}."
             )
     note = " ".join(notes)
     rows: list[Bucket | FurtherWindow] = [*buckets, *limits.further_windows]
@@ -380,8 +380,8 @@ def _growth(growth: Growth) -> str:
     value = "unknown" if growth.value is None else f"{growth.value:.3g}x"
     high = f"> {MOST_FACTOR}" if growth.high is None else f"{growth.high:.3g}"
     calls = f", {growth.calls:,} calls" if growth.calls else ""
-    why = f": {growth.why}" if growth.value is None else ""
-    return f"{value} (95% CI {growth.low:.3g} – {high}{calls}){why}"
+    reason = f": {growth.why}" if growth.value is None else ""
+    return f"{value} (95% CI {growth.low:.3g} – {high}{calls}){reason}"
 
 
 def _short(value: float | None) -> str:
@@ -406,8 +406,8 @@ def _refusals_over_time(bins: refusals.Bins | None) -> Iterator[Picture]:
     panels = [Panel("429s<br>(% of attempts)", (refused,), scale="percent"), Panel("per second", rates)]
     caption = f"One point per {bin_name(bins.width_s)}, by the time of sending, the whole run."
     levels = []
-    for kind, left in bins.left.items():
-        levels.append(PlotCurve(bins.at_s, 100 * left, f"left, {kind_name(kind)}", hover="%{y:.3~g}% left"))
+    for kind, shares in bins.left.items():
+        levels.append(PlotCurve(bins.at_s, 100 * shares, f"left, {kind_name(kind)}", hover="%{y:.3~g}% left"))
     if levels:
         panels.append(Panel("bucket level<br>(% left)", levels, scale="percent"))
         caption += " Bucket level: the least that the headers of the responses show as left."

@@ -94,12 +94,12 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
     if low + _LESS < high:
         return 0, low, high
     values = np.sort(np.concatenate((admitted, refused)), kind="stable")  # merges the two
-    above = len(admitted) - np.searchsorted(admitted, values + _CLOSE, side="right")
-    below = np.searchsorted(refused, values + _CLOSE, side="right")
-    wrong = above + below
+    admitted_above = len(admitted) - np.searchsorted(admitted, values + _CLOSE, side="right")
+    refused_below = np.searchsorted(refused, values + _CLOSE, side="right")
+    wrong = admitted_above + refused_below
     best = int(np.argmin(wrong))
-    beyond = values[values > values[best] + _CLOSE]
-    return int(wrong[best]), float(values[best]), float(beyond[0] if len(beyond) else values[best])
+    larger = values[values > values[best] + _CLOSE]
+    return int(wrong[best]), float(values[best]), float(larger[0] if len(larger) else values[best])
 
 
 def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
@@ -212,8 +212,8 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
     mean = trace.mean_per_s
     if not mean:
         return Growth(calls=calls, why="all calls were sent at one moment")
-    most = np.ceil((rate * trace.seconds + burst[2]) / (mean * trace.seconds))
-    copies = int(np.clip(most, 1, MOST_FACTOR))
+    factor_limit = np.ceil((rate * trace.seconds + burst[2]) / (mean * trace.seconds))
+    copies = int(np.clip(factor_limit, 1, MOST_FACTOR))
     block = max(1.0, trace.seconds / BLOCKS)  # half a block of the resampling
 
     def factors(traces: list[Costs], size: float) -> list[float]:
@@ -233,12 +233,12 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
 def _resampled(trace: Costs, block: float, rng: Generator) -> Costs:
     """Return blocks of the trace, each beginning anywhere, one after the other; round the end it goes on at the beginning."""
     count = max(1, round(trace.seconds / block))
-    since = trace.at_s - trace.at_s[0]
+    elapsed_s = trace.at_s - trace.at_s[0]
     events = []
     times_s = []
     calls = []
     for number, start in enumerate(rng.random(count) * trace.seconds):
-        since_start = (since - start) % trace.seconds
+        since_start = (elapsed_s - start) % trace.seconds
         part = np.flatnonzero(since_start < block)
         events.append(part)
         times_s.append(since_start[part] + number * block)
@@ -256,8 +256,8 @@ def _factor(trace: Costs, rate: float, burst: float, *, copies: int, block: floa
     _, call = np.unique(trace.attempt, return_inverse=True)
     uniform = rng.random((copies, int(call.max()) + 1))
     moves = np.concatenate(([0.0], (2 * rng.random(copies - 1) - 1) * block))
-    since = trace.at_s - trace.at_s[0]
-    at_s = np.concatenate([since, *((since + move) % span for move in moves[1:])])
+    elapsed_s = trace.at_s - trace.at_s[0]
+    at_s = np.concatenate([elapsed_s, *((elapsed_s + move) % span for move in moves[1:])])
     added_at = np.concatenate([number + uniform[number][call] for number in range(copies)])
     order = np.argsort(at_s, kind="stable")
     at_s = at_s[order]

@@ -141,7 +141,7 @@ def test_what_comes_with_the_length_of_the_answer_is_no_cost_of_the_prompt():
     prompts = 3 * output + rng.normal(0, 300, 600)
     y = 100 + output + rng.exponential(30, 600)
     alone = regress("ttft_sent", {UNCACHED: prompts}, y, against=UNCACHED)
-    beside = regress("ttft_sent", {UNCACHED: prompts}, y, against=UNCACHED, others={"length": output})
+    beside = regress("ttft_sent", {UNCACHED: prompts}, y, against=UNCACHED, controls={"length": output})
     alone, beside = judged(alone, beside)
 
     assert alone.slopes[0].low > 150
