@@ -63,8 +63,13 @@ RETRIES = "retries"
 HEDGES = "hedges"
 # Failures that a target has where it gets more than it can do.
 _OF_LOAD = (
-    failures.LIMIT, failures.OVERLOAD, failures.WAITING, failures.GATEWAY_TIME, failures.LEFT, failures.CLIENT,
-)  # fmt: skip
+    failures.LIMIT,
+    failures.OVERLOAD,
+    failures.WAITING,
+    failures.GATEWAY_TIME,
+    failures.LEFT,
+    failures.CLIENT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +88,20 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     every = with_outage(run, failures.failures(run, fine))
     if not len(every):
         return None
-    most = _most_frequent(every)
-    kind = _at_the_end(run, every) or most
+    frequent = _most_frequent(every)
+    kind = _at_the_end(run, every) or frequent
     evidence = Evidence(run, every.of_kind(kind), every)
     is_half = 2 * len(evidence.found) >= len(every)
-    sentence = _sentence(kind, evidence.found, len(run.steady.requests)) if is_half else ""
+    sentence = ""
+    if is_half:
+        sentence = _sentence(kind, evidence.found, len(run.steady.requests))
     by_load = _cause_by_load(evidence, kind)
     advice = _ADVICE[by_load or kind](evidence)
-    if kind != most:
+    if kind != frequent:
         text, command = with_command(advice)
-        advice = f"{text.removesuffix(':')}{_before(every.of_kind(most))}"
-        advice += f": {command}" if command else ""
+        advice = f"{text.removesuffix(':')}{_before(every.of_kind(frequent))}"
+        if command:
+            advice += f": {command}"
     if (by_load or kind in _OF_LOAD) and MIN_COMPLETED in run.record["stopped"]:
         advice += f"\n{_to_the_end(run)}"
     return Cause(sentence, advice)
@@ -134,9 +142,9 @@ def of_preflight(run: Run) -> str:
     return _ADVICE[kind](Evidence(run, every.of_kind(kind), every))
 
 
-def _most_frequent(found: Failures) -> str:
+def _most_frequent(every: Failures) -> str:
     """Return the kind of most failures; what the client dropped only where nothing else failed."""
-    counts: Counter[str] = Counter(found.rows["kind"])
+    counts: Counter[str] = Counter(every.rows["kind"])
     if len(counts) > 1:
         counts.pop(failures.CLIENT, None)
     return min(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
@@ -145,8 +153,8 @@ def _most_frequent(found: Failures) -> str:
 def _at_the_end(run: Run, every: Failures) -> str:
     """Return the kind of all failures from a moment on to the end, unless they are few; empty without one."""
     # The last requests of any run are open at its end.
-    over = every.rows[every.rows["ended"] != schema.CENSORED]
-    counts: Counter[str] = Counter(over["kind"])
+    finished = every.rows[every.rows["ended"] != schema.CENSORED]
+    counts: Counter[str] = Counter(finished["kind"])
     for kind, failed in counts.most_common():
         if kind == failures.CLIENT or failed < PART * len(every):
             continue
@@ -156,9 +164,9 @@ def _at_the_end(run: Run, every: Failures) -> str:
     return ""
 
 
-def _before(found: Failures) -> str:
+def _before(failures: Failures) -> str:
     """Return what failed before the cause that holds at the end."""
-    return f"; before: {count(len(found))} {found.common.label}"
+    return f"; before: {count(len(failures))} {failures.common.label}"
 
 
 def _cause_by_load(evidence: Evidence, kind: str) -> str:
@@ -181,23 +189,23 @@ def _added_load(evidence: Evidence) -> str:
     return RETRIES if retries else ""
 
 
-def _sentence(kind: str, found: Failures, requests: int) -> str:
+def _sentence(kind: str, every: Failures, requests: int) -> str:
     """Return the cause as a share of all requests of the stage, which are those of the list of ends."""
-    part = f"{percent(len(found) / requests)} of {plural(requests, 'request')}"
+    part = f"{percent(len(every) / requests)} of {plural(requests, 'request')}"
     if kind == failures.CONTENT:
-        names = [name for name in (schema.REFUSED, schema.FILTERED) if name in set(found.rows["ended"])]
+        names = [name for name in (schema.REFUSED, schema.FILTERED) if name in set(every.rows["ended"])]
         return f"{part} were {' or '.join(names)}"
     if kind == failures.UNNAMED_END:
         return f"{part} got an answer without a finish reason"
     if kind == failures.UNKNOWN_END:
-        return f"{part} got an answer with an unknown finish reason ({_reasons(found)})"
+        return f"{part} got an answer with an unknown finish reason ({_reasons(every)})"
     if kind == failures.ENGINE:
         return f"{part} were aborted by the engine"
     return ""
 
 
-def _reasons(found: Failures) -> str:
-    return listed(dict.fromkeys(repr(reason) for reason in found.rows["stop_reason"]), NAMES)
+def _reasons(failures: Failures) -> str:
+    return listed(dict.fromkeys(repr(reason) for reason in failures.rows["stop_reason"]), NAMES)
 
 
 # --- evidence -----------------------------------------------------------------------------------------------------
@@ -227,15 +235,17 @@ class Evidence:
         if EQUAL_REJECTIONS in self.run.record["stopped"]:
             return ""
         quote = self.found.quote
-        return f" (it says {quote})" if quote else ""
+        if not quote:
+            return ""
+        return f" (it says {quote})"
 
     @cached_property
     def complete_s(self) -> Floats:
         """Return the seconds until the end of complete answers, in order of arrival."""
         requests = self.run.steady.requests
         complete = requests[requests["ended"].isin(schema.COMPLETE)]
-        since = complete["first_sent_at_ns"].fillna(complete["scheduled_at_ns"])
-        return seconds(complete["ended_at_ns"] - since)
+        start_ns = complete["first_sent_at_ns"].fillna(complete["scheduled_at_ns"])
+        return seconds(complete["ended_at_ns"] - start_ns)
 
     @cached_property
     def waits_grow(self) -> bool:
@@ -245,8 +255,8 @@ class Evidence:
         if self._waits_climb:
             return True
         requests = self.run.steady.requests
-        until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
-        waits_s = seconds(until.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
+        end_at_ns = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
+        waits_s = seconds(end_at_ns.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         answered_s = waits_s[is_answered]
         has_failed = requests["request_id"].isin(self.found.rows["request_id"]).to_numpy(np.bool_)
@@ -275,9 +285,9 @@ class Evidence:
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         if is_answered.all():
             return False
-        first = int(np.argmin(is_answered))
-        last_s = waits_s[:first][-CLIMB:]
-        is_lasting = is_answered[first:].mean() < 0.5
+        begin = int(np.argmin(is_answered))
+        last_s = waits_s[:begin][-CLIMB:]
+        is_lasting = is_answered[begin:].mean() < 0.5
         if not is_lasting or len(last_s) < FEWEST_IN_CLIMB or not _is_near(last_s, waits_s[~is_answered]):
             return False
         ranks = stationarity.ranks(last_s)
@@ -291,7 +301,9 @@ class Evidence:
     def amplification(self) -> Amplification | None:
         """Return the attempts per call of the table that retries most; None where they are few."""
         limits = self.run.result(rate_limits.compute)
-        worst = None if limits is None else limits.most_retried
+        worst = None
+        if limits is not None:
+            worst = limits.most_retried
         return worst if worst is not None and worst.observed >= MUCH else None
 
     @property
@@ -321,20 +333,26 @@ class Evidence:
     @property
     def retry_after_s(self) -> float | None:
         """Return for how long the target asks to wait, as the median; None where it does not say."""
-        asked = self.run.frames.attempts["retry_after_s"].dropna()
-        return float(asked.median()) if len(asked) else None
+        waits_s = self.run.frames.attempts["retry_after_s"].dropna()
+        if not len(waits_s):
+            return None
+        return float(waits_s.median())
 
     @property
     def fits(self) -> bool | None:
         """Return whether the target can serve the first attempts alone; None: not known."""
         if self.load is None:
             return None
-        return self.load.is_accepted if self.is_limited else self.load.fits
+        if self.is_limited:
+            return self.load.is_accepted
+        return self.load.fits
 
     @property
     def copies(self) -> float:
         """Return the hedge copies at the main target, relative to first attempts."""
-        return 0.0 if self.load is None else self.load.copies_per_s / self.load.offered_per_s
+        if self.load is None:
+            return 0.0
+        return self.load.copies_per_s / self.load.offered_per_s
 
     @property
     def has_many_copies(self) -> bool:
@@ -351,7 +369,9 @@ class Evidence:
             added.append(f"retries make {self.amplification.text}")
         if self.load is None or not added or self.fits is not False:
             return ""
-        rates = f" ({self.rates})" if self.rates else ""
+        rates = ""
+        if self.rates:
+            rates = f" ({self.rates})"
         return f" by first attempts alone{rates}, and {' and '.join(added)}"
 
     @property
@@ -375,7 +395,9 @@ class Evidence:
     def lost_ids(self) -> frozenset[int]:
         """Return the requests that gave no sign for longer than any answer takes."""
         lost = self.run.evidence.stability.unanswered
-        return frozenset() if lost is None else lost.ids
+        if lost is None:
+            return frozenset()
+        return lost.ids
 
     def find(self, kind: str) -> str:
         """Return the command of the experiment that finds the load which the target takes; empty where there is none."""
@@ -425,18 +447,20 @@ def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
     line = evidence.find(kind)
     if not line:
         return f"{cause}: {'use fewer users' if is_closed else 'send less'}"
-    how = ", without retries" if ".retry.policy=none" in line else ""
+    condition = ", without retries" if ".retry.policy=none" in line else ""
     if is_closed:
-        return f"{cause}: use fewer users, or find how many requests in flight it takes{how}: {line}"
-    return f"{cause}: find the rate that it sustains{how}: {line}"
+        return f"{cause}: use fewer users, or find how many requests in flight it takes{condition}: {line}"
+    return f"{cause}: find the rate that it sustains{condition}: {line}"
 
 
 def _limited(evidence: Evidence) -> str:
     if evidence.is_always_limited:
-        first = f"every call got 429, even the first{evidence.quoted}"
+        symptom = f"every call got 429, even the first{evidence.quoted}"
         asked_s = evidence.retry_after_s
-        wait = "" if asked_s is None else f"; the target asks to wait {asked_s:,.3g} s"
-        return f"{first}: a quota or the account rejects them, not this rate: look at its limits{wait}"
+        wait = ""
+        if asked_s is not None:
+            wait = f"; the target asks to wait {asked_s:,.3g} s"
+        return f"{symptom}: a quota or the account rejects them, not this rate: look at its limits{wait}"
     cause = "a rate limit of the target rejects calls"
     if evidence.amplification is not None and evidence.fits is False and len(evidence.found):
         failed = percent(len(evidence.found) / len(evidence.run.steady.requests))
@@ -464,16 +488,17 @@ def _retries(evidence: Evidence) -> str:
     worst = evidence.amplification
     assert worst is not None
     traffic = table(table(evidence.run.record["scenario"], "traffic"), worst.traffic)
-    other = "polite"
-    how = "with retries that wait and have a budget"
+    variant = "polite"
+    condition = "with retries that wait and have a budget"
     if table(traffic, "retry").get("policy") == "polite":
-        other = "none"
-        how = "without retries"
+        variant = "none"
+        condition = "without retries"
     effect = "which overload the target"
     if evidence.load is not None and evidence.fits is None:
         effect = "which may overload the target, or the first attempts do"
-        effect += f" ({evidence.rates})" if evidence.rates else ""
-    again = _run_again(evidence, how, [f"traffic.{worst.traffic}.retry.policy={other}"])
+        if evidence.rates:
+            effect += f" ({evidence.rates})"
+    again = _run_again(evidence, condition, [f"traffic.{worst.traffic}.retry.policy={variant}"])
     return f"retries make {worst.text}, {effect}: {again}"
 
 
@@ -493,35 +518,37 @@ def _hedges(evidence: Evidence) -> str:
     return f"hedge copies add load ({offered}; {served}): {_run_again(evidence, 'without hedges', sets)}"
 
 
-def _run_again(evidence: Evidence, how: str, sets: Sequence[str]) -> str:
+def _run_again(evidence: Evidence, condition: str, sets: Sequence[str]) -> str:
     """Return `run again without hedges: tailgauge run ...`; without the command where there is none."""
     line = commands.again(evidence.run.record, sets)
-    return f"run again {how}: {line}" if line else f"run again {how}"
+    if line:
+        return f"run again {condition}: {line}"
+    return f"run again {condition}"
 
 
 def _unnamed(evidence: Evidence) -> str:
     """An endpoint that never names a reason leaves it out; where others have one, it got lost with the end."""
-    seen = "the answers end without a finish reason, SDK users get null"
+    symptom = "the answers end without a finish reason, SDK users get null"
     if any(row.stop_reason is not None for row in evidence.run.result(ends.compute).stop_reasons):
-        return f"{seen}: other answers name one, so these probably broke off; look at the logs of engine and gateway"
-    return f"{seen}: no answer names one, so the engine or a gateway before it probably leaves it out"
+        return f"{symptom}: other answers name one, so these probably broke off; look at the logs of engine and gateway"
+    return f"{symptom}: no answer names one, so the engine or a gateway before it probably leaves it out"
 
 
 def _unknown(evidence: Evidence) -> str:
-    why = "the table of vendors does not know it, so these answers count as aborted"
-    return f"look up what the finish reason {_reasons(evidence.found)} means at this target: {why}"
+    explanation = "the table of vendors does not know it, so these answers count as aborted"
+    return f"look up what the finish reason {_reasons(evidence.found)} means at this target: {explanation}"
 
 
 def _key(evidence: Evidence) -> str:
     target = table(evidence.run.record["scenario"], "target")
     variable = text(target.get("api_key_env"))
-    known = variable or PROVIDER_KEYS.get(text(target.get("protocol")), "")
+    provider_key = variable or PROVIDER_KEYS.get(text(target.get("protocol")), "")
     refuses = f"the target refuses the key{evidence.when}{evidence.quoted}"
     if evidence.onset.since_s is not None and len(evidence.complete_s):
         refuses += ", which it accepted before"
     if not variable and f"api.{text(target.get('protocol'))}.com" not in text(target.get("url")):
         return f"{refuses}: export API_KEY=... and add --set target.api_key_env=API_KEY"
-    return f"{refuses}: check the key in {plain(known, 100)} and its permissions"
+    return f"{refuses}: check the key in {plain(provider_key, 100)} and its permissions"
 
 
 def _model(evidence: Evidence) -> str:
@@ -535,7 +562,9 @@ def _quota(evidence: Evidence) -> str:
 
 def _page(evidence: Evidence) -> str:
     title = evidence.found.quote
-    named = f" ({title})" if title else ""
+    named = ""
+    if title:
+        named = f" ({title})"
     return f"an HTML page comes back instead of answers{evidence.when}{named}: check target.url, and the proxy or gateway on the way"
 
 
@@ -566,16 +595,18 @@ def _request(evidence: Evidence) -> str:
 
 def _other_limit_field(evidence: Evidence, refused: str) -> str:
     """Return how to send the maximum of output tokens under its other name."""
-    other = "max_tokens" if refused == "max_completion_tokens" else "max_completion_tokens"
+    alternative = "max_tokens" if refused == "max_completion_tokens" else "max_completion_tokens"
     if is_of_tasks(evidence.run.record["scenario"]):
-        return f"write {other} in the body of the task"
-    return f"add --set target.max_tokens_field={other}"
+        return f"write {alternative} in the body of the task"
+    return f"add --set target.max_tokens_field={alternative}"
 
 
 def _protocol(evidence: Evidence) -> str:
     wrong = VIOLATIONS.get(evidence.found.common.error_type or "", "")
-    what = f" ({wrong})" if wrong else ""
-    return f"look at the endpoint or the gateway before it{evidence.when}: its answers break the protocol{what}; --keep-answers 1 keeps them"
+    detail = ""
+    if wrong:
+        detail = f" ({wrong})"
+    return f"look at the endpoint or the gateway before it{evidence.when}: its answers break the protocol{detail}; --keep-answers 1 keeps them"
 
 
 def _not_ready(evidence: Evidence) -> str:
@@ -584,27 +615,33 @@ def _not_ready(evidence: Evidence) -> str:
 
 def _gateway(evidence: Evidence) -> str:
     status = evidence.found.common.status
-    named = f" ({status})" if status else ""
+    named = ""
+    if status:
+        named = f" ({status})"
     return f"the gateway gets no answer from the engine behind it{evidence.when}{named}{evidence.quoted}: look at the logs of both"
 
 
 def _gateway_time(evidence: Evidence) -> str:
     after_s = common_s(_durations_s(evidence.found))
-    after = "" if after_s is None else f" after {after_s:.3g} s"
-    return f"the gateway gives up{after}{evidence.when} ({evidence.found.common.status}): raise its time limit, or find out why the engine takes longer"
+    delay = ""
+    if after_s is not None:
+        delay = f" after {after_s:.3g} s"
+    return f"the gateway gives up{delay}{evidence.when} ({evidence.found.common.status}): raise its time limit, or find out why the engine takes longer"
 
 
 def _broken(evidence: Evidence) -> str:
     failure = evidence.found.common
-    status = "" if failure.status in {None, 200} else f" ({failure.status})"
+    status = ""
+    if failure.status not in {None, 200}:
+        status = f" ({failure.status})"
     return f"the target fails{evidence.when}{status}{evidence.quoted}: look at its log"
 
 
 def _broken_off(evidence: Evidence) -> str:
     """A time that all have in common is a timer's: of a silence, or of the whole answer where no complete one took longer."""
-    found = evidence.found
-    silent_s = common_s(_silences_s(found))
-    whole_s = common_s(_durations_s(found))
+    failures = evidence.found
+    silent_s = common_s(_silences_s(failures))
+    whole_s = common_s(_durations_s(failures))
     if silent_s is not None:
         return f"answers break off after a silence of {silent_s:.3g} s{evidence.when}: raise the read timeout of the gateway or proxy before the target, or send keep-alives"
     longest_s = float(evidence.complete_s.max(initial=0.0))
@@ -615,30 +652,32 @@ def _broken_off(evidence: Evidence) -> str:
 
 def _waiting(evidence: Evidence) -> str:
     """A target hangs where others are answered long before the deadline; else answers may take longer than it."""
-    found = evidence.found
+    failures = evidence.found
     deadline = f"limits.attempt_deadline_s ({evidence.deadline_s:g} s)"
-    number_of = plural(len(found), "request")
-    has_content = found.rows["first_content_at_ns"].notna()
-    until = found.rows["ended_at_ns"].fillna(end_ns(evidence.run.frames))
-    waits_s = (until - found.rows["scheduled_at_ns"]) / 1e9
+    number_of = plural(len(failures), "request")
+    has_content = failures.rows["first_content_at_ns"].notna()
+    end_at_ns = failures.rows["ended_at_ns"].fillna(end_ns(evidence.run.frames))
+    waits_s = (end_at_ns - failures.rows["scheduled_at_ns"]) / 1e9
     waited_s = float(waits_s.median())
-    is_silent = found.rows["request_id"].isin(evidence.lost_ids)
-    is_silent |= (until - _last_sign_ns(found)) / 1e9 >= 0.5 * evidence.deadline_s
+    is_silent = failures.rows["request_id"].isin(evidence.lost_ids)
+    is_silent |= (end_at_ns - _last_sign_ns(failures)) / 1e9 >= 0.5 * evidence.deadline_s
     typical = evidence.complete_s
     if is_silent[waits_s >= waited_s].mean() < 0.5:  # the younger ones had no time to show it
-        is_open = (found.rows["ended"] == schema.CENSORED).mean() > 0.5
-        limit = f"the end of the drain (limits.drain_s, {evidence.drain_s:g} s)" if is_open else deadline
+        is_open = (failures.rows["ended"] == schema.CENSORED).mean() > 0.5
+        limit = deadline
+        if is_open:
+            limit = f"the end of the drain (limits.drain_s, {evidence.drain_s:g} s)"
         verb = "still got content" if has_content.mean() > 0.5 else "had no answer yet"
         return f"{number_of} {verb} at {limit}: raise it, or request shorter answers"
     if not len(typical):
         return f"nothing came within {deadline}: raise it if answers take longer, else the target does not answer: look at its log"
     if float(np.quantile(typical, 0.9)) > LONG * waited_s:
         return f"answers take about as long as the client waits for them ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
-    what = (
+    cause = (
         "stops in the middle of answers and stays silent" if has_content.mean() > 0.5 else "gives no answer"
     )
     usual = f"while others take {ms(1000 * float(np.median(typical)))} ms"
-    return f"the target {what}{evidence.when} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
+    return f"the target {cause}{evidence.when} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
 
 
 def _gone(evidence: Evidence) -> str:
@@ -646,7 +685,9 @@ def _gone(evidence: Evidence) -> str:
     refused = replace(evidence.found, rows=rows[rows["ended"] == schema.CONNECT_ERROR])
     quote = refused.quote.strip('"') or "no connection"
     cut = len(rows) - len(refused)
-    reason = f"{quote}; {plural(cut, 'open call')} broke off as it went" if cut else quote
+    reason = quote
+    if cut:
+        reason = f"{quote}; {plural(cut, 'open call')} broke off as it went"
     if evidence.onset.until_s is None:
         return f"the target is gone{evidence.when} ({reason}): find out why it stopped, and start it again"
     return f"the target was gone{evidence.when} ({reason}): find out why it was restarted or cut off"
@@ -655,10 +696,10 @@ def _gone(evidence: Evidence) -> str:
 def _other_protocol(evidence: Evidence) -> str:
     """Some answers are of another protocol where several servers stand behind one address."""
     protocol = failures.protocol_of(evidence.run)
-    seen = f"no event of {plural(len(evidence.found), 'answer')} was understood"
+    symptom = f"no event of {plural(len(evidence.found), 'answer')} was understood"
     is_part = len(evidence.complete_s) and not evidence.when
     subject = "some servers behind the address answer" if is_part else "the address answers"
-    return f"{subject} in another protocol than {protocol}{evidence.when} ({seen}): check target.protocol and target.url"
+    return f"{subject} in another protocol than {protocol}{evidence.when} ({symptom}): check target.protocol and target.url"
 
 
 def _unreachable(evidence: Evidence) -> str:
@@ -684,25 +725,25 @@ def _reset(evidence: Evidence) -> str:
 
 
 def _left(evidence: Evidence) -> str:
-    left = evidence.found.rows
+    rows = evidence.found.rows
     patience_s = float(np.nanmedian(_durations_s(evidence.found)))
-    without = float(left["first_content_at_ns"].isna().mean())
-    seen = f"{percent(without)} of those who left had no content yet"
-    return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {seen}"
+    share_without_content = float(rows["first_content_at_ns"].isna().mean())
+    symptom = f"{percent(share_without_content)} of those who left had no content yet"
+    return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {symptom}"
 
 
-def _durations_s(found: Failures) -> Floats:
-    return seconds(found.rows["ended_at_ns"] - found.rows["sent_at_ns"])
+def _durations_s(failures: Failures) -> Floats:
+    return seconds(failures.rows["ended_at_ns"] - failures.rows["sent_at_ns"])
 
 
-def _silences_s(found: Failures) -> Floats:
+def _silences_s(failures: Failures) -> Floats:
     """Return the time between the last sign of each call and its end."""
-    return seconds(found.rows["ended_at_ns"] - _last_sign_ns(found))
+    return seconds(failures.rows["ended_at_ns"] - _last_sign_ns(failures))
 
 
-def _last_sign_ns(found: Failures) -> pd.Series[float]:
+def _last_sign_ns(failures: Failures) -> pd.Series[float]:
     """Return when each call gave its last sign, or was sent."""
-    last_ns: pd.Series[float] = found.rows[["sent_at_ns", *SIGNS]].max(axis=1)
+    last_ns: pd.Series[float] = failures.rows[["sent_at_ns", *SIGNS]].max(axis=1)
     return last_ns
 
 

@@ -135,13 +135,13 @@ class _Calls:
         # Streams that were cut took a slot too, and gave no answer.
         with_cut_s = float(np.nansum(streams_s)) / answers
         times_s, streams = self._streams(until_s)
-        most = float(streams.max())
+        peak = float(streams.max())
         stays_s = np.diff(np.append(times_s, until_s))
-        near_all_s = float(stays_s[streams >= NEAR_ALL * most].sum())
+        near_all_s = float(stays_s[streams >= NEAR_ALL * peak].sum())
         with_streams_s = float(stays_s[streams > 0].sum())
         return _Slots(
-            low_per_s=most / (with_cut_s + self._first_s),
-            high_per_s=most / answer_s,
+            low_per_s=peak / (with_cut_s + self._first_s),
+            high_per_s=peak / answer_s,
             is_known=near_all_s >= OFTEN * with_streams_s and not self._are_pairs,
         )
 

@@ -85,11 +85,11 @@ def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
     if kind == HEADROOM:
         overrides = [text for text in overrides if not RETRY.match(text)]
         sets += _without_retries(table(scenario, "traffic"))
-    kept, options = _as_options(_last_of_each(overrides))
+    remaining, options = _as_options(_last_of_each(overrides))
     if kind == HEADROOM and table(scenario, "guard").get("max_requests") is None:
         rate = number(arrival.get("rate_per_s")) or rate_per_s
         options += [] if rate is None else ["--max-requests", str(_most_calls(rate))]
-    return _command_line(record, [*kept, *sets], options)
+    return _command_line(record, [*remaining, *sets], options)
 
 
 def _as_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

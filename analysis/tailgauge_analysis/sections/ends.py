@@ -169,7 +169,9 @@ def cut_share(requests: pd.DataFrame) -> float:
     """Return the share of the complete answers of these requests that a limit cut."""
     complete = int(requests["ended"].isin(schema.COMPLETE).sum())
     cut = int((requests["ended"] == schema.CUT).sum())
-    return cut / complete if complete else 0.0
+    if not complete:
+        return 0.0
+    return cut / complete
 
 
 def _classes(ended: pd.Series[str]) -> dict[str, int]:
@@ -179,7 +181,9 @@ def _classes(ended: pd.Series[str]) -> dict[str, int]:
 
 def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopReason, ...]:
     # The rows do not say what each of several legs asked for.
-    single = requests[requests["legs"] == 1] if "legs" in requests else requests
+    single = requests
+    if "legs" in requests:
+        single = requests[requests["legs"] == 1]
     limits = by_request(single)["asked_output_tokens"]
     rows = answers.assign(asked=answers["request_id"].map(limits))
     reasons = []
@@ -199,18 +203,24 @@ def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopRe
 
 def name_or_none(value: Any) -> str | None:
     """Return what a target calls something, made harmless; None where it is null."""
-    return None if pd.isna(value) else plain(str(value), 80)
+    if pd.isna(value):
+        return None
+    return plain(str(value), 80)
 
 
 def _median(values: pd.Series[float]) -> float | None:
-    return float(values.median()) if len(values) else None
+    if not len(values):
+        return None
+    return float(values.median())
 
 
 def _counts(texts: pd.Series[str], *, separator: str | None) -> dict[str, int]:
     """Return how many rows have each text, or each of the texts between separators."""
     counts: Counter[str] = Counter()
     for text, rows in texts.dropna().value_counts().items():
-        parts = str(text).split(separator) if separator else [str(text)]
+        parts = [str(text)]
+        if separator:
+            parts = str(text).split(separator)
         names = {plain(part.strip(), 100) for part in parts}
         counts.update(dict.fromkeys(names, int(rows)))
     return dict(counts.most_common())
@@ -276,7 +286,9 @@ def _findings(ends: Ends) -> Iterator[Finding]:
     if not ends.answers:
         return
     cut = ends.classes.get(schema.CUT, 0)
-    part = cut / (cut + ends.classes.get(schema.OK, 0)) if cut else 0.0
+    part = 0.0
+    if cut:
+        part = cut / (cut + ends.classes.get(schema.OK, 0))
     if part > NOTICEABLE:
         text = f"{percent(part)} of the complete answers were cut at a token limit: end to end is that of shorter answers."
         yield Finding(text, INCOMPLETE + part, stated=" cut")
@@ -311,7 +323,9 @@ def _answer(ends: Ends) -> str:
     parts: list[str] = []
     by_number = sorted(ends.classes.items(), key=lambda item: -item[1])
     for ended, number in by_number:
-        population = f" of {plural(ends.answers, 'answer')}" if not parts else ""
+        population = ""
+        if not parts:
+            population = f" of {plural(ends.answers, 'answer')}"
         parts.append(f"{percent(number / ends.answers)}{population} {_verb(ends, ended)}")
     return ", ".join(parts)
 
@@ -396,7 +410,9 @@ def _stop_table(ends: Ends) -> Table:
         )
     header = ("stop reason", "class", "answers", "share of answers", "output tokens, median")
     hidden = sum(row.answers for row in rows[ROWS:])
-    note = f"{plural(hidden, 'answer')} with rarer reasons not shown." if hidden else ""
+    note = ""
+    if hidden:
+        note = f"{plural(hidden, 'answer')} with rarer reasons not shown."
     return Table("Stop reasons", header, tuple(cells), note)
 
 

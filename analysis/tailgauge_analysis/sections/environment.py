@@ -149,28 +149,30 @@ def _worker_command(run: Json) -> str:
     return "tailgauge worker --master HOST:PORT"
 
 
-def section(of: Environment) -> Section:
+def section(environment: Environment) -> Section:
     """Return the facts of the run, its workers and its scenario."""
-    run = of.record
+    run = environment.record
     target = run["target"]
     parts = [f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"]
     if target.get("protocol"):
         parts.append(f"protocol {target['protocol']}")
-    if of.models:
-        parts.append(f"model {', '.join(of.models)}")
+    if environment.models:
+        parts.append(f"model {', '.join(environment.models)}")
     rebuilt = ", rebuilt without run.json" if run["rebuilt"] else ""
     facts = (
         ("Run", run["run_id"]),
         ("Target", ", ".join(parts)),
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
-        ("Master", _pairs({key: value for key, value in of.master.items() if key != "boot_id"})),
-        ("Versions", _pairs(of.versions)),
-        ("Seed", _seed(of)),
-        ("Reproduce", of.reproduce or _no_command(run)),
+        ("Master", _pairs({key: value for key, value in environment.master.items() if key != "boot_id"})),
+        ("Versions", _pairs(environment.versions)),
+        ("Seed", _seed(environment)),
+        ("Reproduce", environment.reproduce or _no_command(run)),
     )
-    file = f" ({of.scenario_file})" if of.scenario_file else ""
+    file = ""
+    if environment.scenario_file:
+        file = f" ({environment.scenario_file})"
     title = f"Scenario{file}, with all defaults; keys without a value are left out"
-    scenario = of.scenario
+    scenario = environment.scenario
     if is_of_tasks(scenario):
         title = f"Scenario{file}: the keys that apply to tasks of a locustfile"
         scenario = of_locustfile(scenario, is_simulated=bool(target.get("simulated")))
@@ -178,8 +180,8 @@ def section(of: Environment) -> Section:
         name="environment",
         title="Environment",
         facts=facts,
-        tables=(_workers(of.workers),) if of.workers else (),
-        notes=(of.besides,) if of.reproduce else (),
+        tables=(_workers(environment.workers),) if environment.workers else (),
+        notes=(environment.besides,) if environment.reproduce else (),
         listing=(title, "\n".join(key_lines(scenario))),
         is_folded=True,
     )
@@ -194,26 +196,26 @@ def of_locustfile(scenario: Json, *, is_simulated: bool) -> Json:
     stages = dict(table(scenario, "stages"))
     if stages.get("duration_s") == ENDLESS_S:
         del stages["duration_s"]
-    shown = scenario | {
+    visible = scenario | {
         "target": target,
         "arrival": {"process": table(scenario, "arrival").get("process")},
         "stages": stages,
         "traffic": {name: _task_table(traffic) for name, traffic in tables(scenario, "traffic").items()},
     }
     if not is_simulated:
-        shown.pop("simulated", None)
-    return shown
+        visible.pop("simulated", None)
+    return visible
 
 
 def _task_table(traffic: Json) -> Json:
     """Return a traffic table without what only schedules and other patterns read, and without what is off."""
-    shown = {}
+    visible = {}
     for key, value in traffic.items():
         is_off = key in SWITCHES and _is_off(table(traffic, key), SWITCHES[key])
         is_default = key == "output_tokens" and value == DEFAULT_OUTPUT
         if key not in NOT_OF_TASKS and not is_off and not is_default:
-            shown[key] = value
-    return shown
+            visible[key] = value
+    return visible
 
 
 def _is_off(settings: Json, values: Json) -> bool:
@@ -227,12 +229,12 @@ def _no_command(run: Json) -> str:
     return "A step of an experiment: the report of the experiment has the command, and the scenario is below."
 
 
-def _seed(of: Environment) -> str:
-    if of.seed is None:
+def _seed(environment: Environment) -> str:
+    if environment.seed is None:
         return "unknown"
-    if is_of_tasks(of.record["scenario"]):
-        return str(of.seed)
-    return f"{of.seed}: a run with the same seed has the same arrivals and sizes"
+    if is_of_tasks(environment.record["scenario"]):
+        return str(environment.seed)
+    return f"{environment.seed}: a run with the same seed has the same arrivals and sizes"
 
 
 def _pairs(tree: Json) -> str:
@@ -261,21 +263,29 @@ def _requests(worker: WorkerEntry) -> Value:
 
 def _timestamps(worker: WorkerEntry) -> str:
     """Return `kernel, compiled reader, real-time priority`."""
-    reader = f"{worker.reader} reader" if worker.reader else ""
-    priority = f"{worker.priority} priority" if worker.priority else ""
+    reader = ""
+    if worker.reader:
+        reader = f"{worker.reader} reader"
+    priority = ""
+    if worker.priority:
+        priority = f"{worker.priority} priority"
     return ", ".join(filter(None, (worker.stamps, reader, priority))) or "–"
 
 
 def _drift(worker: WorkerEntry) -> str:
-    return "–" if worker.drift_ppb is None else f"{worker.drift_ppb / 1000:.3g}"
+    if worker.drift_ppb is None:
+        return "–"
+    return f"{worker.drift_ppb / 1000:.3g}"
 
 
-def _offset(one: WorkerEntry) -> Value:
-    if one.offset_ns is None:
+def _offset(worker: WorkerEntry) -> Value:
+    if worker.offset_ns is None:
         return Value("–")
-    return Value(ms(one.offset_ns / 1e6), "" if one.error_ns is None else f"± {ms(one.error_ns / 1e6)}")
+    return Value(
+        ms(worker.offset_ns / 1e6), "" if worker.error_ns is None else f"± {ms(worker.error_ns / 1e6)}"
+    )
 
 
 def _spans(missing: Sequence[Stretch]) -> str:
-    shown = [clock_range(stretch.from_s, stretch.to_s) for stretch in missing[:3]]
-    return ", ".join([*shown, f"and {len(missing) - 3} more"] if len(missing) > 3 else shown)
+    intervals = [clock_range(stretch.from_s, stretch.to_s) for stretch in missing[:3]]
+    return ", ".join([*intervals, f"and {len(missing) - 3} more"] if len(missing) > 3 else intervals)

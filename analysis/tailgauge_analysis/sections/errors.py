@@ -63,35 +63,53 @@ def compute(run: Run) -> Errors:
 
 
 def _kind(rows: pd.DataFrame) -> Failure:
-    first = rows.iloc[0]
+    example = rows.iloc[0]
     bodies = rows["error_body"].dropna()
+    status = None
+    if not pd.isna(example["status"]):
+        status = int(example["status"])
+    error_type = ""
+    if not pd.isna(example["error_type"]):
+        error_type = plain(str(example["error_type"]), 100)
+    limit_kind = ""
+    if not pd.isna(example["limit_kind"]):
+        limit_kind = plain(str(example["limit_kind"]), 100)
+    excerpt = ""
+    if len(bodies):
+        excerpt = plain(str(bodies.iloc[0]), EXCERPT)
     return Failure(
-        ended=str(first["ended"]),
-        status=None if pd.isna(first["status"]) else int(first["status"]),
-        error_type="" if pd.isna(first["error_type"]) else plain(str(first["error_type"]), 100),
-        limit_kind="" if pd.isna(first["limit_kind"]) else plain(str(first["limit_kind"]), 100),
+        ended=str(example["ended"]),
+        status=status,
+        error_type=error_type,
+        limit_kind=limit_kind,
         attempts=len(rows),
         steady=int((rows["stage"] == schema.STEADY).sum()),
-        excerpt=plain(str(bodies.iloc[0]), EXCERPT) if len(bodies) else "",
+        excerpt=excerpt,
     )
 
 
-def section(found: Errors) -> Section:
+def section(errors: Errors) -> Section:
     """Return the kinds of failures with their first bodies."""
-    still_open = f"{plural(found.still_open, 'attempt')} still open at the end" if found.still_open else ""
-    if not found.errors:
-        answer = f"No attempt failed; {still_open}." if still_open else "No attempt failed."
+    still_open = ""
+    if errors.still_open:
+        still_open = f"{plural(errors.still_open, 'attempt')} still open at the end"
+    if not errors.errors:
+        answer = "No attempt failed."
+        if still_open:
+            answer = f"No attempt failed; {still_open}."
         return Section("errors", "Errors", answer, is_folded=True)
-    total = sum(kind.attempts for kind in found.errors) + found.other_failures
+    total = sum(kind.attempts for kind in errors.errors) + errors.other_failures
     rows = []
-    for kind in found.errors:
+    for kind in errors.errors:
         numbers = (count(kind.attempts), count(kind.steady))
-        status = "–" if kind.status is None else str(kind.status)
+        status = "–"
+        if kind.status is not None:
+            status = str(kind.status)
         name = Value(kind.ended, kind.limit_kind)
         rows.append((name, status, kind.error_type or "–", *numbers, kind.excerpt or "–"))
     note = "Whole run without preflight; the text is the first error body of its kind."
-    if found.other_failures:
-        note += f" {plural(found.other_failures, 'attempt')} of rarer kinds not shown."
+    if errors.other_failures:
+        note += f" {plural(errors.other_failures, 'attempt')} of rarer kinds not shown."
     header = ("class", "status", "type", "attempts", "in the steady stage", "first body")
     table = Table("Failed attempts", header, tuple(rows), note, (2, 5))
     answer = "; ".join(filter(None, [f"{plural(total, 'attempt')} failed", still_open]))

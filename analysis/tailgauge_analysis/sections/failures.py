@@ -160,7 +160,9 @@ class Failure:
         if self.ended == schema.CLIENT_ERROR and self.kind == REDIRECT:
             return f"redirected ({self.status})"
         if self.ended == schema.CLIENT_ERROR:
-            return f"rejected ({self.status})" if self._has_error_status else "rejected (in a 200)"
+            if not self._has_error_status:
+                return "rejected (in a 200)"
+            return f"rejected ({self.status})"
         return _LABELS.get(self.ended, self.ended)
 
     @property
@@ -194,11 +196,11 @@ class Failure:
         """Return the kind of a whole response that is an error; a page comes from a server for people, or from a gateway."""
         if status < 400:
             return REDIRECT
-        known = _BY_STATUS.get(status)
-        if self.is_page and known == KEY:
+        failure = _BY_STATUS.get(status)
+        if self.is_page and failure == KEY:
             return PAGE
-        if known is not None:
-            return known
+        if failure is not None:
+            return failure
         if self.is_page and status >= 500:
             return GATEWAY
         if self.is_page and self.ended == schema.CLIENT_ERROR:
@@ -220,7 +222,9 @@ def _message_of(body: str) -> str:
     try:
         tree = json.loads(body)
     except ValueError:
-        return re.sub(r"<[^>]*>", " ", body) if _PAGE.match(body) else body
+        if not _PAGE.match(body):
+            return body
+        return re.sub(r"<[^>]*>", " ", body)
     return _message(tree)
 
 
@@ -261,7 +265,9 @@ class Failures:
             text = self.of[int(str(number))].text
             if text:
                 texts[text] += int(count)
-        return f'"{texts.most_common(1)[0][0]}"' if texts else ""
+        if not texts:
+            return ""
+        return f'"{texts.most_common(1)[0][0]}"'
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -289,10 +295,12 @@ def incomplete(run: Run) -> Failures:
 def _failed_check(tags: object) -> str | None:
     """Return what a task found wrong with its answer, by the tags of the request."""
     try:
-        found = json.loads(tags)[schema.FAILURE] if isinstance(tags, str) else None
+        entry = None
+        if isinstance(tags, str):
+            entry = json.loads(tags)[schema.FAILURE]
     except (ValueError, LookupError, TypeError):
         return None
-    return found if isinstance(found, str) else None
+    return entry if isinstance(entry, str) else None
 
 
 def protocol_of(run: Run) -> str:
@@ -304,13 +312,13 @@ def classified(rows: pd.DataFrame, protocol: str) -> Failures:
     """Return these rows, which have the columns of attempts, with what each shows."""
     rows = rows.assign(is_not_understood=_is_not_understood(rows, protocol))
     groups = rows.groupby([*_COLUMNS, "is_not_understood"], dropna=False, observed=True, sort=False)
-    of = tuple(_failure(values) for values in groups.size().index)
+    failures = tuple(_failure(values) for values in groups.size().index)
     number = groups.ngroup().to_numpy(np.int64)
-    kinds = np.array([failure.kind for failure in of], dtype=object)
-    labels = np.array([failure.label for failure in of], dtype=object)
+    kinds = np.array([failure.kind for failure in failures], dtype=object)
+    labels = np.array([failure.label for failure in failures], dtype=object)
     if not len(rows):
-        return Failures(rows.assign(number=number, kind="", label=""), of)
-    return Failures(rows.assign(number=number, kind=kinds[number], label=labels[number]), of)
+        return Failures(rows.assign(number=number, kind="", label=""), failures)
+    return Failures(rows.assign(number=number, kind=kinds[number], label=labels[number]), failures)
 
 
 def _is_not_understood(rows: pd.DataFrame, protocol: str) -> Mask:
@@ -325,13 +333,16 @@ def _is_not_understood(rows: pd.DataFrame, protocol: str) -> Mask:
 
 def _failure(values: Any) -> Failure:
     ended, status, error_type, error_class, stop_reason, body, is_not_understood = values
+    error_body = ""
+    if not pd.isna(body):
+        error_body = str(body)
     return Failure(
         ended=str(ended),
         status=None if pd.isna(status) else int(str(status).partition(".")[0]),
         error_type=name_or_none(error_type),
         error_class=name_or_none(error_class),
         stop_reason=name_or_none(stop_reason),
-        error_body="" if pd.isna(body) else str(body),
+        error_body=error_body,
         is_not_understood=bool(is_not_understood),
     )
 

@@ -52,7 +52,9 @@ def failed_calls(run: Run) -> Panel | None:
         y = np.full(len(x), float(len(rows)))
         curves.append(PlotCurve(x, y, colour=colour, style="ticks", hover="skip"))
         rows.append(f"{name} ({count(len(at_s))})")
-    return Panel("", curves, rows=rows, height=ROW_HEIGHT * len(rows)) if rows else None
+    if not rows:
+        return None
+    return Panel("", curves, rows=rows, height=ROW_HEIGHT * len(rows))
 
 
 def _ends(run: Run) -> pd.DataFrame:
@@ -71,8 +73,8 @@ def _times(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 def _thinned(at_s: Floats) -> Floats:
     """Return these times without those that would be drawn at the same place."""
     width_s = max(float(at_s[-1]), 1.0) / TICKS
-    _, first = np.unique(at_s // width_s, return_index=True)
-    return at_s[first]
+    _, begins = np.unique(at_s // width_s, return_index=True)
+    return at_s[begins]
 
 
 def marks(run: Run, end_s: float) -> list[Mark]:
@@ -81,11 +83,13 @@ def marks(run: Run, end_s: float) -> list[Mark]:
 
 
 def _silences(run: Run, end_s: float) -> Iterator[Mark]:
-    gone = run.result(onset.outage)
-    if gone is not None and gone.text:
-        from_s = gone.since_s or 0.0
-        until_s = end_s if gone.until_s is None else gone.until_s
-        yield Mark(from_s, until_s, colour=RED, text=f"target gone{gone.text}")
+    outage = run.result(onset.outage)
+    if outage is not None and outage.text:
+        from_s = outage.since_s or 0.0
+        until_s = end_s
+        if outage.until_s is not None:
+            until_s = outage.until_s
+        yield Mark(from_s, until_s, colour=RED, text=f"target gone{outage.text}")
     silence = run.evidence.stability.silence
     if silence is not None:
         text = f"target silent for {figures(silence.to_s - silence.from_s)} s"
@@ -95,7 +99,9 @@ def _silences(run: Run, end_s: float) -> Iterator[Mark]:
 def _losses(run: Run, end_s: float) -> Iterator[Mark]:
     """Yield when lost requests were due, and when their workers were lost."""
     bad = [loss for loss in run.evidence.conservation.workers if loss.is_bad]
-    missing = [stretch for loss in bad for stretch in loss.missing]
+    missing = []
+    for loss in bad:
+        missing += loss.missing
     yield from _shaded(missing, end_s, "rows lost", BROWN)
     for loss in bad[:MOST_TEXTS]:
         lost_at_s = loss.lost_at_s
@@ -119,7 +125,9 @@ def _shaded(stretches: Sequence[Stretch], end_s: float, name: str, colour: str) 
     """Yield these times, those that overlap as one; the longest where they are many."""
     spans: list[tuple[float, float]] = []
     for stretch in sorted(stretches, key=lambda stretch: stretch.from_s):
-        until_s = end_s if stretch.to_s is None else stretch.to_s
+        until_s = end_s
+        if stretch.to_s is not None:
+            until_s = stretch.to_s
         if spans and stretch.from_s <= spans[-1][1] + JOINED_S:
             from_s, last_s = spans.pop()
             spans.append((from_s, max(last_s, until_s)))

@@ -158,7 +158,9 @@ def compute(run: Run) -> Latencies:
     published = [_published(ALL, row) for row in rows if row.n]
     by_traffic = latency.by_traffic(run.of_target, rows)
     for table, of_table in by_traffic.items():
-        name = f"{table} (traffic)" if table == ALL else plain(table, 80)
+        name = plain(table, 80)
+        if table == ALL:
+            name = f"{table} (traffic)"
         published += [_published(name, row) for row in of_table if row.n]
     groups, smaller_groups = _groups(run.steady, METRICS_SENT if is_closed else METRICS)
     return Latencies(
@@ -182,10 +184,13 @@ def compute(run: Run) -> Latencies:
 def _published(group: str, row: Row) -> Latency:
     by_label = {percentile(quantile.p).replace(".", "_"): quantile for quantile in row.quantiles}
     metric = row.metric
+    since = None
+    if metric.since != NEITHER:
+        since = metric.since
     return Latency(
         group=group,
         metric=metric.name.removesuffix("_sched").removesuffix("_sent"),
-        since=None if metric.since == NEITHER else metric.since,
+        since=since,
         population="offered" if row.view == OFFERED else "completed",
         unit=metric.unit,
         n=row.n,
@@ -201,7 +206,9 @@ def section(latencies: Latencies) -> Section:
     if not successes:
         return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
     everything = shown(latencies.rows, OFFERED, is_coalesced=latencies.is_coalesced)
-    pooled = f", {load_steps.POOLED}" if latencies.is_pooled else ""
+    pooled = ""
+    if latencies.is_pooled:
+        pooled = f", {load_steps.POOLED}"
     tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
     tables.append(_percentiles(f"Among successes{pooled}", successes))
     front = tables[0]
@@ -224,8 +231,15 @@ def section(latencies: Latencies) -> Section:
     exact, *further = COMPUTED
     has_gaps = any(row.metric.name == "chunk_gap" for row in successes)
     gaps = (GAPS,) if has_gaps else ()
-    computed = (exact, f"{SINCE[latencies.is_of_tasks]} {SINCE_SENT}", *gaps, *further)
-    return Section("latency", "Latency", answer, (), tuple(tables), drawn, tuple(notes), computed)
+    return Section(
+        name="latency",
+        title="Latency",
+        answer=answer,
+        tables=tuple(tables),
+        figures=drawn,
+        notes=tuple(notes),
+        computed=(exact, f"{SINCE[latencies.is_of_tasks]} {SINCE_SENT}", *gaps, *further),
+    )
 
 
 def _left_out(latencies: Latencies) -> Iterator[str]:
@@ -240,7 +254,9 @@ def _left_out(latencies: Latencies) -> Iterator[str]:
 def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:
     """The row that says what a user waits: the first, in a closed loop the first of those since sent."""
     counted = [row for row in rows if is_closed and row.metric.name == "ttft_sent"]
-    return counted[0] if counted else rows[0]
+    if counted:
+        return counted[0]
+    return rows[0]
 
 
 def _answer(row: Row, pooled: str) -> str:
@@ -248,7 +264,9 @@ def _answer(row: Row, pooled: str) -> str:
     reliable = [q for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
     if not reliable:
         return f"{row.metric.title}: too few requests for a percentile."
-    ends = [reliable[0], *reliable[-1:]] if len(reliable) > 1 else reliable
+    ends = reliable
+    if len(reliable) > 1:
+        ends = [reliable[0], *reliable[-1:]]
     population = " of everything offered" if row.view == OFFERED else ""
     return f"{row.metric.title}{population}{pooled}: {quantiles_text(*ends)}."
 
@@ -277,7 +295,9 @@ def _n_eff_note(row: Row, quantile: Quantile) -> str:
     """Return what n_eff is, with what limits that of a quantile."""
     note = "Effective n is the smallest of the percentiles in a row."
     limit = limit_text(quantile)
-    return f"{note} {row.metric.title}: {limit}." if limit else note
+    if not limit:
+        return note
+    return f"{note} {row.metric.title}: {limit}."
 
 
 def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
@@ -288,7 +308,9 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
             continue  # a task of a Locust user has the row of its name
         ttft = group.rows.get("ttft_sent" if start == "sent" else "ttft_sched")
         whole = next((group.rows[name] for name in WHOLE if name in group.rows), None)
-        kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
+        kind = group.by
+        if group.by == "traffic":
+            kind = f"{group.by}, {group.pattern}"
         counts = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
         rows.append((*counts, *_three(ttft), *_three(whole)))
     times = (f"{title} {percentile(p)} (ms)" for title in ("TTFT", "whole") for p in PS)
@@ -297,7 +319,8 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
         f"Since {start}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."
     )
-    note += f" {plural(smaller, 'smaller group')} not shown." if smaller else ""
+    if smaller:
+        note += f" {plural(smaller, 'smaller group')} not shown."
     if any(cell == ABSENT for row in rows for cell in row):
         note += f" {ABSENT}: requests of this kind have no such time."
     quantiles = (quantile for group in groups for row in group.rows.values() for quantile in row.quantiles)
@@ -307,7 +330,9 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
 
 
 def _three(row: Row | None) -> tuple[Cell, ...]:
-    return (ABSENT,) * len(PS) if row is None else tuple(map(quantile_cell, row.quantiles))
+    if row is None:
+        return (ABSENT,) * len(PS)
+    return tuple(map(quantile_cell, row.quantiles))
 
 
 def _paces(latencies: Latencies) -> list[Table]:
@@ -329,11 +354,15 @@ def _paces(latencies: Latencies) -> list[Table]:
                 if quantile.p in PS:
                     quantiles.append(replace(quantile, mark=CLIENT) if is_moved else quantile)
             title = row.metric.title
-            label = title if title.isupper() else title.lower()
+            label = title
+            if not title.isupper():
+                label = title.lower()
             rows.append((f"{plain(name, 80)}, {label}", quantiles))
     rows.sort(key=lambda row: row[0])
     note = "Among successes. Legs of a fan-out have no row."
-    return [quantile_table("Pace by traffic", "traffic", rows, note)] if rows else []
+    if not rows:
+        return []
+    return [quantile_table("Pace by traffic", "traffic", rows, note)]
 
 
 # --- by kind of request -------------------------------------------------------------------------------------------

@@ -31,7 +31,9 @@ def longer(run: Run, line: ObjectiveLine, *, is_explained: bool) -> str:
     """
     if run.result(load_steps.compute) is not None:
         command = commands.experiment(run.record, commands.CURVE, run.evidence.throughput.offered_per_s)
-        return f"the rates of this run are pooled; measure each: {command}" if command else ""
+        if not command:
+            return ""
+        return f"the rates of this run are pooled; measure each: {command}"
     missing = _missing(run, line)
     if missing is None or (is_explained and missing.is_beyond):
         return ""
@@ -60,7 +62,9 @@ def _times_as_long(run: Run, times: float) -> str:
         length_s = ROUND_S * math.ceil((seconds or 0.0) * times * SPARE / ROUND_S)
         options = ["--duration", f"{length_s}s"]
     command = commands.again(run.record, options=options)
-    return f"run longer: {command}" if command else ""
+    if not command:
+        return ""
+    return f"run longer: {command}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,12 @@ class _Missing:
 def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     """Return the share that misses an objective; None where it is not known, or more requests would not tell."""
     judged = run.result(objectives.compute)
-    result = next((one for one in judged.slo if one.line is line), None)
+    result = next((candidate for candidate in judged.slo if candidate.line is line), None)
     if result is None and line.name == COMPLETE and judged.health is not None:
         return _known(_failed(judged.health.judged), 1 - judged.health.bound)
-    criterion = None if result is None else read(run.record["scenario"]).get(result.name)
+    criterion = None
+    if result is not None:
+        criterion = read(run.record["scenario"]).get(result.name)
     if result is None or criterion is None or result.precision:
         return None
     if criterion.metric is not None:
@@ -103,7 +109,9 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     figure = criterion.objective.figure
     if result.value is None or result.low is None or not figure.ended:
         return None
-    bad = result.value if figure.sign == MOST else 1 - result.value
+    bad = 1 - result.value
+    if figure.sign == MOST:
+        bad = result.value
     return _known(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
 
 
@@ -112,16 +120,20 @@ def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:
     part = criterion.part(run.of_target)
     if criterion.unknown(part):
         return None  # more answers of the same kind do not show their pace either
-    beyond = criterion.beyond(part)
-    fewest = (criterion.objective.needs() or 1) / max(1, beyond.n)
-    return _known(beyond, criterion.objective.allowed, fewest)
+    misses = criterion.beyond(part)
+    fewest = (criterion.objective.needs() or 1) / max(1, misses.n)
+    return _known(misses, criterion.objective.allowed, fewest)
 
 
 def _known(share: Proportion, allowed: float, fewest: float = 1.0) -> _Missing | None:
-    return _Missing(share, allowed, fewest) if share.value is not None and share.n_eff else None
+    if share.value is not None and share.n_eff:
+        return _Missing(share, allowed, fewest)
+    return None
 
 
 def _failed(complete: Proportion) -> Proportion:
     """Return the share of the others, without its interval."""
-    value = None if complete.value is None else 1 - complete.value
+    value = None
+    if complete.value is not None:
+        value = 1 - complete.value
     return replace(complete, k=complete.n - complete.k, value=value, low=None, high=None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Annotated
 
 import numpy as np
@@ -106,18 +106,21 @@ def compute(run: Run) -> LoadSteps | None:
         return None
     is_closed = arrival.get("process") in {"closed", "tasks"}
     criteria = on_latency(run.record["scenario"])
-    waits = None if is_closed else waiting(run.frames, stage.to_s)
+    waits = None
+    if not is_closed:
+        waits = waiting(run.frames, stage.to_s)
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    needs_gaps = any(
-        criterion.metric is not None and criterion.metric.level == CHUNK for criterion in criteria
-    )
+    metrics = [criterion.metric for criterion in criteria if criterion.metric is not None]
+    needs_gaps = any(metric.level == CHUNK for metric in metrics)
     corners = _corners_s(run.record["scenario"], stage)
     steps = []
     for from_s, to_s in pairwise(cuts):
         inside = (at_s >= from_s) & (at_s < to_s)
         if not inside.any():
             continue
-        growth = None if waits is None else backlog.backlog(waits, from_s, to_s)
+        growth = None
+        if waits is not None:
+            growth = backlog.backlog(waits, from_s, to_s)
         step = _step(
             stage.only(inside, gaps=needs_gaps),
             criteria,
@@ -205,9 +208,9 @@ def _cuts(frames: Frames, stage: Steady) -> list[float]:
         cuts = _of_shape(corners, tenths)
         if shape.get("kind") == "spike":  # how long it takes to recover
             half_tenth = stage.seconds / TENTHS / 2
-            cuts += [
-                time_s for time_s in tenths if all(abs(time_s - corner) > half_tenth for corner, _ in corners)
-            ]
+            for time_s in tenths:
+                if all(abs(time_s - corner) > half_tenth for corner, _ in corners):
+                    cuts.append(time_s)
         return _within(stage, sorted(cuts), tenths)
     if arrival.get("process") in UNEVEN and _changes(stage, tenths):
         return tenths
@@ -223,10 +226,11 @@ def _corners_s(scenario: Json, stage: Steady) -> list[tuple[float, float]]:
 
 def _is_at_one_rate(corners: Sequence[tuple[float, float]], from_s: float, to_s: float) -> bool:
     """Return whether the shape does not change the rate from one time to the other."""
-    return any(
-        begin_rate == end_rate and begin_s <= from_s + ROUNDING_S and to_s <= end_s + ROUNDING_S
-        for (begin_s, begin_rate), (end_s, end_rate) in pairwise(corners)
-    )
+    for (begin_s, begin_rate), (end_s, end_rate) in pairwise(corners):
+        is_inside = begin_s <= from_s + ROUNDING_S and to_s <= end_s + ROUNDING_S
+        if is_inside and begin_rate == end_rate:
+            return True
+    return False
 
 
 def _corners(shape: Json) -> list[tuple[float, float]]:
@@ -299,9 +303,8 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
         parts.append(f"inconclusive at {min(faster, key=lambda step: step.requests_per_s).rate}")
     if misses:
         parts.append(f"missed from {first_miss.rate} ({clock_range(first_miss.from_s, first_miss.to_s)})")
-        again = [
-            step for step in misses if step.from_s > first_miss.from_s and _is_at_held_rate(step, sustained)
-        ]
+        later = [step for step in misses if step.from_s > first_miss.from_s]
+        again = [step for step in later if _is_at_held_rate(step, sustained)]
         if again:
             parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
     piling = [step for step in steps if step.piles and step.state != MISSED]
@@ -347,11 +350,8 @@ def missed(run: Run) -> str:
         if not failed or not step.at_one_rate:
             continue
         text = f"load step at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)}) misses {', '.join(failed)}"
-        slower = [
-            slower_step
-            for slower_step in steps
-            if slower_step.state == MET and slower_step.requests_per_s < step.requests_per_s
-        ]
+        sustained = [candidate for candidate in steps if candidate.state == MET]
+        slower = [candidate for candidate in sustained if candidate.requests_per_s < step.requests_per_s]
         if slower:
             text += f", met up to {_highest(slower).rate}"
         return text
@@ -380,8 +380,8 @@ def section(load: LoadSteps | None) -> Section | None:
         return None
     names = [name for name in TITLES if any(name in step.latency for step in load.steps)]
     header = ("time", "requests/s", "requests", "complete")
-    times = [f"{TITLES[name]} p{100 * p:g} (ms)" for name in names for p in PS]
-    labels = list(dict.fromkeys(label for step in load.steps for label in step.objectives))
+    times = [f"{TITLES[name]} p{100 * p:g} (ms)" for name, p in product(names, PS)]
+    labels = list(dict.fromkeys(chain.from_iterable(step.objectives for step in load.steps)))
     rows = [tuple(_cells(step, names, labels)) for step in load.steps]
     note = (
         "An objective's outcome is that over the whole stage. Its state in a step is by the same rule, from the step alone; it fails "
@@ -408,7 +408,10 @@ def _cells(step: Step, names: Sequence[str], labels: Sequence[str]) -> Iterator[
     yield share_cell(step.complete)
     for name in names:
         quantiles = step.latency.get(name)
-        yield from map(quantile_cell, quantiles) if quantiles else ("–",) * len(PS)
+        if quantiles:
+            yield from map(quantile_cell, quantiles)
+        else:
+            yield from ("–",) * len(PS)
     for label in labels:
         outcome = step.objectives[label].upper()
         yield Value(outcome, outcome=outcome)

@@ -119,27 +119,32 @@ def explanations(run: Run) -> list[str]:
     """Return the difficulties of workers and client; before those of the client what they mean for the figures."""
     lost = losses.explanations(run.evidence.conservation.workers)
     delays = of_client(run.frames, run.steady)
-    moved = effect(run.evidence.errors) if delays else ""
+    moved = ""
+    if delays:
+        moved = effect(run.evidence.errors)
     part = run.evidence.users_share or 0.0
-    slowed = slow_users.effect(part) if slow_users.NAMED < part <= SHARE else ""  # above it is a reason
+    # A larger part of slow users is a reason of its own.
+    slowed = ""
+    if slow_users.NAMED < part <= SHARE:
+        slowed = slow_users.effect(part)
     return [*lost, *filter(None, [moved, slowed]), *delays]
 
 
-def section(found: Quality) -> Section:
+def section(quality: Quality) -> Section:
     """Return by how much the client may have moved a figure, and its state."""
-    evidence = found.evidence
-    checks = found.verdict.checks
+    evidence = quality.evidence
+    checks = quality.verdict.checks
     counts = Counter(result.verdict for result in checks)
     facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
     facts += _stamps(evidence)
-    if found.clocks["sentence"]:
-        facts.append(("Clocks", found.clocks["sentence"]))
+    if quality.clocks["sentence"]:
+        facts.append(("Clocks", quality.clocks["sentence"]))
     text = "The measurement error of every figure is within its limit."
-    tables = _not_met(found.verdict)
-    beyond = [error for error in evidence.errors if error.verdict != VALID]
-    if beyond:
-        text = f"The client may have moved {plural(len(beyond), 'figure')} by more than the limit."
-        tables.append(_figures(beyond))
+    tables = _not_met(quality.verdict)
+    invalid = [error for error in evidence.errors if error.verdict != VALID]
+    if invalid:
+        text = f"The client may have moved {plural(len(invalid), 'figure')} by more than the limit."
+        tables.append(_figures(invalid))
     if evidence.bad.spells:
         facts.append(("Stalls", f"{evidence.bad.sentence} {effect(evidence.errors)}".rstrip()))
         tables.append(_stalls(evidence.bad))
@@ -155,7 +160,7 @@ def section(found: Quality) -> Section:
         computed=(COMPUTED,),
         listing=_passed(checks),
         is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
-        findings=tuple(_findings(found.verdict)),
+        findings=tuple(_findings(quality.verdict)),
     )
 
 
@@ -175,13 +180,13 @@ def _not_met(verdict: Verdict) -> list[Table]:
 
 def _passed(checks: Sequence[CheckResult]) -> tuple[str, str]:
     """A title and a line for each check that passed; those that do not apply to the run are not named."""
-    passed = [result for result in checks if result.verdict == PASSED]
-    width = max((len(result.check) for result in passed), default=0) + 2
+    passes = [result for result in checks if result.verdict == PASSED]
+    width = max((len(result.check) for result in passes), default=0) + 2
     lines: list[str] = []
-    for result in passed:
+    for result in passes:
         name = result.check.ljust(width)
         lines += textwrap.wrap(name + result.passes_if, LINE, subsequent_indent=" " * width)
-    return f"{plural(len(passed), 'check')} passed", "\n".join(lines)
+    return f"{plural(len(passes), 'check')} passed", "\n".join(lines)
 
 
 def _findings(verdict: Verdict) -> Iterator[Finding]:
@@ -200,15 +205,17 @@ def _stamps(evidence: Evidence) -> Facts:
     ]
     if evidence.frames.run["dry_run"]:
         return facts
-    by_user = f"user space in {plural(stamps.user_attempts, 'attempt')}, " if stamps.user_attempts else ""
+    by_user = ""
+    if stamps.user_attempts:
+        by_user = f"user space in {plural(stamps.user_attempts, 'attempt')}, "
     facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
     if stamps.connected:
         part = share(stamps.new_connections / stamps.connected)
-        since = "requested" if is_of_tasks(evidence.frames.run["scenario"]) else "scheduled"
+        start = "requested" if is_of_tasks(evidence.frames.run["scenario"]) else "scheduled"
         attempts = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
         opened = f"{attempts} opened a connection"
         if stamps.new_connections:
-            opened += f", which their times since {since} include; {connections(evidence.frames)}"
+            opened += f", which their times since {start} include; {connections(evidence.frames)}"
         facts.append(("Connections", opened))
     return facts
 
@@ -243,8 +250,10 @@ def _stalls(bad: BadSeconds) -> Table:
         ("cause", lambda spell: spell.cause),
         ("by up to (ms)", lambda spell: ms(spell.worst_ms)),
     )
-    more = f"{len(bad.spells) - SPELLS:,} more in report.json." if len(bad.spells) > SPELLS else ""
-    return Table.of("Stalls", bad.spells[:SPELLS], columns, more, (2,))
+    remainder = ""
+    if len(bad.spells) > SPELLS:
+        remainder = f"{len(bad.spells) - SPELLS:,} more in report.json."
+    return Table.of("Stalls", bad.spells[:SPELLS], columns, remainder, (2,))
 
 
 def _workers(workers: Sequence[Worker]) -> Table:
@@ -284,8 +293,8 @@ def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
     for column, factor, title, hover in STATES:
         curves = []
         for worker, values in worst[column].groupby(level=0):
-            at = values.index.get_level_values(1).to_numpy(np.float64)
-            curves.append(PlotCurve(at, values.to_numpy() * factor, f"worker {worker}", hover=hover))
+            times_ns = values.index.get_level_values(1).to_numpy(np.float64)
+            curves.append(PlotCurve(times_ns, values.to_numpy() * factor, f"worker {worker}", hover=hover))
         panels.append(Panel(title, curves))
     yield Picture(
         name="client",

@@ -119,7 +119,9 @@ class Measure:
     def goodput(self, _criterion: Criterion, part: Steady) -> Measured:
         """The share of the good requests."""
         good = self.good(part)
-        return Measured(why=good) if isinstance(good, str) else _measured(part.share(good))
+        if isinstance(good, str):
+            return Measured(why=good)
+        return _measured(part.share(good))
 
     def cache_hit(self, criterion: Criterion, _part: Steady) -> Measured:
         """The share of the input tokens that were read from the cache."""
@@ -135,17 +137,19 @@ class Measure:
         high = hit.high
         if hit.value is not None and hit.n >= FEWEST_RATIO and (low is None or low == high):
             # All calls are alike; of one that is not, no more than so many may come.
-            most = clopper_pearson(0, hit.n)[1]
-            low = hit.value * (1 - most)
-            high = hit.value + (1 - hit.value) * most
+            upper = clopper_pearson(0, hit.n)[1]
+            low = hit.value * (1 - upper)
+            high = hit.value + (1 - hit.value) * upper
         return Measured(hit.value, low, high, hit.n, hit.n, why=hit.why)
 
-    def rate(self, criterion: Criterion, work: Work | None, why: str) -> Measured:
+    def rate(self, criterion: Criterion, work: Work | None, reason: str) -> Measured:
         """What was done per second; `why`: what is missing without it."""
         if work is None:
-            return Measured(why=why)
+            return Measured(why=reason)
         rate = work.rate(self._ids(criterion))
-        few = f"not enough events: {rate.n} of the 20 needed" if rate.low is None else ""
+        few = ""
+        if rate.low is None:
+            few = f"not enough events: {rate.n} of the 20 needed"
         return Measured(rate.value, rate.low, rate.high, rate.n, rate.n, why=few)
 
     def _ids(self, criterion: Criterion) -> np.ndarray | None:
@@ -161,9 +165,9 @@ class Measure:
         good = self.good(part)
         if isinstance(good, str):
             return Measured(why=good)
-        paid, why = self._paid(part)
+        paid, reason = self._paid(part)
         if paid is None:
-            return Measured(why=why)
+            return Measured(why=reason)
         n = len(good)
         k = int(good.sum())
         total = float(paid.sum())
@@ -171,8 +175,8 @@ class Measure:
             few = f"not enough requests: {n} of the {FEWEST_RATIO} needed"
             return Measured(total / k if k else math.inf, n=n, why=few)
         if not k:
-            none = part.share(good)
-            return Measured(math.inf, total / n / (none.high or 1.0), math.inf, n, none.n_eff)
+            no_cost = part.share(good)
+            return Measured(math.inf, total / n / (no_cost.high or 1.0), math.inf, n, no_cost.n_eff)
         low, high = ratio(paid, good.astype(np.float64))
         return Measured(total / k, low, high, n, n)
 
@@ -204,8 +208,10 @@ FIGURES: dict[str, Callable[[Measure, Criterion, Steady], Measured]] = {
 }
 
 
-def _measured(found: Proportion) -> Measured:
-    return Measured(found.value, found.low, found.high, found.n, found.n_eff, share=found)
+def _measured(proportion: Proportion) -> Measured:
+    return Measured(
+        proportion.value, proportion.low, proportion.high, proportion.n, proportion.n_eff, share=proportion
+    )
 
 
 def _ended(figure: Figure, part: Steady) -> Proportion:
@@ -264,9 +270,8 @@ def _cells(line: ObjectiveLine) -> tuple[Cell, ...]:
 
 def _by_traffic(goodput: Goodput) -> Table:
     header = ("traffic", "latency objectives", "offered", "good", "good, share of offered")
-    rows = [
-        (plain(part.traffic, 80), count(part.objectives), *_good(part.good)) for part in goodput.by_traffic
-    ]
+    parts = goodput.by_traffic
+    rows = [(plain(part.traffic, 80), count(part.objectives), *_good(part.good)) for part in parts]
     rows.append(("all", "", *_good(goodput.good)))
     return Table("Goodput by traffic", header, tuple(rows))
 

@@ -46,12 +46,14 @@ class Onset:
             return f" from {self.since_s:,.1f} s to {self.until_s:,.1f} s"
         if self.since_s is not None:
             return f" since {self.since_s:,.1f} s"
-        return "" if self.until_s is None else f" until {self.until_s:,.1f} s"
+        if self.until_s is None:
+            return ""
+        return f" until {self.until_s:,.1f} s"
 
 
-def onset(run: Run, found: Failures, every: Failures) -> Onset:
+def onset(run: Run, kind_failures: Failures, every: Failures) -> Onset:
     """Return when these failures, of one kind, were all that came; `every`: failures of any kind."""
-    rows = found.rows
+    rows = kind_failures.rows
     is_at_end = rows["kind"].isin(_AT_END)
     at_ns = rows["sent_at_ns"].where(~is_at_end, rows["ended_at_ns"]).fillna(rows["scheduled_at_ns"])
     at_s = seconds(at_ns)
@@ -59,17 +61,17 @@ def onset(run: Run, found: Failures, every: Failures) -> Onset:
         return Onset()
     if (rows["kind"] == failures.GONE).all():
         return _of_outage(run, at_s)
-    return _of_kind(run, found, every, at_s)
+    return _of_kind(run, kind_failures, every, at_s)
 
 
-def _of_kind(run: Run, found: Failures, every: Failures, at_s: Floats) -> Onset:
+def _of_kind(run: Run, failures: Failures, every: Failures, at_s: Floats) -> Onset:
     first_s = float(at_s.min())
     last_s = float(at_s.max())
     requests = run.steady.requests
     due_s = seconds(requests["scheduled_at_ns"])
     over_s = seconds(requests["ended_at_ns"])
     has_failed = requests["request_id"].isin(every.rows["request_id"]).to_numpy(np.bool_)
-    is_found = requests["request_id"].isin(found.rows["request_id"]).to_numpy(np.bool_)
+    is_found = requests["request_id"].isin(failures.rows["request_id"]).to_numpy(np.bool_)
     is_before = over_s < first_s
     is_after = due_s >= first_s
     worked_before = _is_share(has_failed, is_before, most=NONE)
@@ -83,7 +85,9 @@ def _of_kind(run: Run, found: Failures, every: Failures, at_s: Floats) -> Onset:
         return Onset()
     if worked_before:
         return Onset(since_s=first_s, until_s=last_s)
-    return Onset(until_s=last_s) if not is_before.any() else Onset()
+    if not is_before.any():
+        return Onset(until_s=last_s)
+    return Onset()
 
 
 def with_outage(run: Run, every: Failures) -> Failures:
@@ -93,14 +97,14 @@ def with_outage(run: Run, every: Failures) -> Failures:
     if not (is_cut & (rows["kind"] == failures.UNREACHABLE)).any():
         return every
     is_gone = _in_stretch(run, rows, is_cut.to_numpy(np.bool_))
-    gone = int(is_gone.sum())
-    others = len(run.steady.requests) - gone
+    gone_count = int(is_gone.sum())
+    rest = len(run.steady.requests) - gone_count
     is_refused = rows["kind"] == failures.UNREACHABLE
-    if not others or not is_refused[is_gone].any():
+    if not rest or not is_refused[is_gone].any():
         return every
-    elsewhere = int(is_cut.sum()) - gone
-    share = (elsewhere + 1) / (others + 2)
-    chance = len(run.steady.requests) * share**gone
+    elsewhere = int(is_cut.sum()) - gone_count
+    share = (elsewhere + 1) / (rest + 2)
+    chance = len(run.steady.requests) * share**gone_count
     if chance > CHANCE:
         return every
     kinds = rows["kind"].where(~is_gone, failures.GONE)
@@ -109,11 +113,13 @@ def with_outage(run: Run, every: Failures) -> Failures:
 
 def outage(run: Run) -> Onset | None:
     """Return from when and until when the target was gone, refused calls or gave no sign; None where it was there."""
-    gone = with_outage(run, run.result(failures.incomplete)).of_kind(failures.GONE)
-    if len(gone):
-        return _of_outage(run, seconds(gone.rows["ended_at_ns"]))
+    outage_failures = with_outage(run, run.result(failures.incomplete)).of_kind(failures.GONE)
+    if len(outage_failures):
+        return _of_outage(run, seconds(outage_failures.rows["ended_at_ns"]))
     gone_s = run.evidence.stability.gone_since_s
-    return None if gone_s is None else Onset(since_s=gone_s)
+    if gone_s is None:
+        return None
+    return Onset(since_s=gone_s)
 
 
 def _in_stretch(run: Run, rows: pd.DataFrame, is_cut: Mask) -> Mask:
@@ -164,10 +170,10 @@ def _is_share(has_failed: Mask, part: Mask, *, least: float = 0.0, most: float =
 
 def common_s(values: Floats) -> float | None:
     """Return the seconds that nearly all of these times have in common, as those of a timer; None where they differ."""
-    known = values[np.isfinite(values)]
-    if len(known) < FEWEST:
+    finite = values[np.isfinite(values)]
+    if len(finite) < FEWEST:
         return None
-    typical = float(np.median(known))
-    near = np.abs(known - typical) <= max(0.05, 0.1 * typical)
+    typical = float(np.median(finite))
+    near = np.abs(finite - typical) <= max(0.05, 0.1 * typical)
     is_timer = typical >= SHORTEST_TIMER_S and float(near.mean()) >= OF_TIMER
     return typical if is_timer else None

@@ -65,7 +65,9 @@ def picture(run: Run) -> Picture | None:
     outside = ((0.0, min(run.steady.from_s, end_s)), (min(run.steady.to_s, end_s), end_s))
     marks = [Mark(start, stop) for start, stop in outside if stop > start]
     ticks = "" if failures is None else "A tick is a call that failed, at its end. "
-    waits = "" if latency is None else f"{_caption(timeline)} {timeline.wait} without failures. "
+    waits = ""
+    if latency is not None:
+        waits = f"{_caption(timeline)} {timeline.wait} without failures. "
     return Picture(
         name="timeline",
         title="The run over time",
@@ -104,10 +106,10 @@ def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
     if not highest_ms:
         return None
     judged = run.result(objectives.compute).slo
-    shown = list(in_sight(judged, WAITS[timeline.wait], highest_ms))
-    missed_ms = [bound_ms for objective, bound_ms in shown if objective.outcome == FAIL]
+    visible = list(in_sight(judged, WAITS[timeline.wait], highest_ms))
+    missed_ms = [bound_ms for objective, bound_ms in visible if objective.outcome == FAIL]
     curves = _waits(timeline, min(missed_ms, default=np.inf))
-    for objective, bound_ms in shown:
+    for objective, bound_ms in visible:
         curves.append(bound_line(objective, (0.0, end_s), (bound_ms, bound_ms)))
     word = "requested" if is_of_tasks(run.record["scenario"]) else "scheduled"
     return Panel(f"{timeline.wait} since<br>{word} (ms)", curves, height=1.6)
@@ -153,16 +155,20 @@ def _has_p99(timeline: Timeline) -> bool:
 
 
 def _caption(timeline: Timeline) -> str:
-    shown = []
+    visible = []
     for windows in timeline.ttft:
         length = f"windows of {plural(windows.width_s, 'second')}"
-        shown.append(
+        visible.append(
             f"{timeline.wait} {percentile(windows.p)}: {length} with at least {windows.fewest:,} requests."
         )
     if not _has_p99(timeline):
-        point = "each request" if timeline.points_every == 1 else f"one of {timeline.points_every} requests"
-        shown.append(f"A point is {point}, and the maximum is of each {bin_name(timeline.width_s)}: {NO_P99}")
-    return " ".join(shown)
+        point = "each request"
+        if timeline.points_every != 1:
+            point = f"one of {timeline.points_every} requests"
+        visible.append(
+            f"A point is {point}, and the maximum is of each {bin_name(timeline.width_s)}: {NO_P99}"
+        )
+    return " ".join(visible)
 
 
 def in_sight(

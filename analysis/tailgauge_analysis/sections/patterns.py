@@ -75,9 +75,9 @@ class _Of:
 
     def in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The last of these attempts of each request, in the order of the requests."""
-        last = rows.drop_duplicates("request_id", keep="last").set_index("request_id")
+        last_rows = rows.drop_duplicates("request_id", keep="last").set_index("request_id")
         ids = self.stage.requests["request_id"]
-        return last.loc[ids[ids.isin(last.index)]].reset_index()
+        return last_rows.loc[ids[ids.isin(last_rows.index)]].reset_index()
 
     def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The attempts with a cause, and those that they repeat, where both have rows."""
@@ -87,9 +87,9 @@ class _Of:
         attempts = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS)
         again = self.in_order(caused)
         keys = again[KEYS].assign(attempt=again["of_attempt"].fillna(-1)).astype("int64")
-        known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
-        first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
-        return again[known].reset_index(drop=True), first.reset_index()
+        is_known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
+        originals = attempts.loc[pd.MultiIndex.from_frame(keys[is_known])]
+        return again[is_known].reset_index(drop=True), originals.reset_index()
 
     def first_ms(self, is_in_group: pd.Series[bool]) -> Floats:
         """Return the TTFT of the requests of a group since scheduled."""
@@ -114,99 +114,103 @@ class _Of:
 
     def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
         """Tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
-        asked = self.stage.requests.set_index("request_id")["asked_output_tokens"]
-        losers = losers.assign(asked_output_tokens=losers["request_id"].map(asked))
-        found = waste.waste(losers, winners, self.run.frames.server_log)
+        limits = self.stage.requests.set_index("request_id")["asked_output_tokens"]
+        losers = losers.assign(asked_output_tokens=losers["request_id"].map(limits))
+        losses = waste.waste(losers, winners, self.run.frames.server_log)
         cost = cost_of(self.stage.attempts, losers, winners, self.run.result(prices_of))
-        output = f"{count(found.output_low)} to {count(found.output_high)}"
-        if found.server_log is not None:
-            output = f"{count(found.server_log.made_tokens)} (endpoint's log)"
-        text = f"input tokens {count(found.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
+        output = f"{count(losses.output_low)} to {count(losses.output_high)}"
+        if losses.server_log is not None:
+            output = f"{count(losses.server_log.made_tokens)} (endpoint's log)"
+        text = f"input tokens {count(losses.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
         if cost.low_share is None:
             return text, f"{output} output tokens"
         return text, f"cost {added(cost)}"
 
 
-def _progressive(of: _Of) -> Sentence | None:
-    rows = of.stage.requests
+def _progressive(pattern: _Of) -> Sentence | None:
+    rows = pattern.stage.requests
     rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & rows["ended"].isin(schema.COMPLETE)]
     if not len(rows):
         return None
-    what = "text" if of.stage.first_token == schema.TEXT else "content"
-    alone = rows[f"first_{what}_at_ns"]
-    since = rows["scheduled_at_ns"]
-    seen = rows["first_at_ns"] - since
-    large = alone - since
-    calls = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
+    kind = "text" if pattern.stage.first_token == schema.TEXT else "content"
+    content_at_ns = rows[f"first_{kind}_at_ns"]
+    scheduled_ns = rows["scheduled_at_ns"]
+    visible_ns = rows["first_at_ns"] - scheduled_ns
+    large = content_at_ns - scheduled_ns
+    calls = pattern.stage.attempts[pattern.stage.attempts["request_id"].isin(rows["request_id"])]
     whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
-    first = of.stage.share_of(rows, (seen < large).to_numpy(np.bool_))
+    early = pattern.stage.share_of(rows, (visible_ns < large).to_numpy(np.bool_))
     n = plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
-    whole_answer = _times(rows["whole_at_ns"] - since)
-    text = f"first {what} {_times(seen)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
-    text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
+    whole_answer = _times(rows["whole_at_ns"] - scheduled_ns)
+    text = f"first {kind} {_times(visible_ns)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
+    text += f"The fast model came first in {with_interval(share_cell(early))} of {n}, for {extra}"
     card = Card(
         label="progressive",
-        value=share_cell(first),
+        value=share_cell(early),
         detail=f"of {n} saw the fast model first",
         lines=(
-            f"first {what} {values_text(_quantiles(seen))}, large model alone {values_text(_quantiles(large))}",
+            f"first {kind} {values_text(_quantiles(visible_ns))}, large model alone {values_text(_quantiles(large))}",
             extra,
         ),
     )
     waited = {
-        "first content seen": seen,
+        "first content seen": visible_ns,
         "of the large model": large,
-        "whole answer": rows["whole_at_ns"] - since,
+        "whole answer": rows["whole_at_ns"] - scheduled_ns,
     }
     groups = {name: _ms(ns) for name, ns in waited.items()}
     return Sentence(text=text, card=card, what="Of each request, since scheduled.", groups=groups)
 
 
-def _second(of: _Of, cause: str, label: str, did: str) -> Sentence | None:
+def _second(pattern: _Of, cause: str, label: str, did: str) -> Sentence | None:
     """Of a fallback or a resubmission."""
-    again, first = of.of_cause(cause)
+    again, originals = pattern.of_cause(cause)
     if not len(again):
         return None
-    failed = int((~first["ended"].isin(CLOSED)).sum())
-    after = f", {count(failed)} of them after a failure" if failed else ""
-    answered = of.stage.share_of(again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
-    lost, cost = of.lost(first, again)
+    failed = int((~originals["ended"].isin(CLOSED)).sum())
+    suffix = ""
+    if failed:
+        suffix = f", {count(failed)} of them after a failure"
+    answered = pattern.stage.share_of(again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
+    lost, cost = pattern.lost(originals, again)
     second = f"{with_interval(share_cell(answered))} of the second calls answered"
     calls = plural(len(again), "first call")
-    text = f"{of.share_text(again)} {did}{after}; {second}. {calls} in vain: {lost}"
+    text = f"{pattern.share_text(again)} {did}{suffix}; {second}. {calls} in vain: {lost}"
     lines = (f"{share(answered.value)} of the second calls answered", cost)
-    card = Card(label=label, value=of.share(again), detail=f"of {of.number} {did}", lines=lines)
-    is_again = of.stage.requests["request_id"].isin(again["request_id"])
-    groups = {"one call": of.first_ms(~is_again), did: of.first_ms(is_again)}
+    card = Card(label=label, value=pattern.share(again), detail=f"of {pattern.number} {did}", lines=lines)
+    is_again = pattern.stage.requests["request_id"].isin(again["request_id"])
+    groups = {"one call": pattern.first_ms(~is_again), did: pattern.first_ms(is_again)}
     return Sentence(text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups)
 
 
-def _cancel(of: _Of) -> Sentence | None:
-    attempts = of.stage.attempts
-    requests = of.stage.requests
+def _cancel(pattern: _Of) -> Sentence | None:
+    attempts = pattern.stage.attempts
+    requests = pattern.stage.requests
     is_left = (requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)
     calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
     calls = calls[calls["request_id"].isin(requests.loc[is_left, "request_id"])]
     if calls.empty:
         return None
-    calls = of.in_order(calls)
-    how = "what the target makes after that is not known"
-    short = how
-    log = of.run.frames.server_log.drop_duplicates(KEYS)
+    calls = pattern.in_order(calls)
+    effect = "what the target makes after that is not known"
+    short = effect
+    log = pattern.run.frames.server_log.drop_duplicates(KEYS)
     log = calls[[*KEYS, "ended_at_ns"]].merge(log, on=KEYS, suffixes=("", "_there"))
-    after = log["tokens_after_cancel"]
-    if after.notna().any():
-        pace = BY_NAME["tpot"].ns(of.stage)
-        each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
-        stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
-        tokens = f"and made {plural(round(after.sum()), 'more token')}"
-        how = f"the server went on for {_times(stopped.dropna())} {tokens}"
+    after_cancel = log["tokens_after_cancel"]
+    if after_cancel.notna().any():
+        pace = BY_NAME["tpot"].ns(pattern.stage)
+        per_token = 0.0
+        if np.isfinite(pace).any():
+            per_token = np.nanmedian(pace)
+        stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after_cancel * per_token
+        tokens = f"and made {plural(round(after_cancel.sum()), 'more token')}"
+        effect = f"the server went on for {_times(stopped.dropna())} {tokens}"
         short = f"the server went on for {values_text(_quantiles(stopped.dropna()))} {tokens}"
-    lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
-    text = f"{of.share_text(calls)} were left by their users; {how}. Their answers: {lost}"
-    detail = f"of {of.number} were left by their users"
-    card = Card(label="cancel", value=of.share(calls), detail=detail, lines=(cost, short))
+    lost, cost = pattern.lost(calls, calls.assign(output_tokens=np.nan))
+    text = f"{pattern.share_text(calls)} were left by their users; {effect}. Their answers: {lost}"
+    detail = f"of {pattern.number} were left by their users"
+    card = Card(label="cancel", value=pattern.share(calls), detail=detail, lines=(cost, short))
     is_read = requests["ended"].isin(schema.COMPLETE)
     stayed = requests.loc[is_read, "whole_at_ns"] - requests.loc[is_read, "scheduled_at_ns"]
     groups = {
@@ -216,62 +220,65 @@ def _cancel(of: _Of) -> Sentence | None:
     return Sentence(text=text, card=card, what="Since scheduled.", groups=groups)
 
 
-def _second_call(of: _Of) -> Sentence | None:
-    attempts = of.stage.attempts
-    requests = of.stage.requests
+def _second_call(pattern: _Of) -> Sentence | None:
+    attempts = pattern.stage.attempts
+    requests = pattern.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
     calls = attempts[attempts["request_id"].isin(of_two)]
     if not calls["leg"].eq(1).any():
         return None
-    first, second = (of.in_order(calls[calls["leg"] == leg]).set_index("request_id") for leg in (0, 1))
-    prose = whole_at_ns(first)
-    fields = whole_at_ns(second).where(second["ended"].isin(schema.COMPLETE), np.inf)
-    times = (fields - prose, prose - first["scheduled_at_ns"])
-    more, alone = (_quantiles(one.dropna(), PS) for one in times)
-    tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]
-    counted = f"and {tokens[1]} tokens per request to {tokens[0]}"
-    text = f"the second call adds {quantiles_text(*more)} to {quantiles_text(*alone)}, {counted}"
-    added_ms = quantile_cell(more[0])
+    first_calls = pattern.in_order(calls[calls["leg"] == 0]).set_index("request_id")
+    second_calls = pattern.in_order(calls[calls["leg"] == 1]).set_index("request_id")
+    prose = whole_at_ns(first_calls)
+    fields = whole_at_ns(second_calls).where(second_calls["ended"].isin(schema.COMPLETE), np.inf)
+    added = _quantiles((fields - prose).dropna(), PS)
+    single = _quantiles((prose - first_calls["scheduled_at_ns"]).dropna(), PS)
+    usage = [*PROMPT, "output_tokens"]
+    first_tokens = count(first_calls[usage].sum(axis=1).mean())
+    second_tokens = count(second_calls[usage].sum(axis=1).mean())
+    counted = f"and {second_tokens} tokens per request to {first_tokens}"
+    text = f"the second call adds {quantiles_text(*added)} to {quantiles_text(*single)}, {counted}"
+    added_ms = quantile_cell(added[0])
     card = Card(
         label="two calls",
         value=replace(added_ms, text=f"{added_ms.text} ms"),
-        detail=f"added by the second call (p50), to {values_text(alone[:1])}",
+        detail=f"added by the second call (p50), to {values_text(single[:1])}",
         lines=(counted,),
     )
-    scheduled = first["scheduled_at_ns"]
+    scheduled = first_calls["scheduled_at_ns"]
     groups = {"first call": _ms(prose - scheduled), "both calls": _ms(fields - scheduled)}
     return Sentence(text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups)
 
 
-def _retry(of: _Of) -> Sentence | None:
+def _retry(pattern: _Of) -> Sentence | None:
     """Of retries: how many of the retried requests completed, and how many calls, tokens and seconds the retries took."""
-    attempts = of.stage.attempts
+    attempts = pattern.stage.attempts
     retries = attempts[(attempts["cause"] == schema.RETRY) & attempts["sent_at_ns"].notna()]
     if retries.empty:
         return None
-    requests = of.stage.requests
+    requests = pattern.stage.requests
     is_retried = requests["request_id"].isin(retries["request_id"])
     retried = requests[is_retried]
     is_complete = retried["ended"].isin(schema.COMPLETE)
-    completed = of.stage.share_of(retried, is_complete.to_numpy(np.bool_))
+    completed = pattern.stage.share_of(retried, is_complete.to_numpy(np.bool_))
     of_calls = len(retries) / int(attempts["sent_at_ns"].notna().sum())
     cost = (
         f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_calls)} of all calls"
     )
     if wasted := _wasted_tokens(retries):
         cost += f", {count(wasted)} tokens of retries that failed"
-    text = f"{of.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"
+    text = f"{pattern.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"
     text += _failed_later(attempts, retried[~is_complete])
     if (completed.value or 0.0) < HARDLY_ANY:
         text = f"Retrying gained {'hardly anything' if completed.k else 'nothing'}: {text}"
     card = Card(
         label="retried",
-        value=of.share(retries),
-        detail=f"of {of.number} were retried",
+        value=pattern.share(retries),
+        detail=f"of {pattern.number} were retried",
         lines=(f"{count(completed.k)} of these {count(completed.n)} completed", cost),
         tone="warn" if (completed.value or 0.0) < HARDLY_ANY else "",
     )
-    groups = {"one call": of.first_ms(~is_retried), "retried": of.first_ms(is_retried)}
+    groups = {"one call": pattern.first_ms(~is_retried), "retried": pattern.first_ms(is_retried)}
     return Sentence(text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups)
 
 
@@ -279,10 +286,10 @@ def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
     """How much later than their first attempt the requests failed that no retry saved."""
     first_ended = attempts.groupby("request_id")["ended_at_ns"].min().reindex(failed["request_id"])
     later = (failed["ended_at_ns"] - first_ended.to_numpy()).dropna()
-    found = _quantiles(later)
-    if found[0].mark == TOO_FEW:
+    quantiles = _quantiles(later)
+    if quantiles[0].mark == TOO_FEW:
         return ""
-    return f"; the others failed later than at their first attempt, by {quantiles_text(*found)}"
+    return f"; the others failed later than at their first attempt, by {quantiles_text(*quantiles)}"
 
 
 def _wasted_tokens(retries: pd.DataFrame) -> float:
@@ -304,29 +311,42 @@ ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
 def compute(run: Run) -> list[Answer]:
     """Return every pattern that a traffic table shows."""
     of_target = run.of_target
-    found = []
+    answers = []
     for table in sorted(of_target.requests["traffic"].unique()):
         stage = of_target.of_traffic(table, gaps=False)
         name = plain(str(table), 80)
         n = len(stage.requests)
-        of = _Of(stage, run)
-        few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
+        traffic = _Of(stage, run)
+        few = ""
+        if n < FEWEST:
+            few = f" Small sample: {plural(n, 'request')}."
         for pattern, make in ANSWERS.items():
-            made = make(of)
-            if made is None:
+            sentence = make(traffic)
+            if sentence is None:
                 continue
-            lines = (*made.card.lines, few.strip()) if few else made.card.lines
-            card = replace(made.card, lines=lines)
-            found.append(Answer(name, pattern, n, f"{made.text}.{few}", card, made.what, made.groups))
-    return found
+            lines = sentence.card.lines
+            if few:
+                lines = (*sentence.card.lines, few.strip())
+            card = replace(sentence.card, lines=lines)
+            answer = Answer(
+                traffic=name,
+                pattern=pattern,
+                requests=n,
+                text=f"{sentence.text}.{few}",
+                card=card,
+                what=sentence.what,
+                groups=sentence.groups,
+            )
+            answers.append(answer)
+    return answers
 
 
-def section(found: list[Answer]) -> Section | None:
+def section(answers: list[Answer]) -> Section | None:
     """None where each request is one call that is read to its end."""
-    if not found:
+    if not answers:
         return None
-    facts = tuple((f"{one.traffic}, {one.pattern}", one.text) for one in found)
-    main = _main(found)
+    facts = tuple((f"{answer.traffic}, {answer.pattern}", answer.text) for answer in answers)
+    main = _main(answers)
     figures = waiting(
         "patterns", "How long users waited", f"{main.traffic}, {main.pattern}. {main.what}", main.groups
     )
@@ -335,22 +355,22 @@ def section(found: list[Answer]) -> Section | None:
         title="What the patterns gain and cost",
         facts=facts,
         figures=tuple(figures),
-        card=_card(found),
+        card=_card(answers),
     )
 
 
-def _main(found: list[Answer]) -> Answer:
+def _main(answers: list[Answer]) -> Answer:
     """Return that of the traffic table with most requests."""
-    return max(found, key=lambda answer: answer.requests)
+    return max(answers, key=lambda answer: answer.requests)
 
 
-def _card(found: list[Answer]) -> Card:
+def _card(answers: list[Answer]) -> Card:
     """The card of the traffic table with most requests; the values of the others in a line each."""
-    main = _main(found)
-    others = [answer for answer in found if answer is not main]
-    if not others:
+    main = _main(answers)
+    minor = [answer for answer in answers if answer is not main]
+    if not minor:
         return main.card
-    lines = [f"{one.traffic}: {one.card.value.text} {one.card.detail} ({one.pattern})" for one in others]
+    lines = [f"{one.traffic}: {one.card.value.text} {one.card.detail} ({one.pattern})" for one in minor]
     detail = f"{main.card.detail}, {main.traffic}"
     return replace(main.card, detail=detail, lines=(*main.card.lines, *lines))
 

@@ -81,15 +81,15 @@ def compute(run: Run) -> Phases | None:
     good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
-    each = [parse(text) for text in reported["phases"]]
+    parsed_phases = [parse(text) for text in reported["phases"]]
     ends = (reported[f"{end}_content_at_ns"] - reported["sent_at_ns"] for end in ("first", "last"))
-    first, length = (end.to_numpy(np.float64) / 1e6 for end in ends)
-    events = _events([began for began, _ in each], length)
-    timings = _timings([took for _, took in each], first)
+    first_ms, length = (end.to_numpy(np.float64) / 1e6 for end in ends)
+    events = _events([began for began, _ in parsed_phases], length)
+    timings = _timings([took for _, took in parsed_phases], first_ms)
     ready_ms = [_ready_ms(text) for text in good["tool_ready"].dropna()]
     ready_ms = [times for times in ready_ms if len(times)]
     of_servers = good["server_tool_calls"].fillna(0)
-    found = Phases(
+    phases = Phases(
         answers=len(good),
         reported=len(reported),
         split=_split(good, run.frames.server_log),
@@ -101,8 +101,8 @@ def compute(run: Run) -> Phases | None:
         server_tool_calls=int(of_servers.sum()),
         server_tool_answers=int((of_servers > 0).sum()),
     )
-    has_tables = found.split or found.events or found.timings or found.tools
-    return found if has_tables or found.server_tool_calls else None
+    has_tables = phases.split or phases.events or phases.timings or phases.tools
+    return phases if has_tables or phases.server_tool_calls else None
 
 
 def _ready_ms(text: str) -> Floats:
@@ -115,67 +115,81 @@ def _tools(ready_ms: list[Floats]) -> tuple[Part, ...]:
     """The first and the last tool call of each answer; one row where no answer has several."""
     if not ready_ms:
         return ()
-    first = np.array([times[0] for times in ready_ms])
-    last = np.array([times[-1] for times in ready_ms])
-    parts = [Part(FIRST_TOOL, len(first), None, tuple(quantiles(first, PS)))]
+    first_ms = np.array([times[0] for times in ready_ms])
+    last_ms = np.array([times[-1] for times in ready_ms])
+    parts = [Part(FIRST_TOOL, len(first_ms), None, tuple(quantiles(first_ms, PS)))]
     if any(len(times) > 1 for times in ready_ms):
-        parts.append(Part(LAST_TOOL, len(last), None, tuple(quantiles(last, PS))))
+        parts.append(Part(LAST_TOOL, len(last_ms), None, tuple(quantiles(last_ms, PS))))
     return tuple(parts)
 
 
-def section(found: Phases | None) -> Section | None:
+def section(phases: Phases | None) -> Section | None:
     """Where most of the time went; None where the target reports nothing of it."""
-    if found is None:
+    if phases is None:
         return None
     tables = (
-        ("Network, queue, prefill, decode", found.split, "From the server log. The parts add up to the time to the last content."),
-        ("Phases reported by the target", found.events, "From its status events. The phases add up to the time to the last content."),
-        ("Durations in Server-Timing", found.timings, "Shares of the time to the first content. They may overlap."),
-    )  # fmt: skip
+        (
+            "Network, queue, prefill, decode",
+            phases.split,
+            "From the server log. The parts add up to the time to the last content.",
+        ),
+        (
+            "Phases reported by the target",
+            phases.events,
+            "From its status events. The phases add up to the time to the last content.",
+        ),
+        (
+            "Durations in Server-Timing",
+            phases.timings,
+            "Shares of the time to the first content. They may overlap.",
+        ),
+    )
     computed = (
-        f"{plural(found.answers, 'attempt')} of the steady stage with a complete answer, as far as the target reports its phases, from sending to "
+        f"{plural(phases.answers, 'attempt')} of the steady stage with a complete answer, as far as the target reports its phases, from sending to "
         "the last content. A phase of status events lasts until the next one begins."
     )
-    shown = [_table(*one) for one in tables if one[1]]
-    if found.tools:
-        rows = ((part.name, part.quantiles) for part in found.tools)
+    visible = [_table(*entry) for entry in tables if entry[1]]
+    if phases.tools:
+        rows = ((part.name, part.quantiles) for part in phases.tools)
         note = (
             "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
         )
-        shown.append(quantile_table("Tool calls ready", "tool call", rows, note))
+        visible.append(quantile_table("Tool calls ready", "tool call", rows, note))
     return Section(
         "phases",
         "Time breakdown",
-        _answer(found),
-        tuple(_facts(found)),
-        tuple(shown),
+        _answer(phases),
+        tuple(_facts(phases)),
+        tuple(visible),
         computed=(computed,),
     )
 
 
-def _facts(found: Phases) -> Iterator[tuple[str, str]]:
-    of = plural(found.answers, "answer")
-    if found.tool_calls:
-        yield "Tool calls", f"{count(found.tool_calls)} in {count(found.tool_answers)} of {of}"
-    if found.server_tool_calls:
-        calls = count(found.server_tool_calls)
-        yield "Calls of server tools", f"{calls} in {count(found.server_tool_answers)} of {of}"
+def _facts(phases: Phases) -> Iterator[tuple[str, str]]:
+    population = plural(phases.answers, "answer")
+    if phases.tool_calls:
+        yield "Tool calls", f"{count(phases.tool_calls)} in {count(phases.tool_answers)} of {population}"
+    if phases.server_tool_calls:
+        calls = count(phases.server_tool_calls)
+        yield "Calls of server tools", f"{calls} in {count(phases.server_tool_answers)} of {population}"
 
 
 def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:
     base = quantile_table(title, "part", ((part.name, part.quantiles) for part in parts), note)
     bars = (None if part.share is None else min(1.0, part.share) for part in parts)
     shares = (Value(share(part.share), share=bar) for part, bar in zip(parts, bars, strict=True))
-    rows = tuple((row[0], one, *row[1:]) for row, one in zip(base.rows, shares, strict=True))
+    rows = tuple((row[0], cell, *row[1:]) for row, cell in zip(base.rows, shares, strict=True))
     return replace(base, header=(base.header[0], "share of time", *base.header[1:]), rows=rows)
 
 
-def _answer(found: Phases) -> str:
-    for parts, of in ((found.split, "last"), (found.events, "last"), (found.timings, "first")):
-        known = [part for part in parts if part.share is not None]
-        if known:
-            most = max(known, key=lambda part: part.share or 0.0)
-            return f"Largest part of the time to the {of} content: {most.name} ({share(most.share)})."
+def _answer(phases: Phases) -> str:
+    for parts, content in ((phases.split, "last"), (phases.events, "last"), (phases.timings, "first")):
+        measured = [part for part in parts if part.share is not None]
+        if measured:
+            largest = max(measured, key=lambda part: part.share or 0.0)
+            return (
+                f"Largest part of the time to the {content} content: {largest.name} ({share(largest.share)})."
+            )
     return ""
 
 
@@ -194,18 +208,18 @@ def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
     """Each attempt against the server log of it."""
     keys = list(CALL)
     columns = ["received_at_ns", "prefill_started_at_ns", "prefill_ended_at_ns", "first_chunk_sent_at_ns"]
-    known = server_log[server_log["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
-    both = good.merge(known[[*keys, *columns]], on=keys)
-    if not len(both):
+    logged = server_log[server_log["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
+    joined = good.merge(logged[[*keys, *columns]], on=keys)
+    if not len(joined):
         return ()
     names = (*columns, "sent_at_ns", "first_content_at_ns", "last_content_at_ns")
-    times = (both[name].to_numpy(np.float64) / 1e6 for name in names)
-    received, prefilling, prefilled, written, sent, first, last = times
+    times = (joined[name].to_numpy(np.float64) / 1e6 for name in names)
+    received, prefilling, prefilled, written, sent, first_at, last_at = times
     within = {QUEUE: prefilling - received, PREFILL: prefilled - prefilling, DELIVERY: written - prefilled}
     if np.isnan(prefilling + prefilled).any():  # not the simulated engine
         within = {INSIDE: written - received}
-    parts = {NETWORK: received - sent + first - written, **within, DECODE: last - first}
-    whole = float((last - sent).sum())
+    parts = {NETWORK: received - sent + first_at - written, **within, DECODE: last_at - first_at}
+    whole = float((last_at - sent).sum())
     return tuple(_part(name, ms, whole) for name, ms in parts.items())
 
 
@@ -218,26 +232,29 @@ def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:
         if not phases_of_one:
             continue
         names = [BEFORE, *sorted(phases_of_one, key=phases_of_one.__getitem__)]
-        at = [0.0, *sorted(phases_of_one.values())]
-        whole += max(end, at[-1])
-        for name, start, stop in zip(names, at, [*at[1:], max(end, at[-1])], strict=True):
+        bounds = [0.0, *sorted(phases_of_one.values())]
+        whole += max(end, bounds[-1])
+        for name, start, stop in zip(names, bounds, [*bounds[1:], max(end, bounds[-1])], strict=True):
             lasted.setdefault(name, []).append(stop - start)
             starts.setdefault(name, []).append(start)
     order = sorted(lasted, key=lambda name: float(np.median(starts[name])))
     return tuple(_part(name, np.array(lasted[name]), whole) for name in order[:MOST])
 
 
-def _timings(took: list[dict[str, float]], first: Floats) -> tuple[Part, ...]:
+def _timings(took: list[dict[str, float]], first_ms: Floats) -> tuple[Part, ...]:
     """Server-Timing, in the order in which its names first appear; shares of the time to the first content."""
-    found: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     waited: dict[str, float] = {}
-    for entries, wait in zip(took, first, strict=True):
+    for entries, wait in zip(took, first_ms, strict=True):
         for name, ms in entries.items():
-            found.setdefault(name, []).append(ms)
+            durations.setdefault(name, []).append(ms)
             waited[name] = waited.get(name, 0.0) + wait
-    return tuple(_part(name, np.array(values), waited[name]) for name, values in list(found.items())[:MOST])
+    names = list(durations)[:MOST]
+    return tuple(_part(name, np.array(durations[name]), waited[name]) for name in names)
 
 
 def _part(name: str, values: Floats, whole: float) -> Part:
-    share = float(values.sum()) / whole if whole > 0 else None
+    share = None
+    if whole > 0:
+        share = float(values.sum()) / whole
     return Part(name, len(values), share, tuple(quantiles(values, PS)))

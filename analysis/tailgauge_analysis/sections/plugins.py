@@ -25,26 +25,30 @@ class Plugins:
 def compute(run: Run) -> Plugins:
     """Compare the plugins of the run with those that are loaded."""
     loaded = plugin.hashes()
-    of_run = {text(one.get("name")): one for one in run.record["plugins"]}
+    of_run = {text(plugin_record.get("name")): plugin_record for plugin_record in run.record["plugins"]}
     facts: list[tuple[str, str]] = []
     lacking: list[str] = []
-    for name, one in of_run.items():
-        file = plain(text(one.get("file")), 100)
-        sha256 = text(one.get("sha256"))
+    for name, plugin_record in of_run.items():
+        file = plain(text(plugin_record.get("file")), 100)
+        sha256 = text(plugin_record.get("sha256"))
         state = "loaded for this report"
         if loaded.get(name) != sha256:
             state = "not the same for this report" if name in loaded else "not loaded for this report"
-            option = "take the file of the run" if name in loaded else f"make the report with --plugin {file}"
+            option = "take the file of the run"
+            if name not in loaded:
+                option = f"make the report with --plugin {file}"
             lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
         facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
     facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
     return Plugins(facts=tuple(facts), lacking=tuple(lacking))
 
 
-def section(found: Plugins) -> Section | None:
+def section(plugins: Plugins) -> Section | None:
     """None where neither the run nor the report had a plugin; errors are those until now."""
-    if not found.facts:
+    if not plugins.facts:
         return None
-    notes = (*found.lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
-    answer = f"{len(notes)} of what plugins add is missing." if notes else ""
-    return Section("plugins", "Plugins", answer, found.facts, notes=notes, brief=notes)
+    notes = (*plugins.lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
+    answer = ""
+    if notes:
+        answer = f"{len(notes)} of what plugins add is missing."
+    return Section("plugins", "Plugins", answer, plugins.facts, notes=notes, brief=notes)

@@ -23,7 +23,7 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.picture import GREY, ORANGE, PURPLE, RED, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table
-from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.conservation import Conservation, Missing
 from tailgauge_analysis.verdict.losses import due
 
 KEY = ""
@@ -76,34 +76,36 @@ def _outcomes(stage: Steady) -> list[Outcome]:
     return [Outcome(str(name), stage.share((ended == name).to_numpy(np.bool_))) for name in names]
 
 
-def section(found: Requests) -> Section:
+def section(requests: Requests) -> Section:
     """Return how many requests got a complete answer, and what became of the others."""
-    stage = found.stage
-    n = len(found.stage.requests)
-    completed = [one.requests.k for one in found.outcomes if one.ended in schema.COMPLETE]
+    stage = requests.stage
+    n = len(requests.stage.requests)
+    completed = [one.requests.k for one in requests.outcomes if one.ended in schema.COMPLETE]
     answer = "No request of the steady stage was sent."
     if n:
-        of = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
-        answer = f"{share(sum(completed) / n)} of {of} got a complete answer."
-    notes = [*found.conservation.broken, *(one.text for one in found.problems[:MOST_PROBLEMS])]
-    if len(found.problems) > MOST_PROBLEMS:
-        notes.append(f"{plural(len(found.problems) - MOST_PROBLEMS, 'more note')} in report.json.")
-    notes += _preflight_notes(found.preflight)
-    tables = (_outcome_table(found.outcomes), _accounts(found.conservation))
-    shown = tables if found.outcomes else tables[1:]
-    drawn = tuple(_outcomes_over_time(found.timeline))
-    counted = found.conservation
+        population = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
+        answer = f"{share(sum(completed) / n)} of {population} got a complete answer."
+    notes = [*requests.conservation.broken, *(one.text for one in requests.problems[:MOST_PROBLEMS])]
+    if len(requests.problems) > MOST_PROBLEMS:
+        notes.append(f"{plural(len(requests.problems) - MOST_PROBLEMS, 'more note')} in report.json.")
+    notes += _preflight_notes(requests.preflight)
+    tables = (_outcome_table(requests.outcomes), _accounts(requests.conservation))
+    visible: tuple[Table, ...] = tables
+    if not requests.outcomes:
+        visible = tables[1:]
+    drawn = tuple(_outcomes_over_time(requests.timeline))
+    counted = requests.conservation
     missing = counted.client_drop + counted.not_reached + counted.lost + counted.censored
     is_complete = sum(completed) == n > 0 and set(counted.ended) <= schema.COMPLETE
     return Section(
         name="requests",
         title="Requests",
         answer=answer,
-        tables=shown,
+        tables=visible,
         figures=drawn,
         notes=tuple(notes),
         computed=(COMPUTED,),
-        is_folded=is_complete and not missing and not counted.broken and not found.preflight,
+        is_folded=is_complete and not missing and not counted.broken and not requests.preflight,
     )
 
 
@@ -111,7 +113,9 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
     rows = []
     for outcome in outcomes:
         part = replace(share_cell(outcome.requests), share=outcome.requests.value)
-        name = STILL_OPEN if outcome.ended == schema.CENSORED else outcome.ended
+        name = STILL_OPEN
+        if outcome.ended != schema.CENSORED:
+            name = outcome.ended
         rows.append((name, count(outcome.requests.k), part))
     return Table("Outcomes", ("steady stage", "requests", "share of requests"), tuple(rows))
 
@@ -125,15 +129,24 @@ def _accounts(counted: Conservation) -> Table:
         ("+ not reached", count(counted.not_reached)),
         ("+ lost", count(counted.lost)),
         ("Dispatched", count(counted.dispatched)),
-        *(("=+"[i > 0] + f" {name}", count(n)) for i, (name, n) in enumerate(counted.ended.items())),
-        ("+ still open at the end", count(counted.censored)),
     ]
-    missing = [
-        f"{plural(one.requests, 'request')} of worker {one.worker}{due([one])}" for one in counted.missing
-    ]
-    more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""
-    note = f"Without a row: {'; '.join(missing[:5])}{more}." if missing else ""
+    sign = "="
+    for name, n in counted.ended.items():
+        rows.append((f"{sign} {name}", count(n)))
+        sign = "+"
+    rows.append(("+ still open at the end", count(counted.censored)))
+    missing = [_missing_text(loss) for loss in counted.missing]
+    remainder = ""
+    if len(missing) > 5:
+        remainder = f" and {len(missing) - 5} more intervals"
+    note = ""
+    if missing:
+        note = f"Without a row: {'; '.join(missing[:5])}{remainder}."
     return Table("Request counts", ("whole run", "requests"), tuple(rows), note)
+
+
+def _missing_text(loss: Missing) -> str:
+    return f"{plural(loss.requests, 'request')} of worker {loss.worker}{due([loss])}"
 
 
 def _preflight_notes(entries: Sequence[Json]) -> Iterator[str]:
@@ -144,10 +157,14 @@ def _preflight_notes(entries: Sequence[Json]) -> Iterator[str]:
 
 
 def _preflight(entry: Json) -> str:
-    status = f" ({entry['status']})" if entry.get("status") else ""
+    status = ""
+    if entry.get("status"):
+        status = f" ({entry['status']})"
     is_usage = entry.get("error_type") == MALFORMED_USAGE
     prefix = "usage contradicts the request or the answer: " if is_usage else ""
-    message = f": {prefix}{entry['message']}" if entry.get("message") else ""
+    message = ""
+    if entry.get("message"):
+        message = f": {prefix}{entry['message']}"
     return plain(f"{entry['ended']}{status}{message}", 400)
 
 

@@ -164,14 +164,14 @@ def _nothing_judged(_run: Run, lines: Lines) -> Result | None:
 
 def _task_errors(run: Run, lines: Lines) -> Result | None:
     """Tasks of a locustfile raised exceptions: requests that they did not make cannot count as completed."""
-    found = task_errors(run.record)
-    if not found:
+    counts = task_errors(run.record)
+    if not counts:
         return None
-    (text, number), *others = found.most_common(MOST_TASK_ERRORS + 1)
-    details = [f"{count(times)} {plain(other, 200)}" for other, times in others[:MOST_TASK_ERRORS]]
-    errors = plural(found.total(), "task error")
+    (text, number), *rest = counts.most_common(MOST_TASK_ERRORS + 1)
+    details = [f"{count(times)} {plain(message, 200)}" for message, times in rest[:MOST_TASK_ERRORS]]
+    errors = plural(counts.total(), "task error")
     sentence = f"{errors}: {plain(text, 200)}"
-    if others:
+    if rest:
         sentence = f"{errors}, {count(number)} of them {plain(text, 200)}"
     return Result(
         FAIL,
@@ -188,7 +188,9 @@ def _no_answer(run: Run, lines: Lines) -> Result | None:
         return None
     text = f"none of {plural(len(run.steady.requests), 'request')} completed"
     cause = prevailing(run)
-    advice = "" if cause is None else cause.advice
+    advice = ""
+    if cause is not None:
+        advice = cause.advice
     return Result(NO_ANSWER, _with_cause(cause, text), lines, (*_causes(run), *_stop(run)), advice)
 
 
@@ -207,8 +209,12 @@ def _failed(run: Run, lines: Lines) -> Result | None:
 
 def _answered_late(run: Run, lines: Lines) -> Result | None:
     """In a short run most answers came after the load ended: it shows nothing of what the target sustains."""
-    text = "" if is_counted(run.frames) else backlog.answers_after_load(run.of_target)
-    return Result(INCONCLUSIVE, text, lines, advice=beyond_answers(run)) if text else None
+    text = ""
+    if not is_counted(run.frames):
+        text = backlog.answers_after_load(run.of_target)
+    if not text:
+        return None
+    return Result(INCONCLUSIVE, text, lines, advice=beyond_answers(run))
 
 
 def _inconclusive(run: Run, lines: Lines) -> Result | None:
@@ -218,13 +224,13 @@ def _inconclusive(run: Run, lines: Lines) -> Result | None:
         return None
     decisive, cause, text = _decisive(run, inconclusive)
     advice = longer(run, decisive, is_explained=cause is not None)
-    why = decisive.why
+    reason = decisive.why
     if not advice and cause is not None:
         advice = cause.advice
-        why = why.partition(LONGER)[0]
+        reason = reason.partition(LONGER)[0]
     if run.result(load_steps.compute) is not None:
-        why = why.partition(LONGER)[0]
-    details = (why,) if decisive.value and why else ()
+        reason = reason.partition(LONGER)[0]
+    details = (reason,) if decisive.value and reason else ()
     return Result(INCONCLUSIVE, text, _first(decisive, lines), details, advice)
 
 
@@ -240,7 +246,9 @@ def _completed(run: Run, lines: Lines) -> Result | None:
         return Result(PASS, f"{text} ({limits})", lines)
     text = f"{text} ({limits})"
     cause = prevailing(run, schema.COMPLETE)
-    advice = "" if cause is None else cause.advice
+    advice = ""
+    if cause is not None:
+        advice = cause.advice
     return Result(COMPLETED, _with_cause(cause, text), lines, tuple(_causes(run)), advice)
 
 
@@ -284,7 +292,9 @@ def _first(decisive: ObjectiveLine, lines: Lines) -> Lines:
 
 def _not_judged(run: Run) -> tuple[str, ...]:
     """What a reader may take a PASS for, and it is not: a statement about latency without an objective on one."""
-    return () if on_latency(run.record["scenario"]) else ("no objective on latency",)
+    if on_latency(run.record["scenario"]):
+        return ()
+    return ("no objective on latency",)
 
 
 def _counts(run: Run, target: health.Health) -> Iterator[str]:
@@ -306,7 +316,9 @@ def _uncounted(run: Run) -> str:
     stages = run.frames.requests.drop_duplicates("request_id")["stage"].value_counts()
     outside = ((schema.WARMUP, "warm-up"), (schema.COOLDOWN, "cool-down"))
     texts = [f"{count(stages[stage])} of the {name}" for stage, name in outside if stages.get(stage, 0)]
-    return f"{' and '.join(texts)} not counted" if texts else ""
+    if not texts:
+        return ""
+    return f"{' and '.join(texts)} not counted"
 
 
 def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
@@ -382,7 +394,9 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
     if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
         advice = advice_of_cut(is_natural=has_natural(run.record["scenario"]))
         return Cause(f"{percent(cut)} of the complete answers were cut", advice)
-    return prevailing(run, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
+    if figure == ERROR_RATE:
+        return prevailing(run, schema.NOT_FAILED)
+    return prevailing(run, schema.COMPLETE)
 
 
 def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str = "") -> str:
@@ -391,11 +405,15 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str =
     `uncounted`: requests that its number of requests leaves out.
     """
     if line.name == COMPLETE:
-        value = line.value if " of " in line.value else f"{line.value} of the requests"
+        value = f"{line.value} of the requests"
+        if " of " in line.value:
+            value = line.value
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         text = ", ".join([text, *remarks])
-        more = f"; {uncounted}" if uncounted else ""
-        return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval}{more})"
+        remark = ""
+        if uncounted:
+            remark = f"; {uncounted}"
+        return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval}{remark})"
     sentences = {
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
         SILENT: f"the target has been silent {line.value}, to the end of the load",
@@ -412,7 +430,9 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str =
 
 def _rate_text(line: ObjectiveLine) -> str:
     """`this rate`, and beside a rate how many may be in flight."""
-    return f"this rate {line.why}" if line.why else "this rate"
+    if not line.why:
+        return "this rate"
+    return f"this rate {line.why}"
 
 
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
@@ -421,12 +441,14 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     """
     judged = run.result(objectives.compute)
     lines = [objective.line for objective in judged.slo if objective.gate]
-    complete = None if judged.health is None else health.line(judged.health)
+    complete = None
+    if judged.health is not None:
+        complete = health.line(judged.health)
     if complete is not None:
         lines.append(complete)
     if run.record["state"] == STOPPED:
-        when, _, why = plain(run.record["stopped"], 600).partition(": ")
-        lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
+        when, _, reason = plain(run.record["stopped"], 600).partition(": ")
+        lines.append(ObjectiveLine(STOPPED, FAIL, when, "", why=reason))
     gone_s = run.evidence.stability.gone_since_s
     if gone_s is not None:
         lines.append(
@@ -467,8 +489,8 @@ def remarks(run: Run) -> list[str]:
     if pooled := load_steps.remark(run):
         texts.append(pooled)
     if n := conservation.found:
-        given = any(one.found for one in conservation.workers)
-        where = "found in the other folders given" if given else "written after all"
+        has_losses = any(loss.found for loss in conservation.workers)
+        where = "found in the other folders given" if has_losses else "written after all"
         verb = "was" if n == 1 else "were"
         texts.insert(0, f"{plural(n, 'request')} counted as lost by the master {verb} {where}.")
     if slow := int(run.steady.attempts["reader_paused_ns"].notna().sum()):
@@ -488,7 +510,7 @@ def measurement(run: Run) -> section.Measurement:
         sentence = DRY_RUN
     if run.reasons:
         sentence = run.reasons[0].text
-    reasons = tuple((one.text, one.advice) for one in run.reasons)
+    reasons = tuple((reason.text, reason.advice) for reason in run.reasons)
     notes = (*remarks(run), *run.result(explanations))
     return section.Measurement(run.verdict, sentence, reasons, notes, _moved(run))
 
@@ -531,7 +553,9 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
     if rates := ", ".join(_rates(run)):
         yield "target", rates
     if latency := " | ".join(_latencies(run)):
-        pooled = f" ({load_steps.POOLED})" if run.result(load_steps.compute) else ""
+        pooled = ""
+        if run.result(load_steps.compute):
+            pooled = f" ({load_steps.POOLED})"
         yield "latency", latency + pooled
     if used := run.result(throughput.compute).slots:
         yield "slots", used.sentence
@@ -543,8 +567,9 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     has_failed = run.result(result).outcome == FAIL
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield "detects", f"a target fails 4 of 5 such runs if {' or '.join(violations)}"
-    known = [f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision]
-    yield from (("precision", text) for text in (*known, looked(run.record)) if text)
+    judged = run.result(objectives.compute).slo
+    imprecise = [f"{result.label} {result.precision}" for result in judged if result.precision]
+    yield from (("precision", text) for text in (*imprecise, looked(run.record)) if text)
     # A backlog is the result.
     texts = stability.remarks(run.evidence.stability, run.steady.seconds, names_backlog=False)
     yield from (("steady", text) for text in texts)
@@ -603,49 +628,56 @@ def _rates_of_whole_run(run: Run) -> Iterator[str]:
 
 def _latencies(run: Run) -> Iterator[str]:
     """The percentiles that a reader looks for first."""
-    since = "sent" if run.record["arrival"] == "closed" else "sched"
-    shown = {
-        f"ttft_{since}": (0.5, 0.95),
+    suffix = "sent" if run.record["arrival"] == "closed" else "sched"
+    visible = {
+        f"ttft_{suffix}": (0.5, 0.95),
         "tpot": (0.5,),
         GAP: (0.5, 0.99),
-        f"e2e_{since}": (0.5, 0.95),
+        f"e2e_{suffix}": (0.5, 0.95),
         "join_sched": (0.5, 0.95),
         "turnaround": (0.5,),
     }
     views = {GAP: SUCCESSES}
     latency = [row for row in run.evidence.latency if row.n]
     rows = {row.metric.name: row for row in latency if row.view == views.get(row.metric.name, OFFERED)}
-    for name, ps in shown.items():
+    for name, ps in visible.items():
         if name not in rows:
             continue
-        known = [one for one in rows[name].quantiles if one.p in ps and one.mark != TOO_FEW]
-        if not known:
+        quantiles = [quantile for quantile in rows[name].quantiles if quantile.p in ps]
+        reliable = [quantile for quantile in quantiles if quantile.mark != TOO_FEW]
+        if not reliable:
             continue
-        title = "chunk gap" if name == GAP else name.split("_")[0]
-        yield f"{title} {values_text(known)}"
+        title = "chunk gap"
+        if name != GAP:
+            title = name.split("_")[0]
+        yield f"{title} {values_text(reliable)}"
     yield from populations(run.of_target.requests)
 
 
-def values_text(known: Sequence[Quantile]) -> str:
+def values_text(quantiles: Sequence[Quantile]) -> str:
     """`p50 302  p95 608 ms (CI 535-715, few independent values)`; a mark of all of them stands once, at the end."""
-    cells = [quantile_cell(one) for one in known]
+    cells = [quantile_cell(quantile) for quantile in quantiles]
     is_shared = len(cells) > 1 and len({cell.mark for cell in cells}) == 1
     texts = []
-    for one, cell in zip(known, cells, strict=True):
-        text = f"{percentile(one.p)} {cell.text}"
-        if one is known[-1] and cell.text[:1].isdigit():  # or: failed
+    for quantile, cell in zip(quantiles, cells, strict=True):
+        text = f"{percentile(quantile.p)} {cell.text}"
+        if quantile is quantiles[-1] and cell.text[:1].isdigit():  # or: failed
             text += " ms"
-        interval = f"CI {cell.interval.replace(' – ', '-')}" if cell.interval else ""
+        interval = ""
+        if cell.interval:
+            interval = f"CI {cell.interval.replace(' – ', '-')}"
         about = ", ".join(filter(None, [interval, "" if is_shared else cell.mark]))
         texts.append(f"{text} ({about})" if cell.mark and about else text)
     values = "  ".join(texts)
-    return f"{values}, {cells[0].mark}" if is_shared and cells[0].mark else values
+    if is_shared and cells[0].mark:
+        return f"{values}, {cells[0].mark}"
+    return values
 
 
 def populations(requests: pd.DataFrame) -> Iterator[str]:
     """`join of the fan-outs (research), all else of chat`; nothing where all traffic has the same times."""
     answers = requests.drop_duplicates("traffic").set_index("traffic")["answer"]
-    others = answers[~answers.isin({schema.JOIN, schema.TURNAROUND})]
+    kinds = answers[~answers.isin({schema.JOIN, schema.TURNAROUND})]
     texts = []
     for answer, title in (
         (schema.JOIN, "join of the fan-outs"),
@@ -654,8 +686,8 @@ def populations(requests: pd.DataFrame) -> Iterator[str]:
         tables = answers[answers == answer]
         if len(tables):
             texts.append(f"{title} ({_names(list(tables.index))})")
-    if texts and len(others):
-        yield ", ".join([*texts, f"all else of {_names(list(others.index))}"])
+    if texts and len(kinds):
+        yield ", ".join([*texts, f"all else of {_names(list(kinds.index))}"])
 
 
 def _names(traffic: Sequence[str]) -> str:
@@ -679,8 +711,10 @@ def _is_answered(run: Run) -> bool:
 
 
 def _refusal(run: Run) -> str:
-    messages = [plain(str(one["message"]), 300) for one in run.record["preflight"] if one.get("message")]
-    return messages[-1].rstrip(".") if messages else "see the notes of the run"
+    texts = [check["message"] for check in run.record["preflight"] if check.get("message")]
+    if not texts:
+        return "see the notes of the run"
+    return plain(str(texts[-1]), 300).rstrip(".")
 
 
 def _causes(run: Run) -> Iterator[str]:
@@ -693,9 +727,11 @@ def _causes(run: Run) -> Iterator[str]:
     if EQUAL_REJECTIONS in run.record["stopped"]:
         return  # the reason of the stop has this error
     if listed and not has_complete and listed[0].ended not in ENDED_BY_TARGET:
-        first = listed[0]
-        status = f"HTTP {first.status}" if first.status else first.ended
-        yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
+        main = listed[0]
+        status = main.ended
+        if main.status:
+            status = f"HTTP {main.status}"
+        yield f"most frequent error: {' '.join(filter(None, [status, main.error_type, plain(main.excerpt, 120)]))}"
 
 
 def _stop(run: Run) -> Iterator[str]:
@@ -706,10 +742,13 @@ def _stop(run: Run) -> Iterator[str]:
     used = with_usage(sent)
     prices = run.result(prices_of)
     total, unpriced = spent(used, prices.price)
-    unknown = f"cost unknown ({no_price(unpriced, prices.why)})"
-    cost = unknown if total is None else f"{figures(float(total))} {prices.unit}"
-    unknown = f", usage of {plural(len(sent) - len(used), 'call')} unknown" if len(used) < len(sent) else ""
-    yield f"spent: {plural(len(sent), 'call')}, {count(used[list(_TOKENS)].sum().sum())} tokens, {cost}{unknown}"
+    cost = f"cost unknown ({no_price(unpriced, prices.why)})"
+    if total is not None:
+        cost = f"{figures(float(total))} {prices.unit}"
+    remark = ""
+    if len(used) < len(sent):
+        remark = f", usage of {plural(len(sent) - len(used), 'call')} unknown"
+    yield f"spent: {plural(len(sent), 'call')}, {count(used[list(_TOKENS)].sum().sum())} tokens, {cost}{remark}"
 
 
 def _oldest(run: Run, label: str) -> str:
@@ -718,5 +757,5 @@ def _oldest(run: Run, label: str) -> str:
     requests = run.steady.requests
     if label != STILL_OPEN or record["ended_at_ns"] is None or record["start_at_ns"] is None:
         return ""
-    first = requests.loc[requests["ended"] == schema.CENSORED, "scheduled_at_ns"].min()
-    return f" (the first for {figures((record['ended_at_ns'] - record['start_at_ns'] - first) / 1e9)} s)"
+    first_ns = requests.loc[requests["ended"] == schema.CENSORED, "scheduled_at_ns"].min()
+    return f" (the first for {figures((record['ended_at_ns'] - record['start_at_ns'] - first_ns) / 1e9)} s)"

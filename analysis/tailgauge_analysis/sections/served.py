@@ -87,10 +87,9 @@ def compute(run: Run) -> Served | None:
         **{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, run.of_target)
     )
     prices = run.result(prices_of)
-    groups = [
-        _served_as(key, rows, prices)
-        for key, rows in answers.groupby(list(FACTS), dropna=False, observed=True)
-    ]
+    groups = []
+    for key, rows in answers.groupby(list(FACTS), dropna=False, observed=True):
+        groups.append(_served_as(key, rows, prices))
     return Served(
         calls=len(answers),
         unit=prices.unit,
@@ -114,59 +113,64 @@ def _served_as(key: tuple[object, ...], rows: pd.DataFrame, prices: Tariff) -> S
     model, tier, speed, region = map(name_or_none, key)
     total, _ = spent(with_usage(rows), prices.price)
     ttft_ms = (rows["first_content_at_ns"] - rows["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    cost = None
+    if total is not None:
+        cost = float(total)
     return ServedAs(
         model=model,
         service_tier=tier,
         speed=speed,
         inference_geo=region,
         calls=len(rows),
-        cost=None if total is None else float(total),
+        cost=cost,
         ttft_p50=_median(ttft_ms),
         tpot_p50=_median(rows["tpot_ms"].to_numpy(np.float64)),
     )
 
 
 def _median(values: Floats) -> Quantile | None:
-    known = values[~np.isnan(values)]
-    return quantiles(known, (0.5,))[0] if len(known) else None
+    finite = values[~np.isnan(values)]
+    if not len(finite):
+        return None
+    return quantiles(finite, (0.5,))[0]
 
 
 def _fallbacks(answers: pd.DataFrame) -> tuple[Fallback, ...]:
     fell_back = answers[answers["fallback"].notna()]
-    found = []
-    for (before, after), rows in fell_back.groupby(["fallback", "model"], dropna=False, observed=True):
-        names = (name_or_none(before) or "", name_or_none(after) or "another model")
-        found.append(Fallback(before=names[0], after=names[1], calls=len(rows)))
-    return tuple(sorted(found, key=lambda fallback: -fallback.calls))
+    fallbacks = []
+    for (requested, answered), rows in fell_back.groupby(["fallback", "model"], dropna=False, observed=True):
+        names = (name_or_none(requested) or "", name_or_none(answered) or "another model")
+        fallbacks.append(Fallback(before=names[0], after=names[1], calls=len(rows)))
+    return tuple(sorted(fallbacks, key=lambda fallback: -fallback.calls))
 
 
-def section(found: Served | None) -> Section | None:
+def section(served: Served | None) -> Section | None:
     """Return the section; None where all answers were served alike."""
-    if found is None:
+    if served is None:
         return None
-    sentences = [_fallback_sentence(fallback, found.calls) for fallback in found.fallbacks]
+    sentences = [_fallback_sentence(fallback, served.calls) for fallback in served.fallbacks]
     answer = ". ".join(sentences) or "Not all answers were served alike"
     notes = []
-    if found.at_list_price:
-        names = ", ".join(found.at_list_price)
+    if served.at_list_price:
+        names = ", ".join(served.at_list_price)
         notes.append(f"The price file has no rates for {names}: these costs are at the list price.")
     return Section(
         "served",
         "Served as",
         f"{answer}.",
-        tables=(_table(found),),
+        tables=(_table(served),),
         notes=tuple(notes),
         computed=(COMPUTED,),
         brief=tuple(sentences),
-        findings=tuple(_findings(found)),
+        findings=tuple(_findings(served)),
     )
 
 
-def _findings(found: Served) -> Iterator[Finding]:
+def _findings(served: Served) -> Iterator[Finding]:
     """Answers of another model than the first one."""
-    for fallback in found.fallbacks:
-        text = f"{_fallback_sentence(fallback, found.calls)}."
-        yield Finding(text, OF_SOMETHING_ELSE + fallback.calls / found.calls)
+    for fallback in served.fallbacks:
+        text = f"{_fallback_sentence(fallback, served.calls)}."
+        yield Finding(text, OF_SOMETHING_ELSE + fallback.calls / served.calls)
 
 
 def _fallback_sentence(fallback: Fallback, calls: int) -> str:
@@ -175,25 +179,31 @@ def _fallback_sentence(fallback: Fallback, calls: int) -> str:
     return f"{part} were served by {fallback.after} after {fallback.before} (fallback)"
 
 
-def _table(found: Served) -> Table:
-    shown = [name for name in FACTS if any(getattr(group, name) for group in found.groups)]
-    header = tuple(HEADERS[name] for name in shown)
+def _table(served: Served) -> Table:
+    visible = [name for name in FACTS if any(getattr(group, name) for group in served.groups)]
+    header = tuple(HEADERS[name] for name in visible)
     rows = []
-    for group in found.groups[:ROWS]:
-        names = tuple(getattr(group, name) or "–" for name in shown)
+    for group in served.groups[:ROWS]:
+        names = tuple(getattr(group, name) or "–" for name in visible)
         medians = (_cell(group.ttft_p50), _cell(group.tpot_p50))
-        rows.append((*names, count(group.calls), _cost(group.cost, found.unit), *medians))
-    hidden = len(found.groups) - len(rows)
-    note = f"{plural(hidden, 'rarer combination')} not shown." if hidden else ""
-    columns = (*header, "answers", f"cost ({found.unit})", "TTFT p50 (ms)", "TPOT p50 (ms)")
+        rows.append((*names, count(group.calls), _cost(group.cost, served.unit), *medians))
+    hidden = len(served.groups) - len(rows)
+    note = ""
+    if hidden:
+        note = f"{plural(hidden, 'rarer combination')} not shown."
+    columns = (*header, "answers", f"cost ({served.unit})", "TTFT p50 (ms)", "TPOT p50 (ms)")
     return Table("", columns, tuple(rows), note)
 
 
 def _cell(median: Quantile | None) -> Cell:
-    return "–" if median is None else quantile_cell(median)
+    if median is None:
+        return "–"
+    return quantile_cell(median)
 
 
 def _cost(cost: float | None, unit: str) -> str:
     if cost is None:
         return "–"
-    return f"{cost:,.0f}" if unit == UNIT else f"{cost:,.4f}"
+    if unit == UNIT:
+        return f"{cost:,.0f}"
+    return f"{cost:,.4f}"

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 import pandas as pd
@@ -119,7 +119,9 @@ class Regression:
 
 def significant(regressions: Sequence[Regression]) -> list[Regression]:
     """Judge all effects as one family: without a value where one does not survive, confounded where one is below 0."""
-    p_values = [slope.p_value for regression in regressions for slope in regression.slopes]
+    p_values = []
+    for regression in regressions:
+        p_values += [slope.p_value for slope in regression.slopes]
     adjusted = iter(holm(p_values))
     family = []
     for regression in regressions:
@@ -127,10 +129,12 @@ def significant(regressions: Sequence[Regression]) -> list[Regression]:
         confounded = []
         for slope in regression.slopes:
             survives = next(adjusted) <= ALPHA
-            if survives and slope.high < 0:
+            if not survives:
+                judged.append(replace(slope, value=None))
+            elif slope.high < 0:
                 confounded.append(slope.name)
             else:
-                judged.append(slope if survives else replace(slope, value=None))
+                judged.append(slope)
         family.append(replace(regression, slopes=tuple(judged), confounded=tuple(confounded)))
     return family
 
@@ -138,7 +142,9 @@ def significant(regressions: Sequence[Regression]) -> list[Regression]:
 def compute(run: Run) -> list[Regression]:
     """Estimate all effects of a report; one that does not survive among them has no value."""
     is_open = run.record["arrival"] != "closed"
-    arrivals = arrivals_ns(run.frames.attempts) if is_open else np.empty(0)
+    arrivals = np.empty(0)
+    if is_open:
+        arrivals = arrivals_ns(run.frames.attempts)
     return significant(fitted(run.frames.attempts, run.of_target, arrivals, run.calls_between))
 
 
@@ -293,7 +299,9 @@ def _remainders(columns: Sequence[Floats], controls: Sequence[Floats]) -> Floats
 
 def evenly(rows: pd.DataFrame, limit: int = MOST) -> pd.DataFrame:
     """At most so many of them, evenly over the stage."""
-    return rows if len(rows) <= limit else rows.iloc[np.linspace(0, len(rows) - 1, limit).astype(int)]
+    if len(rows) <= limit:
+        return rows
+    return rows.iloc[np.linspace(0, len(rows) - 1, limit).astype(int)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,30 +335,33 @@ def regress(
     controls: Mapping[str, Floats] | None = None,
     groups: Sequence[Ints] = (),
 ) -> Regression:
-    """The slopes of y on those columns that vary enough, and on the load, beside `others`, which are not reported."""
-    few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
-    counts = {} if load is None else {load.name: load.actual}
+    """Return the slopes of y on those columns that vary enough, and on the load, beside `controls`, which are not reported."""
+    counts = {}
+    unsure = dict.fromkeys(columns, 0.0)
+    if load is not None:
+        counts[load.name] = load.actual
+        unsure[load.name] = load.unsure
     candidates = {**columns, **counts}
-    unsure = {} if load is None else {load.name: load.unsure}
-    varied = {
-        name: values for name, values in candidates.items() if _varies(name, values, unsure.get(name, 0.0))
-    }
+    varied = {name: values for name, values in candidates.items() if _varies(name, values, unsure[name])}
+    points = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     regression = Regression(
         of=latency,
         n=len(y),
         left_out=tuple(name for name in candidates if name not in varied),
-        why=_why(y) or ("" if varied else NO_VARIATION),
+        why=_no_estimate(y) or ("" if varied else NO_VARIATION),
         against=against,
-        x=candidates[against][few],
-        y=y[few],
+        x=candidates[against][points],
+        y=y[points],
     )
     if regression.why:
         return regression
     independents = independent({"": np.ones(len(y)), **(controls or {}), **counts})
     independent_controls = [values for name, values in independents.items() if name and name not in counts]
     actual = [independents[name] for name in counts if name in independents]
-    regression = replace(regression, together=_together(varied, independent_controls))
-    varied = {name: values for name, values in varied.items() if name not in sum(regression.together, ())}
+    regression = replace(regression, together=_collinear(varied, independent_controls))
+    # Columns that cannot be separated have no slope.
+    inseparable = set(chain.from_iterable(regression.together))
+    varied = {name: values for name, values in varied.items() if name not in inseparable}
     scaled = {name: varied[name] / _scale(name) for name in columns if name in varied}
     regression = _estimated(regression, scaled, [*independent_controls, *actual], y, groups)
     if load is None or load.name not in varied:
@@ -374,7 +385,7 @@ def _estimated(
     y: Floats,
     groups: Sequence[Ints],
 ) -> Regression:
-    """Return the regression with the slopes of these columns too; `others` are independent of each other."""
+    """Return the regression with the slopes of these columns too; `controls` are independent of each other."""
     if not columns:
         return regression
     remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
@@ -400,7 +411,7 @@ def _estimated(
     return replace(regression, slopes=tuple(slopes), dependent=(*regression.dependent, *dependent))
 
 
-def _together(columns: Mapping[str, Floats], controls: Sequence[Floats]) -> tuple[tuple[str, str], ...]:
+def _collinear(columns: Mapping[str, Floats], controls: Sequence[Floats]) -> tuple[tuple[str, str], ...]:
     """Return the pairs of columns that rise and fall together, but for what the others say of them."""
     remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
     correlated = []
@@ -411,7 +422,7 @@ def _together(columns: Mapping[str, Floats], controls: Sequence[Floats]) -> tupl
     return tuple(correlated)
 
 
-def _why(y: Floats) -> str:
+def _no_estimate(y: Floats) -> str:
     if len(y) < 2 * EACH:
         return f"{len(y)} answers with usage, {2 * EACH} needed"
     return "" if _spread(y) > ALIKE_MS else NO_VARIATION
@@ -439,7 +450,9 @@ def _smaller(values: Floats) -> int:
 def slope_cell(slope: Slope) -> Value:
     """Return its value, with the interval."""
     low, high = (ms(round(end, 6) + 0.0) for end in (slope.low, slope.high))  # no -0
-    value = NO_EFFECT if slope.value is None else ms(slope.value)
+    value = NO_EFFECT
+    if slope.value is not None:
+        value = ms(slope.value)
     return Value(value, f"{low} – {high}", slope.mark)
 
 

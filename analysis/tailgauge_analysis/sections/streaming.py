@@ -81,9 +81,9 @@ def compute(run: Run) -> Streaming:
 
 def section(streaming: Streaming) -> Section | None:
     """None where nothing was streamed."""
-    found = streaming.streams
+    flows = streaming.streams
     tpot_missing = streaming.tpot_missing
-    facts = _facts(found)
+    facts = _facts(flows)
     notes = []
     if tpot_missing["sentence"]:
         notes.append(tpot_missing["sentence"])
@@ -94,8 +94,8 @@ def section(streaming: Streaming) -> Section | None:
     if not facts and not notes:
         return None
     answer = ""
-    if (found.buffered_share or 0) > BUFFERED:
-        answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
+    if (flows.buffered_share or 0) > BUFFERED:
+        answer = f"{share(flows.buffered_share)} of answers are buffered. {COLLECTED}"
     drawn = tuple(_gaps(streaming.gaps_ns))
     return Section(
         "streaming",
@@ -115,24 +115,30 @@ def _findings(streaming: Streaming) -> Iterator[Finding]:
         text = f"{percent(buffered)} of the answers are buffered by a proxy: TTFT is not that of the target."
         yield Finding(text, OF_SOMETHING_ELSE + buffered)
     answers = int(streaming.tpot_missing["of"])
-    hidden = streaming.hidden / answers if answers else 0.0
+    hidden = 0.0
+    if answers:
+        hidden = streaming.hidden / answers
     if hidden > BUFFERED:
         text = f"{percent(hidden)} of the answers have tokens that were not streamed: TPOT leaves these answers out."
         yield Finding(text, INEXACT + hidden)
 
 
-def _facts(found: Streams) -> list[tuple[str, str]]:
+def _facts(streams: Streams) -> list[tuple[str, str]]:
     rows = []
-    if found.user_tokens_per_s_p50 is not None:
-        slowest = f"{ms(found.user_tokens_per_s_p1)} for the slowest 1%"
-        rows.append(("Tokens/s per user", f"{ms(found.user_tokens_per_s_p50)} in the median, {slowest}"))
-    if found.tokens_per_chunk_p50 is not None:
-        rows.append(("Tokens per chunk", f"{found.tokens_per_chunk_p50:.3g} in the median"))
-    if found.answers:
-        part = f", in {share(found.stalled_share)} of answers" if found.stalls else ""
-        stalls = f"{plural(found.stalls, 'chunk gap')} over 1 s and 10x the median of the answer{part}"
+    if streams.user_tokens_per_s_p50 is not None:
+        slowest = f"{ms(streams.user_tokens_per_s_p1)} for the slowest 1%"
+        rows.append(("Tokens/s per user", f"{ms(streams.user_tokens_per_s_p50)} in the median, {slowest}"))
+    if streams.tokens_per_chunk_p50 is not None:
+        rows.append(("Tokens per chunk", f"{streams.tokens_per_chunk_p50:.3g} in the median"))
+    if streams.answers:
+        part = ""
+        if streams.stalls:
+            part = f", in {share(streams.stalled_share)} of answers"
+        stalls = f"{plural(streams.stalls, 'chunk gap')} over 1 s and 10x the median of the answer{part}"
         rows.append(("Stalls", stalls))
-        rows.append(("Buffered responses", f"{count(found.buffered)} of {plural(found.answers, 'answer')}"))
+        rows.append(
+            ("Buffered responses", f"{count(streams.buffered)} of {plural(streams.answers, 'answer')}")
+        )
     return rows
 
 
@@ -150,26 +156,35 @@ def streams(of_target: Steady) -> Streams:
     for block in blocks(sizes):
         counts = sizes[block]
         gaps_ms = of_target.gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())] / 1e6
-        of = np.repeat(np.arange(len(counts)), counts)
+        owners = np.repeat(np.arange(len(counts)), counts)
         if skip[block].any():  # a pause of thinking is no stall
-            visible = np.arange(len(of)) - (np.cumsum(counts) - counts)[of] >= skip[block][of]
+            visible = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners] >= skip[block][owners]
             gaps_ms = gaps_ms[visible]
-            of = of[visible]
-        is_stall = stalls(gaps_ms, of)
+            owners = owners[visible]
+        is_stall = stalls(gaps_ms, owners)
         stalled_gaps += int(is_stall.sum())
-        stalled_answers += len(np.unique(of[is_stall]))
+        stalled_answers += len(np.unique(owners[is_stall]))
         stalled_ms += float(gaps_ms[is_stall].sum())
         flow_ms += float(gaps_ms.sum())
     flowed = (sizes > 0) | is_buffered
     answers = int(flowed.sum())
+    buffered_share = None
+    if answers:
+        buffered_share = float(is_buffered[flowed].mean())
+    stalled_share = None
+    if answers:
+        stalled_share = stalled_answers / answers
+    stall_time_share = None
+    if flow_ms > 0:
+        stall_time_share = stalled_ms / flow_ms
     return Streams(
         answers=answers,
         tokens_per_chunk_p50=_quantile(pace.tokens_per_chunk(requests), 0.5),
         buffered=int(is_buffered.sum()),
-        buffered_share=float(is_buffered[flowed].mean()) if answers else None,
+        buffered_share=buffered_share,
         stalls=stalled_gaps,
-        stalled_share=stalled_answers / answers if answers else None,
-        stall_time_share=stalled_ms / flow_ms if flow_ms > 0 else None,
+        stalled_share=stalled_share,
+        stall_time_share=stall_time_share,
         user_tokens_per_s_p50=_rate(of_target, 0.5),
         user_tokens_per_s_p1=_rate(of_target, 0.99),
     )
@@ -178,29 +193,36 @@ def streams(of_target: Steady) -> Streams:
 def _rate(stage: Steady, p: float) -> float | None:
     """Tokens per second of the user whose TPOT is the quantile p."""
     tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
-    return 1e9 / tpot if tpot else None
+    if not tpot:
+        return None
+    return 1e9 / tpot
 
 
 def _quantile(values: Floats, p: float) -> float | None:
-    known = np.sort(values[~np.isnan(values)])
-    return float(known[rank(len(known), p) - 1]) if len(known) else None
+    finite = np.sort(values[~np.isnan(values)])
+    if not len(finite):
+        return None
+    return float(finite[rank(len(finite), p) - 1])
 
 
-def stalls(gaps_ms: Floats, of: Ints) -> Mask:
+def stalls(gaps_ms: Floats, owners: Ints) -> Mask:
     """Which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
     late = gaps_ms > STALL_MS
     if late.any():  # only their answers' medians matter
-        suspect = np.zeros(int(of[-1]) + 1, np.bool_)
-        suspect[of[late]] = True
-        some = suspect[of]
-        late[some] &= gaps_ms[some] > STALL_TIMES * medians(gaps_ms[some], of[some])[of[some]]
+        suspect = np.zeros(int(owners[-1]) + 1, np.bool_)
+        suspect[owners[late]] = True
+        is_suspect = suspect[owners]
+        late[is_suspect] &= (
+            gaps_ms[is_suspect]
+            > STALL_TIMES * medians(gaps_ms[is_suspect], owners[is_suspect])[owners[is_suspect]]
+        )
     return late
 
 
-def medians(gaps_ms: Floats, of: Ints) -> Floats:
+def medians(gaps_ms: Floats, owners: Ints) -> Floats:
     """Lower median gap of each answer; 0 where it has none."""
-    found = pd.Series(gaps_ms).groupby(of).quantile(0.5, interpolation="lower")
-    return np.asarray(found.reindex(np.arange(of.max() + 1), fill_value=0.0), np.float64)
+    per_owner = pd.Series(gaps_ms).groupby(owners).quantile(0.5, interpolation="lower")
+    return np.asarray(per_owner.reindex(np.arange(owners.max() + 1), fill_value=0.0), np.float64)
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
@@ -216,7 +238,9 @@ def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
         return
     sample = gaps_ns[:: max(1, len(gaps_ns) // BLOCK)]
     shortest = min(block[block > 0].min(initial=gaps_ns.max()) for block in parts) / 1e6
-    median = np.median(sample[sample > 0]) / 1e6 if (sample > 0).any() else shortest
+    median = shortest
+    if (sample > 0).any():
+        median = np.median(sample[sample > 0]) / 1e6
     low = max(shortest, median / 100)
     high = gaps_ns.max() / 1e6
     scale: Scale = "linear"

@@ -49,40 +49,46 @@ def compute(run: Run) -> Rates:
     )
 
 
-def section(found: Rates) -> Section:
+def section(rates: Rates) -> Section:
     """Return the rates of the steady stage."""
-    tokens_per_s = found.throughput.output_tokens_per_s
-    tokens = "" if tokens_per_s is None else f"{figures(tokens_per_s)} output tokens/s"
-    known = ", ".join(filter(None, [found.throughput.text, tokens]))
-    facts = [("Stability", found.stability.sentence)]
-    if found.slots is not None:
-        facts.append(("Slots", f"{found.slots.sentence}."))
-    if found.goodput:
-        facts.append(("Goodput", _goodput(found.goodput)))
-    answer = f"{known}." if known else ""
-    drawn = tuple(_tokens_over_time(found.timeline))
-    findings = tuple(_findings(found))
+    tokens_per_s = rates.throughput.output_tokens_per_s
+    tokens = ""
+    if tokens_per_s is not None:
+        tokens = f"{figures(tokens_per_s)} output tokens/s"
+    parts = ", ".join(filter(None, [rates.throughput.text, tokens]))
+    facts = [("Stability", rates.stability.sentence)]
+    if rates.slots is not None:
+        facts.append(("Slots", f"{rates.slots.sentence}."))
+    if rates.goodput:
+        facts.append(("Goodput", _goodput(rates.goodput)))
+    answer = ""
+    if parts:
+        answer = f"{parts}."
+    drawn = tuple(_tokens_over_time(rates.timeline))
+    findings = tuple(_findings(rates))
     return Section(
         name="throughput",
         title="Throughput and stability",
         answer=answer,
         facts=tuple(facts),
         figures=drawn,
-        computed=(COMPUTED,) if known else (),
+        computed=(COMPUTED,) if parts else (),
         findings=findings,
     )
 
 
-def _findings(found: Rates) -> Iterator[Finding]:
+def _findings(rates: Rates) -> Iterator[Finding]:
     """Requests without an answer, unless the result counts them."""
-    unanswered = found.stability.of(stability.UNANSWERED)
+    unanswered = rates.stability.of(stability.UNANSWERED)
     if unanswered is not None:
         yield Finding(unanswered.text, INCOMPLETE, stated="not completed: ")
 
 
 def _goodput(goodput: Goodput) -> str:
     good = goodput.good
-    rate = f"; {figures(goodput.per_s)}/s ended in the steady stage" if goodput.per_s is not None else ""
+    rate = ""
+    if goodput.per_s is not None:
+        rate = f"; {figures(goodput.per_s)}/s ended in the steady stage"
     ends = f"95% CI {share_range(good.low, good.high)}"
     return f"{share(good.value)} of {plural(good.n, 'offered request')} met every objective ({ends}){rate}"
 

@@ -96,45 +96,69 @@ def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *,
     causes = attempts["cause"].value_counts()
     computed, cached = prompt_tokens(attempts)
     output = attempts["output_tokens"]
+    legs_max = 0
+    if len(started):
+        legs_max = int(started.max())
+    legs_per_request = None
+    if len(started):
+        legs_per_request = float(started.mean())
+    turns_max = 0
+    if len(requests):
+        turns_max = int((requests["request_id"] % schema.TURNS).max()) + 1
+    lengths = None
+    if is_exact:
+        lengths = _lengths(requests, attempts, "asked_output_tokens", output)
+    prompts = None
+    if sizes:
+        prompts = _lengths(requests, attempts, "asked_prompt_tokens", computed + cached)
     return Traffic(
         pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
         requests=len(requests),
         ended=_counts(requests["ended"], (*schema.ENDED_CLASSES, schema.CENSORED, schema.CLIENT_DROP)),
-        legs_max=int(started.max()) if len(started) else 0,
-        legs_per_request=float(started.mean()) if len(started) else None,
+        legs_max=legs_max,
+        legs_per_request=legs_per_request,
         attempts=len(attempts),
         causes={cause: int(causes.get(cause, 0)) for cause in schema.CAUSES},
         slow_readers=int(attempts["reader_paused_ns"].notna().sum()),
         not_streamed=int((~attempts["streamed"].astype(bool)).sum()),
         second_target=int((attempts["target"] != "main").sum()),
-        turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
-        lengths=_lengths(requests, attempts, "asked_output_tokens", output) if is_exact else None,
-        prompts=_lengths(requests, attempts, "asked_prompt_tokens", computed + cached) if sizes else None,
+        turns_max=turns_max,
+        lengths=lengths,
+        prompts=prompts,
         prompt_sizes=sizes,
     )
 
 
 def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]) -> Lengths:
-    asked = requests[requests["legs"] == 1].set_index("request_id")[column]
-    answers = calls[calls["ended"].isin(schema.COMPLETE) & calls["request_id"].isin(asked.index)]
-    wanted = answers["request_id"].map(asked)
-    got = tokens[answers.index]
-    off = (got - wanted).abs().max()
+    limits = requests[requests["legs"] == 1].set_index("request_id")[column]
+    answers = calls[calls["ended"].isin(schema.COMPLETE) & calls["request_id"].isin(limits.index)]
+    wanted = answers["request_id"].map(limits)
+    lengths = tokens[answers.index]
+    off = (lengths - wanted).abs().max()
+    asked_min = 0
+    if len(answers):
+        asked_min = int(wanted.min())
+    asked_max = 0
+    if len(answers):
+        asked_max = int(wanted.max())
+    off_most = None
+    if not pd.isna(off):
+        off_most = int(off)
     return Lengths(
-        asked_min=int(wanted.min()) if len(answers) else 0,
-        asked_max=int(wanted.max()) if len(answers) else 0,
+        asked_min=asked_min,
+        asked_max=asked_max,
         answers=len(answers),
-        counted=int(got.notna().sum()),
-        same=int((got == wanted).sum()),
-        off_most=None if pd.isna(off) else int(off),
+        counted=int(lengths.notna().sum()),
+        same=int((lengths == wanted).sum()),
+        off_most=off_most,
     )
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
     """How often each value occurs, known ones first."""
-    found = values.value_counts()
-    names = [name for name in order if name in found.index]
-    return {str(name): int(found[name]) for name in [*names, *sorted(set(found.index) - set(names))]}
+    counts = values.value_counts()
+    names = [name for name in order if name in counts.index]
+    return {str(name): int(counts[name]) for name in [*names, *sorted(set(counts.index) - set(names))]}
 
 
 def section(sent: SentTraffic) -> Section | None:
@@ -158,12 +182,15 @@ def section(sent: SentTraffic) -> Section | None:
     expected = _expected(sent.estimate)
     if expected:
         notes.append(f"Expected before the run: {expected}.")
-    first = next(iter(sent.traffic.values()))
-    is_plain = len(sent.traffic) == 1 and not [*_details(first), *notes]
+    main = next(iter(sent.traffic.values()))
+    is_plain = len(sent.traffic) == 1 and not [*_details(main), *notes]
+    answer = ""
+    if is_plain:
+        answer = f"{plural(main.requests, 'request')} ({main.pattern})."
     return Section(
         name="traffic",
         title="Traffic",
-        answer=f"{plural(first.requests, 'request')} ({first.pattern})." if is_plain else "",
+        answer=answer,
         tables=(Table.of("", sent.traffic.items(), columns, prose=(1, 5)),),
         notes=tuple(notes),
         computed=("The whole run without preflight, all attempts.",),
@@ -172,30 +199,40 @@ def section(sent: SentTraffic) -> Section | None:
 
 
 def _legs(entry: Traffic) -> str:
-    return "–" if entry.legs_per_request is None else f"{entry.legs_per_request:.3g}"
+    if entry.legs_per_request is None:
+        return "–"
+    return f"{entry.legs_per_request:.3g}"
 
 
-def _asked(of: Lengths) -> str:
-    varies = of.asked_min != of.asked_max
-    return f"{count(of.asked_min)} to {count(of.asked_max)}" if varies else count(of.asked_min)
+def _asked(lengths: Lengths) -> str:
+    varies = lengths.asked_min != lengths.asked_max
+    if varies:
+        return f"{count(lengths.asked_min)} to {count(lengths.asked_max)}"
+    return count(lengths.asked_min)
 
 
-def _proof(of: Lengths) -> str:
+def _proof(lengths: Lengths) -> str:
     """Whether the work was fixed, as the scenario asks with `output = "exact"`."""
-    if not of.answers:
+    if not lengths.answers:
         return "exact output lengths were asked for, and no request of one leg has a complete answer."
-    if not of.counted:
+    if not lengths.counted:
         return "exact output lengths were asked for, and the target reports no output tokens: nothing proves them."
-    got = "as many" if of.asked_min != of.asked_max else count(of.asked_min)
-    text = f"asked {_asked(of)} output tokens, got {got} in {share(of.same / of.answers)} of {plural(of.answers, 'answer')}."
-    return text if of.same == of.answers else f"{text} The work was not fixed."
+    amount = "as many"
+    if lengths.asked_min == lengths.asked_max:
+        amount = count(lengths.asked_min)
+    text = f"asked {_asked(lengths)} output tokens, got {amount} in {share(lengths.same / lengths.answers)} of {plural(lengths.answers, 'answer')}."
+    if lengths.same == lengths.answers:
+        return text
+    return f"{text} The work was not fixed."
 
 
-def _sizes(of: Lengths, how: str | None) -> str:
+def _sizes(lengths: Lengths, precision: str | None) -> str:
     """What was asked of the prompts, and what the target counted."""
-    by = "by the engine's tokenizer" if how == "exact" else "an estimate by tokens per word"
-    off = f", at most {count(of.off_most)} off" if of.off_most else ""
-    return f"asked {_asked(of)} prompt tokens ({by}), got as many in {share(of.same / of.counted)} of {plural(of.counted, 'prompt')}{off}."
+    source = "by the engine's tokenizer" if precision == "exact" else "an estimate by tokens per word"
+    off = ""
+    if lengths.off_most:
+        off = f", at most {count(lengths.off_most)} off"
+    return f"asked {_asked(lengths)} prompt tokens ({source}), got as many in {share(lengths.same / lengths.counted)} of {plural(lengths.counted, 'prompt')}{off}."
 
 
 def _details(entry: Traffic) -> Iterator[str]:
@@ -230,6 +267,8 @@ def _expected(estimate: Json) -> str:
     if cost is None:
         texts.append("cost unknown (no price known for the model)")
     else:
-        shown = f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
-        texts.append(f"up to {shown} {plain(text(estimate.get('currency')), 20)}")
+        amount = f"{cost:.2g}"
+        if cost >= 1:
+            amount = f"{cost:,.2f}"
+        texts.append(f"up to {amount} {plain(text(estimate.get('currency')), 20)}")
     return ", ".join(texts)

@@ -78,13 +78,13 @@ def compute(run: Run) -> list[Transport]:
     """Return resumed streams and jobs by traffic table."""
     requests = run.of_target.requests
     attempts = run.of_target.attempts
-    found = []
+    transports = []
     for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
-        of = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]
-        for name, rows in of.groupby("traffic"):
+        of_answer = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]
+        for name, rows in of_answer.groupby("traffic"):
             calls = attempts[attempts["request_id"].isin(rows["request_id"])]
-            found.append(make(plain(str(name), 80), rows, calls.sort_values(["request_id", "attempt"])))
-    return found
+            transports.append(make(plain(str(name), 80), rows, calls.sort_values(["request_id", "attempt"])))
+    return transports
 
 
 def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
@@ -127,7 +127,11 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
         ended = ""
         calls = rows[["first_content_at_ns", "ended_at_ns", "ended"]].itertuples(index=False)
         for content, end, ended in calls:
-            at_ns = content if pd.notna(content) else end if ended in schema.COMPLETE else None
+            at_ns = None
+            if pd.notna(content):
+                at_ns = content
+            elif ended in schema.COMPLETE:
+                at_ns = end
             if at_ns is None:
                 continue  # nothing came over this connection
             if cut_ns is not None:
@@ -143,18 +147,22 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
 
 def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
     polls = attempts[attempts["cause"] == schema.POLL]
-    last = by_request(polls, "last")
+    last_polls = by_request(polls, "last")
     ended = by_request(polls[polls["stop_reason"].notna()], "last")
-    states, statuses, classes = (of.to_dict() for of in (ended["stop_reason"], last["status"], last["ended"]))
+    states = ended["stop_reason"].to_dict()
+    statuses = last_polls["status"].to_dict()
+    classes = last_polls["ended"].to_dict()
 
     def outcome(job: int, end: str) -> str:
         if end in schema.COMPLETE:
             return FETCHED
         if job in states:
-            return NOT_FETCHED if classes[job] not in schema.COMPLETE else str(states[job])
+            if classes[job] not in schema.COMPLETE:
+                return NOT_FETCHED
+            return str(states[job])
         return LOST.get(statuses.get(job, 0)) or WITHOUT_STATE.get(end, end)
 
-    outcomes = [outcome(*one) for one in zip(requests["request_id"], requests["ended"], strict=True)]
+    outcomes = [outcome(*call) for call in zip(requests["request_id"], requests["ended"], strict=True)]
     news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
     fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
     ok = requests["ended"].isin(schema.COMPLETE)
@@ -183,44 +191,51 @@ def _ordered(outcomes: pd.Series[str]) -> dict[str, int]:
     return {plain(str(name), 60): n for name, n in Counter(outcomes).most_common()}
 
 
-def section(found: list[Transport]) -> Section | None:
+def section(transports: list[Transport]) -> Section | None:
     """What became of streams and jobs, and how long it took."""
-    if not found:
+    if not transports:
         return None
     columns = (
-        ("traffic", lambda one: one.traffic),
+        ("traffic", lambda transport: transport.traffic),
         ("outcomes", _outcomes),
         ("calls", _calls),
-        ("wasted polls per job", lambda one: f"{one.wasted / one.requests:.3g}" if one.kind == JOBS else "–"),
+        (
+            "wasted polls per job",
+            lambda transport: (
+                f"{transport.wasted / transport.requests:.3g}" if transport.kind == JOBS else "–"
+            ),
+        ),
     )
-    times = [(f"{one.traffic}: {TIMES[one.kind]}", one.times) for one in found]
-    main = _main(found)
+    times = [(f"{transport.traffic}: {TIMES[transport.kind]}", transport.times) for transport in transports]
+    main = _main(transports)
     return Section(
         name="transport",
         title="Resumed streams and jobs",
-        answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
-        tables=(Table.of("", found, columns, prose=(1, 2)), quantile_table("", "time", times)),
+        answer=" ".join(f"{transport.traffic}: {_outcomes(transport)}." for transport in transports),
+        tables=(Table.of("", transports, columns, prose=(1, 2)), quantile_table("", "time", times)),
         figures=tuple(waiting("transport", *DRAWN[main.kind], main.groups)),
         computed=COMPUTED,
-        card=_card(found),
+        card=_card(transports),
     )
 
 
-def _main(found: list[Transport]) -> Transport:
+def _main(transports: list[Transport]) -> Transport:
     """Return that of the traffic table with most requests."""
-    return max(found, key=lambda one: one.requests)
+    return max(transports, key=lambda transport: transport.requests)
 
 
-def _card(found: list[Transport]) -> Card | None:
+def _card(transports: list[Transport]) -> Card | None:
     """The median time of the traffic table with most requests, its p95 and outcomes; None where it has no time."""
-    main = _main(found)
+    main = _main(transports)
     median = quantile_cell(main.times[0])
     if main.times[0].mark == TOO_FEW:
         return None
     unit = " ms" if median.text[:1].isdigit() else ""
     lines = [values_text(main.times[1:]), _outcomes(main)]
-    others = [one for one in found if one is not main]
-    lines += [f"{one.traffic}: {TIMES[one.kind]} {values_text(one.times)}" for one in others]
+    for transport in transports:
+        if transport is not main:
+            times = values_text(transport.times)
+            lines.append(f"{transport.traffic}: {TIMES[transport.kind]} {times}")
     return Card(
         label="resume" if main.kind == STREAMS else "jobs",
         value=replace(median, text=f"{median.text}{unit}"),
@@ -229,12 +244,12 @@ def _card(found: list[Transport]) -> Card | None:
     )
 
 
-def _outcomes(one: Transport) -> str:
-    texts = ", ".join(f"{count(n)} {name}" for name, n in one.outcomes.items())
-    return f"{plural(one.requests, one.kind[:-1])}: {texts}"
+def _outcomes(transport: Transport) -> str:
+    texts = ", ".join(f"{count(n)} {name}" for name, n in transport.outcomes.items())
+    return f"{plural(transport.requests, transport.kind[:-1])}: {texts}"
 
 
-def _calls(one: Transport) -> str:
-    if one.kind == STREAMS:
-        return plural(one.calls, "reconnection")
-    return f"{plural(one.calls, 'poll')}, {count(one.wasted)} wasted"
+def _calls(transport: Transport) -> str:
+    if transport.kind == STREAMS:
+        return plural(transport.calls, "reconnection")
+    return f"{plural(transport.calls, 'poll')}, {count(transport.wasted)} wasted"

@@ -22,18 +22,18 @@ def answered(stage: Steady) -> Mask:
     return stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
 
 
-def waits(metric: str, stage: Steady, which: Mask) -> Waits:
+def waits(metric: str, stage: Steady, mask: Mask) -> Waits:
     """The event of these requests, where it came."""
     ms = BY_NAME[metric].ns(stage) / 1e6
     every = Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_), stage.groupings)
-    return every.only(which & ~np.isnan(ms))
+    return every.only(mask & ~np.isnan(ms))
 
 
 def line(name: str, quantiles: Sequence[Quantile]) -> str:
     """`first argument p50 145 ms, p95 238 ms (95% CI 221 – 260)`; the interval is that of the last."""
-    *first, last = quantiles
-    parts = [values_text([quantile]) for quantile in first]
-    return f"{name} {', '.join([*parts, quantiles_text(last)])}"
+    *lower, upper = quantiles
+    parts = [values_text([quantile]) for quantile in lower]
+    return f"{name} {', '.join([*parts, quantiles_text(upper)])}"
 
 
 def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Picture]:

@@ -42,26 +42,26 @@ def compute(run: Run) -> Structured | None:
     if answers.empty:
         return None
     has_field = stage.requests["first_field_at_ns"].notna().to_numpy(np.bool_)
-    first = events.waits("first_field", stage, events.answered(stage) & has_field)
+    first_field = events.waits("first_field", stage, events.answered(stage) & has_field)
     whole = events.waits("e2e_sent", stage, events.answered(stage) & has_field)
     return Structured(
         valid=stage.share_of(answers, answers["valid_json"].to_numpy(np.bool_)),
-        first_field=tuple(first.quantiles(events.PS)),
-        field_waits=first,
+        first_field=tuple(first_field.quantiles(events.PS)),
+        field_waits=first_field,
         whole_waits=whole,
     )
 
 
-def section(found: Structured | None) -> Section | None:
+def section(structured: Structured | None) -> Section | None:
     """Return the section; None without answers to a schema."""
-    if found is None:
+    if structured is None:
         return None
-    number = plural(found.valid.n, "answer")
-    share = share_cell(found.valid)
-    rows = [(FIELD, found.first_field)] if found.first_field[0].n else []
+    number = plural(structured.valid.n, "answer")
+    share = share_cell(structured.valid)
+    rows = [(FIELD, structured.first_field)] if structured.first_field[0].n else []
     table = quantile_table("First usable field, since sent", "event", rows)
     lines = tuple(events.line(name, quantiles) for name, quantiles in rows)
-    waits = [(FIELD, found.field_waits), (WHOLE, found.whole_waits)]
+    waits = [(FIELD, structured.field_waits), (WHOLE, structured.whole_waits)]
     drawn = events.tails("structured", "Time to the first field and to the whole answer", waits)
     return Section(
         "structured",
@@ -75,6 +75,6 @@ def section(found: Structured | None) -> Section | None:
             value=share,
             detail=f"of {number} are valid JSON",
             lines=lines,
-            tone="warn" if found.valid.k < found.valid.n else "",
+            tone="warn" if structured.valid.k < structured.valid.n else "",
         ),
     )

@@ -54,18 +54,18 @@ def compute(run: Run) -> Thinking | None:
     is_counted = requests["thinking_tokens"].fillna(0) > 0
     is_answered = events.answered(stage)
     thinks = (is_shown | is_counted).to_numpy(np.bool_)
-    which = is_answered & thinks
-    if not which.any():
+    mask = is_answered & thinks
+    if not mask.any():
         return None
-    thinking = events.waits("ttft_thinking", stage, which)
-    text = events.waits("ttft_text", stage, which)
-    counted = requests[which & requests["thinking_tokens"].notna() & (requests["output_tokens"] > 0)]
+    thinking = events.waits("ttft_thinking", stage, mask)
+    text = events.waits("ttft_text", stage, mask)
+    counted = requests[mask & requests["thinking_tokens"].notna() & (requests["output_tokens"] > 0)]
     tokens = None
     if len(counted):
-        over = counted["thinking_tokens"].to_numpy(np.float64)
-        under = counted["output_tokens"].to_numpy(np.float64)
-        low, high = bootstrap.ratio(over, under)
-        tokens = TokenShare(value=float(over.sum() / under.sum()), low=low, high=high)
+        thinking_tokens = counted["thinking_tokens"].to_numpy(np.float64)
+        output_tokens = counted["output_tokens"].to_numpy(np.float64)
+        low, high = bootstrap.ratio(thinking_tokens, output_tokens)
+        tokens = TokenShare(value=float(thinking_tokens.sum() / output_tokens.sum()), low=low, high=high)
     return Thinking(
         answers=stage.share_of(requests[is_answered], thinks[is_answered]),
         first_thinking=tuple(thinking.quantiles(events.PS)),
@@ -76,23 +76,23 @@ def compute(run: Run) -> Thinking | None:
     )
 
 
-def section(found: Thinking | None) -> Section | None:
+def section(thinking: Thinking | None) -> Section | None:
     """Return the section; None where no answer thinks."""
-    if found is None:
+    if thinking is None:
         return None
-    number = plural(found.answers.n, "answer")
+    number = plural(thinking.answers.n, "answer")
     lines = []
-    if found.first_thinking[0].n:
-        lines.append(events.line(THINKING, found.first_thinking))
-    if found.tokens is not None:
-        ends = share_range(found.tokens.low, found.tokens.high)
-        lines.append(f"{share(found.tokens.value)} of output tokens are thinking (CI {ends})")
-    rows = [(THINKING, found.first_thinking), (TEXT, found.first_text)]
+    if thinking.first_thinking[0].n:
+        lines.append(events.line(THINKING, thinking.first_thinking))
+    if thinking.tokens is not None:
+        ends = share_range(thinking.tokens.low, thinking.tokens.high)
+        lines.append(f"{share(thinking.tokens.value)} of output tokens are thinking (CI {ends})")
+    rows = [(THINKING, thinking.first_thinking), (TEXT, thinking.first_text)]
     rows = [(name, quantiles) for name, quantiles in rows if quantiles[0].n]
     table = quantile_table("Thinking and text, since sent", "event", rows)
-    waits = [(THINKING, found.thinking_waits), (TEXT, found.text_waits)]
+    waits = [(THINKING, thinking.thinking_waits), (TEXT, thinking.text_waits)]
     drawn = events.tails("thinking", "Time to the first thinking and the first text", waits)
-    answer = f"{with_interval(share_cell(found.answers))} of {number} think"
+    answer = f"{with_interval(share_cell(thinking.answers))} of {number} think"
     return Section(
         "thinking",
         "Thinking",
@@ -100,16 +100,16 @@ def section(found: Thinking | None) -> Section | None:
         tables=(table,) if table.rows else (),
         figures=tuple(drawn),
         computed=("Complete answers of the steady stage that think. Tokens as the target counts them.",),
-        card=_card(found, number, tuple(lines)),
+        card=_card(thinking, number, tuple(lines)),
     )
 
 
-def _card(found: Thinking, number: str, lines: tuple[str, ...]) -> Card:
+def _card(thinking: Thinking, number: str, lines: tuple[str, ...]) -> Card:
     """The median time to the first text; without one how many answers think."""
-    median = found.first_text[0]
+    median = thinking.first_text[0]
     if median.mark == TOO_FEW:
         return Card(
-            label="thinking", value=share_cell(found.answers), detail=f"of {number} think", lines=lines
+            label="thinking", value=share_cell(thinking.answers), detail=f"of {number} think", lines=lines
         )
     cell = quantile_cell(median)
     value = Value(f"{cell.text} ms", cell.interval, cell.mark)

@@ -41,35 +41,34 @@ def compute(run: Run) -> Tools | None:
     stage = run.of_target
     requests = stage.requests
     calls = requests["first_tool_json_at_ns"].notna() | requests["tool_ready_at_ns"].notna()
-    offered = {
-        name for name, table in tables(run.record["scenario"], "traffic").items() if table.get("tools")
-    }
+    traffic = tables(run.record["scenario"], "traffic")
+    offered = {name for name, table in traffic.items() if table.get("tools")}
     with_tools = requests["traffic"].isin(offered | set(requests.loc[calls, "traffic"]))
-    which = events.answered(stage) & with_tools.to_numpy(np.bool_)
-    if not which.any():
+    mask = events.answered(stage) & with_tools.to_numpy(np.bool_)
+    if not mask.any():
         return None
-    first = events.waits("ttft_tool", stage, which)
-    ready = events.waits("tool_ready", stage, which)
+    first_call = events.waits("ttft_tool", stage, mask)
+    ready = events.waits("tool_ready", stage, mask)
     return Tools(
-        calls=stage.share_of(requests[which], calls[which].to_numpy(np.bool_)),
-        first_argument=tuple(first.quantiles(events.PS)),
+        calls=stage.share_of(requests[mask], calls[mask].to_numpy(np.bool_)),
+        first_argument=tuple(first_call.quantiles(events.PS)),
         ready=tuple(ready.quantiles(events.PS)),
-        first_waits=first,
+        first_waits=first_call,
         ready_waits=ready,
     )
 
 
-def section(found: Tools | None) -> Section | None:
+def section(tools: Tools | None) -> Section | None:
     """Return the section; None where no answer could call a tool."""
-    if found is None:
+    if tools is None:
         return None
-    number = plural(found.calls.n, "answer")
-    share = share_cell(found.calls)
-    rows = [(FIRST, found.first_argument), (READY, found.ready)] if found.calls.k else []
+    number = plural(tools.calls.n, "answer")
+    share = share_cell(tools.calls)
+    rows = [(FIRST, tools.first_argument), (READY, tools.ready)] if tools.calls.k else []
     times = quantile_table("Time to a tool call, since sent", "event", rows)
     lines = tuple(events.line(name, quantiles) for name, quantiles in rows if quantiles[0].n)
     drawn = events.tails(
-        "tools", "Time to a tool call", [(FIRST, found.first_waits), (READY, found.ready_waits)]
+        "tools", "Time to a tool call", [(FIRST, tools.first_waits), (READY, tools.ready_waits)]
     )
     return Section(
         "tools",

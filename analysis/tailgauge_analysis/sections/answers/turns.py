@@ -56,76 +56,86 @@ def compute(run: Run) -> Turns | None:
     requests = stage.requests
     numbers = (requests["request_id"] % schema.TURNS).to_numpy(np.int64)
     several = set(requests.loc[numbers > 0, "traffic"])
-    which = requests["traffic"].isin(several).to_numpy(np.bool_)
-    since = "sent" if run.record["arrival"] == "closed" else "sched"
-    every = latency.offered_waits(BY_NAME[f"ttft_{since}"], stage)
-    which = which & ~np.isnan(every.ms)
-    if not (which & (numbers > 0)).any():
+    mask = requests["traffic"].isin(several).to_numpy(np.bool_)
+    suffix = "sent" if run.record["arrival"] == "closed" else "sched"
+    every = latency.offered_waits(BY_NAME[f"ttft_{suffix}"], stage)
+    mask = mask & ~np.isnan(every.ms)
+    if not (mask & (numbers > 0)).any():
         return None
     tokens = requests["input_tokens"].to_numpy(np.float64)
     turns = []
-    for number in np.unique(numbers[which])[:MOST]:
-        of_turn = which & (numbers == number)
-        known = tokens[of_turn & ~np.isnan(tokens)]
+    for number in np.unique(numbers[mask])[:MOST]:
+        of_turn = mask & (numbers == number)
+        measured = tokens[of_turn & ~np.isnan(tokens)]
+        prompt_tokens = None
+        if len(measured):
+            prompt_tokens = float(np.median(measured))
         turns.append(
             Turn(
                 turn=int(number) + 1,
                 requests=int(of_turn.sum()),
-                prompt_tokens=float(np.median(known)) if len(known) else None,
+                prompt_tokens=prompt_tokens,
                 ttft=tuple(every.only(of_turn).quantiles(events.PS)),
             )
         )
-    first = tuple(every.only(which & (numbers == 0)).quantiles(events.PS))
-    later = tuple(every.only(which & (numbers > 0)).quantiles(events.PS))
-    ratio = quantile_ratio(later[0], first[0]) if first else Ratio(0.5, None, None, None)
-    return Turns(turns=tuple(turns), first=first, later=later, later_over_first=ratio)
+    first_turn = tuple(every.only(mask & (numbers == 0)).quantiles(events.PS))
+    later = tuple(every.only(mask & (numbers > 0)).quantiles(events.PS))
+    ratio = Ratio(0.5, None, None, None)
+    if first_turn:
+        ratio = quantile_ratio(later[0], first_turn[0])
+    return Turns(turns=tuple(turns), first=first_turn, later=later, later_over_first=ratio)
 
 
-def section(found: Turns | None) -> Section | None:
+def section(turns: Turns | None) -> Section | None:
     """Return the section; None where no session has two turns."""
-    if found is None:
+    if turns is None:
         return None
-    ratio = found.later_over_first
-    known = ratio.value is not None
+    ratio = turns.later_over_first
+    is_known = ratio.value is not None
     answer = "Too few requests to compare later turns with the first."
-    if known:
+    if is_known:
         answer = f"The median TTFT of later turns is {ratio_text(ratio)} that of the first."
+    card = None
+    if is_known:
+        card = _card(turns)
     return Section(
         "turns",
         "Turns",
         answer,
-        tables=(_table(found),),
-        figures=tuple(_by_turn(found)),
+        tables=(_table(turns),),
+        figures=tuple(_by_turn(turns)),
         computed=("All requests of the steady stage, failures slowest, since the turn was due.",),
-        card=_card(found) if known else None,
+        card=card,
     )
 
 
-def _card(found: Turns) -> Card:
-    ratio = found.later_over_first
+def _card(turns: Turns) -> Card:
+    ratio = turns.later_over_first
     ends = (ratio.low, ratio.high)
-    interval = "" if None in ends else " – ".join(f"{end:.3g}" for end in ends if end is not None)
+    interval = ""
+    if None not in ends:
+        interval = " – ".join(f"{end:.3g}" for end in ends if end is not None)
     return Card(
         label="turns",
         value=Value(f"{ratio.value or 0.0:.3g}x", interval),
         detail="the first turn's median TTFT in later turns",
-        lines=(f"first turn {values_text(found.first)}", f"later turns {values_text(found.later)}"),
+        lines=(f"first turn {values_text(turns.first)}", f"later turns {values_text(turns.later)}"),
     )
 
 
-def _table(found: Turns) -> Table:
-    rows = [(f"turn {turn.turn}", turn.ttft) for turn in found.turns]
+def _table(turns: Turns) -> Table:
+    rows = [(f"turn {turn.turn}", turn.ttft) for turn in turns.turns]
     table = quantile_table("TTFT by turn", "turn", rows)
-    sizes = [turn.prompt_tokens for turn in found.turns]
+    sizes = [turn.prompt_tokens for turn in turns.turns]
     cells = tuple((*row, count(size)) for row, size in zip(table.rows, sizes, strict=True))
     return Table(table.title, (*table.header, "uncached prompt tokens, median"), cells)
 
 
-def _by_turn(found: Turns) -> Iterator[Picture]:
+def _by_turn(turns: Turns) -> Iterator[Picture]:
     curves = []
     for place, name in enumerate(("p50", "p95")):
         rows = []
-        for turn in found.turns:
+        for turn in turns.turns:
             quantile = turn.ttft[place]
             if quantile.mark != TOO_FEW and quantile.value is not None and np.isfinite(quantile.value):
                 rows.append((float(turn.turn), quantile.value, quantile.low, _finite(quantile.high)))

@@ -35,9 +35,13 @@ from tailgauge_analysis.text.json_values import text as text_of
 UNIT = "input-token equivalents"
 MILLION = 1_000_000
 USAGE = (
-    "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
-    "cache_creation_1h_input_tokens", "output_tokens",
-)  # fmt: skip
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation_5m_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "output_tokens",
+)
 PROMPT = len(pricing.RATES) - 1  # all rates but that of the output
 TIERS = ("service_tier", "speed")  # columns that may have prices of their own
 LIST_TIERS = frozenset({"standard", "default", "auto", "on_demand", "normal"})  # whose price is the list's
@@ -103,7 +107,9 @@ def _file(run: Json) -> Path:
     if not isinstance(named, str):
         return pricing.PACKAGED
     sibling = Path(run["scenario_file"]).parent / named
-    return sibling if refusal(sibling) is None else Path(named)
+    if refusal(sibling) is None:
+        return sibling
+    return Path(named)
 
 
 def cost(calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
@@ -129,7 +135,9 @@ def cost(calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usa
         np.add.at(without_each, group.places, group.prompts.sum(axis=1) * float(group.rates[0]))
     if len(unpriced) == len(calls):
         return None
-    reason = f"no price for {plain(', '.join(list(unpriced_models)[:5]), 500)}" if unpriced_models else ""
+    reason = ""
+    if unpriced_models:
+        reason = f"no price for {plain(', '.join(list(unpriced_models)[:5]), 500)}"
     factor = Fraction(price_share)
     is_named = lines["model"].notna() & (lines["model"] != "")
     return Cost(
@@ -198,7 +206,9 @@ def _iterations(lines: pd.DataFrame) -> pd.DataFrame | None:
             counts = {name: iteration.get(name, np.nan) for name in USAGE}
             named = {"model": iteration["model"], "asked_model": None} if iteration.get("model") else {}
             out.append(line | counts | named)
-    return pd.DataFrame(out).astype(dict.fromkeys(USAGE, "float64")) if out else None
+    if not out:
+        return None
+    return pd.DataFrame(out).astype(dict.fromkeys(USAGE, "float64"))
 
 
 def _read_iterations(text: str) -> list[Json]:

@@ -101,4 +101,6 @@ def _difference(y: Floats, hit: Mask, stratum: Ints, strata: Ints) -> float:
             weight = len(hits) * len(misses) / (len(hits) + len(misses))
             sums += weight * float(np.median(misses) - np.median(hits))
             weights += weight
-    return sums / weights if weights else float("nan")
+    if weights:
+        return sums / weights
+    return float("nan")

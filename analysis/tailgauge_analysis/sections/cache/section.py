@@ -137,7 +137,13 @@ def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], pric
     sent = int((is_of_table & attempts["sent_at_ns"].notna()).sum())
     without_usage = sent - len(counted)
     spent = cost(counted, prices, price_share=_price_share(run, name), without_usage=without_usage)
-    aged = shares.expiry(rows, sliding=cache_calls.settings(run.record).sliding)
+    expiry = shares.expiry(rows, sliding=cache_calls.settings(run.record).sliding)
+    no_expiry = ""
+    if not expiry:
+        no_expiry = shares.why_not(rows)
+    no_cost = ""
+    if not spent:
+        no_cost = prices.why or "no price for the models of these calls"
     return Cache(
         traffic=name,
         calls=len(counted),
@@ -152,11 +158,11 @@ def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], pric
         misses=misses(counted, cause),
         unordered=int((counted["unordered"] & (cause == RACE)).sum()),
         first_bytes=first_bytes(counted, cause),
-        expiry=aged,
-        no_expiry="" if aged else shares.why_not(rows),
+        expiry=expiry,
+        no_expiry=no_expiry,
         worth=effect.cache_effect(counted),
         cost=spent,
-        no_cost="" if spent else prices.why or "no price for the models of these calls",
+        no_cost=no_cost,
         over_time=_over_time(counted),
     )
 
@@ -200,11 +206,15 @@ def section(use: CacheUse) -> Section | None:
     """Return the section; None where no traffic involves a cache."""
     entries = use.cache
     if not entries:
-        return _section_by_engine(use.by_engine) if use.by_engine else None
+        if not use.by_engine:
+            return None
+        return _section_by_engine(use.by_engine)
     by_name = {plain(entry.traffic, 80): list(_facts(entry)) for entry in entries}
     facts, listed = side_by_side("By traffic", by_name)
     for entry in entries:
-        name = f" ({plain(entry.traffic, 80)})" if len(entries) > 1 else ""
+        name = ""
+        if len(entries) > 1:
+            name = f" ({plain(entry.traffic, 80)})"
         listed += (_rates(entry, name), _misses(entry, name))
     formulas = [f"{title}: {formula}." for title, formula in RATES]
     return Section(
@@ -250,16 +260,22 @@ def sentence(entry: Cache) -> str:
 
 
 def _between(rate: shares.Share) -> str:
-    return f" (95% CI {share_range(rate.low, rate.high)})" if rate.low is not None else ""
+    if rate.low is None:
+        return ""
+    return f" (95% CI {share_range(rate.low, rate.high)})"
 
 
 def _saved(entry: Cache) -> str:
     """`-74% (95% CI -76% – -70%)`; empty where no price is known."""
-    part = entry.cost.saved_share if entry.cost else None
+    part = None
+    if entry.cost:
+        part = entry.cost.saved_share
     if part is None or not part.value:
         return ""
     ends = sorted(-end for end in (part.low, part.high) if end is not None)
-    interval = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
+    interval = ""
+    if ends:
+        interval = f" (95% CI {share_range(ends[0], ends[1])})"
     return f"{'+' if part.value < 0 else ''}{share(-part.value)}{interval}"
 
 
@@ -281,13 +297,20 @@ def _card(entries: Sequence[Cache]) -> Card | None:
     detail = "of input tokens read"
     if len(reported) > 1:
         detail += f" by {plain(main.traffic, 40)}"
-    interval = "" if hit.low is None else share_range(hit.low, hit.high)
-    value = Value(share(hit.value), interval, mark="" if interval else hit.why)
+    interval = ""
+    if hit.low is not None:
+        interval = share_range(hit.low, hit.high)
+    mark = ""
+    if not interval:
+        mark = hit.why
+    value = Value(share(hit.value), interval, mark=mark)
     return Card(label="cache", value=value, detail=detail, lines=tuple(lines))
 
 
 def _card_lines(entry: Cache) -> Iterator[str]:
-    part = entry.cost.saved_share.value if entry.cost else None
+    part = None
+    if entry.cost:
+        part = entry.cost.saved_share.value
     if part:
         yield f"input cost {'+' if part < 0 else ''}{share(-part)}"
     if entry.misses:
@@ -295,7 +318,9 @@ def _card_lines(entry: Cache) -> Iterator[str]:
 
 
 def _cause_name(miss: Miss) -> str:
-    return plain(miss.cause, 60) if miss.by_target else miss.cause.replace("_", " ")
+    if miss.by_target:
+        return plain(miss.cause, 60)
+    return miss.cause.replace("_", " ")
 
 
 def _misses_of(n: int) -> str:
@@ -322,7 +347,9 @@ def _rate_cell(title: str, rate: shares.Share) -> Value:
 
 
 def _times(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    if value is None:
+        return "–"
+    return f"{value:.3g}"
 
 
 def _misses(entry: Cache, name: str) -> Table:
@@ -366,11 +393,16 @@ def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
         text = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
         yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
     yield "Repeated prefixes", _expiry(entry.expiry) if entry.expiry else f"not estimated: {entry.no_expiry}"
-    yield from _cost(entry.cost) if entry.cost else [("Cost", f"unknown: {entry.no_cost}")]
+    if entry.cost:
+        yield from _cost(entry.cost)
+    else:
+        yield from [("Cost", f"unknown: {entry.no_cost}")]
 
 
 def _expiry(expiry: shares.Expiry) -> str:
-    life = f"{expiry.life_s:,.4g} s" if expiry.life_s is not None else "the TTL"
+    life = "the TTL"
+    if expiry.life_s is not None:
+        life = f"{expiry.life_s:,.4g} s"
     excess = f". {plural(expiry.excess_misses, 'call')} read nothing within {life} of the last use"
     life_text = (
         f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
@@ -382,7 +414,9 @@ def _expiry(expiry: shares.Expiry) -> str:
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     unit = cost.unit
     part = cost.saved_share
-    remarks = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
+    remarks = ""
+    if cost.unpriced:
+        remarks = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}"
     if cost.by_asked:
         remarks += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"
     if cost.at_list_price:
@@ -393,7 +427,9 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
 
 
 def _money(value: Fraction, unit: str) -> str:
-    return f"{float(value):,.0f}" if unit == UNIT else f"{float(value):,.4f}"
+    if unit == UNIT:
+        return f"{float(value):,.0f}"
+    return f"{float(value):,.4f}"
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
@@ -421,12 +457,10 @@ def _reads_over_time(entries: Sequence[Cache]) -> Iterator[Picture]:
 
 def _ttft(entries: Sequence[Cache]) -> Iterator[Picture]:
     """Draw the traffic table with the most answers of which some read and some did not."""
-    of_both = [
-        entry for entry in entries if min(len(entry.worth.hit_ms), len(entry.worth.miss_ms)) >= effect.EACH
-    ]
-    if not of_both:
+    comparable = [entry for entry in entries if _fewest_answers(entry) >= effect.EACH]
+    if not comparable:
         return
-    entry = max(of_both, key=lambda entry: len(entry.worth.hit_ms) + len(entry.worth.miss_ms))
+    entry = max(comparable, key=lambda entry: len(entry.worth.hit_ms) + len(entry.worth.miss_ms))
     hits = entry.worth.hit_ms
     misses = entry.worth.miss_ms
     low = min(hits[0], misses[0])
@@ -448,6 +482,11 @@ def _ttft(entries: Sequence[Cache]) -> Iterator[Picture]:
         x="TTFT since sent (ms, logarithmic)" if is_wide else "TTFT since sent (ms)",
         x_scale="log" if is_wide else "linear",
     )
+
+
+def _fewest_answers(entry: Cache) -> int:
+    """Return the number of its hits or of its misses, whichever are fewer."""
+    return min(len(entry.worth.hit_ms), len(entry.worth.miss_ms))
 
 
 def _within(values: Floats, name: str) -> PlotCurve:

@@ -128,10 +128,13 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
     life = back["life_ns"].to_numpy(np.float64)
     lives = np.unique(life)
     fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
+    life_s = None
+    if len(lives) == 1:
+        life_s = float(lives[0]) / 1e9
     return Expiry(
         calls=len(back),
         texts=int(back["entry"].nunique()),
-        life_s=float(lives[0]) / 1e9 if len(lives) == 1 else None,
+        life_s=life_s,
         sliding=sliding,
         observed=request_hit(back),
         by_gaps=float(fresh.mean()),

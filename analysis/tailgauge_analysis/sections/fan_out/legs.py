@@ -111,4 +111,6 @@ def _kinds(settings: Json, leg_count: int) -> Ints:
     listed = settings.get("kinds") or []
     counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or leg_count)]
     kinds = np.repeat(np.arange(len(counts)), counts)
-    return kinds if len(kinds) >= leg_count else np.zeros(leg_count, np.int64)
+    if len(kinds) >= leg_count:
+        return kinds
+    return np.zeros(leg_count, np.int64)

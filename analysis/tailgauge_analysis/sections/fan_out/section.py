@@ -133,7 +133,9 @@ def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
 
 
 def _quantiles(values: Floats) -> tuple[Quantile, ...]:
-    return tuple(quantiles(values, PS)) if len(values) else ()
+    if not len(values):
+        return ()
+    return tuple(quantiles(values, PS))
 
 
 def _critical(table: Legs) -> LastLegs | None:
@@ -173,17 +175,24 @@ def section(fan_outs: Sequence[FanOut]) -> Section | None:
     """How long joins take, and what makes them slow; None without fan-outs."""
     if not fan_outs:
         return None
-    facts, tables = cells.side_by_side(
-        "Legs and joins", {fan_out.traffic: _facts(fan_out) for fan_out in fan_outs}
-    )
-    waits = (
-        cells.quantile_table(f"Waits of {fan_out.traffic}", "from", _waits(fan_out)) for fan_out in fan_outs
-    )
-    answer = cells.by_traffic([(fan_out.traffic, _answer(fan_out)) for fan_out in fan_outs])
+    waits = []
+    facts_by_traffic = {}
+    answers = []
+    for fan_out in fan_outs:
+        waits.append(cells.quantile_table(f"Waits of {fan_out.traffic}", "from", _waits(fan_out)))
+        facts_by_traffic[fan_out.traffic] = _facts(fan_out)
+        answers.append((fan_out.traffic, _answer(fan_out)))
+    facts, tables = cells.side_by_side("Legs and joins", facts_by_traffic)
     return Section(
-        "fan-out", "Fan-out", answer, facts, (*waits, *tables), tuple(_last_legs(fan_outs)), computed=COMPUTED,
+        name="fan-out",
+        title="Fan-out",
+        answer=cells.by_traffic(answers),
+        facts=facts,
+        tables=(*waits, *tables),
+        figures=tuple(_last_legs(fan_outs)),
+        computed=COMPUTED,
         card=_card(fan_outs),
-    )  # fmt: skip
+    )
 
 
 def _answer(fan_out: FanOut) -> str:
@@ -209,12 +218,11 @@ def _card(fan_outs: Sequence[FanOut]) -> Card | None:
     if not measured:
         return None
     main = max(measured, key=lambda fan_out: fan_out.requests)
-    minor = [fan_out for fan_out in measured if fan_out is not main]
     lines = [_last_in_short(main)]
-    lines += [
-        f"{fan_out.traffic}: slowest of {plural(fan_out.legs, 'leg')} {_slowest_text(fan_out)}"
-        for fan_out in minor
-    ]
+    for fan_out in measured:
+        if fan_out is not main:
+            legs = plural(fan_out.legs, "leg")
+            lines.append(f"{fan_out.traffic}: slowest of {legs} {_slowest_text(fan_out)}")
     slowest = _slowest(main)
     assert slowest is not None
     cell = cells.quantile_cell(slowest)
@@ -229,16 +237,22 @@ def _card(fan_outs: Sequence[FanOut]) -> Card | None:
 def _slowest(fan_out: FanOut) -> Quantile | None:
     """The time of the slowest leg at p95, else at p50."""
     reliable = [quantile for quantile in fan_out.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW]
-    return reliable[-1] if reliable else None
+    if not reliable:
+        return None
+    return reliable[-1]
 
 
 def _slowest_text(fan_out: FanOut) -> str:
     slowest = _slowest(fan_out)
-    return "" if slowest is None else cells.values_text([slowest])
+    if slowest is None:
+        return ""
+    return cells.values_text([slowest])
 
 
 def _with_unit(text: str) -> str:
-    return f"{text} ms" if text[:1].isdigit() else text
+    if not text[:1].isdigit():
+        return text
+    return f"{text} ms"
 
 
 def _last_in_short(fan_out: FanOut) -> str:
@@ -312,9 +326,11 @@ def _partial_text(partial: PartialFailures, requests: int) -> str:
         )
         text += f"{count(partial.ok_with_failed)} of these succeeded without them"
     counts = (
-        (partial.closed, "closed at the join"), (partial.never_sent, "not sent"), (partial.retries, "retries"),
+        (partial.closed, "closed at the join"),
+        (partial.never_sent, "not sent"),
+        (partial.retries, "retries"),
         (partial.copies, "hedges"),
-    )  # fmt: skip
+    )
     return text + "".join(f"; {count(n)} {name}" for n, name in counts if n)
 
 

@@ -75,7 +75,9 @@ def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None
         output_in_rows=int(rows["output_tokens"].sum()),
         without_usage=int((~has_usage).sum()),
     )
-    longest = used[[*WRITTEN, READ]].sum(axis=1).max() if len(used) else 0
+    longest = 0
+    if len(used):
+        longest = used[[*WRITTEN, READ]].sum(axis=1).max()
     return counted if _is_possible(counted, float(longest)) else None
 
 

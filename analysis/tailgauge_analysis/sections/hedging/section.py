@@ -110,7 +110,7 @@ def compute(run: Run) -> list[Variant]:
     rows = of_target.attempts
     present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
-    hedging = [name for name, group in present.items() if name in sent or _policy(group) != OFF]
+    hedging = [name for name in present if name in sent or _policy(present[name]) != OFF]
     if not hedging:
         return []
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
@@ -122,10 +122,11 @@ def compute(run: Run) -> list[Variant]:
     names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
     variants = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
     counted = engine_count(run.record["engine_work"], run.frames.attempts)
-    return [
-        _variant(run, variant, variants.get(controls.get(name, "")), counted)
-        for name, variant in variants.items()
-    ]
+    results = []
+    for name, variant in variants.items():
+        control = variants.get(controls.get(name, ""))
+        results.append(_variant(run, variant, control, counted))
+    return results
 
 
 def _policy(traffic: Json) -> str:
@@ -135,8 +136,10 @@ def _policy(traffic: Json) -> str:
 def _control(traffic: dict[str, Json], name: str, patterns: Json) -> str:
     """The table that differs by hedging alone and does not hedge; empty without one."""
     shape = _shape(traffic[name], patterns)
-    off = (candidate for candidate, settings in traffic.items() if settings and _policy(settings) == OFF)
-    return next((candidate for candidate in off if _shape(traffic[candidate], patterns) == shape), "")
+    for candidate, settings in traffic.items():
+        if settings and _policy(settings) == OFF and _shape(settings, patterns) == shape:
+            return candidate
+    return ""
 
 
 def _shape(traffic: Json, patterns: Json) -> Json:
@@ -175,9 +178,17 @@ def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineC
     losers = pairs.losers()
     winners = pairs.winners()
     primary = int((~variant.is_copy).sum())
-    cost = cost_of(variant.attempts, losers, winners, prices) if is_hedged else None
+    cost = None
+    if is_hedged:
+        cost = cost_of(variant.attempts, losers, winners, prices)
     if cost is not None and counted is not None:
         cost = by_engine(cost, variant.attempts, losers, counted)
+    extra_requests = None
+    if primary:
+        extra_requests = float(variant.is_copy.sum() / primary)
+    versus = None
+    if control and is_hedged:
+        versus = _versus(variant, control)
     return Variant(
         traffic=plain(variant.name, 80),
         policy=plain(variant.policy, 40),
@@ -191,11 +202,11 @@ def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineC
         won=proportion(pairs.copy_won),
         no_winner=int((~pairs.decided).sum()),
         held={str(name): int(n) for name, n in held_back.items()},
-        extra_requests=float(variant.is_copy.sum() / primary) if primary else None,
+        extra_requests=extra_requests,
         delay=tuple(quantiles(pairs.delay_ms, PS)) if len(pairs.copy) else (),
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost,
-        versus=_versus(variant, control) if control and is_hedged else None,
+        versus=versus,
         in_blocks=bool(table(run.record["scenario"], "crossover")),
     )
 
@@ -208,14 +219,22 @@ def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame,
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
     low, high = map(float, ends)
-    answered = None if total is None else float(total)
+    answered = None
+    if total is not None:
+        answered = float(total)
+    low_share = None
+    if answered:
+        low_share = low / answered
+    high_share = None
+    if answered:
+        high_share = high / answered
     return LoserCost(
         unit=prices.unit,
         low=low,
         high=high,
         answered=answered,
-        low_share=low / answered if answered else None,
-        high_share=high / answered if answered else None,
+        low_share=low_share,
+        high_share=high_share,
     )
 
 
@@ -235,7 +254,9 @@ def by_engine(
     tokens = float(losers[usage].sum().sum())
     if counted.without_usage:
         tokens += counted.beyond_rows * unreported / counted.without_usage
-    share_of_answers = tokens / answered if answered else None
+    share_of_answers = None
+    if answered:
+        share_of_answers = tokens / answered
     return LoserCost(
         unit=f"tokens, by the counters of {counted.engines}",
         low=tokens,
@@ -284,25 +305,33 @@ def section(variants: Sequence[Variant]) -> Section | None:
         return None
     hedging = [variant for variant in variants if not variant.is_control]
     facts, tables = cells.side_by_side("Hedges", {variant.traffic: _facts(variant) for variant in hedging})
-    waits = [
-        (f"{variant.traffic}, {METRICS[name]}", quantiles)
-        for variant in variants
-        for name, quantiles in variant.latency.items()
-    ]
+    waits = []
+    for variant in variants:
+        for name, percentiles in variant.latency.items():
+            waits.append((f"{variant.traffic}, {METRICS[name]}", percentiles))
     latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
     if not any(variant.in_blocks for variant in variants):
         tables = (latencies, *tables)
     answer = cells.by_traffic([(variant.traffic, _answer(variant)) for variant in hedging])
-    notes = (INTERFERENCE,) if any(variant.versus for variant in hedging) else ()
+    has_control = any(variant.versus for variant in hedging)
     return Section(
-        "hedging", "Hedging", answer, facts, tables, tuple(_tails(variants)), notes, card=_card(hedging)
+        name="hedging",
+        title="Hedging",
+        answer=answer,
+        facts=facts,
+        tables=tables,
+        figures=tuple(_tails(variants)),
+        notes=(INTERFERENCE,) if has_control else (),
+        card=_card(hedging),
     )
 
 
 def _answer(variant: Variant) -> str:
     """How much was hedged, and what it gained."""
     if not variant.hedged.k:
-        held_back = f", {count(sum(variant.held.values()))} held back" if variant.held else ""
+        held_back = ""
+        if variant.held:
+            held_back = f", {count(sum(variant.held.values()))} held back"
         return f"no hedge was sent in the steady stage{held_back}."
     text = f"{share(variant.hedged.value)} of {plural(variant.legs, 'call')} hedged, {share(variant.won.value)} of the hedges won"
     if not variant.versus:
@@ -347,9 +376,8 @@ def _beside_control(variant: Variant) -> Iterator[str]:
     for ratios in variant.versus.ratios.values():
         if bounded := _bounded(ratios):
             ratio = bounded[-1]
-            value, low, high = (
-                f"{100 * (end or 0) - 100:+.0f}" for end in (ratio.value, ratio.low, ratio.high)
-            )
+            estimates = (ratio.value, ratio.low, ratio.high)
+            value, low, high = (f"{100 * (estimate or 0) - 100:+.0f}" for estimate in estimates)
             yield f"{percentile(ratio.p)} {value}% (CI {low} to {high}) beside its control"
             return
 
@@ -381,11 +409,9 @@ def _facts(variant: Variant) -> list[tuple[str, str]]:
 
 def _counted(proportion: Proportion) -> str:
     """`4.2% (95% CI 3.1% – 5.3%), 42 of 1,000`."""
-    return (
-        f"{with_interval(share_cell(proportion))}, {count(proportion.k)} of {count(proportion.n)}"
-        if proportion.n
-        else "none sent"
-    )
+    if not proportion.n:
+        return "none sent"
+    return f"{with_interval(share_cell(proportion))}, {count(proportion.k)} of {count(proportion.n)}"
 
 
 def added(cost: LoserCost) -> str:
@@ -395,7 +421,9 @@ def added(cost: LoserCost) -> str:
 
 def change_text(value: float | None) -> str:
     """`+4.1%`."""
-    return "unknown" if value is None else f"{value * 100:+.1f}%"
+    if value is None:
+        return "unknown"
+    return f"{value * 100:+.1f}%"
 
 
 def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
@@ -404,7 +432,9 @@ def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
         output += f"; {count(losses.by_max_tokens)} counted with max_tokens"
     yield "Wasted output tokens", output
     reported = f"reported by {plural(losses.input_reported, 'loser')}, else as the winner's"
-    unreported = f"; {count(losses.input_unknown)} unknown" if losses.input_unknown else ""
+    unreported = ""
+    if losses.input_unknown:
+        unreported = f"; {count(losses.input_unknown)} unknown"
     yield "Input tokens of losers", f"{count(losses.input_tokens)}, {reported}{unreported}"
     yield "Cancellation", _cancellation(losses.server_log)
 
@@ -424,10 +454,14 @@ def _cancellation(log: waste.LosersInLog | None) -> str:
 def cost_text(cost: LoserCost | None) -> str:
     """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
-        return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
+        if not cost:
+            return "unknown"
+        return f"unknown: {plain(cost.why, 200)}"
     ends = dict.fromkeys(f"{end:,.6g}" for end in (cost.low, cost.high or cost.low))
     text = f"{' – '.join(ends)} ({cost.unit})"
-    return text if cost.low_share is None else f"{text}, {added(cost)} of the cost of the answers"
+    if cost.low_share is None:
+        return text
+    return f"{text}, {added(cost)} of the cost of the answers"
 
 
 def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[tuple[str, str]]:
@@ -435,11 +469,12 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
         yield "429 and 529", f"{_counted(limited)} attempts"
     else:
         yield "429 and 529", f"none in {plural(limited.n, 'attempt')}"
-    difference = versus.limited if versus else None
+    difference = None
+    if versus:
+        difference = versus.limited
     if difference and difference.value and difference.low is not None and difference.high is not None:
-        value, low, high = (
-            f"{100 * end:+.2f}" for end in (difference.value, difference.low, difference.high)
-        )
+        estimates = (difference.value, difference.low, difference.high)
+        value, low, high = (f"{100 * estimate:+.2f}" for estimate in estimates)
         yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"
 
 

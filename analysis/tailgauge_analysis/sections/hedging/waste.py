@@ -25,8 +25,13 @@ from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.stats.quantiles import Floats
 
 _GENERATES = (
-    schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, schema.ABORTED, *schema.SERVED,
-)  # fmt: skip
+    schema.CANCELLED,
+    schema.TIMEOUT,
+    schema.STREAM_ERROR,
+    schema.TRUNCATED,
+    schema.ABORTED,
+    *schema.SERVED,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +122,11 @@ def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> Los
     sent = rows["output_tokens"].to_numpy(np.float64)
     after_cancel = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
     unsent = np.maximum(high[is_logged] - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
+    cancel_effectiveness = None
+    if unsent > 0:
+        cancel_effectiveness = float(1 - after_cancel.sum() / unsent)
     return LosersInLog(
         made_tokens=int((sent + after_cancel).sum()),
         after_cancel_tokens=int(after_cancel.sum()),
-        cancel_effectiveness=float(1 - after_cancel.sum() / unsent) if unsent > 0 else None,
+        cancel_effectiveness=cancel_effectiveness,
     )

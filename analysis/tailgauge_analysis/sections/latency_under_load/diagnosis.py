@@ -104,7 +104,9 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     part = float(early.sum() / excess.sum())
     low, high = ratio(early, excess, reps=REPS)
     kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
-    cause = _cause(lengths, paces) if kind == OUTPUT else ""
+    cause = ""
+    if kind == OUTPUT:
+        cause = _cause(lengths, paces)
     text = f"{SLOWEST[kind]} the first content: {_split(kind, part, low, high)}{cause}. "
     text += f"Their median is {ms(typical)} ms, that of all answers {ms(p50)} ms."
     return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, text)

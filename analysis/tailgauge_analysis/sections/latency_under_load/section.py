@@ -52,12 +52,13 @@ def compute(run: Run) -> LatencyUnderLoad:
 def section(load: LatencyUnderLoad) -> Section:
     """Return the bottleneck and the slopes."""
     tables = []
-    rows = [
-        (regression, slope)
-        for regression in load.slopes
-        for slope in regression.slopes
-        if slope.value is not None
-    ]
+    rows = []
+    figures: list[Picture] = []
+    notes: list[str] = []
+    for regression in load.slopes:
+        rows += [(regression, slope) for slope in regression.slopes if slope.value is not None]
+        figures += _scatter(regression)
+        notes += _not_estimated(regression)
     columns = (
         ("cost", lambda row: f"{TITLES[row[0].of]}: {UNITS[row[1].name][0]}"),
         ("effect (ms)", lambda row: slope_cell(row[1])),
@@ -66,14 +67,15 @@ def section(load: LatencyUnderLoad) -> Section:
     if rows:
         tables.append(Table.of("Cost of tokens and concurrency", rows, columns))
     is_healthy = load.diagnosis.kind in {HEALTHY_RUN, UNKNOWN}
+    has_slopes = any(regression.slopes for regression in load.slopes)
     return Section(
         name="latency-under-load",
         title="Latency under load",
         answer=load.diagnosis.sentence,
         tables=tuple(tables),
-        figures=tuple(picture for regression in load.slopes for picture in _scatter(regression)),
-        notes=tuple(text for regression in load.slopes for text in _not_estimated(regression)),
-        computed=(COMPUTED,) if any(regression.slopes for regression in load.slopes) else (),
+        figures=tuple(figures),
+        notes=tuple(notes),
+        computed=(COMPUTED,) if has_slopes else (),
         is_folded=is_healthy and not rows,
     )
 
@@ -115,13 +117,14 @@ CAPTION = (
 def _scatter(regression: Regression) -> Iterator[Picture]:
     """Draw latency against what it is regressed on, with its reliable slopes, if there are any."""
     x = regression.x
-    slopes = [
-        slope.value for slope in regression.slopes if slope.name == regression.against and not slope.mark
-    ]
+    reliable = [slope for slope in regression.slopes if not slope.mark]
+    slopes = [slope.value for slope in reliable if slope.name == regression.against]
     if not slopes or slopes[0] is None or len(x) < 2:
         return
     is_ttft = regression.of == "ttft_sent"
-    per_unit = slopes[0] / 1000 if is_ttft else slopes[0]
+    per_unit = slopes[0]
+    if is_ttft:
+        per_unit = slopes[0] / 1000
     start = np.quantile(regression.y - per_unit * x, 0.5, method="inverted_cdf")
     ends = np.array([x.min(), x.max()])
     dots = PlotCurve(

@@ -196,7 +196,9 @@ def burst(
             high = min(high, upper)
             source = BOTH if source else DECISIONS
     if math.isinf(high):
-        limit = None if headers is None else headers.limit
+        limit = None
+        if headers is not None:
+            limit = headers.limit
         return Estimate(low=low or None, high=limit, how=HEADERS, why=NEVER_EMPTY)
     value = (low + high) / 2
     if low - _CLOSE <= round(value) <= high + _CLOSE:
@@ -291,18 +293,29 @@ def find_buckets(attempts: pd.DataFrame, kinds: pd.DataFrame, between_s: float =
             headers = read_headers(rows, header, is_of_kind & rejected(rows))
             events = costs(rows, kind, is_of_kind)
             lag_s = _decision_lag_s(rows[is_of_kind]) + between_s
-            fitted = None if events is None else token_bucket.fit(events, lag_s)
+            fitted = None
+            if events is not None:
+                fitted = token_bucket.fit(events, lag_s)
             refill = rate(headers, fitted, events, kind)
+            remaining = None
+            if headers is not None:
+                remaining = headers.remaining
+            mean_per_s = None
+            if events is not None:
+                mean_per_s = events.mean_per_s
+            offered = None
+            if events is not None:
+                offered = _offered(events, rows)
             bucket = Bucket(
                 target=target,
                 model=model,
                 kind=kind,
                 refused=int(is_of_kind.sum()),
-                remaining=None if headers is None else headers.remaining,
+                remaining=remaining,
                 rate=refill,
                 burst=burst(refill, headers, fitted, events, kind=kind, unsure_s=lag_s),
-                mean_per_s=None if events is None else events.mean_per_s,
-                offered=None if events is None else _offered(events, rows),
+                mean_per_s=mean_per_s,
+                offered=offered,
             )
             buckets.append(bucket)
     return tuple(buckets)
@@ -336,7 +349,9 @@ def _has_headers(rows: pd.DataFrame, kind: str) -> bool:
 def _decision_lag_s(refused: pd.DataFrame) -> float:
     """Return how long after its sending a call may have been decided: the time in which 99% of the 429s came back."""
     times = refused["headers_at_ns"].fillna(refused["ended_at_ns"]) - refused["sent_at_ns"]
-    return float(times.quantile(0.99)) / 1e9 if times.notna().any() else 0.0
+    if not times.notna().any():
+        return 0.0
+    return float(times.quantile(0.99)) / 1e9
 
 
 def _offered(events: Costs, rows: pd.DataFrame) -> Costs:
@@ -354,7 +369,9 @@ def growth(bucket: Bucket) -> Growth:
         return Growth(why=size.why or bucket.rate.why)
     low = size.low
     high = size.high
-    value = low if size.value is None else size.value
+    value = low
+    if size.value is not None:
+        value = size.value
     if high - low < 1 and value == round(value):  # as good as known
         low = value
         high = value

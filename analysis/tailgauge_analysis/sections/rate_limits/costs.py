@@ -47,12 +47,16 @@ class Costs:
     @property
     def seconds(self) -> float:
         """From the first event to the last."""
-        return float(self.at_s[-1] - self.at_s[0]) if len(self.at_s) else 0.0
+        if not len(self.at_s):
+            return 0.0
+        return float(self.at_s[-1] - self.at_s[0])
 
     @property
     def mean_per_s(self) -> float | None:
         """The mean use of the limit; None where all calls were sent at one moment."""
-        return float(self.charge.sum()) / self.seconds if self.seconds > 0 else None
+        if self.seconds > 0:
+            return float(self.charge.sum()) / self.seconds
+        return None
 
     def only(self, events: Mask | Ints | slice) -> Costs:
         """Some of the events."""
@@ -81,7 +85,9 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
     is_sent = attempts["sent_at_ns"].notna() & (attempts["ended"] != schema.CONNECT_ERROR)
     attempt = np.flatnonzero(is_sent & (~is_429 | is_of_kind))
     rows = attempts.iloc[attempt]
-    need = np.ones(len(rows)) if kind in {REQUESTS, OUTPUT} else _tokens(rows, kind)
+    need: Floats | None = np.ones(len(rows))
+    if kind not in {REQUESTS, OUTPUT}:
+        need = _tokens(rows, kind)
     if need is None:
         return None
     is_charged = ~uncharged(attempts)[attempt]
@@ -96,14 +102,18 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
         refused=refused,
         attempt=attempt,
     )
-    return _as_produced(calls, rows) if kind == OUTPUT else calls
+    if kind != OUTPUT:
+        return calls
+    return _as_produced(calls, rows)
 
 
 def uncharged(attempts: pd.DataFrame) -> Mask:
     """Return which calls use nothing of a limit: polls of a job and its cancelling, where none of them was rejected."""
     follows = attempts["cause"].isin([schema.POLL, schema.CANCEL]).to_numpy(np.bool_)
     is_rejected = attempts["ended"].isin([schema.RATE_LIMITED, schema.OVERLOADED]).to_numpy(np.bool_)
-    return np.zeros(len(attempts), np.bool_) if (is_rejected & follows).any() else follows
+    if not (is_rejected & follows).any():
+        return follows
+    return np.zeros(len(attempts), np.bool_)
 
 
 def _tokens(rows: pd.DataFrame, kind: str) -> Floats | None:

@@ -44,9 +44,12 @@ BY_MESSAGE = "message"
 # What providers write: Anthropic's and OpenAI's error codes and messages.
 _CODES = {RAMP: "ramp_limit_exceeded", SPEND: "enforced_spend_limit_reached|insufficient_quota|usage limits"}
 _MESSAGES = {
-    RAMP: r"acceleration limit", INPUT: r"input tokens per min", OUTPUT: r"output tokens per min",
-    REQUESTS: r"requests per (?:min|day)|\((?:RPM|RPD)\)", TOKENS: r"tokens per (?:min|day)|\((?:TPM|TPD)\)",
-}  # fmt: skip
+    RAMP: r"acceleration limit",
+    INPUT: r"input tokens per min",
+    OUTPUT: r"output tokens per min",
+    REQUESTS: r"requests per (?:min|day)|\((?:RPM|RPD)\)",
+    TOKENS: r"tokens per (?:min|day)|\((?:TPM|TPD)\)",
+}
 
 
 def refused(attempts: pd.DataFrame) -> Mask:

@@ -45,11 +45,17 @@ def retry_after(attempts: pd.DataFrame) -> RetryAfter:
     refusals = attempts[refused(attempts)]
     is_named = has_retry_after(refusals)
     named_s = refusals.loc[is_named, "retry_after_s"]
+    asked_p50_s = None
+    if len(named_s):
+        asked_p50_s = float(named_s.quantile(0.5, "lower"))
+    asked_max_s = None
+    if len(named_s):
+        asked_max_s = float(named_s.max())
     return RetryAfter(
         with_header=proportion(is_named),
         with_reset=proportion(refusals["retry_after_s"].notna().to_numpy() & ~is_named),
-        asked_p50_s=float(named_s.quantile(0.5, "lower")) if len(named_s) else None,
-        asked_max_s=float(named_s.max()) if len(named_s) else None,
+        asked_p50_s=asked_p50_s,
+        asked_max_s=asked_max_s,
         violations=proportion(early_s(attempts) > 0),
     )
 

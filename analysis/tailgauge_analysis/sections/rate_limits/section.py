@@ -96,12 +96,21 @@ def compute(run: Run) -> RateLimits | None:
     requests = run.frames.requests.drop_duplicates("request_id")
     first_ns = sent.loc[is_429, "sent_at_ns"].min()
     over_time = refusals.bins(sent, by_kind)
+    run_attempts = 0
+    if over_time:
+        run_attempts = int(over_time.attempts.sum())
+    run_refused = 0
+    if over_time:
+        run_refused = int(over_time.refused.sum())
+    first_at_s = None
+    if not np.isnan(first_ns):
+        first_at_s = float(first_ns) / 1e9
     return RateLimits(
         shares=refusals.shares(requests, attempts, by_kind),
-        run_attempts=int(over_time.attempts.sum()) if over_time else 0,
-        run_refused=int(over_time.refused.sum()) if over_time else 0,
+        run_attempts=run_attempts,
+        run_refused=run_refused,
         bins=over_time,
-        first_at_s=None if np.isnan(first_ns) else float(first_ns) / 1e9,
+        first_at_s=first_at_s,
         buckets=buckets,
         further_windows=further_windows(attempts),
         binding=bound,
@@ -176,17 +185,17 @@ def sentence(limits: RateLimits) -> str:
             text += f", most by the limit on {kind_name(limits.binding.kind)}"
         if bucket is not None and bucket.rate.value is not None:
             size = bucket.burst.value
-            burst = "" if size is None else f", burst {_short(size)}"
+            burst = ""
+            if size is not None:
+                burst = f", burst {_short(size)}"
             text += f" ({_short(bucket.rate.value)}/s{burst})"
         early = limits.retry_after.violations
         if early.k:
             text += f"; {share(early.value)} of the retries came before retry-after elapsed"
     else:
-        text = (
-            f"No 429 in {plural(refused.n, 'attempt')}"
-            if refused.n
-            else "Nothing was sent in the steady stage"
-        )
+        text = "Nothing was sent in the steady stage"
+        if refused.n:
+            text = f"No 429 in {plural(refused.n, 'attempt')}"
         overloaded = limits.shares.overloaded
         if overloaded.k:
             text += f", but {share(overloaded.value)} of them got a 529 or 503"
@@ -206,7 +215,9 @@ def _limit_text(kind: str, bucket: Bucket | None) -> str:
         return name
     text = f"{_short(MINUTE_S * bucket.rate.value)} {name} per minute ({_short(bucket.rate.value)}/s)"
     size = bucket.burst.value
-    return text if size is None else f"{text}, burst {_short(size)}"
+    if size is None:
+        return text
+    return f"{text}, burst {_short(size)}"
 
 
 def _first_429(at_s: float, bucket: Bucket | None) -> str:
@@ -327,7 +338,9 @@ def _buckets(limits: RateLimits) -> Table:
         remaining = limit.remaining
         if remaining is not None and remaining.window_s != MINUTE_S:
             text += f" per {window_name(remaining.window_s)}"
-        return f"{text}, {plain(limit.model, 80)}" if several else text
+        if not several:
+            return text
+        return f"{text}, {plain(limit.model, 80)}"
 
     def of_bucket(cell: Callable[[Bucket], Cell]) -> Callable[[Bucket | FurtherWindow], Cell]:
         return lambda limit: cell(limit) if isinstance(limit, Bucket) else "–"
@@ -360,7 +373,9 @@ def _buckets(limits: RateLimits) -> Table:
 
 
 def _used(bucket: Bucket) -> str:
-    return "unknown" if bucket.utilisation is None else share(bucket.utilisation)
+    if bucket.utilisation is None:
+        return "unknown"
+    return share(bucket.utilisation)
 
 
 def _left(remaining: Remaining) -> str:
@@ -369,7 +384,9 @@ def _left(remaining: Remaining) -> str:
 
 def _estimate(estimate: Estimate) -> Value:
     """Return a number with its interval; of an unknown one the interval, if there is one."""
-    text = "unknown" if estimate.value is None else _short(estimate.value)
+    text = "unknown"
+    if estimate.value is not None:
+        text = _short(estimate.value)
     is_exact = estimate.low == estimate.high
     return Value(text, "" if is_exact else f"{_short(estimate.low)} – {_short(estimate.high)}")
 
@@ -377,10 +394,18 @@ def _estimate(estimate: Estimate) -> Value:
 def _growth(growth: Growth) -> str:
     if growth.low is None:
         return f"unknown: {growth.why}"
-    value = "unknown" if growth.value is None else f"{growth.value:.3g}x"
-    high = f"> {MOST_FACTOR}" if growth.high is None else f"{growth.high:.3g}"
-    calls = f", {growth.calls:,} calls" if growth.calls else ""
-    reason = f": {growth.why}" if growth.value is None else ""
+    value = "unknown"
+    if growth.value is not None:
+        value = f"{growth.value:.3g}x"
+    high = f"> {MOST_FACTOR}"
+    if growth.high is not None:
+        high = f"{growth.high:.3g}"
+    calls = ""
+    if growth.calls:
+        calls = f", {growth.calls:,} calls"
+    reason = ""
+    if growth.value is None:
+        reason = f": {growth.why}"
     return f"{value} (95% CI {growth.low:.3g} – {high}{calls}){reason}"
 
 
@@ -388,7 +413,9 @@ def _short(value: float | None) -> str:
     """Four figures, and never an exponent."""
     if value is None:
         return "?"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 # --- figure -------------------------------------------------------------------------------------------------------

@@ -136,10 +136,16 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
     possible = [bursts(costs, rate) for rate in (best, low, high) if rate is not None]
     unsure = best * decision_lag_s
     drift = unsure / max(1.0, float(refused_at_s[-1] - refused_at_s[0]))
+    rate_low = None
+    if low is not None:
+        rate_low = low - drift
+    rate_high = None
+    if high is not None:
+        rate_high = high + drift
     return Fit(
         rate=best,
-        rate_low=None if low is None else low - drift,
-        rate_high=None if high is None else high + drift,
+        rate_low=rate_low,
+        rate_high=rate_high,
         burst_low=max(0.0, min(burst_low for _, burst_low, _ in possible) - unsure),
         burst_high=max(burst_high for *_, burst_high in possible) + unsure,
         refused=len(refused_at_s),
@@ -226,7 +232,9 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
     high = float(np.quantile(factors(drawn, burst[2]), ENDS[1]))
     if value >= MOST_FACTOR:
         return Growth(low=min(low, MOST_FACTOR), calls=calls, why=f"more than {MOST_FACTOR}x")
-    bounded = None if high >= MOST_FACTOR else max(high, value)
+    bounded: float | None = max(high, value)
+    if high >= MOST_FACTOR:
+        bounded = None
     return Growth(value=value, low=min(low, value), high=bounded, calls=calls)
 
 
