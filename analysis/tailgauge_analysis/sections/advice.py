@@ -99,7 +99,7 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     advice = _ADVICE[by_load or kind](evidence)
     if kind != frequent:
         text, command = with_command(advice)
-        advice = f"{text.removesuffix(':')}{_before(every.of_kind(frequent))}"
+        advice = f"{text.removesuffix(':')}{_earlier_failures(every.of_kind(frequent))}"
         if command:
             advice += f": {command}"
     if (by_load or kind in _OF_LOAD) and MIN_COMPLETED in run.record["stopped"]:
@@ -164,7 +164,7 @@ def _at_the_end(run: Run, every: Failures) -> str:
     return ""
 
 
-def _before(failures: Failures) -> str:
+def _earlier_failures(failures: Failures) -> str:
     """Return what failed before the cause that holds at the end."""
     return f"; before: {count(len(failures))} {failures.common.label}"
 
@@ -534,7 +534,7 @@ def _unnamed(evidence: Evidence) -> str:
     return f"{symptom}: no answer names one, so the engine or a gateway before it probably leaves it out"
 
 
-def _unknown(evidence: Evidence) -> str:
+def _unknown_end(evidence: Evidence) -> str:
     explanation = "the table of vendors does not know it, so these answers count as aborted"
     return f"look up what the finish reason {_reasons(evidence.found)} means at this target: {explanation}"
 
@@ -680,7 +680,7 @@ def _waiting(evidence: Evidence) -> str:
     return f"the target {cause}{evidence.when} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
 
 
-def _gone(evidence: Evidence) -> str:
+def _outage(evidence: Evidence) -> str:
     rows = evidence.found.rows
     refused = replace(evidence.found, rows=rows[rows["ended"] == schema.CONNECT_ERROR])
     quote = refused.quote.strip('"') or "no connection"
@@ -724,7 +724,7 @@ def _reset(evidence: Evidence) -> str:
     return f"connections are closed before an answer{evidence.when}: look at the target's log, and at how many connections it and gateways before it allow"
 
 
-def _left(evidence: Evidence) -> str:
+def _abandoned(evidence: Evidence) -> str:
     rows = evidence.found.rows
     patience_s = float(np.nanmedian(_durations_s(evidence.found)))
     share_without_content = float(rows["first_content_at_ns"].isna().mean())
@@ -750,7 +750,7 @@ def _last_sign_ns(failures: Failures) -> pd.Series[float]:
 _ADVICE: dict[str, _Action] = {
     failures.CONTENT: _always(REFUSED_ADVICE),
     failures.UNNAMED_END: _unnamed,
-    failures.UNKNOWN_END: _unknown,
+    failures.UNKNOWN_END: _unknown_end,
     failures.ENGINE: _always("look at the engine's log: it gave up these answers itself"),
     failures.EMPTY: _always(
         "look at the prompts and the model: its answers have no content; raise output_tokens if it thinks first"
@@ -773,12 +773,12 @@ _ADVICE: dict[str, _Action] = {
     failures.BROKEN_OFF: _broken_off,
     failures.INSIDE: _always("look at the target's own errors inside its answers: Errors has their texts"),
     failures.WAITING: _waiting,
-    failures.GONE: _gone,
+    failures.GONE: _outage,
     failures.UNREACHABLE: _unreachable,
     failures.NAME: _name,
     failures.TLS: _tls,
     failures.RESET: _reset,
-    failures.LEFT: _left,
+    failures.LEFT: _abandoned,
     failures.CLIENT: _always(
         "lower the rate if the target cannot keep up, else raise limits.in_flight_per_worker"
     ),

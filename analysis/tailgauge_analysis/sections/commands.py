@@ -88,13 +88,14 @@ def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
     remaining, options = _as_options(_last_of_each(overrides))
     if kind == HEADROOM and table(scenario, "guard").get("max_requests") is None:
         rate = number(arrival.get("rate_per_s")) or rate_per_s
-        options += [] if rate is None else ["--max-requests", str(_most_calls(rate))]
+        if rate is not None:
+            options += ["--max-requests", str(_most_calls(rate))]
     return _command_line(record, [*remaining, *sets], options)
 
 
 def _as_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the overrides that no option sets, and the options of the others, as a user types them."""
-    kept: list[str] = []
+    remaining: list[str] = []
     options: list[str] = []
     for text in overrides:
         key, _, value = text.partition("=")
@@ -102,10 +103,10 @@ def _as_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         if key == RATE and value.removesuffix(".0"):
             options += ["--rate", value.removesuffix(".0")]
         elif option is None or value.startswith('"'):
-            kept.append(text)
+            remaining.append(text)
         else:
             options += [option, value]
-    return kept, options
+    return remaining, options
 
 
 def _most_calls(rate_per_s: float) -> int:

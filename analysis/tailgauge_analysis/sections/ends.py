@@ -154,14 +154,14 @@ def _other_models(answers: pd.DataFrame) -> dict[str, int]:
 
 
 def is_same_model(requested: str, model: str) -> bool:
-    """Whether a response names the model of its request: perhaps with a date, a folder or another case."""
+    """Return whether a response names the model of its request: perhaps with a date, a folder or another case."""
     names = [name.lower().rstrip("/").rpartition("/")[2] for name in (requested, model)]
     shorter, longer = sorted(names, key=len)
     return longer.startswith(shorter)
 
 
 def has_natural(scenario: Json) -> bool:
-    """Whether the scenario has traffic whose answers should end by themselves."""
+    """Return whether the scenario has traffic whose answers should end by themselves."""
     return any(table.get("ends") == NATURAL for table in tables(scenario, "traffic").values())
 
 
@@ -377,8 +377,9 @@ def _unknown_reasons(ends: Ends) -> dict[str, int]:
 def _listed(counts: Mapping[str, int]) -> str:
     parts = [f"{name} ({count(number)})" for name, number in list(counts.items())[:NAMES]]
     rest = len(counts) - len(parts)
-    remainder = [f"{rest} more"] if rest > 0 else []
-    return ", ".join([*parts, *remainder])
+    if rest > 0:
+        parts.append(f"{rest} more")
+    return ", ".join(parts)
 
 
 def _of_each(counts: Mapping[str, int], total: int, noun: str) -> str:

@@ -129,7 +129,7 @@ def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
 
 
 def besides(run: Json) -> str:
-    """What else is needed to reproduce the run."""
+    """Return what else is needed to reproduce the run."""
     text = "The file may have changed since; report.html lists the scenario as it ran"
     is_of_locustfile = is_of_tasks(run["scenario"])
     text += "." if is_of_locustfile else ", with all defaults."
@@ -287,5 +287,7 @@ def _offset(worker: WorkerEntry) -> Value:
 
 
 def _spans(missing: Sequence[Stretch]) -> str:
-    intervals = [clock_range(stretch.from_s, stretch.to_s) for stretch in missing[:3]]
-    return ", ".join([*intervals, f"and {len(missing) - 3} more"] if len(missing) > 3 else intervals)
+    texts = [clock_range(stretch.from_s, stretch.to_s) for stretch in missing[:3]]
+    if len(missing) > 3:
+        texts.append(f"and {len(missing) - 3} more")
+    return ", ".join(texts)

@@ -167,7 +167,7 @@ class Failure:
 
     @property
     def is_page(self) -> bool:
-        """Whether an HTML page came back."""
+        """Return whether an HTML page came back."""
         return _PAGE.match(self.error_body) is not None
 
     @property

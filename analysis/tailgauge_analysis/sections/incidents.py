@@ -99,7 +99,7 @@ def _silences(run: Run, end_s: float) -> Iterator[Mark]:
 def _losses(run: Run, end_s: float) -> Iterator[Mark]:
     """Yield when lost requests were due, and when their workers were lost."""
     bad = [loss for loss in run.evidence.conservation.workers if loss.is_bad]
-    missing = []
+    missing: list[Stretch] = []
     for loss in bad:
         missing += loss.missing
     yield from _shaded(missing, end_s, "rows lost", BROWN)

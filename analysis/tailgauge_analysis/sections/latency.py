@@ -209,7 +209,9 @@ def section(latencies: Latencies) -> Section:
     pooled = ""
     if latencies.is_pooled:
         pooled = f", {load_steps.POOLED}"
-    tables = [_percentiles(f"Of everything offered{pooled}", everything)] if everything else []
+    tables = []
+    if everything:
+        tables.append(_percentiles(f"Of everything offered{pooled}", everything))
     tables.append(_percentiles(f"Among successes{pooled}", successes))
     front = tables[0]
     tables[0] = replace(front, note=" ".join(filter(None, (*_left_out(latencies), front.note))))
@@ -226,7 +228,7 @@ def section(latencies: Latencies) -> Section:
     if latencies.cut_share:
         cut = f"{share(latencies.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
-    answer = _answer(_first(everything or successes, is_closed=latencies.is_closed), pooled)
+    answer = _answer(_main_row(everything or successes, is_closed=latencies.is_closed), pooled)
     drawn = tuple(_tail(latencies.rows, latencies.judged))
     exact, *further = COMPUTED
     has_gaps = any(row.metric.name == "chunk_gap" for row in successes)
@@ -243,7 +245,7 @@ def section(latencies: Latencies) -> Section:
 
 
 def _left_out(latencies: Latencies) -> Iterator[str]:
-    """Which requests have one time instead of those of an answer."""
+    """Yield which requests have one time instead of those of an answer."""
     if latencies.joined:
         legs = "the times of their legs are in the section Fan-out"
         yield f"{plural(latencies.joined, 'fan-out')}: a join instead of {_ANSWER_TIMES}; {legs}."
@@ -251,8 +253,8 @@ def _left_out(latencies: Latencies) -> Iterator[str]:
         yield f"{plural(latencies.fetched, 'job')}: a turnaround instead of {_ANSWER_TIMES}."
 
 
-def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:
-    """The row that says what a user waits: the first, in a closed loop the first of those since sent."""
+def _main_row(rows: Sequence[Row], *, is_closed: bool) -> Row:
+    """Return the row that says what a user waits: the first, in a closed loop the first of those since sent."""
     counted = [row for row in rows if is_closed and row.metric.name == "ttft_sent"]
     if counted:
         return counted[0]
@@ -260,7 +262,7 @@ def _first(rows: Sequence[Row], *, is_closed: bool) -> Row:
 
 
 def _answer(row: Row, pooled: str) -> str:
-    """The first row in a sentence: what a user waits. `pooled`: over what."""
+    """Return the first row in a sentence: what a user waits. `pooled`: over what."""
     reliable = [q for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
     if not reliable:
         return f"{row.metric.title}: too few requests for a percentile."
@@ -336,7 +338,7 @@ def _three(row: Row | None) -> tuple[Cell, ...]:
 
 
 def _paces(latencies: Latencies) -> list[Table]:
-    """How fast the answers of each traffic table arrive; no table without streamed answers.
+    """Return how fast the answers of each traffic table arrive; no table without streamed answers.
 
     A percentile that the client may have moved is marked in each traffic table too.
     """
@@ -392,7 +394,7 @@ def _groups(steady: Steady, metrics: Sequence[str]) -> tuple[list[Group], int]:
 
 
 def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
-    """Kind of group, its name, and which requests are in it."""
+    """Yield the kind of each group, its name, and which requests are in it."""
     requests = steady.requests
     slow = requests["slow_reader"].to_numpy(np.bool_)
     for criterion, column in ((TRAFFIC, "traffic"), (NAME, "name")):

@@ -98,7 +98,7 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     judged = run.result(objectives.compute)
     result = next((candidate for candidate in judged.slo if candidate.line is line), None)
     if result is None and line.name == COMPLETE and judged.health is not None:
-        return _known(_failed(judged.health.judged), 1 - judged.health.bound)
+        return _shortfall(_failed(judged.health.judged), 1 - judged.health.bound)
     criterion = None
     if result is not None:
         criterion = read(run.record["scenario"]).get(result.name)
@@ -112,7 +112,7 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     bad = 1 - result.value
     if figure.sign == MOST:
         bad = result.value
-    return _known(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
+    return _shortfall(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
 
 
 def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:
@@ -122,10 +122,10 @@ def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:
         return None  # more answers of the same kind do not show their pace either
     misses = criterion.beyond(part)
     fewest = (criterion.objective.needs() or 1) / max(1, misses.n)
-    return _known(misses, criterion.objective.allowed, fewest)
+    return _shortfall(misses, criterion.objective.allowed, fewest)
 
 
-def _known(share: Proportion, allowed: float, fewest: float = 1.0) -> _Missing | None:
+def _shortfall(share: Proportion, allowed: float, fewest: float = 1.0) -> _Missing | None:
     if share.value is not None and share.n_eff:
         return _Missing(share, allowed, fewest)
     return None

@@ -97,7 +97,7 @@ class LoadSteps:
 
 
 def compute(run: Run) -> LoadSteps | None:
-    """None where the offered rate does not change on purpose."""
+    """Return the steps of the load; None where the offered rate does not change on purpose."""
     stage = run.of_target
     arrival = table(run.record["scenario"], "arrival")
     shape = table(arrival, "shape")
@@ -161,7 +161,9 @@ def _step(
     outcomes = {}
     for criterion in criteria:
         result = decided_latency(criterion, part)
-        outcomes[result.label] = FAIL if piles and _is_over(criterion, part) else result.outcome
+        outcomes[result.label] = result.outcome
+        if piles and _is_over(criterion, part):
+            outcomes[result.label] = FAIL
     complete = part.share(is_complete)
     return Step(
         from_s=from_s,
@@ -274,7 +276,7 @@ def _within(stage: Steady, cuts: Sequence[float], tenths: list[float]) -> list[f
 
 
 def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
-    """Whether the tenths of the stage have more or fewer requests than chance gives."""
+    """Return whether the tenths of the stage have more or fewer requests than chance gives."""
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     counts: Floats = np.histogram(at_s, tenths)[0].astype(np.float64)
     mean = float(counts.mean())

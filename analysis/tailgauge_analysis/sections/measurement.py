@@ -54,7 +54,7 @@ class CheckResult:
 
 
 def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
-    """Every check."""
+    """Return every check."""
     verdicts = {reason.check: reason.verdict for reason in reasons}
     results = []
     for check in CHECKS:
@@ -158,14 +158,14 @@ def section(quality: Quality) -> Section:
         tables=tuple(tables),
         figures=tuple(_client_state(evidence.frames.health)),
         computed=(COMPUTED,),
-        listing=_passed(checks),
+        listing=_passed_checks(checks),
         is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
         findings=tuple(_findings(quality.verdict)),
     )
 
 
 def _not_met(verdict: Verdict) -> list[Table]:
-    """A table of the checks that are not met; none where all are."""
+    """Return a table of the checks that are not met; none where all are."""
     conditions = {result.check: result.passes_if for result in verdict.checks}
     columns = (
         ("check", lambda reason: reason.check),
@@ -178,8 +178,8 @@ def _not_met(verdict: Verdict) -> list[Table]:
     return [Table.of("Checks that are not met", verdict.reasons, columns, prose=(1, 2))]
 
 
-def _passed(checks: Sequence[CheckResult]) -> tuple[str, str]:
-    """A title and a line for each check that passed; those that do not apply to the run are not named."""
+def _passed_checks(checks: Sequence[CheckResult]) -> tuple[str, str]:
+    """Return a title and a line for each check that passed; those that do not apply to the run are not named."""
     passes = [result for result in checks if result.verdict == PASSED]
     width = max((len(result.check) for result in passes), default=0) + 2
     lines: list[str] = []
@@ -190,7 +190,7 @@ def _passed(checks: Sequence[CheckResult]) -> tuple[str, str]:
 
 
 def _findings(verdict: Verdict) -> Iterator[Finding]:
-    """A cache that was not cold, and a client that moved a figure; an INVALID measurement comes first anyway."""
+    """Yield a cache that was not cold, and a client that moved a figure; an INVALID measurement comes first anyway."""
     weights = {"cold_cache": OF_SOMETHING_ELSE, CLIENT_ERROR: INEXACT}
     for reason in verdict.reasons:
         if reason.verdict == DEGRADED and reason.check in weights:
@@ -226,7 +226,7 @@ def _exact(n: int, ranges: int) -> str:
 
 
 def _figures(errors: Sequence[ClientError]) -> Table:
-    """A row for each figure whose error is above its limit, the worst first."""
+    """Return a row for each figure whose error is above its limit, the worst first."""
     rows = sorted(errors, key=lambda error: -error.excess)
     columns = (
         ("figure, ms", lambda error: error.title),

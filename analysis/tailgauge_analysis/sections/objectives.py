@@ -30,7 +30,7 @@ from tailgauge_analysis.objectives.outcome import (
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache import calls, shares
-from tailgauge_analysis.sections.cache.cost import each, no_price, prices_of, with_usage
+from tailgauge_analysis.sections.cache.cost import call_costs, no_price, prices_of, with_usage
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion
@@ -112,19 +112,19 @@ class Measure:
         return FIGURES[figure.name](self, criterion, part)
 
     def good(self, part: Steady) -> Mask | str:
-        """The good requests, or why it is not known which are."""
+        """Return the good requests, or why it is not known which are."""
         wanted = on_latency(self.frames.run["scenario"])
         return unknown_pace(wanted, self.stage) or good_requests(wanted, part)
 
     def goodput(self, _criterion: Criterion, part: Steady) -> Measured:
-        """The share of the good requests."""
+        """Return the share of the good requests."""
         good = self.good(part)
         if isinstance(good, str):
             return Measured(why=good)
         return _measured(part.share(good))
 
     def cache_hit(self, criterion: Criterion, _part: Steady) -> Measured:
-        """The share of the input tokens that were read from the cache."""
+        """Return the share of the input tokens that were read from the cache."""
         rows = self.run.result(calls.compute)
         rows = rows[rows["counted"]]
         ids = self._ids(criterion)
@@ -143,7 +143,7 @@ class Measure:
         return Measured(hit.value, low, high, hit.n, hit.n, why=hit.why)
 
     def rate(self, criterion: Criterion, work: Work | None, reason: str) -> Measured:
-        """What was done per second; `why`: what is missing without it."""
+        """Return what was done per second; `reason`: what is missing without it."""
         if work is None:
             return Measured(why=reason)
         rate = work.rate(self._ids(criterion))
@@ -153,7 +153,7 @@ class Measure:
         return Measured(rate.value, rate.low, rate.high, rate.n, rate.n, why=few)
 
     def _ids(self, criterion: Criterion) -> np.ndarray | None:
-        """Ids of the requests of the whole run that an objective is about; None of all."""
+        """Return the IDs of the requests of the whole run that an objective is about; None of all."""
         if criterion.is_of_all:
             return None
         requests = self.frames.requests
@@ -161,7 +161,7 @@ class Measure:
         return ids
 
     def cost_per_good_request(self, _criterion: Criterion, part: Steady) -> Measured:
-        """Cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
+        """Return the cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
         good = self.good(part)
         if isinstance(good, str):
             return Measured(why=good)
@@ -181,10 +181,10 @@ class Measure:
         return Measured(total / k, low, high, n, n)
 
     def _paid(self, part: Steady) -> tuple[Floats | None, str]:
-        """The cost of each request, or why it is not known."""
+        """Return the cost of each request, or why it is not known."""
         prices = self.run.result(prices_of)
         used = with_usage(part.attempts)
-        costs, unpriced = each(used, prices.price)
+        costs, unpriced = call_costs(used, prices.price)
         if costs is None:
             return None, no_price(unpriced, prices.why)
         spent = pd.Series(costs).groupby(used["request_id"].to_numpy()).sum()
@@ -215,7 +215,7 @@ def _measured(proportion: Proportion) -> Measured:
 
 
 def _ended(figure: Figure, part: Steady) -> Proportion:
-    """The share of requests or attempts that ended as a figure counts."""
+    """Return the share of requests or attempts that ended as a figure counts."""
     if figure.counted == ATTEMPTS:
         sent = part.sent
         return part.share_of(sent, np.asarray(ended_as(sent, *figure.ended), np.bool_))
@@ -233,7 +233,7 @@ REPORTED = "Neither the result nor the exit code depends on them (gate = false).
 
 
 def section(judged: Judged) -> Section | None:
-    """What the outcomes before the sections rest on, and the objectives that decide nothing; None without an objective."""
+    """Return what the outcomes before the sections rest on, and the objectives that decide nothing; None without an objective."""
     results = judged.slo
     good = judged.goodput
     if not results:

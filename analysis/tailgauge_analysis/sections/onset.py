@@ -74,14 +74,14 @@ def _of_kind(run: Run, failures: Failures, every: Failures, at_s: Floats) -> Ons
     is_found = requests["request_id"].isin(failures.rows["request_id"]).to_numpy(np.bool_)
     is_before = over_s < first_s
     is_after = due_s >= first_s
-    worked_before = _is_share(has_failed, is_before, most=NONE)
+    worked_before = _is_share(has_failed, is_before, high=NONE)
     # Where others failed before, for another reason, these are all that comes.
-    is_change = int(is_before.sum()) >= FEWEST and _is_share(is_found, is_after, least=ALL)
-    if is_change or (worked_before and _is_share(has_failed, is_after, least=ALL)):
+    is_change = int(is_before.sum()) >= FEWEST and _is_share(is_found, is_after, low=ALL)
+    if is_change or (worked_before and _is_share(has_failed, is_after, low=ALL)):
         return Onset(since_s=first_s)
-    worked_after = _is_share(has_failed, due_s > last_s, most=NONE)
+    worked_after = _is_share(has_failed, due_s > last_s, high=NONE)
     is_inside = (due_s >= first_s) & (due_s <= last_s)
-    if not worked_after or not _is_share(has_failed, is_inside, least=ALL):
+    if not worked_after or not _is_share(has_failed, is_inside, low=ALL):
         return Onset()
     if worked_before:
         return Onset(since_s=first_s, until_s=last_s)
@@ -161,11 +161,11 @@ def _of_outage(run: Run, at_s: Floats) -> Onset:
     return Onset(first_s if was_there else None, last_s if came_back else None)
 
 
-def _is_share(has_failed: Mask, part: Mask, *, least: float = 0.0, most: float = 1.0) -> bool:
+def _is_share(has_failed: Mask, part: Mask, *, low: float = 0.0, high: float = 1.0) -> bool:
     """Return whether enough requests are in this part, and their share that failed is within bounds."""
     if int(part.sum()) < FEWEST:
         return False
-    return least <= float(has_failed[part].mean()) <= most
+    return low <= float(has_failed[part].mean()) <= high
 
 
 def common_s(values: Floats) -> float | None:

@@ -116,7 +116,7 @@ def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
 
 
 def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
-    """Percentiles of windows that hold enough requests; without a p99, single requests and their maximum.
+    """Return percentiles of windows that hold enough requests; without a p99, single requests and their maximum.
 
     Requests beyond the bound of an objective that is missed are red.
     """

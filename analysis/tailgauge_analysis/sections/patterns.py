@@ -74,13 +74,13 @@ class _Of:
     run: Run
 
     def in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The last of these attempts of each request, in the order of the requests."""
+        """Return the last of these attempts of each request, in the order of the requests."""
         last_rows = rows.drop_duplicates("request_id", keep="last").set_index("request_id")
         ids = self.stage.requests["request_id"]
         return last_rows.loc[ids[ids.isin(last_rows.index)]].reset_index()
 
     def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The attempts with a cause, and those that they repeat, where both have rows."""
+        """Return the attempts with a cause, and those that they repeat, where both have rows."""
         caused = self.stage.attempts[self.stage.attempts["cause"] == cause]
         if caused.empty:
             return caused, caused
@@ -113,7 +113,7 @@ class _Of:
         return with_interval(replace(cell, text=f"{cell.text} of {self.number}"))
 
     def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
-        """Tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
+        """Return tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
         limits = self.stage.requests.set_index("request_id")["asked_output_tokens"]
         losers = losers.assign(asked_output_tokens=losers["request_id"].map(limits))
         losses = waste.waste(losers, winners, self.run.frames.server_log)
@@ -138,7 +138,8 @@ def _progressive(pattern: _Of) -> Sentence | None:
     visible_ns = rows["first_at_ns"] - scheduled_ns
     large = content_at_ns - scheduled_ns
     calls = pattern.stage.attempts[pattern.stage.attempts["request_id"].isin(rows["request_id"])]
-    whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
+    whole = calls.loc[calls["leg"] == 0, "output_tokens"].sum()
+    fast = calls.loc[calls["leg"] == 1, "output_tokens"].sum()
     early = pattern.stage.share_of(rows, (visible_ns < large).to_numpy(np.bool_))
     n = plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
@@ -283,7 +284,7 @@ def _retry(pattern: _Of) -> Sentence | None:
 
 
 def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
-    """How much later than their first attempt the requests failed that no retry saved."""
+    """Return how much later than their first attempt the requests failed that no retry saved."""
     first_ended = attempts.groupby("request_id")["ended_at_ns"].min().reindex(failed["request_id"])
     later = (failed["ended_at_ns"] - first_ended.to_numpy()).dropna()
     quantiles = _quantiles(later)
@@ -293,15 +294,15 @@ def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
 
 
 def _wasted_tokens(retries: pd.DataFrame) -> float:
-    """Tokens that the target counted for retries without a complete answer."""
+    """Return tokens that the target counted for retries without a complete answer."""
     failed = retries[~retries["ended"].isin(schema.COMPLETE)]
     return float(failed[[*PROMPT, "output_tokens"]].sum().sum())
 
 
 ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
     "progressive": _progressive,
-    "fallback": lambda of: _second(of, schema.FALLBACK, "fallback", "fell back"),
-    "resubmit": lambda of: _second(of, schema.RESUBMIT, "resubmit", "were sent twice"),
+    "fallback": lambda pattern: _second(pattern, schema.FALLBACK, "fallback", "fell back"),
+    "resubmit": lambda pattern: _second(pattern, schema.RESUBMIT, "resubmit", "were sent twice"),
     "cancel": _cancel,
     "two calls": _second_call,
     "retry": _retry,
@@ -342,7 +343,7 @@ def compute(run: Run) -> list[Answer]:
 
 
 def section(answers: list[Answer]) -> Section | None:
-    """None where each request is one call that is read to its end."""
+    """Return the section; None where each request is one call that is read to its end."""
     if not answers:
         return None
     facts = tuple((f"{answer.traffic}, {answer.pattern}", answer.text) for answer in answers)
@@ -365,12 +366,15 @@ def _main(answers: list[Answer]) -> Answer:
 
 
 def _card(answers: list[Answer]) -> Card:
-    """The card of the traffic table with most requests; the values of the others in a line each."""
+    """Return the card of the traffic table with most requests; the values of the others in a line each."""
     main = _main(answers)
     minor = [answer for answer in answers if answer is not main]
     if not minor:
         return main.card
-    lines = [f"{one.traffic}: {one.card.value.text} {one.card.detail} ({one.pattern})" for one in minor]
+    lines = [
+        f"{answer.traffic}: {answer.card.value.text} {answer.card.detail} ({answer.pattern})"
+        for answer in minor
+    ]
     detail = f"{main.card.detail}, {main.traffic}"
     return replace(main.card, detail=detail, lines=(*main.card.lines, *lines))
 

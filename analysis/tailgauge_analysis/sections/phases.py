@@ -76,15 +76,16 @@ class Phases:
 
 
 def compute(run: Run) -> Phases | None:
-    """None where the target reports nothing of its time."""
+    """Return the phases; None where the target reports nothing of its time."""
     attempts = run.of_target.attempts
     good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
     parsed_phases = [parse(text) for text in reported["phases"]]
-    ends = (reported[f"{end}_content_at_ns"] - reported["sent_at_ns"] for end in ("first", "last"))
-    first_ms, length = (end.to_numpy(np.float64) / 1e6 for end in ends)
-    events = _events([began for began, _ in parsed_phases], length)
+    sent_at_ns = reported["sent_at_ns"]
+    first_ms = (reported["first_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
+    last_ms = (reported["last_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
+    events = _events([began for began, _ in parsed_phases], last_ms)
     timings = _timings([took for _, took in parsed_phases], first_ms)
     ready_ms = [_ready_ms(text) for text in good["tool_ready"].dropna()]
     ready_ms = [times for times in ready_ms if len(times)]
@@ -112,7 +113,7 @@ def _ready_ms(text: str) -> Floats:
 
 
 def _tools(ready_ms: list[Floats]) -> tuple[Part, ...]:
-    """The first and the last tool call of each answer; one row where no answer has several."""
+    """Return the first and the last tool call of each answer; one row where no answer has several."""
     if not ready_ms:
         return ()
     first_ms = np.array([times[0] for times in ready_ms])
@@ -194,7 +195,7 @@ def _answer(phases: Phases) -> str:
 
 
 def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
-    """When each phase began, ms since sent; and what each Server-Timing entry took, in ms. Nothing of other text."""
+    """Return when each phase began, ms since sent; and what each Server-Timing entry took, in ms. Nothing of other text."""
     began: dict[str, float] = {}
     took: dict[str, float] = {}
     for name, ns in parsed(text).items():
@@ -205,7 +206,7 @@ def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
-    """Each attempt against the server log of it."""
+    """Return the split of each attempt by its row in the server log."""
     keys = list(CALL)
     columns = ["received_at_ns", "prefill_started_at_ns", "prefill_ended_at_ns", "first_chunk_sent_at_ns"]
     logged = server_log[server_log["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
@@ -224,7 +225,7 @@ def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
 
 
 def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:
-    """How long each phase lasted, in the order in which the phases begin in the median."""
+    """Return how long each phase lasted, in the order in which the phases begin in the median."""
     lasted: dict[str, list[float]] = {}
     starts: dict[str, list[float]] = {}
     whole = 0.0

@@ -44,10 +44,10 @@ def compute(run: Run) -> Plugins:
 
 
 def section(plugins: Plugins) -> Section | None:
-    """None where neither the run nor the report had a plugin; errors are those until now."""
+    """Return the section; None where neither the run nor the report had a plugin; errors are those until now."""
     if not plugins.facts:
         return None
-    notes = (*plugins.lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
+    notes = (*plugins.lacking, *(f"Error in {message}" for message in plugin.NOTED.texts.values()))
     answer = ""
     if notes:
         answer = f"{len(notes)} of what plugins add is missing."

@@ -80,12 +80,12 @@ def section(requests: Requests) -> Section:
     """Return how many requests got a complete answer, and what became of the others."""
     stage = requests.stage
     n = len(requests.stage.requests)
-    completed = [one.requests.k for one in requests.outcomes if one.ended in schema.COMPLETE]
+    completed = [outcome.requests.k for outcome in requests.outcomes if outcome.ended in schema.COMPLETE]
     answer = "No request of the steady stage was sent."
     if n:
         population = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
         answer = f"{share(sum(completed) / n)} of {population} got a complete answer."
-    notes = [*requests.conservation.broken, *(one.text for one in requests.problems[:MOST_PROBLEMS])]
+    notes = [*requests.conservation.broken, *(problem.text for problem in requests.problems[:MOST_PROBLEMS])]
     if len(requests.problems) > MOST_PROBLEMS:
         notes.append(f"{plural(len(requests.problems) - MOST_PROBLEMS, 'more note')} in report.json.")
     notes += _preflight_notes(requests.preflight)
@@ -150,7 +150,7 @@ def _missing_text(loss: Missing) -> str:
 
 
 def _preflight_notes(entries: Sequence[Json]) -> Iterator[str]:
-    """A note for all preflight requests that ended the same way."""
+    """Yield a note for all preflight requests that ended the same way."""
     ends = Counter(map(_preflight, entries))
     for end, requests in ends.items():
         yield f"{plural(requests, 'preflight request')}, not in the statistics: {end}"

@@ -204,7 +204,7 @@ def _failed(run: Run, lines: Lines) -> Result | None:
     if decisive.name == BACKLOG and completed and (completed.judged.value or 1.0) < completed.bound:
         text = f"only {share(completed.judged.value)} of {plural(completed.judged.n, 'request')} completed, and {text}"
     details, advice = _consequences(run, failed, decisive, cause)
-    return Result(FAIL, text, _first(decisive, lines), details, advice)
+    return Result(FAIL, text, _decisive_first(decisive, lines), details, advice)
 
 
 def _answered_late(run: Run, lines: Lines) -> Result | None:
@@ -231,7 +231,7 @@ def _inconclusive(run: Run, lines: Lines) -> Result | None:
     if run.result(load_steps.compute) is not None:
         reason = reason.partition(LONGER)[0]
     details = (reason,) if decisive.value and reason else ()
-    return Result(INCONCLUSIVE, text, _first(decisive, lines), details, advice)
+    return Result(INCONCLUSIVE, text, _decisive_first(decisive, lines), details, advice)
 
 
 def _completed(run: Run, lines: Lines) -> Result | None:
@@ -252,7 +252,7 @@ def _completed(run: Run, lines: Lines) -> Result | None:
     return Result(COMPLETED, _with_cause(cause, text), lines, tuple(_causes(run)), advice)
 
 
-def _passed(run: Run, lines: Lines) -> Result:
+def _pass_result(run: Run, lines: Lines) -> Result:
     """Every objective is met."""
     cut = cut_share(run.steady.requests)
     if len(lines) == 1:
@@ -274,24 +274,24 @@ RULES: tuple[Rule, ...] = (
     _answered_late,
     _inconclusive,
     _completed,
-    _passed,
+    _pass_result,
 )
 
 
 def _with_cause(cause: Cause | None, text: str) -> str:
-    """The text of an outcome behind its cause."""
+    """Return the text of an outcome behind its cause."""
     if cause is None or not cause.sentence:
         return text
     return f"{cause.sentence}: {text}"
 
 
-def _first(decisive: ObjectiveLine, lines: Lines) -> Lines:
-    """The objectives, the decisive one first."""
+def _decisive_first(decisive: ObjectiveLine, lines: Lines) -> Lines:
+    """Return the objectives, the decisive one first."""
     return (decisive, *(line for line in lines if line is not decisive))
 
 
 def _not_judged(run: Run) -> tuple[str, ...]:
-    """What a reader may take a PASS for, and it is not: a statement about latency without an objective on one."""
+    """Return what a reader may take a PASS for, and it is not: a statement about latency without an objective on one."""
     if on_latency(run.record["scenario"]):
         return ()
     return ("no objective on latency",)
@@ -322,7 +322,7 @@ def _uncounted(run: Run) -> str:
 
 
 def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
-    """How many of the complete answers were cut, behind the share of the complete ones or by itself."""
+    """Return how many of the complete answers were cut, behind the share of the complete ones or by itself."""
     if not cut:
         return ()
     if line is not None and line.name == COMPLETE:
@@ -342,7 +342,7 @@ def _decisive(run: Run, lines: list[ObjectiveLine]) -> tuple[ObjectiveLine, Caus
 
 
 def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
-    """A stop, then complete answers, then silence, then a step of the load, then the first of the scenario."""
+    """Return the most decisive line: a stop, then complete answers, then silence, then a step of the load, then the first of the scenario."""
     for name in (STOPPED, COMPLETE, SILENT, LOAD_STEP):
         for line in lines:
             if line.name == name:
@@ -353,7 +353,7 @@ def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
 def _consequences(
     run: Run, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
 ) -> tuple[tuple[str, ...], str]:
-    """Details of a failed run, and the advice."""
+    """Return details of a failed run, and the advice."""
     names = {line.name for line in failed}
     details: tuple[str, ...] = ()
     if not OF_ANSWERS.isdisjoint(names):
@@ -436,7 +436,7 @@ def _rate_text(line: ObjectiveLine) -> str:
 
 
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
-    """Those of the scenario; the default one where it decides; a stop, a silent target, a backlog; a step of the
+    """Return the objectives of the scenario; the default one where it decides; a stop, a silent target, a backlog; a step of the
     load that misses them, or without any of the scenario one that the target does not sustain.
     """
     judged = run.result(objectives.compute)
@@ -452,7 +452,9 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     gone_s = run.evidence.stability.gone_since_s
     if gone_s is not None:
         lines.append(
-            ObjectiveLine(SILENT, FAIL, f"since {figures(gone_s)} s", "to the end", numbers=_since(gone_s))
+            ObjectiveLine(
+                SILENT, FAIL, f"since {figures(gone_s)} s", "to the end", numbers=_silence_numbers(gone_s)
+            )
         )
     broken = _broken_step(run, judged.slo)
     if broken:
@@ -476,13 +478,13 @@ def _broken_step(run: Run, judged: Sequence[ObjectiveResult]) -> str:
     return load_steps.missed(run)
 
 
-def _since(gone_s: float) -> Numbers:
-    """Seconds of the run."""
+def _silence_numbers(gone_s: float) -> Numbers:
+    """Return the silence of the target, since a second of the run."""
     return Numbers(value=gone_s, bound=None, low=None, high=None, unit="s")
 
 
 def remarks(run: Run) -> list[str]:
-    """What a reader must know of the traffic before the numbers."""
+    """Return what a reader must know of the traffic before the numbers."""
     conservation = run.evidence.conservation
     texts = stability.remarks(run.evidence.stability, run.steady.seconds)
     texts += _arrival(run)
@@ -500,7 +502,7 @@ def remarks(run: Run) -> list[str]:
 
 
 def measurement(run: Run) -> section.Measurement:
-    """Whether the numbers of a run can be used."""
+    """Return whether the numbers of a run can be used."""
     used = [error for error in run.evidence.errors if error.is_used]
     sentence = _error_text(used)
     polls_ms = max((error.polls_ms for error in used), default=0.0)
@@ -549,7 +551,7 @@ def exit_code(run: Run, answer: Result) -> Exit:
 
 
 def summary(run: Run) -> Iterator[tuple[str, str]]:
-    """How much the target completed, and how fast."""
+    """Yield how much the target completed, and how fast."""
     if rates := ", ".join(_rates(run)):
         yield "target", rates
     if latency := " | ".join(_latencies(run)):
@@ -562,14 +564,16 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
-    """What limits the summary: the smallest violation found, precision, a rising latency, arrivals that waited."""
+    """Yield what limits the summary: the smallest violation found, precision, a rising latency, arrivals that waited."""
     violations = list(_violations(run))
     has_failed = run.result(result).outcome == FAIL
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield "detects", f"a target fails 4 of 5 such runs if {' or '.join(violations)}"
     judged = run.result(objectives.compute).slo
-    imprecise = [f"{result.label} {result.precision}" for result in judged if result.precision]
-    yield from (("precision", text) for text in (*imprecise, looked(run.record)) if text)
+    imprecise = [f"{objective.label} {objective.precision}" for objective in judged if objective.precision]
+    for text in (*imprecise, looked(run.record)):
+        if text:
+            yield "precision", text
     # A backlog is the result.
     texts = stability.remarks(run.evidence.stability, run.steady.seconds, names_backlog=False)
     yield from (("steady", text) for text in texts)
@@ -577,7 +581,7 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _arrival(run: Run) -> Iterator[str]:
-    """How requests arrive, where it changes the meaning of the numbers."""
+    """Yield how requests arrive, where it changes the meaning of the numbers."""
     if is_of_tasks(run.record["scenario"]):
         yield OF_TASKS
     elif run.record["arrival"] in ARRIVAL:
@@ -585,7 +589,7 @@ def _arrival(run: Run) -> Iterator[str]:
 
 
 def _violations(run: Run) -> Iterator[str]:
-    """The smallest violation of each objective that the run would have found."""
+    """Yield the smallest violation of each objective that the run would have found."""
     lines = [line for line in run.result(objective_lines) if line.finds and line.outcome != FAIL]
     for line in lines[:SHOWN_FINDS]:
         if line.name == COMPLETE:
@@ -599,7 +603,7 @@ def _violations(run: Run) -> Iterator[str]:
 
 
 def _rates(run: Run) -> Iterator[str]:
-    """How much completed; a rate of 0 is left out: everything ended after the steady stage."""
+    """Yield how much completed; a rate of 0 is left out: everything ended after the steady stage."""
     rates = run.evidence.throughput
     target = run.result(objectives.compute).health
     if target and not target.outcome:  # else it is an objective
@@ -617,7 +621,7 @@ def _rates(run: Run) -> Iterator[str]:
 
 
 def _rates_of_whole_run(run: Run) -> Iterator[str]:
-    """The rates of a run without a steady stage to speak of, over the time that it took."""
+    """Yield the rates of a run without a steady stage to speak of, over the time that it took."""
     whole = whole_run(run.frames)
     if whole is None:
         return
@@ -627,7 +631,7 @@ def _rates_of_whole_run(run: Run) -> Iterator[str]:
 
 
 def _latencies(run: Run) -> Iterator[str]:
-    """The percentiles that a reader looks for first."""
+    """Yield the percentiles that a reader looks for first."""
     suffix = "sent" if run.record["arrival"] == "closed" else "sched"
     visible = {
         f"ttft_{suffix}": (0.5, 0.95),
@@ -666,8 +670,13 @@ def values_text(quantiles: Sequence[Quantile]) -> str:
         interval = ""
         if cell.interval:
             interval = f"CI {cell.interval.replace(' – ', '-')}"
-        about = ", ".join(filter(None, [interval, "" if is_shared else cell.mark]))
-        texts.append(f"{text} ({about})" if cell.mark and about else text)
+        mark = cell.mark
+        if is_shared:
+            mark = ""
+        about = ", ".join(filter(None, [interval, mark]))
+        if cell.mark and about:
+            text += f" ({about})"
+        texts.append(text)
     values = "  ".join(texts)
     if is_shared and cells[0].mark:
         return f"{values}, {cells[0].mark}"
@@ -696,7 +705,7 @@ def _names(traffic: Sequence[str]) -> str:
 
 
 def _is_answered(run: Run) -> bool:
-    """Whether a request completed, or its user left an answer that had begun; also where the client sent none.
+    """Return whether a request completed, or its user left an answer that had begun; also where the client sent none.
 
     What a stop rule ended has failed at its end: any answer of the run counts.
     """
@@ -718,7 +727,7 @@ def _refusal(run: Run) -> str:
 
 
 def _causes(run: Run) -> Iterator[str]:
-    """Why requests did not complete, and what the target completes."""
+    """Yield why requests did not complete, and what the target completes."""
     ends = [f"{count(number)} {label}{_oldest(run, label)}" for label, number in list_of_ends(run).items()]
     if ends:
         yield f"not completed: {', '.join(ends)}"
@@ -735,7 +744,7 @@ def _causes(run: Run) -> Iterator[str]:
 
 
 def _stop(run: Run) -> Iterator[str]:
-    """What a run that a stop rule ended has spent, its preflight included."""
+    """Yield what a run that a stop rule ended has spent, its preflight included."""
     if run.record["state"] != STOPPED:
         return
     sent = run.frames.attempts[run.frames.attempts["sent_at_ns"].notna()]
@@ -752,7 +761,7 @@ def _stop(run: Run) -> Iterator[str]:
 
 
 def _oldest(run: Run, label: str) -> str:
-    """How long the first of the requests that were open at the end had waited."""
+    """Return how long the first of the requests that were open at the end had waited."""
     record = run.record
     requests = run.steady.requests
     if label != STILL_OPEN or record["ended_at_ns"] is None or record["start_at_ns"] is None:

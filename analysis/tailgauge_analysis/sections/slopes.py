@@ -149,7 +149,7 @@ def compute(run: Run) -> list[Regression]:
 
 
 def arrivals_ns(attempts: pd.DataFrame) -> Floats:
-    """When the requests and sessions of an open loop were due that were sent; later turns follow answers."""
+    """Return when the requests and sessions of an open loop were due that were sent; later turns follow answers."""
     is_first = (attempts["leg"] == 0) & (attempts["attempt"] == 0)
     is_first &= (attempts["request_id"] % schema.TURNS == 0) & (attempts["stage"] != schema.PREFLIGHT)
     due_ns: Floats = attempts.loc[is_first, "scheduled_at_ns"].to_numpy(np.float64)
@@ -157,7 +157,7 @@ def arrivals_ns(attempts: pd.DataFrame) -> Floats:
 
 
 def fitted(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float = 0.0) -> list[Regression]:
-    """Regressions of TTFT and TPOT; `run` are all attempts. `unsure_calls`: within how many the calls in flight over all workers are
+    """Return the regressions of TTFT and TPOT; `run` are all attempts. `unsure_calls`: within how many the calls in flight over all workers are
     known. `arrivals`: when requests were due, none in a closed loop.
     """
     return [_ttft(run, stage, arrivals, unsure_calls), _tpot(run, stage, arrivals)]
@@ -226,7 +226,7 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
 
 
 def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
-    """At most MOST_VALUES gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
+    """Return at most MOST_VALUES gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
     requests = stage.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
     paced = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
@@ -298,7 +298,7 @@ def _remainders(columns: Sequence[Floats], controls: Sequence[Floats]) -> Floats
 
 
 def evenly(rows: pd.DataFrame, limit: int = MOST) -> pd.DataFrame:
-    """At most so many of them, evenly over the stage."""
+    """Return at most `limit` of the rows, evenly over the stage."""
     if len(rows) <= limit:
         return rows
     return rows.iloc[np.linspace(0, len(rows) - 1, limit).astype(int)]
@@ -393,7 +393,9 @@ def _estimated(
     dependent = [name for name in columns if remainder[name].var() < share * columns[name].var()]
     names = [name for name in columns if name not in dependent]
     slopes = list(regression.slopes)
-    estimated = shifts([columns[name] for name in names], controls, y, groups) if names else []
+    if not names:
+        return replace(regression, dependent=(*regression.dependent, *dependent))
+    estimated = shifts([columns[name] for name in names], controls, y, groups)
     for name, shift in zip(names, estimated, strict=True):
         if shift is None:
             dependent.append(name)
@@ -415,10 +417,10 @@ def _collinear(columns: Mapping[str, Floats], controls: Sequence[Floats]) -> tup
     """Return the pairs of columns that rise and fall together, but for what the others say of them."""
     remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
     correlated = []
-    for left, second in combinations(columns, 2):
-        size = float(np.linalg.norm(remainder[left]) * np.linalg.norm(remainder[second]))
-        if abs(float(remainder[left] @ remainder[second])) > TOGETHER * max(size, 1e-300):
-            correlated.append((left, second))
+    for name, other_name in combinations(columns, 2):
+        size = float(np.linalg.norm(remainder[name]) * np.linalg.norm(remainder[other_name]))
+        if abs(float(remainder[name] @ remainder[other_name])) > TOGETHER * max(size, 1e-300):
+            correlated.append((name, other_name))
     return tuple(correlated)
 
 
@@ -429,27 +431,28 @@ def _no_estimate(y: Floats) -> str:
 
 
 def _spread(values: Floats) -> float:
-    """By how much EACH lie apart from EACH others."""
+    """Return by how much EACH lie apart from EACH others."""
     low, high = np.partition(values, (EACH - 1, len(values) - EACH))[[EACH - 1, len(values) - EACH]]
     return float(high - low)
 
 
 def _varies(name: str, values: Floats, unsure: float) -> bool:
-    """Whether EACH answers lie apart from EACH others by more than what counts as alike."""
+    """Return whether EACH answers lie apart from EACH others by more than what counts as alike."""
     if len(values) < 2 * EACH:
         return False
     return _spread(values) > max(unsure, ALIKE[UNITS[name][2]], OF_MEAN * float(np.abs(values).mean()))
 
 
 def _smaller(values: Floats) -> int:
-    """How many lie on the less crowded side of the mean."""
+    """Return how many lie on the less crowded side of the mean."""
     higher = int((values > values.mean()).sum())
     return min(higher, len(values) - higher)
 
 
 def slope_cell(slope: Slope) -> Value:
     """Return its value, with the interval."""
-    low, high = (ms(round(end, 6) + 0.0) for end in (slope.low, slope.high))  # no -0
+    low = ms(round(slope.low, 6) + 0.0)  # no -0
+    high = ms(round(slope.high, 6) + 0.0)
     value = NO_EFFECT
     if slope.value is not None:
         value = ms(slope.value)
@@ -462,7 +465,7 @@ def slope_cell(slope: Slope) -> Value:
 def open_at(
     attempts: pd.DataFrame, at_ns: Floats, start_column: str = "sent_at_ns", end_column: str = "ended_at_ns"
 ) -> Floats:
-    """Attempts sent before and not ended at each time; or between two others of their times."""
+    """Return how many attempts were sent before and not ended at each time; or between two others of their times."""
     begun = np.sort(attempts[start_column].dropna().to_numpy(np.float64))
     ended = np.sort(attempts.loc[attempts[start_column].notna(), end_column].dropna().to_numpy(np.float64))
     return np.subtract(
@@ -477,7 +480,7 @@ def expected_open(
     start_column: str = "sent_at_ns",
     end_column: str = "ended_at_ns",
 ) -> Floats:
-    """Calls that arrivals lead to expect at each time, were each as long as the others of the run; times on a grid.
+    """Return how many calls arrivals lead to expect at each time, were each as long as the others of the run; times on a grid.
 
     In calls per arrival: `Load.by_arrivals` scales it. Empty arrivals leave 0.
     """
@@ -499,9 +502,10 @@ def expected_open(
 
 
 def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
-    """Tokens of the prompts and answers, as far as they have come, that were arriving at each time; answers come evenly."""
-    names = ("first_content_at_ns", "last_content_at_ns", "output_tokens")
-    begun, ended, output = (attempts[name].to_numpy(np.float64) for name in names)
+    """Return the tokens of the prompts and answers, as far as they have come, that were arriving at each time; answers come evenly."""
+    begun = attempts["first_content_at_ns"].to_numpy(np.float64)
+    ended = attempts["last_content_at_ns"].to_numpy(np.float64)
+    output = attempts["output_tokens"].to_numpy(np.float64)
     prompt = sum(tokens.fillna(0).to_numpy(np.float64) for tokens in prompt_tokens(attempts))
     rate = np.where(ended > begun, np.nan_to_num(output) / np.maximum(ended - begun, 1.0), 0.0)
     total = np.zeros(len(at_ns))

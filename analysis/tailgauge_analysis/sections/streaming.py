@@ -80,7 +80,7 @@ def compute(run: Run) -> Streaming:
 
 
 def section(streaming: Streaming) -> Section | None:
-    """None where nothing was streamed."""
+    """Return the section; None where nothing was streamed."""
     flows = streaming.streams
     tpot_missing = streaming.tpot_missing
     facts = _facts(flows)
@@ -191,7 +191,7 @@ def streams(of_target: Steady) -> Streams:
 
 
 def _rate(stage: Steady, p: float) -> float | None:
-    """Tokens per second of the user whose TPOT is the quantile p."""
+    """Return tokens per second of the user whose TPOT is the quantile p."""
     tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
     if not tpot:
         return None
@@ -206,7 +206,7 @@ def _quantile(values: Floats, p: float) -> float | None:
 
 
 def stalls(gaps_ms: Floats, owners: Ints) -> Mask:
-    """Which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
+    """Return which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
     late = gaps_ms > STALL_MS
     if late.any():  # only their answers' medians matter
         suspect = np.zeros(int(owners[-1]) + 1, np.bool_)
@@ -220,7 +220,7 @@ def stalls(gaps_ms: Floats, owners: Ints) -> Mask:
 
 
 def medians(gaps_ms: Floats, owners: Ints) -> Floats:
-    """Lower median gap of each answer; 0 where it has none."""
+    """Return lower median gap of each answer; 0 where it has none."""
     per_owner = pd.Series(gaps_ms).groupby(owners).quantile(0.5, interpolation="lower")
     return np.asarray(per_owner.reindex(np.arange(owners.max() + 1), fill_value=0.0), np.float64)
 

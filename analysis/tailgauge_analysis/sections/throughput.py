@@ -78,7 +78,7 @@ def section(rates: Rates) -> Section:
 
 
 def _findings(rates: Rates) -> Iterator[Finding]:
-    """Requests without an answer, unless the result counts them."""
+    """Yield requests without an answer, unless the result counts them."""
     unanswered = rates.stability.of(stability.UNANSWERED)
     if unanswered is not None:
         yield Finding(unanswered.text, INCOMPLETE, stated="not completed: ")

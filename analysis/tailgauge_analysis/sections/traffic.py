@@ -155,14 +155,14 @@ def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: p
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
-    """How often each value occurs, known ones first."""
+    """Return how often each value occurs, known ones first."""
     counts = values.value_counts()
     names = [name for name in order if name in counts.index]
     return {str(name): int(counts[name]) for name in [*names, *sorted(set(counts.index) - set(names))]}
 
 
 def section(sent: SentTraffic) -> Section | None:
-    """What was sent, and what was expected before the run."""
+    """Return what was sent, and what was expected before the run."""
     if not sent.traffic:
         return None
     columns = (
@@ -204,7 +204,7 @@ def _legs(entry: Traffic) -> str:
     return f"{entry.legs_per_request:.3g}"
 
 
-def _asked(lengths: Lengths) -> str:
+def _asked_range(lengths: Lengths) -> str:
     varies = lengths.asked_min != lengths.asked_max
     if varies:
         return f"{count(lengths.asked_min)} to {count(lengths.asked_max)}"
@@ -212,7 +212,7 @@ def _asked(lengths: Lengths) -> str:
 
 
 def _proof(lengths: Lengths) -> str:
-    """Whether the work was fixed, as the scenario asks with `output = "exact"`."""
+    """Return whether the work was fixed, as the scenario asks with `output = "exact"`."""
     if not lengths.answers:
         return "exact output lengths were asked for, and no request of one leg has a complete answer."
     if not lengths.counted:
@@ -220,23 +220,23 @@ def _proof(lengths: Lengths) -> str:
     amount = "as many"
     if lengths.asked_min == lengths.asked_max:
         amount = count(lengths.asked_min)
-    text = f"asked {_asked(lengths)} output tokens, got {amount} in {share(lengths.same / lengths.answers)} of {plural(lengths.answers, 'answer')}."
+    text = f"asked {_asked_range(lengths)} output tokens, got {amount} in {share(lengths.same / lengths.answers)} of {plural(lengths.answers, 'answer')}."
     if lengths.same == lengths.answers:
         return text
     return f"{text} The work was not fixed."
 
 
 def _sizes(lengths: Lengths, precision: str | None) -> str:
-    """What was asked of the prompts, and what the target counted."""
+    """Return what was asked of the prompts, and what the target counted."""
     source = "by the engine's tokenizer" if precision == "exact" else "an estimate by tokens per word"
     off = ""
     if lengths.off_most:
         off = f", at most {count(lengths.off_most)} off"
-    return f"asked {_asked(lengths)} prompt tokens ({source}), got as many in {share(lengths.same / lengths.counted)} of {plural(lengths.counted, 'prompt')}{off}."
+    return f"asked {_asked_range(lengths)} prompt tokens ({source}), got as many in {share(lengths.same / lengths.counted)} of {plural(lengths.counted, 'prompt')}{off}."
 
 
 def _details(entry: Traffic) -> Iterator[str]:
-    """What sets a traffic table apart, as short phrases."""
+    """Yield what sets a traffic table apart, as short phrases."""
     repeated = [f"{cause} {count(n)}" for cause, n in entry.causes.items() if n and cause != schema.PRIMARY]
     if repeated:
         yield ", ".join(repeated)
@@ -251,7 +251,7 @@ def _details(entry: Traffic) -> Iterator[str]:
 
 
 def _expected(estimate: Json) -> str:
-    """What the plan was expected to use: `1,566 requests, 313,200 input and up to 78,300 output tokens, up to 0.13 USD`."""
+    """Return what the plan was expected to use: `1,566 requests, 313,200 input and up to 78,300 output tokens, up to 0.13 USD`."""
     requests = number(estimate.get("requests"))
     if requests is None:
         return ""

@@ -192,7 +192,7 @@ def _ordered(outcomes: pd.Series[str]) -> dict[str, int]:
 
 
 def section(transports: list[Transport]) -> Section | None:
-    """What became of streams and jobs, and how long it took."""
+    """Return what became of streams and jobs, and how long it took."""
     if not transports:
         return None
     columns = (
@@ -225,7 +225,7 @@ def _main(transports: list[Transport]) -> Transport:
 
 
 def _card(transports: list[Transport]) -> Card | None:
-    """The median time of the traffic table with most requests, its p95 and outcomes; None where it has no time."""
+    """Return the median time of the traffic table with most requests, its p95 and outcomes; None where it has no time."""
     main = _main(transports)
     median = quantile_cell(main.times[0])
     if main.times[0].mark == TOO_FEW:

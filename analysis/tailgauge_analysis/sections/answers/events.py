@@ -18,12 +18,12 @@ PS = (0.5, 0.95)
 
 
 def answered(stage: Steady) -> Mask:
-    """Which requests have a complete answer."""
+    """Return which requests have a complete answer."""
     return stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
 
 
 def waits(metric: str, stage: Steady, mask: Mask) -> Waits:
-    """The event of these requests, where it came."""
+    """Return the event of these requests, where it came."""
     ms = BY_NAME[metric].ns(stage) / 1e6
     every = Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_), stage.groupings)
     return every.only(mask & ~np.isnan(ms))

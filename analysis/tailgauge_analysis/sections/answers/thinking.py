@@ -105,7 +105,7 @@ def section(thinking: Thinking | None) -> Section | None:
 
 
 def _card(thinking: Thinking, number: str, lines: tuple[str, ...]) -> Card:
-    """The median time to the first text; without one how many answers think."""
+    """Return the median time to the first text; without one how many answers think."""
     median = thinking.first_text[0]
     if median.mark == TOO_FEW:
         return Card(

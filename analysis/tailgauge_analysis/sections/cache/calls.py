@@ -53,7 +53,7 @@ class CacheSettings:
 
 
 def settings(run: Json) -> CacheSettings:
-    """Cache settings of a run's first target: documented by the provider, or set at the simulated endpoint."""
+    """Return the cache settings of a run's first target: documented by the provider, or set at the simulated endpoint."""
     rules = vendors.TABLE["cache"].get(run["target"].get("protocol"), {"lookback": LOOKBACK})
     lookback = rules.get("lookback", EVERYWHERE)
     if not run["target"].get("simulated"):
@@ -65,10 +65,14 @@ def settings(run: Json) -> CacheSettings:
         return otherwise if value is None else value
 
     unmarked_s = number("automatic_ttl_s", math.nan)
+    if unmarked_s >= FOREVER_S:
+        unmarked_s = math.nan
+    if lookback == LOOKBACK:
+        lookback = int(number("lookback", LOOKBACK))
     return CacheSettings(
         lives_s={mark: number(f"ttl_{mark}_s", life_s) for mark, life_s in LIVES_S.items()},
-        unmarked_s=unmarked_s if unmarked_s < FOREVER_S else math.nan,
-        lookback=int(number("lookback", LOOKBACK)) if lookback == LOOKBACK else lookback,
+        unmarked_s=unmarked_s,
+        lookback=lookback,
         visibility_s=number("visibility_delay_s", 0.0),
         sliding=cache.get("sliding") is not False,
         least_tokens=lambda model: number("minimum_tokens", cached_from(model) or 1024),
@@ -91,7 +95,7 @@ def by_traffic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.DataFrame:
-    """Columns of the attempts, and: read, created, hour, short, uncached, total, hit, known, counted, in_flight, entry (number
+    """Return the columns of the attempts, and: read, created, hour, short, uncached, total, hit, known, counted, in_flight, entry (number
     of the text, target and parameters; -1 without), gap_ns (since the entry was last requested), idle_ns (since an
     answer over it last began), racing (another call that writes it is open), unordered (of these, because the clocks of two
     workers, known within `between_ns`, leave open whether it still was), life_ns, began_ns (first content since sent).
@@ -115,7 +119,7 @@ def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.Da
 
 
 def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
-    """What a row alone does not contain, because another worker may have sent the call before."""
+    """Add what a row alone does not contain, because another worker may have sent the call before."""
     keys = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
     rows["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
     entry = rows["entry"]
@@ -138,7 +142,7 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
 
 
 def _last_begun(rows: pd.DataFrame) -> pd.Series[float]:
-    """When the last answer before each call, over the same entry, began."""
+    """Return when the last answer before each call, over the same entry, began."""
     began_ns = rows["first_content_at_ns"].dropna().astype(np.float64).sort_values()
     begun = pd.DataFrame({"at": began_ns, "begun": began_ns, "entry": rows["entry"]}, began_ns.index)
     sent = rows[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})

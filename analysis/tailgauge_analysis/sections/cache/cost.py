@@ -88,7 +88,7 @@ def prices_of(run: Run) -> Tariff:
 
 
 def tariff(run: Json) -> Tariff:
-    """The prices in force on the day of the run."""
+    """Return the prices in force on the day of the run."""
     if run["target"].get("simulated"):
         billing = table(table(run["scenario"], "simulated"), "billing")
         rates = tuple(Fraction(str(billing.get(name, RELATIVE[name]))) * MILLION for name in pricing.RATES)
@@ -166,7 +166,7 @@ def spent(rows: pd.DataFrame, price: PriceOf) -> tuple[Fraction | None, str]:
     return total, ""
 
 
-def each(rows: pd.DataFrame, price: PriceOf) -> tuple[Floats | None, str]:
+def call_costs(rows: pd.DataFrame, price: PriceOf) -> tuple[Floats | None, str]:
     """Return the cost of each call by its usage, 0 where it has none; None, and the model, where one has no price."""
     costs = np.zeros(len(rows))
     for group in _by_rates(billed(rows, price), price):
@@ -200,15 +200,17 @@ def billed(rows: pd.DataFrame, price: PriceOf) -> pd.DataFrame:
 
 def _iterations(lines: pd.DataFrame) -> pd.DataFrame | None:
     """Return a line for each iteration of these calls; None without any that can be read."""
-    out = []
+    rows = []
     for line in lines.to_dict("records"):
         for iteration in _read_iterations(line["iterations"]):
             counts = {name: iteration.get(name, np.nan) for name in USAGE}
-            named = {"model": iteration["model"], "asked_model": None} if iteration.get("model") else {}
-            out.append(line | counts | named)
-    if not out:
+            row = line | counts
+            if iteration.get("model"):
+                row |= {"model": iteration["model"], "asked_model": None}
+            rows.append(row)
+    if not rows:
         return None
-    return pd.DataFrame(out).astype(dict.fromkeys(USAGE, "float64"))
+    return pd.DataFrame(rows).astype(dict.fromkeys(USAGE, "float64"))
 
 
 def _read_iterations(text: str) -> list[Json]:
@@ -217,13 +219,13 @@ def _read_iterations(text: str) -> list[Json]:
         tree = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    if not isinstance(tree, list) or not all(isinstance(one, dict) for one in tree):
+    if not isinstance(tree, list) or not all(isinstance(iteration, dict) for iteration in tree):
         return []
     for iteration in tree:
         counts = [iteration[name] for name in USAGE if iteration.get(name) is not None]
         if any(whole(number) is None or number < 0 for number in counts):
             return []
-    return [{**one, "model": text_of(one.get("model"))} for one in tree]
+    return [{**iteration, "model": text_of(iteration.get("model"))} for iteration in tree]
 
 
 def _paid_models(lines: pd.DataFrame, price: PriceOf) -> pd.Series[str]:
@@ -270,12 +272,12 @@ class _BilledTokens:
 
     @property
     def prompts(self) -> Ints:
-        """Tokens of the prompts alone."""
+        """Return the tokens of the prompts alone."""
         return self.tokens[:, :PROMPT]
 
     @property
     def cost(self) -> Fraction:
-        """Exact cost of all lines."""
+        """Return the exact cost of all lines."""
         sums = self.tokens.sum(axis=0).tolist()
         return sum((n * rate for n, rate in zip(sums, self.rates or (), strict=False)), Fraction(0)) / MILLION
 
@@ -296,12 +298,14 @@ def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:
             continue
         entry = entry.of_tier(*tier)
         prompts = tokens[:, :PROMPT].sum(axis=1)
-        is_long = prompts > (prompts.max() if entry.long_above is None else entry.long_above)
+        is_long = np.zeros(len(prompts), np.bool_)
+        if entry.long_above is not None:
+            is_long = prompts > entry.long_above
         for rates, rows in ((entry.rates, ~is_long), (entry.long_rates, is_long)):
             if rows.any():
                 yield _BilledTokens(model=model, rates=rates, tokens=tokens[rows], places=places[rows])
 
 
 def no_price(model: str, reason: str) -> str:
-    """Why there is no cost: the reason of the price table, or the model that it lacks."""
+    """Return why there is no cost: the reason of the price table, or the model that it lacks."""
     return reason or f"no price for {plain(model, 100) or 'an unnamed model'}"

@@ -62,7 +62,7 @@ def cache_effect(calls: pd.DataFrame) -> CacheEffect:
 
 
 def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
-    """Strata are deciles of the prompts' length; those with few of either kind are left out."""
+    """Compare within strata. They are deciles of the prompts' length; those with few of either kind are left out."""
     if not len(answers):
         return None
     total = answers["total"].to_numpy(np.float64)
@@ -92,7 +92,7 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
 
 
 def _difference(y: Floats, hit: Mask, stratum: Ints, strata: Ints) -> float:
-    """Weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
+    """Return the mean difference, weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
     sums = weights = 0.0
     for code in strata:
         hits = y[(stratum == code) & hit]

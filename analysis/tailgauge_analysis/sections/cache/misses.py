@@ -76,7 +76,7 @@ class Miss:
 
 
 def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd.Series[str]:
-    """Cause by call, empty for a call that missed nothing; prompts of `salted` traffic begin with random bytes on purpose."""
+    """Return the cause by call, empty for a call that missed nothing; prompts of `salted` traffic begin with random bytes on purpose."""
     is_miss = calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))
     evidence = _evidence(calls, settings, salted)
     conditions = [(is_miss & evidence[name]).to_numpy(np.bool_) for name, *_ in CAUSES]
@@ -93,7 +93,7 @@ def reasoned(calls: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> dict[str, pd.Series[bool]]:
-    """The evidence for each cause."""
+    """Return the evidence for each cause."""
     by_worker = calls["cache_since_use_ns"].astype(np.float64)
     since_use = by_worker.where(~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"])
     warm = calls["cache_expected"] == schema.WARM
@@ -123,7 +123,7 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) ->
 
 
 def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
-    """Counts by cause: the target's reasons, most frequent first, then ours in the order of CAUSES."""
+    """Return the counts by cause: the target's reasons, most frequent first, then ours in the order of CAUSES."""
     by_target = reasoned(calls)
     unread = calls["created"] + calls["uncached"]
     tokens = calls["cache_missed_input_tokens"].where(by_target).fillna(unread)
@@ -150,7 +150,7 @@ def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
 
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
-    """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
+    """Return the bytes at which unstable prefixes first differ, and how often, most frequent first."""
     differing = calls.loc[cause == UNSTABLE, "first_difference"].astype(int)
     frequent = Counter(differing.tolist()).items()
     return sorted(frequent, key=lambda item: (-item[1], item[0]))[:MOST_BYTES]

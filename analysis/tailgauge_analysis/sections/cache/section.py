@@ -93,7 +93,7 @@ class Cache:
 
     @property
     def rates(self) -> tuple[shares.Share, ...]:
-        """In the order of RATES."""
+        """Return the rates in the order of RATES."""
         return (self.token_hit, self.cacheable_hit, self.request_hit, self.write_amplification)
 
 
@@ -176,15 +176,17 @@ def _price_share(run: Run, name: str) -> float:
 
 
 def _salted(run: Json) -> set[str]:
-    """Traffic whose prompts begin with random bytes on purpose."""
+    """Return the traffic whose prompts begin with random bytes on purpose."""
     traffic = tables(run["scenario"], "traffic").items()
     return {name for name, settings in traffic if table(settings, "cache").get("cold") is True}
 
 
 def _by_engine(run: Json) -> EngineCache | None:
     counted = run["engine_cache"]
-    read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
-    is_shared = any(table(settings, "cache") for settings in tables(run["scenario"], "traffic").values())
+    read = number(counted.get("cached"))
+    prompt = number(counted.get("prompt"))
+    traffic = tables(run["scenario"], "traffic")
+    is_shared = any(table(settings, "cache") for settings in traffic.values())
     if read is None or not prompt or not (read or is_shared):
         return None
     engine = plain(str(counted["engine"]), 80)
@@ -241,25 +243,27 @@ def _section_by_engine(counted: EngineCache) -> Section:
 
 
 def sentence(entry: Cache) -> str:
-    """How much was read, what it saved, and what most misses came from."""
+    """Return how much was read, what it saved, and what most misses came from."""
     name = plain(entry.traffic, 80)
     hit = entry.token_hit
     if hit.value is None:
         return f"{name}: the target reports no token usage."
-    text = f"{name}: {share(hit.value)} of input tokens read from the cache{_between(hit)}"
+    text = f"{name}: {share(hit.value)} of input tokens read from the cache{_interval_text(hit)}"
     if saved := _saved(entry):
         text += f"; input cost {saved}"
     if entry.misses:
         n = sum(miss.calls for miss in entry.misses)
         partly = sum(miss.partly for miss in entry.misses)
-        text += (
-            f"; {_misses_of(n)}{f' ({count(partly)} of them partly)' if partly else ''}: {_reasons(entry)}"
-        )
-        text += " and others" if len(entry.misses) > MOST_CAUSES else ""
+        text += f"; {_misses_of(n)}"
+        if partly:
+            text += f" ({count(partly)} of them partly)"
+        text += f": {_reasons(entry)}"
+        if len(entry.misses) > MOST_CAUSES:
+            text += " and others"
     return f"{text}."
 
 
-def _between(rate: shares.Share) -> str:
+def _interval_text(rate: shares.Share) -> str:
     if rate.low is None:
         return ""
     return f" (95% CI {share_range(rate.low, rate.high)})"
@@ -285,15 +289,17 @@ def _reasons(entry: Cache) -> str:
 
 
 def _card(entries: Sequence[Cache]) -> Card | None:
-    """What was read by the traffic table with most calls, the others in a line each; None without usage."""
+    """Return what was read by the traffic table with most calls, the others in a line each; None without usage."""
     reported = [entry for entry in entries if entry.token_hit.value is not None]
     if not reported:
         return None
     main = max(reported, key=lambda entry: entry.calls)
     hit = main.token_hit
-    minor = [entry for entry in reported if entry is not main]
     lines = [*_card_lines(main)]
-    lines += [f"{plain(one.traffic, 40)}: {share(one.token_hit.value)} of input tokens read" for one in minor]
+    for entry in reported:
+        if entry is not main:
+            read = share(entry.token_hit.value)
+            lines.append(f"{plain(entry.traffic, 40)}: {read} of input tokens read")
     detail = "of input tokens read"
     if len(reported) > 1:
         detail += f" by {plain(main.traffic, 40)}"
@@ -339,11 +345,13 @@ def _rates(entry: Cache, name: str) -> Table:
 
 def _rate_cell(title: str, rate: shares.Share) -> Value:
     value = share(rate.value)
-    ends = share_range(rate.low, rate.high)
+    interval = share_range(rate.low, rate.high)
     if title == AMPLIFICATION:
         value = _times(rate.value)
-        ends = f"{_times(rate.low)} – {_times(rate.high)}"
-    return Value(value, rate.why if rate.low is None else ends)
+        interval = f"{_times(rate.low)} – {_times(rate.high)}"
+    if rate.low is None:
+        return Value(value, rate.why)
+    return Value(value, interval)
 
 
 def _times(value: float | None) -> str:
@@ -358,15 +366,22 @@ def _misses(entry: Cache, name: str) -> Table:
         ("calls", lambda miss: count(miss.calls)),
         ("partly", lambda miss: count(miss.partly)),
         ("tokens not read", lambda miss: count(miss.tokens)),
-        ("evidence", lambda miss: BY_TARGET if miss.by_target else EVIDENCE[miss.cause]),
-        (
-            "what to do",
-            lambda miss: (
-                ADVICE_OF_TARGET.get(miss.cause, NOT_KNOWN) if miss.by_target else ADVICE[miss.cause]
-            ),
-        ),
+        ("evidence", _evidence),
+        ("what to do", _advice),
     )
     return Table.of(f"Misses by cause{name}", entry.misses, columns, prose=(4, 5))
+
+
+def _evidence(miss: Miss) -> str:
+    if miss.by_target:
+        return BY_TARGET
+    return EVIDENCE[miss.cause]
+
+
+def _advice(miss: Miss) -> str:
+    if miss.by_target:
+        return ADVICE_OF_TARGET.get(miss.cause, NOT_KNOWN)
+    return ADVICE[miss.cause]
 
 
 def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
@@ -376,11 +391,11 @@ def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
         (entry.uncached_tokens, "uncached"),
     )
     tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
-    missing = f"; {plural(entry.without_usage, 'more call')} without usage (refused, failed or closed)"
-    yield (
-        "Input tokens",
-        f"{tokens}, in {plural(entry.calls, 'call')}{missing if entry.without_usage else ''}",
-    )
+    text = f"{tokens}, in {plural(entry.calls, 'call')}"
+    if entry.without_usage:
+        missing = plural(entry.without_usage, "more call")
+        text += f"; {missing} without usage (refused, failed or closed)"
+    yield "Input tokens", text
     if entry.unordered:
         race = f"{_misses_of(entry.unordered)} counted as race"
         yield "Order unknown", f"{race}: the workers' clocks cannot order the calls"
@@ -390,13 +405,16 @@ def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
     if gain := entry.worth.strata:
         classes = f"{gain.strata} {'class' if gain.strata == 1 else 'classes'} of length"
         calls = f"{plural(gain.hits, 'hit')} and {_misses_of(gain.misses)} in {classes}"
-        text = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
-        yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
-    yield "Repeated prefixes", _expiry(entry.expiry) if entry.expiry else f"not estimated: {entry.no_expiry}"
+        saved = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
+        yield "Median TTFT saved by a hit", f"{saved} among prompts of the same length ({calls})"
+    if entry.expiry:
+        yield "Repeated prefixes", _expiry(entry.expiry)
+    else:
+        yield "Repeated prefixes", f"not estimated: {entry.no_expiry}"
     if entry.cost:
         yield from _cost(entry.cost)
     else:
-        yield from [("Cost", f"unknown: {entry.no_cost}")]
+        yield "Cost", f"unknown: {entry.no_cost}"
 
 
 def _expiry(expiry: shares.Expiry) -> str:
@@ -407,7 +425,7 @@ def _expiry(expiry: shares.Expiry) -> str:
     life_text = (
         f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
     )
-    hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_between(expiry.observed)}"
+    hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_interval_text(expiry.observed)}"
     return f"{hits}, {share(expiry.by_gaps)} expected from their gaps. {life_text}"
 
 
@@ -423,7 +441,7 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
         remarks += f"; list price for {', '.join(cost.at_list_price)}, which the price file does not have"
     yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{remarks}"
     saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
-    yield "Saved by the cache", f"{saved}{_between(part)}"
+    yield "Saved by the cache", f"{saved}{_interval_text(part)}"
 
 
 def _money(value: Fraction, unit: str) -> str:

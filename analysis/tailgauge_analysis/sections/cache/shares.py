@@ -37,24 +37,24 @@ class Share:
 
 
 def token_hit(calls: pd.DataFrame) -> Share:
-    """read / (read + creation + uncached)."""
+    """Return read / (read + creation + uncached)."""
     return _read_of(calls, calls["total"])
 
 
 def cacheable_hit(calls: pd.DataFrame) -> Share:
-    """read / (read + creation): of what was cached at all, where the target reports writes."""
+    """Return read / (read + creation): of what was cached at all, where the target reports writes."""
     if not calls["created"].any() and not (calls["cache_marks"] > 0).any():
         return Share(None, None, None, len(calls), NONE_MARKED)
     return _read_of(calls, calls["read"] + calls["created"])
 
 
 def request_hit(calls: pd.DataFrame) -> Share:
-    """Share of the calls that read something."""
+    """Return the share of the calls that read something."""
     return _of_calls(calls["hit"])
 
 
 def write_amplification(calls: pd.DataFrame) -> Share:
-    """Tokens written / tokens that each text's first writing call wrote: 1 where nothing is written again."""
+    """Return tokens written / tokens that each text's first writing call wrote: 1 where nothing is written again."""
     written = calls[calls["created"] > 0]
     if not len(written):
         is_marked = (calls["cache_marks"] > 0).any()
@@ -69,7 +69,7 @@ def write_amplification(calls: pd.DataFrame) -> Share:
 
 
 def saved_share(saved: Floats, uncached_cost: Floats) -> Share:
-    """Cost saved / cost without a cache."""
+    """Return cost saved / cost without a cache."""
     if uncached_cost.sum() <= 0:
         return Share(None, None, None, len(saved), "no input tokens")
     if not saved.any():
@@ -121,7 +121,7 @@ class Expiry:
 
 
 def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
-    """None where no text with a known life came back, or nothing was cached at all."""
+    """Return the expiry; None where no text with a known life came back, or nothing was cached at all."""
     back = calls[calls["gap_ns"].notna() & calls["life_ns"].notna() & calls["counted"]]
     if not len(back) or not (calls["read"] + calls["created"]).any():
         return None
@@ -143,7 +143,7 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
 
 
 def why_not(calls: pd.DataFrame) -> str:
-    """Why there is no expiry."""
+    """Return why there is no expiry."""
     if not (calls["read"] + calls["created"]).any():
         return "nothing was read or written"
     if not (calls["gap_ns"].notna() & calls["counted"]).any():
@@ -152,10 +152,10 @@ def why_not(calls: pd.DataFrame) -> str:
 
 
 def sliding_hit(expected: Floats) -> Floats:
-    """Share of Poisson calls that hit where each read renews the life: 1 - exp(-lT), `expected` being lT."""
+    """Return the share of Poisson calls that hit where each read renews the life: 1 - exp(-lT), `expected` being lT."""
     return -np.expm1(-expected)
 
 
 def fixed_hit(expected: Floats) -> Floats:
-    """Share of Poisson calls that hit where only a write renews the life: lT / (1 + lT)."""
+    """Return the share of Poisson calls that hit where only a write renews the life: lT / (1 + lT)."""
     return expected / (1 + expected)

@@ -40,32 +40,32 @@ class Legs:
 
     @property
     def join(self) -> str:
-        """all, first_k or deadline."""
+        """Return all, first_k or deadline."""
         return str(self.settings.get("join", ALL))
 
     @property
     def is_sequential(self) -> bool:
-        """One leg after the other."""
+        """Return whether legs run one after the other."""
         return self.settings.get("order") == SEQUENTIAL
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the legs at once are limited."""
+        """Return whether the legs at once are limited."""
         return any(self.settings.get(key) is not None for key in ("at_once", "at_once_per_worker"))
 
     @property
     def ok(self) -> Mask:
-        """Requests with a complete answer."""
+        """Return which requests have a complete answer."""
         return self.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
 
     @property
     def complete(self) -> Mask:
-        """Requests with a complete answer of every leg."""
+        """Return which requests have a complete answer of every leg."""
         return self.ok & ~np.isnan(self.times_ms).any(axis=1)
 
 
 def legs(scenario: Json, steady: Steady) -> list[Legs]:
-    """Every traffic table with fan-outs, by name."""
+    """Return every traffic table with fan-outs, by name."""
     traffic = tables(scenario, "traffic")
     requests = steady.requests[steady.requests["answer"] == schema.JOIN]
     by_name = dict(iter(steady.attempts.groupby("traffic", observed=True)))
@@ -79,11 +79,15 @@ def legs(scenario: Json, steady: Steady) -> list[Legs]:
 
 def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
     attempts = attempts[attempts["request_id"].isin(requests["request_id"])]
-    kinds = _kinds(settings, int(attempts["leg"].max()) + 1 if len(attempts) else 0)
+    leg_count = 0
+    if len(attempts):
+        leg_count = int(attempts["leg"].max()) + 1
+    kinds = _kinds(settings, leg_count)
     row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     ended = attempts["ended"]
-    answered, closed = (ended.isin(outcomes).to_numpy(np.bool_) for outcomes in (schema.WITH_ANSWER, LEFT))
+    answered = ended.isin(schema.WITH_ANSWER).to_numpy(np.bool_)
+    closed = ended.isin(LEFT).to_numpy(np.bool_)
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
     began, finished = np.full((2, len(requests), len(kinds)), np.nan)
     np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))
@@ -107,7 +111,7 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
 
 
 def _kinds(settings: Json, leg_count: int) -> Ints:
-    """The kind of each leg, as the scenario lists them; one kind without it."""
+    """Return the kind of each leg, as the scenario lists them; one kind without it."""
     listed = settings.get("kinds") or []
     counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or leg_count)]
     kinds = np.repeat(np.arange(len(counts)), counts)

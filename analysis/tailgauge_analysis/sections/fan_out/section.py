@@ -42,7 +42,7 @@ class LastLegs:
 
     @property
     def most(self) -> int:
-        """The leg that was waited for most often."""
+        """Return the leg that was waited for most often."""
         return max(range(len(self.positions)), key=lambda i: self.positions[i].k)
 
 
@@ -89,7 +89,7 @@ class FanOut:
 
     @property
     def is_sequential(self) -> bool:
-        """One leg after the other."""
+        """Return whether legs run one after the other."""
         return self.order == SEQUENTIAL
 
 
@@ -106,13 +106,16 @@ def compute(run: Run) -> list[FanOut]:
 
 def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
     times = table.times_ms[table.complete]
-    several = len(table.kinds) > 1 and len(times) > 0
-    slowest = _quantiles(times.max(axis=1)) if several else ()
+    slowest: tuple[Quantile, ...] = ()
+    one_less: tuple[Quantile, ...] = ()
     single: tuple[Quantile, ...] = ()
     cost: tuple[Ratio, ...] = ()
-    if several and table.join == ALL:
-        single = _quantiles(times.ravel())
-        cost = tuple(quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True))
+    if len(table.kinds) > 1 and len(times):
+        slowest = _quantiles(times.max(axis=1))
+        one_less = _quantiles(np.sort(times, axis=1)[:, -2])
+        if table.join == ALL:
+            single = _quantiles(times.ravel())
+            cost = tuple(quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True))
     return FanOut(
         traffic=plain(table.traffic, 80),
         join=table.join,
@@ -124,7 +127,7 @@ def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
         joined=joined.quantiles,
         without_answer=joined.without_answer,
         slowest=slowest,
-        one_less=_quantiles(np.sort(times, axis=1)[:, -2]) if several else (),
+        one_less=one_less,
         single=single,
         cost=cost,
         critical=_critical(table),
@@ -139,8 +142,11 @@ def _quantiles(values: Floats) -> tuple[Quantile, ...]:
 
 
 def _critical(table: Legs) -> LastLegs | None:
-    """Parallel: the leg that was over last before the join; one after the other: the longest."""
-    times = (table.times_ms if table.is_sequential else table.ended_ms)[table.ok]
+    """Return the last leg. Parallel: the leg that was over last before the join; one after the other: the longest."""
+    leg_times = table.ended_ms
+    if table.is_sequential:
+        leg_times = table.times_ms
+    times = leg_times[table.ok]
     legs = len(table.kinds)
     if not times.size or legs < 2:
         return None
@@ -172,7 +178,7 @@ def _partial(table: Legs) -> PartialFailures:
 
 
 def section(fan_outs: Sequence[FanOut]) -> Section | None:
-    """How long joins take, and what makes them slow; None without fan-outs."""
+    """Return how long joins take, and what makes them slow; None without fan-outs."""
     if not fan_outs:
         return None
     waits = []
@@ -196,7 +202,7 @@ def section(fan_outs: Sequence[FanOut]) -> Section | None:
 
 
 def _answer(fan_out: FanOut) -> str:
-    """How long a join takes, and what it costs against one call."""
+    """Return how long a join takes, and what it costs against one call."""
     waits = [(percentile(q.p), cells.quantile_cell(q)) for q in fan_out.joined]
     bounded = [(label, cell) for label, cell in waits if cell.interval]
     if not bounded:
@@ -213,7 +219,7 @@ def _answer(fan_out: FanOut) -> str:
 
 
 def _card(fan_outs: Sequence[FanOut]) -> Card | None:
-    """The slowest leg of the traffic table with most requests; None where too few of them have a time."""
+    """Return the slowest leg of the traffic table with most requests; None where too few of them have a time."""
     measured = [fan_out for fan_out in fan_outs if _slowest(fan_out) is not None]
     if not measured:
         return None
@@ -235,7 +241,7 @@ def _card(fan_outs: Sequence[FanOut]) -> Card | None:
 
 
 def _slowest(fan_out: FanOut) -> Quantile | None:
-    """The time of the slowest leg at p95, else at p50."""
+    """Return the time of the slowest leg at p95, else at p50."""
     reliable = [quantile for quantile in fan_out.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW]
     if not reliable:
         return None
@@ -267,7 +273,7 @@ def _last_in_short(fan_out: FanOut) -> str:
 
 
 def _awaited(fan_out: FanOut) -> str:
-    """The leg that more requests wait for than if the legs were alike; empty if there is none."""
+    """Return the leg that more requests wait for than if the legs were alike; empty if there is none."""
     if fan_out.critical is None:
         return ""
     leg = fan_out.critical.positions[fan_out.critical.most]
@@ -281,7 +287,7 @@ def _awaited(fan_out: FanOut) -> str:
 
 
 def _waits(fan_out: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
-    """Rows of percentiles in ms: what they are of, and the percentiles."""
+    """Return the rows of a table of percentiles in ms: what they are of, and the percentiles."""
     return [
         ("Join, since scheduled", fan_out.joined),
         ("Slowest leg, measured", fan_out.slowest),
@@ -291,7 +297,7 @@ def _waits(fan_out: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
 
 
 def _facts(fan_out: FanOut) -> list[tuple[str, str]]:
-    """The other results, as name and text."""
+    """Return the other results, as name and text."""
     rows = [("Legs", _legs_text(fan_out))]
     if fan_out.cost:
         costs = ", ".join(f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in fan_out.cost)
@@ -339,26 +345,32 @@ def _partial_text(partial: PartialFailures, requests: int) -> str:
 FEWEST = 20  # requests, below which the last legs are not drawn
 
 
-def _last_legs(found: Sequence[FanOut]) -> Iterator[Picture]:
+def _last_legs(fan_outs: Sequence[FanOut]) -> Iterator[Picture]:
     """Draw the traffic table with the most requests whose last leg is known."""
-    known = [(one.critical, one) for one in found if one.critical and one.critical.n >= FEWEST]
-    if not known:
+    fan_out = max(fan_outs, key=_requests_with_last_leg)
+    critical = fan_out.critical
+    if critical is None or critical.n < FEWEST:
         return
-    last, fan_out = max(known, key=lambda pair: pair[0].n)
-    ends = np.array([(share.value or 0.0, share.low or 0.0, share.high or 0.0) for share in last.positions])
-    shares, low, high = 100 * ends.T
+    estimates = [(leg.value or 0.0, leg.low or 0.0, leg.high or 0.0) for leg in critical.positions]
+    shares, low, high = 100 * np.array(estimates).T
     legs = range(len(shares))
     bars = PlotCurve(
         legs, shares, low=low, high=high, colour=BLUE, style="bars", hover="leg %{x}: %{y:.3~g}%"
     )
-    even = PlotCurve(legs, [100 * last.even] * len(legs), colour=ORANGE, dash="dash", hover="skip")
+    even = PlotCurve(legs, [100 * critical.even] * len(legs), colour=ORANGE, dash="dash", hover="skip")
     word = "longest" if fan_out.is_sequential else "last"
     yield Picture(
         name="fan-out-last",
         title=f"Which leg is {word}",
-        caption=f"{fan_out.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike.",
+        caption=f"{fan_out.traffic}, {critical.n:,} requests, with 95% intervals. Dashed: every leg alike.",
         panels=(Panel(f"requests in which the leg is {word} (%)", (bars, even)),),
         x="leg (number)",
         x_scale="category",
         height=300,
     )
+
+
+def _requests_with_last_leg(fan_out: FanOut) -> int:
+    if fan_out.critical is None:
+        return 0
+    return fan_out.critical.n

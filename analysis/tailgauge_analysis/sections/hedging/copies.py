@@ -29,34 +29,34 @@ class Copies:
     """Rows of the primary attempts and of the hedges, in the same order."""
 
     legs: pd.DataFrame  # KEYS, and the output tokens that the request asked for
-    first: pd.DataFrame
+    primary: pd.DataFrame
     copy: pd.DataFrame
     copy_won: Mask
-    first_won: Mask
+    primary_won: Mask
 
     @property
     def decided(self) -> Mask:
-        """Which legs have a winner."""
-        return self.copy_won | self.first_won
+        """Return which legs have a winner."""
+        return self.copy_won | self.primary_won
 
     @property
     def delay_ms(self) -> Floats:
-        """Time from sending the primary attempt to sending the hedge."""
-        return ((self.copy["sent_at_ns"] - self.first["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+        """Return the time from sending the primary attempt to sending the hedge."""
+        return ((self.copy["sent_at_ns"] - self.primary["sent_at_ns"]) / 1e6).to_numpy(np.float64)
 
     def winners(self) -> pd.DataFrame:
-        """The attempt of each decided leg that won."""
-        rows = self.copy.where(pd.Series(self.copy_won), self.first)
+        """Return the attempt of each decided leg that won."""
+        rows = self.copy.where(pd.Series(self.copy_won), self.primary)
         return rows[self.decided].reset_index(drop=True)
 
     def losers(self) -> pd.DataFrame:
-        """The attempt of each decided leg that lost, with KEYS."""
-        rows = self.first.where(pd.Series(self.copy_won), self.copy)
+        """Return the attempt of each decided leg that lost, with KEYS."""
+        rows = self.primary.where(pd.Series(self.copy_won), self.copy)
         return pd.concat([self.legs, rows], axis=1)[self.decided].reset_index(drop=True)
 
 
 def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
-    """The hedged legs of one traffic table."""
+    """Return the hedged legs of one traffic table."""
     sent = attempts[attempts["cause"] == schema.HEDGE].drop_duplicates(KEYS)
     keys = [*KEYS, "attempt"]
     firsts = attempts[attempts["cause"] != schema.HEDGE].drop_duplicates(keys).set_index(keys)

@@ -134,7 +134,7 @@ def _policy(traffic: Json) -> str:
 
 
 def _control(traffic: dict[str, Json], name: str, patterns: Json) -> str:
-    """The table that differs by hedging alone and does not hedge; empty without one."""
+    """Return the table that differs by hedging alone and does not hedge; empty without one."""
     shape = _shape(traffic[name], patterns)
     for candidate, settings in traffic.items():
         if settings and _policy(settings) == OFF and _shape(settings, patterns) == shape:
@@ -143,7 +143,7 @@ def _control(traffic: dict[str, Json], name: str, patterns: Json) -> str:
 
 
 def _shape(traffic: Json, patterns: Json) -> Json:
-    """What two variants must have alike; `hedged` without a hedge is like `streaming`."""
+    """Return what two variants must have alike; `hedged` without a hedge is like `streaming`."""
     settings = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
     facts = patterns.get(str(settings.get("pattern")), {})
     return {**settings, "pattern": facts.get("like") or settings.get("pattern")}
@@ -154,7 +154,9 @@ class _Table:
 
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
         self.name = name
-        self.policy = _policy(traffic) if traffic else "unknown"
+        self.policy = "unknown"
+        if traffic:
+            self.policy = _policy(traffic)
         self.stage = steady.of_traffic(name)
         self.attempts = attempts
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
@@ -162,7 +164,7 @@ class _Table:
         self.is_copy = (attempts["cause"] == schema.HEDGE).to_numpy(np.bool_)
 
     def limited(self) -> Proportion:
-        """Attempts that were refused."""
+        """Return the share of the attempts that were refused."""
         is_limited = ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED)
         return self.stage.share_of(self.attempts, is_limited)
 
@@ -173,22 +175,26 @@ def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineC
     legs = variant.attempts[KEYS].drop_duplicates()
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(pairs.legs[KEYS]))
     held_back = variant.stage.requests["hedge_held"].dropna().value_counts()
-    log = run.frames.server_log
     prices = run.result(prices_of)
     losers = pairs.losers()
     winners = pairs.winners()
     primary = int((~variant.is_copy).sum())
+    wasted = None
     cost = None
+    versus = None
     if is_hedged:
+        wasted = waste.waste(losers, winners, run.frames.server_log)
         cost = cost_of(variant.attempts, losers, winners, prices)
-    if cost is not None and counted is not None:
-        cost = by_engine(cost, variant.attempts, losers, counted)
+        if counted is not None:
+            cost = by_engine(cost, variant.attempts, losers, counted)
+        if control:
+            versus = _versus(variant, control)
     extra_requests = None
     if primary:
         extra_requests = float(variant.is_copy.sum() / primary)
-    versus = None
-    if control and is_hedged:
-        versus = _versus(variant, control)
+    delay: tuple[Quantile, ...] = ()
+    if len(pairs.copy):
+        delay = tuple(quantiles(pairs.delay_ms, PS))
     return Variant(
         traffic=plain(variant.name, 80),
         policy=plain(variant.policy, 40),
@@ -203,8 +209,8 @@ def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineC
         no_winner=int((~pairs.decided).sum()),
         held={str(name): int(n) for name, n in held_back.items()},
         extra_requests=extra_requests,
-        delay=tuple(quantiles(pairs.delay_ms, PS)) if len(pairs.copy) else (),
-        waste=waste.waste(losers, winners, log) if is_hedged else None,
+        delay=delay,
+        waste=wasted,
         cost=cost,
         versus=versus,
         in_blocks=bool(table(run.record["scenario"], "crossover")),
@@ -212,7 +218,7 @@ def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineC
 
 
 def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
-    """What losers cost beside the answers among these attempts."""
+    """Return what losers cost beside the answers among these attempts."""
     ends, reason = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
         return LoserCost(why=reason)
@@ -271,25 +277,30 @@ def by_engine(
 def _versus(variant: _Table, control: _Table) -> ControlComparison:
     control_quantiles = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
-    for row in (row for row in variant.latency if row.metric.name in control_quantiles):
-        sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
-        pairs = list(zip(row.quantiles, control_quantiles[row.metric.name], strict=True))
-        ends = [quantile_ratio_interval(*sides, a, b) for a, b in pairs]
-        plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
-        ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
+    for row in variant.latency:
+        name = row.metric.name
+        if name not in control_quantiles:
+            continue
+        variant_waits = _waits(row.metric, variant.stage)
+        control_waits = _waits(row.metric, control.stage)
+        of_metric = []
+        for quantile, of_control in zip(row.quantiles, control_quantiles[name], strict=True):
+            interval = quantile_ratio_interval(variant_waits, control_waits, quantile, of_control)
+            of_metric.append(_within(proportions.quantile_ratio(quantile, of_control), interval))
+        ratios[name] = tuple(of_metric)
     limited = proportions.difference(variant.limited(), control.limited())
     return ControlComparison(plain(control.name, 80), ratios, limited)
 
 
 def _waits(metric: Metric, steady: Steady) -> Timed:
-    """Latencies of the offered requests, +inf for failures."""
+    """Return the latencies of the offered requests, +inf for failures."""
     values = latency.offered_ms(metric, steady)
     is_known = ~np.isnan(values)
     return Timed(steady.requests["scheduled_at_ns"].to_numpy(np.float64)[is_known], values[is_known])
 
 
 def _within(ratio: Ratio, interval: tuple[float, float] | None) -> Ratio:
-    """The ratio with the interval from both together, where there is one."""
+    """Return the ratio with the interval from both together, where there is one."""
     if interval is None:
         return ratio
     return replace(
@@ -300,7 +311,7 @@ def _within(ratio: Ratio, interval: tuple[float, float] | None) -> Ratio:
 
 
 def section(variants: Sequence[Variant]) -> Section | None:
-    """What hedging gained and what it cost; None where nothing hedges."""
+    """Return what hedging gained and what it cost; None where nothing hedges."""
     if not variants:
         return None
     hedging = [variant for variant in variants if not variant.is_control]
@@ -327,7 +338,7 @@ def section(variants: Sequence[Variant]) -> Section | None:
 
 
 def _answer(variant: Variant) -> str:
-    """How much was hedged, and what it gained."""
+    """Return how much was hedged, and what it gained."""
     if not variant.hedged.k:
         held_back = ""
         if variant.held:
@@ -344,7 +355,7 @@ def _answer(variant: Variant) -> str:
 
 
 def _bounded(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Those with an interval."""
+    """Return the ratios with an interval."""
     return [ratio for ratio in ratios if ratio.low is not None and ratio.high is not None]
 
 
@@ -355,7 +366,7 @@ def _direction(ratio: Ratio) -> str:
 
 
 def _card(hedging: Sequence[Variant]) -> Card | None:
-    """How much was hedged by the traffic table with most calls, at which cost, and what the control shows."""
+    """Return how much was hedged by the traffic table with most calls, at which cost, and what the control shows."""
     main = max(hedging, key=lambda variant: variant.legs, default=None)
     if main is None or not main.legs:
         return None
@@ -383,7 +394,7 @@ def _beside_control(variant: Variant) -> Iterator[str]:
 
 
 def _facts(variant: Variant) -> list[tuple[str, str]]:
-    """The results of a variant, as name and text."""
+    """Return the results of a variant, as name and text."""
     rows = [("Policy", variant.policy), ("Hedge rate", f"{_counted(variant.hedged)} calls")]
     rows.append(("Won by the hedge", _counted(variant.won)))
     if variant.no_winner:
@@ -485,17 +496,25 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
     """Draw controls and their variants by the first metric that all have; without a control the variants alone."""
     controls = {variant.versus.traffic for variant in variants if variant.versus}
     drawn = [variant for variant in variants if variant.traffic in controls or variant.versus]
-    drawn = drawn or [variant for variant in variants if variant.hedged.k and not variant.in_blocks]
-    metric = next((name for name in METRICS if all(name in variant.waits for variant in drawn)), "")
-    if not drawn or not metric:
+    if not drawn:
+        drawn = [variant for variant in variants if variant.hedged.k and not variant.in_blocks]
+    shared = [name for name in METRICS if all(name in variant.waits for variant in drawn)]
+    if not drawn or not shared:
         return
+    metric = shared[0]
     curves = []
     for variant in drawn:
-        name = f"{variant.traffic} ({'no hedges' if variant.is_control else 'hedged'})"
-        curves.append(tail_curve(*variant.waits[metric].tail(), name, GREY if variant.is_control else ""))
-    curves = [curve for curve in curves if len(curve.x)]
-    delays = [variant.delay[0] for variant in drawn if variant.delay and variant.delay[0].value is not None]
-    marks = [Mark(delay.value, delay.value, "hedge delay p50") for delay in delays[:1] if delay.value]
+        name = f"{variant.traffic} (hedged)"
+        colour = ""
+        if variant.is_control:
+            name = f"{variant.traffic} (no hedges)"
+            colour = GREY
+        curve = tail_curve(*variant.waits[metric].tail(), name, colour)
+        if len(curve.x):
+            curves.append(curve)
+    delays_ms = [variant.delay[0].value for variant in drawn if variant.delay]
+    known_ms = [delay_ms for delay_ms in delays_ms if delay_ms is not None]
+    marks = [Mark(delay_ms, delay_ms, "hedge delay p50") for delay_ms in known_ms[:1] if delay_ms]
     title = "Latency tail with and without hedges"
     caption = f"{METRICS[metric]} since scheduled, failures slowest."
     if controls:

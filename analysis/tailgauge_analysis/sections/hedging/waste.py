@@ -60,7 +60,7 @@ class Waste:
 
 
 def waste(losers: pd.DataFrame, winners: pd.DataFrame, server_log: pd.DataFrame) -> Waste:
-    """Tokens of the losers."""
+    """Return the tokens of the losers."""
     low, high = bounds(losers, winners)
     tokens = prompts(losers).fillna(prompts(winners))
     return Waste(
@@ -77,12 +77,12 @@ def waste(losers: pd.DataFrame, winners: pd.DataFrame, server_log: pd.DataFrame)
 
 
 def prompts(rows: pd.DataFrame) -> pd.Series[float]:
-    """Tokens of each prompt; NaN where they are not reported."""
+    """Return the tokens of each prompt; NaN where they are not reported."""
     return rows[list(PROMPT)].sum(axis=1).where(rows["input_tokens"].notna())
 
 
 def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Fewest and most output tokens of each loser."""
+    """Return the fewest and the most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
     completed = losers["output_tokens"].where(losers["ended"].isin(schema.SERVED))  # before it was closed
     whole = completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"])
@@ -93,7 +93,7 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
 def cost(
     losers: pd.DataFrame, winners: pd.DataFrame, price: PriceOf, reason: str
 ) -> tuple[tuple[Fraction, Fraction] | None, str]:
-    """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
+    """Return the least and the most that all losers cost, exactly; None, and why, where a model has no price."""
     low, high = bounds(losers, winners)
     models = {name: winners[name] for name in ("model", "asked_model")}
     served = losers["ended"].isin(_GENERATES)
@@ -111,9 +111,10 @@ def cost(
 
 
 def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
-    """The log's rows of the losers; None without them."""
+    """Return the log's rows of the losers; None without them."""
     named = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
-    logged, calls = (pd.MultiIndex.from_frame(rows[[*CALL]].astype("int64")) for rows in (named, losers))
+    logged = pd.MultiIndex.from_frame(named[[*CALL]].astype("int64"))
+    calls = pd.MultiIndex.from_frame(losers[[*CALL]].astype("int64"))
     place = logged.get_indexer(calls)
     is_logged = place >= 0
     if not is_logged.any():

@@ -72,14 +72,15 @@ def diagnosis(of_target: Steady) -> Diagnosis:
     first_at_ns = requests["first_at_ns"].where(~joins, awaited["first_content_at_ns"])
     tokens = requests["output_tokens"].where(~joins, awaited["output_tokens"])
     end_at_ns = requests["last_content_at_ns"].where(~joins, requests["joined_at_ns"])
-    ttft_ms, whole_ms = (
-        ((times - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
-        for times in (first_at_ns, end_at_ns)
-    )
+    scheduled_at_ns = requests["scheduled_at_ns"]
+    ttft_ms = ((first_at_ns - scheduled_at_ns) / 1e6).to_numpy(np.float64)
+    whole_ms = ((end_at_ns - scheduled_at_ns) / 1e6).to_numpy(np.float64)
     has_times = ~np.isnan(ttft_ms + whole_ms)
     result = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
-    note = " Joins are split at the first content of the leg that they wait for." if joins.any() else ""
-    return replace(result, sentence=result.sentence + note)
+    if not joins.any():
+        return result
+    note = "Joins are split at the first content of the leg that they wait for."
+    return replace(result, sentence=f"{result.sentence} {note}")
 
 
 def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
@@ -98,22 +99,35 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     early = ttft_ms[slow] - np.median(ttft_ms)
     excess = early + decode_ms[slow] - np.median(decode_ms)
     lengths, paces = _times(decode_ms, tokens, slow)
+    tail = Diagnosis(
+        kind=HEALTHY_RUN,
+        n=n,
+        slow=count,
+        p50_ms=p50,
+        p95_ms=p95,
+        slow_p50_ms=typical,
+        tokens_times=lengths,
+        pace_times=paces,
+    )
     if typical < HEALTHY * p50 or excess.sum() <= 0:
         text = f"No tail problem: the slowest 5% of the answers take {typical / p50:.2f}x the median."
-        return Diagnosis(HEALTHY_RUN, n, count, p50, p95, typical, None, None, None, lengths, paces, text)
+        return replace(tail, sentence=text)
     part = float(early.sum() / excess.sum())
     low, high = ratio(early, excess, reps=REPS)
-    kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
+    kind = BOTH
     cause = ""
-    if kind == OUTPUT:
+    if low > 0.5:
+        kind = INPUT
+    elif high < 0.5:
+        kind = OUTPUT
         cause = _cause(lengths, paces)
     text = f"{SLOWEST[kind]} the first content: {_split(kind, part, low, high)}{cause}. "
     text += f"Their median is {ms(typical)} ms, that of all answers {ms(p50)} ms."
-    return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, text)
+    return replace(tail, kind=kind, share_before_first=part, low=low, high=high, sentence=text)
 
 
 def _split(kind: str, part: float, low: float, high: float) -> str:
-    """How much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
+    """Return how much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
     shares = [part, low, high]
     if kind == OUTPUT:
         shares = [1 - part, 1 - high, 1 - low]
@@ -134,7 +148,7 @@ def _whole_percent(value: float) -> str:
 
 
 def _times(decode_ms: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | None, float | None]:
-    """How much longer the answers of the slow are, and how much slower their pace, in medians."""
+    """Return how much longer the answers of the slow are, and how much slower their pace, in medians."""
     real = (tokens >= 2) & (decode_ms > 0)
     if not (real & slow).any():
         return None, None

@@ -81,7 +81,7 @@ def section(load: LatencyUnderLoad) -> Section:
 
 
 def _not_estimated(regression: Regression) -> Iterator[str]:
-    """What has no slope, and why; which factors cannot be separated."""
+    """Yield what has no slope, and why; which factors cannot be separated."""
     title = TITLES[regression.of]
     if regression.why:
         yield f"{title}: not estimated ({regression.why})."

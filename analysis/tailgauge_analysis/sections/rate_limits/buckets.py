@@ -97,7 +97,7 @@ class HeaderReadings:
 
     @property
     def remaining(self) -> Remaining:
-        """The least that was left."""
+        """Return the least that was left."""
         return Remaining(
             limit=self.limit,
             window_s=self.window_s,
@@ -257,7 +257,7 @@ class Bucket:
 
     @property
     def utilisation(self) -> float | None:
-        """Mean use of the rate."""
+        """Return the mean use of the rate."""
         if self.mean_per_s is None or not self.rate.value:
             return None
         return self.mean_per_s / self.rate.value

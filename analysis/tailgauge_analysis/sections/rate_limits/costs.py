@@ -41,25 +41,25 @@ class Costs:
 
     @property
     def decided(self) -> Mask:
-        """Which events are decisions."""
+        """Return which events are decisions."""
         return ~np.isnan(self.need)
 
     @property
     def seconds(self) -> float:
-        """From the first event to the last."""
+        """Return the seconds from the first event to the last."""
         if not len(self.at_s):
             return 0.0
         return float(self.at_s[-1] - self.at_s[0])
 
     @property
     def mean_per_s(self) -> float | None:
-        """The mean use of the limit; None where all calls were sent at one moment."""
+        """Return the mean use of the limit; None where all calls were sent at one moment."""
         if self.seconds > 0:
             return float(self.charge.sum()) / self.seconds
         return None
 
     def only(self, events: Mask | Ints | slice) -> Costs:
-        """Some of the events."""
+        """Return some of the events."""
         return Costs(
             at_s=self.at_s[events],
             charge=self.charge[events],
@@ -69,7 +69,7 @@ class Costs:
         )
 
     def around(self, values: Floats | Mask, limit: int) -> Costs:
-        """At most so many of the events, around the first with the largest of these values."""
+        """Return at most so many of the events, around the first with the largest of these values."""
         if len(values) <= limit:
             return self
         begin = max(0, min(int(np.argmax(values)) - limit // 2, len(values) - limit))
@@ -77,7 +77,7 @@ class Costs:
 
 
 def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
-    """Events of one bucket; None where the record does not hold its costs. `is_of_kind`: the 429s of this kind.
+    """Return the events of one bucket; None where the record does not hold its costs. `is_of_kind`: the 429s of this kind.
 
     A refusal by another limit decides nothing here.
     """

@@ -53,17 +53,17 @@ _MESSAGES = {
 
 
 def refused(attempts: pd.DataFrame) -> Mask:
-    """Which attempts got a 429, or an error of the same meaning inside their answer."""
+    """Return which attempts got a 429, or an error of the same meaning inside their answer."""
     return ended_as(attempts, schema.RATE_LIMITED)
 
 
 def rejected(attempts: pd.DataFrame) -> Mask:
-    """Which attempts a limit did not admit; an error behind content is of an attempt that it did."""
+    """Return which attempts a limit did not admit; an error behind content is of an attempt that it did."""
     return (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
 
 
 def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Columns `kind` and `how`, one row per 429, under the index of its attempt."""
+    """Return the columns `kind` and `how`, one row per 429, under the index of its attempt."""
     rows = attempts[refused(attempts)]
     text = rows["error_body"].fillna("") + " " + rows["error_type"].fillna("")
     evidence = [(kind, BY_CODE, _has(text, pattern)) for kind, pattern in _CODES.items()]
@@ -104,7 +104,7 @@ class Bins:
 
     @property
     def share(self) -> Floats:
-        """429s of the attempts of each bin."""
+        """Return the share of 429s among the attempts of each bin."""
         return np.where(self.attempts > 0, self.refused / np.maximum(self.attempts, 1), np.nan)
 
 
@@ -149,7 +149,7 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
-    """Counts over the whole run without the preflight; None if nothing was sent."""
+    """Return the counts over the whole run without the preflight; None if nothing was sent."""
     sent = attempts[(attempts["stage"] != schema.PREFLIGHT) & attempts["sent_at_ns"].notna()]
     if not len(sent):
         return None
@@ -158,25 +158,30 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     number = (at_s // step).astype(np.int64)
     count = int(number.max()) + 1
     kind_of = kinds["kind"].reindex(sent.index).to_numpy(object)
-    present = [kind for kind in ALL if (kind_of == kind).any()]
+    by_kind = {}
+    for kind in ALL:
+        is_of_kind = kind_of == kind
+        if is_of_kind.any():
+            by_kind[kind] = np.bincount(number[is_of_kind], minlength=count)
     return Bins(
         width_s=step,
         at_s=(np.arange(count) + 0.5).astype(np.float64) * step,
         attempts=np.bincount(number, minlength=count),
         refused=np.bincount(number[refused(sent)], minlength=count),
-        by_kind={kind: np.bincount(number[kind_of == kind], minlength=count) for kind in present},
-        left=_left(sent, number, count),
+        by_kind=by_kind,
+        left=_remaining_shares(sent, number, count),
     )
 
 
-def _left(sent: pd.DataFrame, number: Ints, count: int) -> dict[str, Floats]:
-    """The least share of each limit that the headers of each bin showed as left."""
+def _remaining_shares(sent: pd.DataFrame, number: Ints, count: int) -> dict[str, Floats]:
+    """Return the least share of each limit that the headers of each bin showed as left."""
     levels = {}
     for kind in KINDS:
         names = (column(kind, REMAINING), column(kind, LIMIT))
         if not set(names) <= set(sent.columns):
             continue
-        remaining, limit = (sent[name].to_numpy(np.float64) for name in names)
+        remaining = sent[names[0]].to_numpy(np.float64)
+        limit = sent[names[1]].to_numpy(np.float64)
         is_valid = np.isfinite(remaining) & (limit > 0)
         lowest = np.full(count, np.inf)
         np.minimum.at(lowest, number[is_valid], remaining[is_valid] / limit[is_valid])

@@ -84,7 +84,7 @@ def has_retry_after(attempts: pd.DataFrame) -> Mask:
 
 
 def early_s(attempts: pd.DataFrame) -> Floats:
-    """Seconds by which each attempt came before the time that an earlier 429 of its call named; only attempts that had one.
+    """Return the seconds by which each attempt came before the time that an earlier 429 of its call named; only attempts that had one.
 
     Both kinds of events are merged by call and time: after a 429 the latest time named so far holds.
     """
@@ -118,7 +118,8 @@ def amplification(attempts: pd.DataFrame) -> tuple[Amplification, ...]:
         order = rows.sort_values(["scheduled_at_ns", "request_id"], kind="stable")
         is_first = order["cause"] == schema.PRIMARY
         by_request = is_first.groupby(order["request_id"], sort=False).agg(["size", "sum"])
-        tried, called = (by_request[key].to_numpy(np.float64) for key in ("size", "sum"))
+        tried = by_request["size"].to_numpy(np.float64)
+        called = by_request["sum"].to_numpy(np.float64)
         low, high = bootstrap.ratio(tried, called)
         observed = len(rows) / calls
         entries.append(Amplification(traffic=str(name), calls=calls, observed=observed, low=low, high=high))

@@ -6,7 +6,7 @@ rate-limit header or retried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -259,8 +259,8 @@ def _card(limits: RateLimits) -> Card | None:
         return None
     value = Value(f"{worst.observed:.1f}", f"{worst.low:.1f} – {worst.high:.1f}")
     detail = f"attempts per call of {plain(worst.traffic, 60)}"
-    others = tuple(table.text for table in limits.amplification if table is not worst)
-    return Card(label="retries", value=value, detail=detail, lines=others, tone="warn")
+    texts = tuple(table.text for table in limits.amplification if table is not worst)
+    return Card(label="retries", value=value, detail=detail, lines=texts, tone="warn")
 
 
 def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
@@ -298,7 +298,7 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
         kind, nearest = min(remaining, key=lambda window: window[1].least / window[1].limit)
         yield (
             "Nearest to empty",
-            f"{kind_name(kind)} per {window_name(nearest.window_s)}: {_left(nearest)} were left",
+            f"{kind_name(kind)} per {window_name(nearest.window_s)}: {_remaining(nearest)} were left",
         )
 
 
@@ -343,33 +343,45 @@ def _buckets(limits: RateLimits) -> Table:
         return f"{text}, {plain(limit.model, 80)}"
 
     def of_bucket(cell: Callable[[Bucket], Cell]) -> Callable[[Bucket | FurtherWindow], Cell]:
-        return lambda limit: cell(limit) if isinstance(limit, Bucket) else "–"
+        def cell_of(limit: Bucket | FurtherWindow) -> Cell:
+            if not isinstance(limit, Bucket):
+                return "–"
+            return cell(limit)
+
+        return cell_of
 
     columns = (
         ("limit, whole run", name),
         ("429s", of_bucket(lambda bucket: f"{bucket.refused:,}")),
-        ("least remaining", lambda limit: _left(limit.remaining) if limit.remaining else "no header"),
+        ("least remaining", _remaining_cell),
         ("refill (per second)", of_bucket(lambda bucket: _estimate(bucket.rate))),
         ("burst", of_bucket(lambda bucket: _estimate(bucket.burst))),
         ("mean use (of the refill)", of_bucket(_used)),
     )
     buckets = sorted(limits.buckets, key=lambda bucket: KINDS.index(bucket.kind))
+    rows: list[Bucket | FurtherWindow] = [*buckets, *limits.further_windows]
+    return Table.of("Buckets", rows, columns, " ".join(_bucket_notes(buckets)))
+
+
+def _bucket_notes(buckets: Sequence[Bucket]) -> list[str]:
+    """Return why numbers are unknown, and which buckets refuse calls although much of the limit is left."""
     reasons = set()
     for bucket in buckets:
-        whys = {bucket.rate.why, bucket.burst.why} - {None}
-        reasons |= {f"{kind_name(bucket.kind)}: {reason}" for reason in whys}
-    notes = [f"Unknown: {'; '.join(sorted(reasons))}."] if reasons else []
+        for reason in (bucket.rate.why, bucket.burst.why):
+            if reason is not None:
+                reasons.add(f"{kind_name(bucket.kind)}: {reason}")
+    notes = []
+    if reasons:
+        notes.append(f"Unknown: {'; '.join(sorted(reasons))}.")
     for bucket in buckets:
         remaining = bucket.remaining
         size = bucket.burst.value
         if bucket.refused and remaining is not None and size and size < remaining.limit / 2 < remaining.least:
             kind = kind_name(bucket.kind).capitalize()
             notes.append(
-                f"{kind}: refused with {_left(remaining)} left, because the burst is only {_short(size)}."
+                f"{kind}: refused with {_remaining(remaining)} left, because the burst is only {_short(size)}."
             )
-    note = " ".join(notes)
-    rows: list[Bucket | FurtherWindow] = [*buckets, *limits.further_windows]
-    return Table.of("Buckets", rows, columns, note)
+    return notes
 
 
 def _used(bucket: Bucket) -> str:
@@ -378,8 +390,14 @@ def _used(bucket: Bucket) -> str:
     return share(bucket.utilisation)
 
 
-def _left(remaining: Remaining) -> str:
+def _remaining(remaining: Remaining) -> str:
     return f"{remaining.least:,.0f} of {remaining.limit:,.0f}"
+
+
+def _remaining_cell(limit: Bucket | FurtherWindow) -> str:
+    if limit.remaining is None:
+        return "no header"
+    return _remaining(limit.remaining)
 
 
 def _estimate(estimate: Estimate) -> Value:
@@ -387,8 +405,9 @@ def _estimate(estimate: Estimate) -> Value:
     text = "unknown"
     if estimate.value is not None:
         text = _short(estimate.value)
-    is_exact = estimate.low == estimate.high
-    return Value(text, "" if is_exact else f"{_short(estimate.low)} – {_short(estimate.high)}")
+    if estimate.low == estimate.high:
+        return Value(text)
+    return Value(text, f"{_short(estimate.low)} – {_short(estimate.high)}")
 
 
 def _growth(growth: Growth) -> str:
@@ -410,7 +429,7 @@ def _growth(growth: Growth) -> str:
 
 
 def _short(value: float | None) -> str:
-    """Four figures, and never an exponent."""
+    """Return four figures, and never an exponent."""
     if value is None:
         return "?"
     if abs(value) >= 1000:

@@ -74,7 +74,7 @@ class Fit:
 
     @property
     def is_credible(self) -> bool:
-        """Whether the bucket explains the refusals."""
+        """Return whether the bucket explains the refusals."""
         return self.unexplained <= UNEXPLAINED * self.refused
 
 
@@ -98,8 +98,12 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
     refused_below = np.searchsorted(refused, values + _CLOSE, side="right")
     wrong = admitted_above + refused_below
     best = int(np.argmin(wrong))
-    larger = values[values > values[best] + _CLOSE]
-    return int(wrong[best]), float(values[best]), float(larger[0] if len(larger) else values[best])
+    burst = float(values[best])
+    larger = values[values > burst + _CLOSE]
+    upper = burst
+    if len(larger):
+        upper = float(larger[0])
+    return int(wrong[best]), burst, upper
 
 
 def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
