@@ -293,8 +293,8 @@ def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
     for column, factor, title, hover in STATES:
         curves = []
         for worker, values in worst[column].groupby(level=0):
-            times_ns = values.index.get_level_values(1).to_numpy(np.float64)
-            curves.append(PlotCurve(times_ns, values.to_numpy() * factor, f"worker {worker}", hover=hover))
+            times_s = values.index.get_level_values(1).to_numpy(np.float64)
+            curves.append(PlotCurve(times_s, values.to_numpy() * factor, f"worker {worker}", hover=hover))
         panels.append(Panel(title, curves))
     yield Picture(
         name="client",
