@@ -282,7 +282,7 @@ def section(ends: Ends) -> Section | None:
 
 
 def _findings(ends: Ends) -> Iterator[Finding]:
-    """Answers that are cut, of another model, or without usable token counts."""
+    """Yield answers that are cut, of another model, or without usable token counts."""
     if not ends.answers:
         return
     cut = ends.classes.get(schema.CUT, 0)

@@ -165,7 +165,7 @@ def _progressive(pattern: _Of) -> Sentence | None:
 
 
 def _second(pattern: _Of, cause: str, label: str, did: str) -> Sentence | None:
-    """Of a fallback or a resubmission."""
+    """Return the answer of a fallback or a resubmission."""
     again, originals = pattern.of_cause(cause)
     if not len(again):
         return None
@@ -252,7 +252,7 @@ def _second_call(pattern: _Of) -> Sentence | None:
 
 
 def _retry(pattern: _Of) -> Sentence | None:
-    """Of retries: how many of the retried requests completed, and how many calls, tokens and seconds the retries took."""
+    """Return the answer of retries: how many of the retried requests completed, and how many calls, tokens and seconds the retries took."""
     attempts = pattern.stage.attempts
     retries = attempts[(attempts["cause"] == schema.RETRY) & attempts["sent_at_ns"].notna()]
     if retries.empty:
@@ -384,7 +384,7 @@ def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Qua
 
 
 def _ms(ns: pd.Series[float]) -> Floats:
-    """In ms; inf where there is none."""
+    """Return the times in ms; inf where there is none."""
     return np.asarray(ns.fillna(np.inf) / 1e6, np.float64)
 
 

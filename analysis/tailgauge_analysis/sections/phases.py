@@ -125,7 +125,7 @@ def _tools(ready_ms: list[Floats]) -> tuple[Part, ...]:
 
 
 def section(phases: Phases | None) -> Section | None:
-    """Where most of the time went; None where the target reports nothing of it."""
+    """Return where most of the time went; None where the target reports nothing of it."""
     if phases is None:
         return None
     tables = (
@@ -243,7 +243,7 @@ def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:
 
 
 def _timings(took: list[dict[str, float]], first_ms: Floats) -> tuple[Part, ...]:
-    """Server-Timing, in the order in which its names first appear; shares of the time to the first content."""
+    """Return the durations of Server-Timing, in the order in which its names first appear; shares of the time to the first content."""
     durations: dict[str, list[float]] = {}
     waited: dict[str, float] = {}
     for entries, wait in zip(took, first_ms, strict=True):

@@ -121,7 +121,7 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _accounts(counted: Conservation) -> Table:
-    """Both equations of conservation."""
+    """Return both equations of conservation."""
     rows = [
         ("Scheduled", count(counted.scheduled)),
         ("= dispatched", count(counted.dispatched)),

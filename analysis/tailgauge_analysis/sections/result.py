@@ -400,7 +400,7 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
 
 
 def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str = "") -> str:
-    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`, remarks before the brackets.
+    """Return an objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`, remarks before the brackets.
 
     `uncounted`: requests that its number of requests leaves out.
     """
@@ -541,7 +541,7 @@ def _moved(run: Run) -> str:
 
 
 def exit_code(run: Run, answer: Result) -> Exit:
-    """Of a run, and of the report of its folder."""
+    """Return the exit code of a run, and of the report of its folder."""
     codes = [section.EXITS[answer.outcome]]
     if run.verdict == INVALID or run.evidence.conservation.lost:
         codes.append(Exit.INVALID)

@@ -167,7 +167,7 @@ def section(served: Served | None) -> Section | None:
 
 
 def _findings(served: Served) -> Iterator[Finding]:
-    """Answers of another model than the first one."""
+    """Yield answers of another model than the first one."""
     for fallback in served.fallbacks:
         text = f"{_fallback_sentence(fallback, served.calls)}."
         yield Finding(text, OF_SOMETHING_ELSE + fallback.calls / served.calls)

@@ -109,7 +109,7 @@ def section(streaming: Streaming) -> Section | None:
 
 
 def _findings(streaming: Streaming) -> Iterator[Finding]:
-    """Buffered answers, and tokens that were not streamed."""
+    """Yield buffered answers, and tokens that were not streamed."""
     buffered = streaming.streams.buffered_share or 0.0
     if buffered > BUFFERED:
         text = f"{percent(buffered)} of the answers are buffered by a proxy: TTFT is not that of the target."

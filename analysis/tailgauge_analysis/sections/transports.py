@@ -118,7 +118,7 @@ def _by_cut(requests: pd.DataFrame, attempts: pd.DataFrame) -> Groups:
 
 
 def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
-    """Of each cut after content: the time to the next content, or to the end mark where nothing was left."""
+    """Return of each cut after content the time to the next content, or to the end mark where nothing was left."""
     times: list[float] = []
     for request, rows in attempts.groupby("request_id", sort=False):
         of_request: list[float] = []
