@@ -240,13 +240,13 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     row = np.searchsorted(ends, sample, "right")
     place = sample - (ends - counted)[row]
     begin = (np.cumsum(gaps) - gaps + skip)[row]
-    owners = requests.iloc[row]
+    answers = requests.iloc[row]
     elapsed_ns = [stage.gaps_ns[i : i + n].sum() for i, n in zip(begin, place, strict=True)]
-    begun_ns = owners["pace_from_ns"].to_numpy(np.float64) + np.array(elapsed_ns, np.float64)
-    tokens = (owners["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
+    begun_ns = answers["pace_from_ns"].to_numpy(np.float64) + np.array(elapsed_ns, np.float64)
+    tokens = (answers["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
     order = np.argsort(begun_ns, kind="stable")
     y = stage.gaps_ns[begin + place] / 1e6 / tokens
-    return owners.iloc[order], y[order], begun_ns[order], place[order]
+    return answers.iloc[order], y[order], begun_ns[order], place[order]
 
 
 def _waves(rows: int) -> dict[str, Floats]:

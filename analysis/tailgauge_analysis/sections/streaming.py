@@ -156,14 +156,17 @@ def streams(of_target: Steady) -> Streams:
     for block in blocks(sizes):
         counts = sizes[block]
         gaps_ms = of_target.gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())] / 1e6
-        owners = np.repeat(np.arange(len(counts)), counts)
+        answer_ids = np.repeat(np.arange(len(counts)), counts)
         if skip[block].any():  # a pause of thinking is no stall
-            visible = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners] >= skip[block][owners]
+            visible = (
+                np.arange(len(answer_ids)) - (np.cumsum(counts) - counts)[answer_ids]
+                >= skip[block][answer_ids]
+            )
             gaps_ms = gaps_ms[visible]
-            owners = owners[visible]
-        is_stall = stalls(gaps_ms, owners)
+            answer_ids = answer_ids[visible]
+        is_stall = stalls(gaps_ms, answer_ids)
         stalled_gaps += int(is_stall.sum())
-        stalled_answers += len(np.unique(owners[is_stall]))
+        stalled_answers += len(np.unique(answer_ids[is_stall]))
         stalled_ms += float(gaps_ms[is_stall].sum())
         flow_ms += float(gaps_ms.sum())
     flowed = (sizes > 0) | is_buffered
@@ -205,24 +208,24 @@ def _quantile(values: Floats, p: float) -> float | None:
     return float(finite[rank(len(finite), p) - 1])
 
 
-def stalls(gaps_ms: Floats, owners: Ints) -> Mask:
+def stalls(gaps_ms: Floats, answer_ids: Ints) -> Mask:
     """Return which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
     late = gaps_ms > STALL_MS
     if late.any():  # only their answers' medians matter
-        suspect = np.zeros(int(owners[-1]) + 1, np.bool_)
-        suspect[owners[late]] = True
-        is_suspect = suspect[owners]
+        suspect = np.zeros(int(answer_ids[-1]) + 1, np.bool_)
+        suspect[answer_ids[late]] = True
+        is_suspect = suspect[answer_ids]
         late[is_suspect] &= (
             gaps_ms[is_suspect]
-            > STALL_TIMES * medians(gaps_ms[is_suspect], owners[is_suspect])[owners[is_suspect]]
+            > STALL_TIMES * medians(gaps_ms[is_suspect], answer_ids[is_suspect])[answer_ids[is_suspect]]
         )
     return late
 
 
-def medians(gaps_ms: Floats, owners: Ints) -> Floats:
+def medians(gaps_ms: Floats, answer_ids: Ints) -> Floats:
     """Return lower median gap of each answer; 0 where it has none."""
-    per_owner = pd.Series(gaps_ms).groupby(owners).quantile(0.5, interpolation="lower")
-    return np.asarray(per_owner.reindex(np.arange(owners.max() + 1), fill_value=0.0), np.float64)
+    per_answer = pd.Series(gaps_ms).groupby(answer_ids).quantile(0.5, interpolation="lower")
+    return np.asarray(per_answer.reindex(np.arange(answer_ids.max() + 1), fill_value=0.0), np.float64)
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
