@@ -255,7 +255,7 @@ def test_a_rest_is_announced_with_its_length_and_reason(
     printed: list[str] = []
     slept: list[float] = []
     runner = RealRunner(tmp_path, 1, tmp_path / "log", RunCounter(printed.append))
-    monkeypatch.setattr(runner, "_together", lambda _: iter(()))
+    monkeypatch.setattr(runner, "_run_group", lambda _: iter(()))
     monkeypatch.setattr("tailgauge.experiments.runners.time.sleep", slept.append)
     monkeypatch.setattr("tailgauge.experiments.runners.time.monotonic", lambda: 100.0)
     steps = [
