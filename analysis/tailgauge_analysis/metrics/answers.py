@@ -35,18 +35,18 @@ ANSWER = (
     "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "input_tokens", "output_tokens", "thinking_tokens",
     "chunks", "model", "last_thinking_at_ns", "body_bytes", "error_type", "usage_marks",
 )  # fmt: skip
-_OF_FIRST = (
+_OF_FIRST_PIECE = (
     "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
     "first_event_at_ns",
 )  # fmt: skip
-_OF_LAST = ("last_content_at_ns", "last_content_low_at_ns")
+_OF_LAST_PIECE = ("last_content_at_ns", "last_content_low_at_ns")
 _RENAMED = {name: f"answer_{name}" for name in ("attempt", "leg", "cause", "chunks")}
 
 
 def first_token_of(frames: Frames) -> str:
     """Which content ends the TTFT: `any`, or `text`."""
-    asked = table(frames.run["scenario"], "report").get("first_token")
-    return schema.TEXT if asked == schema.TEXT else "any"
+    setting = table(frames.run["scenario"], "report").get("first_token")
+    return schema.TEXT if setting == schema.TEXT else "any"
 
 
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
@@ -63,20 +63,25 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     started = first_attempts(attempts)
     for name in ("dispatched_at_ns", "sent_at_ns"):
         joined[f"first_{name}"] = ids.map(started[name])
-    first = "first_text_at_ns" if first_token == schema.TEXT else "first_content_at_ns"
-    joined[["first_at_ns", "first_low_at_ns", "shown_sent_at_ns"]] = _shown(joined, attempts, first)
-    text = _shown(joined, attempts, "first_text_at_ns")
+    first_column = "first_text_at_ns" if first_token == schema.TEXT else "first_content_at_ns"
+    joined[["first_at_ns", "first_low_at_ns", "shown_sent_at_ns"]] = _first_stamps(
+        joined, attempts, first_column
+    )
+    text = _first_stamps(joined, attempts, "first_text_at_ns")
     joined["shown_text_at_ns"] = text["first_text_at_ns"]
     joined["shown_text_low_at_ns"] = text["first_text_low_at_ns"]
-    last = good.groupby("request_id")["last_content_at_ns"].max()
-    whole_at = joined["last_content_at_ns"].where(~(joined["legs"] > 1), ids.map(last))
+    last_content_ns = good.groupby("request_id")["last_content_at_ns"].max()
+    whole_at = joined["last_content_at_ns"].where(~(joined["legs"] > 1), ids.map(last_content_ns))
     joined["whole_at_ns"] = whole_at.where(joined["answer_attempt"].notna())
     joined["joined_at_ns"] = _without_trailing(requests, attempts)
     joined["ended_low_at_ns"] = ids.map(_before_news(requests, attempts))
     joined["slow_reader"] = ids.isin(slow_readers(attempts))
-    left = attempts[attempts["request_id"].isin(ids[joined["ended"].isin(LEFT)])]
-    left = by_request(left.sort_values([first, "sent_at_ns"], ascending=[True, False], kind="stable"))
-    joined["left_sent_at_ns"], joined["left_first_at_ns"] = ids.map(left["sent_at_ns"]), ids.map(left[first])
+    abandoned = attempts[attempts["request_id"].isin(ids[joined["ended"].isin(LEFT)])]
+    abandoned = by_request(
+        abandoned.sort_values([first_column, "sent_at_ns"], ascending=[True, False], kind="stable")
+    )
+    joined["left_sent_at_ns"] = ids.map(abandoned["sent_at_ns"])
+    joined["left_first_at_ns"] = ids.map(abandoned[first_column])
     return joined
 
 
@@ -92,21 +97,24 @@ def first_attempts(attempts: pd.DataFrame) -> pd.DataFrame:
 
 def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
     """The attempts; where an answer came in pieces, each with what is true of all of them."""
-    found = attempts["request_id"].isin(requests.loc[requests["answer"] == schema.PIECES, "request_id"])
-    if not found.any():
+    in_pieces = attempts["request_id"].isin(requests.loc[requests["answer"] == schema.PIECES, "request_id"])
+    if not in_pieces.any():
         return attempts
-    pieces = attempts[found & attempts["first_content_at_ns"].notna()].sort_values("attempt", kind="stable")
+    pieces = attempts[in_pieces & attempts["first_content_at_ns"].notna()].sort_values(
+        "attempt", kind="stable"
+    )
     pieces = pieces[pieces.groupby("request_id")["attempt"].transform("size") > 1]
-    first = by_request(pieces)
-    last = by_request(pieces, "last")
+    first_pieces = by_request(pieces)
+    last_pieces = by_request(pieces, "last")
     joined = attempts.copy()
-    of = joined["request_id"].isin(first.index)
-    ids = joined.loc[of, "request_id"]
+    is_joined = joined["request_id"].isin(first_pieces.index)
+    ids = joined.loc[is_joined, "request_id"]
     total = pieces.groupby("request_id")[["chunks", "body_bytes"]].sum()
-    for names, source in ((_OF_FIRST, first), (_OF_LAST, last), (tuple(total), total)):
+    sources = ((_OF_FIRST_PIECE, first_pieces), (_OF_LAST_PIECE, last_pieces), (tuple(total), total))
+    for names, source in sources:
         for name in names:
-            joined.loc[of, name] = ids.map(source[name])
-    joined.loc[of, ["output_tokens", "thinking_tokens"]] = None
+            joined.loc[is_joined, name] = ids.map(source[name])
+    joined.loc[is_joined, ["output_tokens", "thinking_tokens"]] = None
     return joined
 
 
@@ -147,25 +155,33 @@ def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Seri
     joins = by_request(requests)["joined_at_ns"]
     has_answer = attempts["ended"].isin(schema.WITH_ANSWER)
     legs = attempts.loc[has_answer, ["request_id", "last_content_at_ns", "ended_at_ns"]]
-    at = legs["request_id"].map(joins)
-    before = (legs["ended_at_ns"] <= at) & at.notna()
-    ends = legs.loc[before, "ended_at_ns"].groupby(legs["request_id"]).max()
-    content = whole_at_ns(legs[before]).groupby(legs["request_id"]).max()
-    last = requests["request_id"].map(content.where(ends == joins.reindex(ends.index)))
-    return requests["joined_at_ns"].where((requests["answer"] != schema.JOIN) | last.isna(), last)
+    joined_ns = legs["request_id"].map(joins)
+    is_in_time = (legs["ended_at_ns"] <= joined_ns) & joined_ns.notna()
+    ends = legs.loc[is_in_time, "ended_at_ns"].groupby(legs["request_id"]).max()
+    content = whole_at_ns(legs[is_in_time]).groupby(legs["request_id"]).max()
+    last_content_ns = requests["request_id"].map(content.where(ends == joins.reindex(ends.index)))
+    return requests["joined_at_ns"].where(
+        (requests["answer"] != schema.JOIN) | last_content_ns.isna(), last_content_ns
+    )
 
 
-def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataFrame:
+def _first_stamps(joined: pd.DataFrame, attempts: pd.DataFrame, column: str) -> pd.DataFrame:
     """The stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
-    columns = [first, first.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
-    shown = joined[columns].copy()
-    two = joined[(joined["answer"] == schema.EARLIEST_LEG) & joined["answer_attempt"].notna()]
-    if len(two):
-        seen = attempts[attempts["ended"].isin(schema.NOT_FAILED) & attempts[first].notna()]
-        seen = seen[seen["request_id"].isin(two["request_id"])].sort_values(first, kind="stable")
-        found = by_request(seen)[columns].reindex(two["request_id"]).set_axis(two.index)
-        shown.loc[two.index] = found.where(found[first].notna(), shown.loc[two.index])
-    return shown
+    columns = [column, column.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
+    stamps = joined[columns].copy()
+    progressive = joined[(joined["answer"] == schema.EARLIEST_LEG) & joined["answer_attempt"].notna()]
+    if len(progressive):
+        candidates = attempts[attempts["ended"].isin(schema.NOT_FAILED) & attempts[column].notna()]
+        candidates = candidates[candidates["request_id"].isin(progressive["request_id"])].sort_values(
+            column, kind="stable"
+        )
+        earliest = (
+            by_request(candidates)[columns].reindex(progressive["request_id"]).set_axis(progressive.index)
+        )
+        stamps.loc[progressive.index] = earliest.where(
+            earliest[column].notna(), stamps.loc[progressive.index]
+        )
+    return stamps
 
 
 def requests_of_target(frames: Frames) -> pd.DataFrame:

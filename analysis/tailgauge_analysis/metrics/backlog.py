@@ -77,11 +77,11 @@ def _waits_rise(sent: Waiting, from_s: float) -> bool:
     answered = np.flatnonzero(np.isfinite(smoothed(waits_s)))
     if not len(answered):
         return False
-    last = int(answered[-1])
+    last_answered = int(answered[-1])
     if not np.isfinite(waits_s).all():
         over_s = sent.first_s[np.isfinite(sent.first_s)].max()
-        waits_s = np.minimum(waits_s, over_s - sent.begun_s[last])
-    excess_s = (waits_s - sent.unqueued_s)[: last + 1]
+        waits_s = np.minimum(waits_s, over_s - sent.begun_s[last_answered])
+    excess_s = (waits_s - sent.unqueued_s)[: last_answered + 1]
     steady_s = excess_s[int(np.searchsorted(sent.begun_s, from_s)) :]
     # So few of a deep overload are answered that the first ones count too.
     return stationarity.rises(steady_s if len(steady_s) >= FEWEST_FOR_GROWTH else excess_s)

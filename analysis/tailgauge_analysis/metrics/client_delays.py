@@ -73,7 +73,9 @@ class ClientDelays:
 
 
 def _stretches(number: int) -> str:
-    return "another stretch" if number == 1 else f"{count(number)} other stretches"
+    if number == 1:
+        return "another stretch"
+    return f"{count(number)} other stretches"
 
 
 def client_delays(frames: Frames, stage: Steady, waits: Waiting) -> ClientDelays:

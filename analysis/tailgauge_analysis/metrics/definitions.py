@@ -91,7 +91,9 @@ class Answers:
         self.end = times["ended"]
         has_gap = np.repeat(is_answer, of_target.gap_counts)
         # There may be a hundred million gaps: they are not copied if all count.
-        self.gaps = of_target.gaps_ns if has_gap.all() else of_target.gaps_ns[has_gap]
+        self.gaps = of_target.gaps_ns
+        if not has_gap.all():
+            self.gaps = of_target.gaps_ns[has_gap]
         counts = of_target.gap_counts[is_answer]
         self.first_gap = np.full(len(rows), np.nan)
         self.first_gap[counts > 0] = self.gaps[(np.cumsum(counts) - counts)[counts > 0]]
@@ -99,8 +101,8 @@ class Answers:
         is_other = rows["pace_missing"].notna() | (rows["pace_tokens"] != self.tokens)
         misled = int((is_other | rows["pace_ambiguous"]).sum())
         affected = f"{count(misled)} of {plural(len(rows), 'answer')}"
-        why = f" Misleading here for {affected}: not all counted tokens arrived one by one in this time."
-        self.misled = why if misled else ""
+        warning = f" Misleading here for {affected}: not all counted tokens arrived one by one in this time."
+        self.misled = warning if misled else ""
         self.is_misled = misled > MISLED * len(rows)
 
 
@@ -124,13 +126,15 @@ def _speed(tpot: Floats) -> Floats:
 
 def _role_gaps(answers: Answers) -> Floats:
     """Content gaps, and before them the one from the first event to the first content."""
-    first = answers.content - answers.event
-    return np.concatenate((first[first > 0], answers.gaps))
+    first_gaps = answers.content - answers.event
+    return np.concatenate((first_gaps[first_gaps > 0], answers.gaps))
 
 
 def _per_s(amount: float, start: Floats, end: Floats | float) -> Floats:
     seconds = (np.nanmax(end) - np.nanmin(start)) / 1e9
-    return np.array([amount / seconds]) if seconds > 0 else np.empty(0)
+    if seconds > 0:
+        return np.array([amount / seconds])
+    return np.empty(0)
 
 
 def _tokens(answers: Answers) -> float:
@@ -215,7 +219,14 @@ def translate(name: str, stage: Steady, rows: Sequence[Row], rates: Throughput) 
     metrics: list[ToolMetric] = []
     if len(answers.sent):
         metrics = [_metric(formula, tool.rule, answers, percentiles, totals) for formula in tool.formulas]
-    return ToolMetrics(tool.name, tool.source, READ, tool.rule, len(answers.sent), tuple(metrics))
+    return ToolMetrics(
+        tool=tool.name,
+        source=tool.source,
+        read=READ,
+        rule=tool.rule,
+        answers=len(answers.sent),
+        metrics=tuple(metrics),
+    )
 
 
 def _metric(
@@ -226,7 +237,9 @@ def _metric(
     totals: dict[str, float | None],
 ) -> ToolMetric:
     values = VALUES[formula.values](answers)
-    weights = VALUES[formula.weights](answers) if formula.weights else None
+    weights = None
+    if formula.weights:
+        weights = VALUES[formula.weights](answers)
     has_value = ~np.isnan(values)
     # The quantiles sort in place: a series that others read is copied.
     if not has_value.all() or values is answers.gaps or values is answers.first_gap:
@@ -245,15 +258,23 @@ def _metric(
     ours = our_rows.get(formula.ours or "")
     our_percentiles: dict[str, float | None] | None = None
     if ours is not None:
-        shown = (ours[percentile(p)] for p in PS)
-        our_percentiles = {percentile(q.p): None if q.mark == TOO_FEW else q.value for q in shown}
+        our_percentiles = {}
+        for p in PS:
+            quantile = ours[percentile(p)]
+            our_percentiles[percentile(quantile.p)] = None if quantile.mark == TOO_FEW else quantile.value
+    why = formula.why
+    if formula.ours in OF_TOKENS:
+        why += answers.misled
+    n = len(values)
+    if is_total:
+        n = len(answers.sent)
     return ToolMetric(
         name=formula.name,
         ours=formula.ours,
         formula=formula.formula,
-        why=formula.why + answers.misled if formula.ours in OF_TOKENS else formula.why,
+        why=why,
         unit=formula.unit,
-        n=len(answers.sent) if is_total else len(values),
+        n=n,
         mean=mean,
         percentiles=by_p or None,
         our_value=totals.get(formula.ours or ""),
@@ -282,8 +303,11 @@ def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
         values.sort()
         return values[[int(len(values) * p) for p in PS]]
     order = np.argsort(values)
-    reached = np.cumsum(np.ones(len(values)) if weights is None else weights[order])
-    indexes: Ints = order[np.searchsorted(reached, np.array(PS) * reached[-1])]
+    ordered_weights = np.ones(len(values))
+    if weights is not None:
+        ordered_weights = weights[order]
+    totals = np.cumsum(ordered_weights)
+    indexes: Ints = order[np.searchsorted(totals, np.array(PS) * totals[-1])]
     return values[indexes]
 
 
@@ -318,15 +342,20 @@ def section(translated: ToolMetrics) -> Section:
 def printed(name: str, translated: ToolMetrics) -> Table:
     """The table of a terminal: rows and columns have the tool's own names; SIGNS are at what may not be believed."""
     tool = TOOLS[name]
-    reasons = sorted({mark for metric in translated.metrics for mark in metric.marks.values()})
-    signs = dict(zip(reasons, SIGNS, strict=False))
+    reasons: set[str] = set()
+    for metric in translated.metrics:
+        reasons.update(metric.marks.values())
+    signs = dict(zip(sorted(reasons), SIGNS, strict=False))
 
     def cell(metric: ToolMetric, statistic: str) -> str:
-        is_mean = statistic == MEAN
-        value = metric.mean if is_mean else (metric.percentiles or {}).get(statistic)
+        if statistic == MEAN:
+            value = metric.mean
+            mark = _mark_of_mean(metric)
+        else:
+            value = (metric.percentiles or {}).get(statistic)
+            mark = metric.marks.get(statistic, "")
         if value is None:
             return "–"
-        mark = _mark_of_mean(metric) if is_mean else metric.marks.get(statistic, "")
         return f"{ms(value)}{signs.get(mark, '')}"
 
     columns: list[Column[ToolMetric]] = [("", lambda metric: f"{metric.name} ({metric.unit})")]
@@ -340,12 +369,17 @@ def printed(name: str, translated: ToolMetrics) -> Table:
 def _cell(
     metric: ToolMetric, percentiles: Mapping[str, float | None] | None, p: str, total: float | None = None
 ) -> Value:
-    value = percentiles.get(p) if percentiles else total
-    mark = "" if value is None else metric.marks.get(p, "")
-    return Value(ms(value), mark=mark)
+    value = total
+    if percentiles:
+        value = percentiles.get(p)
+    if value is None:
+        return Value(ms(value))
+    return Value(ms(value), mark=metric.marks.get(p, ""))
 
 
 def _mark_of_mean(metric: ToolMetric) -> str:
     """Return the mark that all percentiles have."""
     marks = set(metric.marks.values())
-    return marks.pop() if len(marks) == 1 and len(metric.marks) == len(PS) else ""
+    if len(marks) == 1 and len(metric.marks) == len(PS):
+        return marks.pop()
+    return ""

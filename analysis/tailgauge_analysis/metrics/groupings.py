@@ -30,15 +30,15 @@ def groupings(requests: pd.DataFrame, attempts: pd.DataFrame, *, is_closed: bool
     """Return the groupings of requests in which a group has more than one; `is_closed`: their arrivals are users."""
     arrivals = requests["request_id"] // schema.TURNS
     of_arrivals = _grouping(USER if is_closed else SESSION, arrivals, follows_by_construction=True)
-    first = first_attempts(attempts)[["prefix", "target"]].reindex(requests["request_id"])
-    prefix = first["prefix"].to_numpy(np.float64)
+    primary = first_attempts(attempts)[["prefix", "target"]].reindex(requests["request_id"])
+    prefix = primary["prefix"].to_numpy(np.float64)
     tables, _ = pd.factorize(requests["traffic"])
     prefixes = pd.Series(tables * 2.0**32 + prefix)
     every = [
         of_arrivals,
         _grouping(PREFIX, prefixes),
         _grouping(PROMPT, requests["name"]),
-        _grouping(TARGET, first["target"]),
+        _grouping(TARGET, primary["target"]),
         _grouping(WORKER, requests["worker"]),
         *_tags(requests["tags"]),
     ]
@@ -63,8 +63,10 @@ def _grouping(name: str, labels: pd.Series, *, follows_by_construction: bool = F
 def _tags(tags: pd.Series[Any]) -> Iterator[Grouping]:
     """Yield a grouping for each key of the tags."""
     codes, texts = pd.factorize(tags)
-    known = [parsed(text) for text in texts]
-    names = sorted({name for of_text in known for name in of_text})
-    for name in names:
-        labels = pd.Series([of_text.get(name) for of_text in known] + [None], dtype=object)
+    parsed_tags = [parsed(text) for text in texts]
+    names: set[str] = set()
+    for tag_values in parsed_tags:
+        names.update(tag_values)
+    for name in sorted(names):
+        labels = pd.Series([tag_values.get(name) for tag_values in parsed_tags] + [None], dtype=object)
         yield _grouping(f"{TAG} {name}", labels.astype(str).where(labels.notna()).iloc[codes])

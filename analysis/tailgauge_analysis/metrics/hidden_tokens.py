@@ -85,8 +85,8 @@ class Answers:
     @property
     def is_coalesced(self) -> Mask:
         """Which have so many more tokens than chunks that TPOT depends on what these are."""
-        beyond = self.tokens - self.chunks
-        return (self.tokens > COALESCED * self.chunks) & (beyond > SPARE_TOKENS)
+        extra = self.tokens - self.chunks
+        return (self.tokens > COALESCED * self.chunks) & (extra > SPARE_TOKENS)
 
     @property
     def tpot(self) -> float:
@@ -133,7 +133,7 @@ class Slope:
 
 def judge(requests: pd.DataFrame, chars: Floats, judged: Mask) -> pd.Series[str]:
     """Return HIDDEN, AMBIGUOUS or "" for each answer; only those `judged` are looked at."""
-    found = pd.Series("", requests.index, dtype=object)
+    verdicts = pd.Series("", requests.index, dtype=object)
     rows = requests[judged]
     table = pd.DataFrame(
         {
@@ -153,19 +153,19 @@ def judge(requests: pd.DataFrame, chars: Floats, judged: Mask) -> pd.Series[str]
         columns = {str(name): group[name].to_numpy(np.float64) for name in table}
         answers = Answers(**columns)
         if answers.has_excess.any() or answers.is_coalesced.any():
-            found.loc[group.index] = _judge_group(answers)
-    return found
+            verdicts.loc[group.index] = _judge_group(answers)
+    return verdicts
 
 
 def _judge_group(answers: Answers) -> Floats:
     """Judge answers of one traffic table by one model."""
-    found = np.full(len(answers), "", object)
+    verdicts = np.full(len(answers), "", object)
     if _is_proven(answers):
-        found[answers.has_excess] = HIDDEN
-        return found
+        verdicts[answers.has_excess] = HIDDEN
+        return verdicts
     coalesced = answers.is_coalesced
     if not coalesced.any():
-        return found
+        return verdicts
     clear = ~answers.has_excess
     has_reference = int(clear.sum()) >= FEWEST_CLEAR
     chars_per_token = _reference(answers, has_reference=has_reference)
@@ -173,18 +173,18 @@ def _judge_group(answers: Answers) -> Floats:
     seems_hidden = coalesced & (answers.tokens > COALESCED * visible)
     if seems_hidden.any() and _wait_grows(answers, visible):
         # Where others have a chunk for each token, several tokens per chunk are no coalescing.
-        found[coalesced] = HIDDEN if has_reference else AMBIGUOUS
-        found[seems_hidden] = HIDDEN
+        verdicts[coalesced] = HIDDEN if has_reference else AMBIGUOUS
+        verdicts[seems_hidden] = HIDDEN
     elif has_reference:
         total = answers.tokens[coalesced].sum()
         is_text = total <= COALESCED * visible[coalesced].sum()
-        found[coalesced] = "" if is_text else AMBIGUOUS
+        verdicts[coalesced] = "" if is_text else AMBIGUOUS
     else:
-        found[coalesced] = _by_length(answers.only(answers.has_excess | coalesced))
-    is_ambiguous = found == AMBIGUOUS
+        verdicts[coalesced] = _by_length(answers.only(answers.has_excess | coalesced))
+    is_ambiguous = verdicts == AMBIGUOUS
     few_chars = answers.chars < CHARS_LEAST * answers.tokens
-    found[is_ambiguous & few_chars] = HIDDEN
-    return found
+    verdicts[is_ambiguous & few_chars] = HIDDEN
+    return verdicts
 
 
 def _is_proven(answers: Answers) -> bool:
@@ -215,11 +215,11 @@ def _is_pace(growth: Slope, answers: Answers) -> bool:
 
 def _is_text(answers: Answers) -> bool:
     """Return whether the characters grow with the tokens beyond the chunks, as they do where chunks were joined."""
-    held = answers.streamed
-    text = _slope(answers.chars, answers.excess, held, has_offset=False)
+    chunks = answers.streamed
+    text = _slope(answers.chars, answers.excess, chunks, has_offset=False)
     if text is None:
         return False
-    per_chunk = float((answers.chars - text.value * answers.excess).sum() / held.sum())
+    per_chunk = float((answers.chars - text.value * answers.excess).sum() / chunks.sum())
     return not text.may_fall_to(0.0) and text.value > TEXT * per_chunk
 
 
@@ -271,12 +271,14 @@ def _elasticity(answers: Answers) -> float:
     return max(1.0, min(bounds, default=np.inf))
 
 
-def _slope(values: Floats, factor: Floats, *others: Floats, has_offset: bool = True) -> Slope | None:
+def _slope(values: Floats, factor: Floats, *controls: Floats, has_offset: bool = True) -> Slope | None:
     """Return how values depend on a factor, others held; None where it does not vary on its own."""
-    offset = [np.ones(len(values))] if has_offset else []
-    held = np.column_stack([*offset, *others])
-    held = held / np.maximum(np.abs(held).max(axis=0), 1e-300)
-    basis, sizes, _ = np.linalg.svd(held, full_matrices=False)
+    columns = list(controls)
+    if has_offset:
+        columns.insert(0, np.ones(len(values)))
+    regressors = np.column_stack(columns)
+    regressors = regressors / np.maximum(np.abs(regressors).max(axis=0), 1e-300)
+    basis, sizes, _ = np.linalg.svd(regressors, full_matrices=False)
     basis = basis[:, sizes > 1e-9 * sizes[0]]
     residual = factor - basis @ (basis.T @ factor)
     squares = float(np.square(residual).sum())

@@ -54,12 +54,17 @@ class Row:
 
     def beyond(self, max_ms: float) -> Proportion:
         """The share beyond a bound; of nothing where the values are not kept."""
-        return counted(0, 0) if self.waits is None else self.waits.beyond(max_ms)
+        if self.waits is None:
+            return counted(0, 0)
+        return self.waits.beyond(max_ms)
 
 
 def table(steady: Steady) -> list[Row]:
     """Every metric in every view that it has."""
-    return [row(metric, steady, view) for metric in BY_NAME.values() for view in views(metric)]
+    rows: list[Row] = []
+    for metric in BY_NAME.values():
+        rows += [row(metric, steady, view) for view in views(metric)]
+    return rows
 
 
 def of_tasks(rows: Sequence[Row]) -> list[Row]:
@@ -76,14 +81,16 @@ def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
     of_view = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]
     if view == OFFERED:
         of_view = [row for row in of_view if row.without_answer]
-    hidden = set() if is_coalesced else {"tpot_c"}
+    hidden = set()
+    if not is_coalesced:
+        hidden.add("tpot_c")
     has_tpot = any(row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS for row in of_view)
     if has_tpot:
         hidden.add("chunk_pace")
-    same = [row.quantiles for row in of_view if row.metric.name == "ttft_sched"]
+    ttft_quantiles = [row.quantiles for row in of_view if row.metric.name == "ttft_sched"]
     listed = []
     for row in of_view:
-        is_repeated = row.metric.name in {"ttft_text", "ttft_event"} and row.quantiles in same
+        is_repeated = row.metric.name in {"ttft_text", "ttft_event"} and row.quantiles in ttft_quantiles
         if row.metric.name not in hidden and not is_repeated:
             listed.append(row)
     return listed
@@ -106,8 +113,8 @@ def first_table(rows: Sequence[Row], *, is_coalesced: bool) -> list[Row]:
     listed += [row for row in of_successes if row.metric.name not in names]
     if not listed:
         return []
-    last = columns(listed)
-    return [replace(row, quantiles=row.quantiles[:last]) for row in listed]
+    column_count = columns(listed)
+    return [replace(row, quantiles=row.quantiles[:column_count]) for row in listed]
 
 
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
@@ -120,7 +127,9 @@ def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
 
 def views(metric: Metric) -> tuple[str, ...]:
     """The views that a metric has."""
-    return (SUCCESSES, OFFERED) if metric.offered else (SUCCESSES,)
+    if metric.offered:
+        return (SUCCESSES, OFFERED)
+    return (SUCCESSES,)
 
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
@@ -129,7 +138,10 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
         ns = metric.ns(steady)
         in_ns = quantiles(ns, ps, steady.gap_counts, steady.groupings, tie=TIE * 1e6)
         pooled = tuple(map(_in_ms, in_ns))
-        return Row(metric, view, len(ns), 0, float(ns.mean()) / 1e6 if len(ns) else None, pooled)
+        mean_ms = None
+        if len(ns):
+            mean_ms = float(ns.mean()) / 1e6
+        return Row(metric=metric, view=view, n=len(ns), without_answer=0, mean=mean_ms, quantiles=pooled)
     every = waits(metric, steady, view)
     n = len(every.ms)
     lost = int((~every.seen).sum())
@@ -138,26 +150,54 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
         percentiles = within_polls(percentiles, waits(metric, before_polls(steady), view).quantiles(ps))
     if metric.name in PACED and pace.ambiguous(steady.requests):
         percentiles = tuple(map(_hidden_possible, percentiles))
-    values = 1000 / every.values if metric.unit == RATE else every.values
-    mean = float(values.mean()) if n and not lost else None
+    values = every.values
+    bounded_waits = None
     if metric.unit == RATE:
-        return Row(metric, view, n, lost, mean, tuple(map(_inverse, percentiles)))
-    return Row(metric, view, n, lost, mean, percentiles, every if view == views(metric)[-1] else None)
+        values = 1000 / values
+        percentiles = tuple(map(_inverse, percentiles))
+    elif view == views(metric)[-1]:
+        bounded_waits = every
+    mean = None
+    if n and not lost:
+        mean = float(values.mean())
+    return Row(
+        metric=metric,
+        view=view,
+        n=n,
+        without_answer=lost,
+        mean=mean,
+        quantiles=percentiles,
+        waits=bounded_waits,
+    )
 
 
 def _hidden_possible(q: Quantile) -> Quantile:
-    return q if q.mark == TOO_FEW else replace(q, mark=HIDDEN_TOKENS)
+    if q.mark == TOO_FEW:
+        return q
+    return replace(q, mark=HIDDEN_TOKENS)
 
 
 def _inverse(q: Quantile) -> Quantile:
     """Tokens per second from ms per token: the slow end stays the high end, +inf still means no answer."""
-    value, fast, slow = (v if v is None or math.isinf(v) else 1000 / v for v in (q.value, q.low, q.high))
+    value, fast, slow = map(_tokens_per_s, (q.value, q.low, q.high))
     return replace(q, value=value, low=slow, high=fast)
 
 
+def _tokens_per_s(ms_per_token: float | None) -> float | None:
+    if ms_per_token is None or math.isinf(ms_per_token):
+        return ms_per_token
+    return 1000 / ms_per_token
+
+
 def _in_ms(ns: Quantile) -> Quantile:
-    value, low, high = (None if v is None else v / 1e6 for v in (ns.value, ns.low, ns.high))
+    value, low, high = map(_ms, (ns.value, ns.low, ns.high))
     return replace(ns, value=value, low=low, high=high)
+
+
+def _ms(ns: float | None) -> float | None:
+    if ns is None:
+        return None
+    return ns / 1e6
 
 
 def before_polls(steady: Steady) -> Steady:
@@ -167,10 +207,10 @@ def before_polls(steady: Steady) -> Steady:
     return replace(steady, requests=requests.assign(ended_at_ns=ended_low))
 
 
-def within_polls(seen: Sequence[Quantile], earliest: Sequence[Quantile]) -> tuple[Quantile, ...]:
+def within_polls(measured: Sequence[Quantile], earliest: Sequence[Quantile]) -> tuple[Quantile, ...]:
     """Quantiles whose intervals begin with those of the earliest times at which jobs can have ended."""
     ranges = []
-    for quantile, early in zip(seen, earliest, strict=True):
+    for quantile, early in zip(measured, earliest, strict=True):
         low = quantile.low
         if low is not None and early.low is not None:
             low = min(low, early.low)
@@ -208,19 +248,21 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     ms = metric.ns(steady) / 1e6
     ended = requests["ended"]
     could = requests["answer"].isin(metric.of).to_numpy(np.bool_)
-    left = could & ended.isin(LEFT).to_numpy(np.bool_)
+    abandoned = could & ended.isin(LEFT).to_numpy(np.bool_)
     if metric.before_leaving is not None:
-        ms = np.where(left, metric.before_leaving(steady) / 1e6, ms)
-    seen = ~np.isnan(ms)
+        ms = np.where(abandoned, metric.before_leaving(steady) / 1e6, ms)
+    has_value = ~np.isnan(ms)
     is_ok = ended.isin(schema.COMPLETE).to_numpy(np.bool_)
     if metric.since == metrics.NEITHER:
-        failed = could & ~seen & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
+        failed = could & ~has_value & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
         cut = np.zeros(len(ms), np.bool_)
-        return Waits(np.where(failed, 0.0, ms), seen, cut, steady.groupings)
+        return Waits(np.where(failed, 0.0, ms), has_value, cut, steady.groupings)
     sent = requests["left_sent_at_ns"].fillna(requests["first_sent_at_ns"])
-    start = requests["scheduled_at_ns"] if metric.since == metrics.SCHEDULED else sent
+    start = sent
+    if metric.since == metrics.SCHEDULED:
+        start = requests["scheduled_at_ns"]
     waited = ((requests["over_at_ns"] - start) / 1e6).fillna(0.0).clip(lower=0.0)
     if metric.before_leaving is None:
         waited = waited.mask(requests["left_by_pace"], 0.0)
-    ms = np.where(could & ~seen & ~is_ok, waited, ms)
-    return Waits(ms, seen, left & ~seen, steady.groupings)
+    ms = np.where(could & ~has_value & ~is_ok, waited, ms)
+    return Waits(ms, has_value, abandoned & ~has_value, steady.groupings)

@@ -57,25 +57,25 @@ class Metric:
     """The same of what a user saw before leaving; None if it can only be seen at the end."""
 
 
-def _between(start: str, end: str) -> Callable[[Steady], Floats]:
+def _elapsed(start: str, end: str) -> Callable[[Steady], Floats]:
     """Time from one event of a request to another."""
     return lambda steady: (steady.requests[end] - steady.requests[start]).to_numpy(np.float64)
 
 
-def _pace(steady: Steady, first: pd.Series[float] | float) -> Floats:
+def _pace(steady: Steady, first_tokens: pd.Series[float] | float) -> Floats:
     """The span over its tokens but the first ones."""
     answers = steady.requests
-    known = answers["streamed"].eq(True) & answers["pace_missing"].isna()
-    return _span_over(answers, (answers["pace_tokens"] - first).where(known))
+    is_known = answers["streamed"].eq(True) & answers["pace_missing"].isna()
+    return _span_over(answers, (answers["pace_tokens"] - first_tokens).where(is_known))
 
 
 def _chunk_pace(steady: Steady) -> Floats:
     """The span over its chunks but the first one; also where tokens were hidden before it."""
     answers = steady.requests
-    known = answers["streamed"].eq(True) & (
+    is_known = answers["streamed"].eq(True) & (
         answers["pace_missing"].isna() | (answers["pace_missing"] == HIDDEN)
     )
-    return _span_over(answers, (answers["pace_chunks"] - 1).where(known))
+    return _span_over(answers, (answers["pace_chunks"] - 1).where(is_known))
 
 
 def _span_over(answers: pd.DataFrame, later: pd.Series[float]) -> Floats:
@@ -117,14 +117,24 @@ def _connect(steady: Steady) -> Floats:
 
 
 def _event(name: str, title: str, column: str, formula: str, meaning: str) -> Metric:
-    """When something of an answer came that not every answer has."""
-    title = f"{title} since scheduled"
-    ns = _between("scheduled_at_ns", column)
-    return Metric(name, title, SCHEDULED, REQUEST, False, f"{formula} - scheduled", meaning, ns)
+    """Return the latency of an event that not every answer has."""
+    return Metric(
+        name=name,
+        title=f"{title} since scheduled",
+        since=SCHEDULED,
+        level=REQUEST,
+        offered=False,
+        formula=f"{formula} - scheduled",
+        meaning=meaning,
+        ns=_elapsed("scheduled_at_ns", column),
+    )
 
 
 def _of_events(row: EventLatency) -> Metric:
-    """A latency that an objective can bound, by its row in the table of figures."""
+    """Return a latency that an objective can bound, by its row in the table of figures."""
+    before_leaving = None
+    if row.left:
+        before_leaving = _elapsed(*row.left)
     return Metric(
         name=row.name,
         title=row.title,
@@ -133,8 +143,8 @@ def _of_events(row: EventLatency) -> Metric:
         offered=True,
         formula=row.formula,
         meaning=row.meaning,
-        ns=_between(row.start, row.end),
-        before_leaving=_between(*row.left) if row.left else None,
+        ns=_elapsed(row.start, row.end),
+        before_leaving=before_leaving,
     )
 
 
@@ -210,7 +220,9 @@ def _add(row: Any) -> None:
 
 def _guarded(row: Metric, ns: Callable[[Steady], Floats]) -> Callable[[Steady], Floats]:
     def guarded(steady: Steady) -> Floats:
-        count = len(steady.requests) if row.level == REQUEST else None
+        count = None
+        if row.level == REQUEST:
+            count = len(steady.requests)
         try:
             return _values(ns(steady), count)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises
@@ -220,11 +232,13 @@ def _guarded(row: Metric, ns: Callable[[Steady], Floats]) -> Callable[[Steady], 
     return guarded
 
 
-def _values(given: Any, count: int | None) -> Floats:
+def _values(result: Any, count: int | None) -> Floats:
     """Values of a metric; `count`: how many they must be, if that is known."""
-    values = np.asarray(given, np.float64)
+    values = np.asarray(result, np.float64)
     if values.ndim != 1 or count not in {None, len(values)}:
-        wanted = "a list" if count is None else f"{count} of them, one per request"
+        wanted = "a list"
+        if count is not None:
+            wanted = f"{count} of them, one per request"
         raise ValueError(f"expected nanoseconds, {wanted}, got an array of shape {values.shape}")
     return values
 

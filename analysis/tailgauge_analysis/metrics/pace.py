@@ -58,28 +58,36 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     """The answers with where the span begins, its tokens, and why they do not count."""
     visible_from = answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
     names = ("first_content_at_ns", "last_thinking_at_ns", "output_tokens", "thinking_tokens")
-    first, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
-    shown = answers["first_thinking_at_ns"].notna().to_numpy()
-    unknown = np.isnan(thinking) | (shown & (thinking == 0))  # some gateways show thinking and count none
-    each = (shown | unknown) & (np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output)
-    asked = answers["traffic"].isin(_thinkers(scenario)).to_numpy()
-    after = (shown | (thinking > 0) | (unknown & asked)) & ~each
+    first_ns, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
+    has_thinking = answers["first_thinking_at_ns"].notna().to_numpy()
+    is_unknown = np.isnan(thinking) | (
+        has_thinking & (thinking == 0)
+    )  # some gateways show thinking and count none
+    has_chunk_per_token = (has_thinking | is_unknown) & (
+        np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output
+    )
+    requests_thinking = answers["traffic"].isin(_thinkers(scenario)).to_numpy()
+    skips_thinking = (has_thinking | (thinking > 0) | (is_unknown & requests_thinking)) & ~has_chunk_per_token
     reason = np.full(len(answers), None, object)
     reasons = {
-        INTERLEAVED: after & (thinking_to > visible_from), THINKING: after & unknown, NO_USAGE: np.isnan(output),
+        INTERLEAVED: skips_thinking & (thinking_to > visible_from), THINKING: skips_thinking & is_unknown, NO_USAGE: np.isnan(output),
         BEYOND: answers["usage_marks"].str.contains("output", na=False).to_numpy(np.bool_),
         MALFORMED_USAGE: answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_),
     }  # fmt: skip
     for name, holds in reasons.items():
-        reason[holds & ~np.isnan(first)] = name
-    begin = np.where(after, visible_from, first)
-    tokens = np.where(after, output - thinking, output)
+        reason[holds & ~np.isnan(first_ns)] = name
+    begin = np.where(skips_thinking, visible_from, first_ns)
+    tokens = np.where(skips_thinking, output - thinking, output)
     return answers.assign(pace_from_ns=begin, pace_tokens=tokens, pace_missing=reason)
 
 
 def _thinkers(scenario: Json) -> set[str]:
     """Traffic tables that ask for thinking."""
-    return {name for name, of in tables(scenario, "traffic").items() if of.get("thinking", "off") != "off"}
+    names = set()
+    for name, settings in tables(scenario, "traffic").items():
+        if settings.get("thinking", "off") != "off":
+            names.add(name)
+    return names
 
 
 def judge(
@@ -121,25 +129,25 @@ def judge(
 
 def tokens_per_chunk(requests: pd.DataFrame) -> Floats:
     """Tokens per chunk of each answer; NaN if unknown."""
-    known = requests["pace_missing"].isna() | requests["buffered"]
-    tokens = requests["pace_tokens"].where(known & (requests["pace_chunks"] > 0))
+    is_known = requests["pace_missing"].isna() | requests["buffered"]
+    tokens = requests["pace_tokens"].where(is_known & (requests["pace_chunks"] > 0))
     return (tokens / requests["pace_chunks"]).to_numpy(np.float64)
 
 
 def is_coalesced(requests: pd.DataFrame) -> bool:
     """Return whether the median answer has several tokens per chunk."""
-    known = np.sort(tokens_per_chunk(requests))
-    known = known[~np.isnan(known)]
-    return len(known) > 0 and bool(known[rank(len(known), 0.5) - 1] > hidden_tokens.COALESCED)
+    ratios = np.sort(tokens_per_chunk(requests))
+    ratios = ratios[~np.isnan(ratios)]
+    return len(ratios) > 0 and bool(ratios[rank(len(ratios), 0.5) - 1] > hidden_tokens.COALESCED)
 
 
 def ambiguous(requests: pd.DataFrame) -> str:
     """Why token counts may be too high for the pace; empty where they are not, or only of few answers."""
-    known = requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)
-    n = int(requests.loc[known, "pace_ambiguous"].sum())
-    if n <= AMBIGUOUS_SHARE * known.sum():
+    is_complete = requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)
+    n = int(requests.loc[is_complete, "pace_ambiguous"].sum())
+    if n <= AMBIGUOUS_SHARE * is_complete.sum():
         return ""
-    return f"{count(n)} of {plural(int(known.sum()), 'answer')} have {AMBIGUOUS}"
+    return f"{count(n)} of {plural(int(is_complete.sum()), 'answer')} have {AMBIGUOUS}"
 
 
 def missing(requests: pd.DataFrame, *, has_usage_option: bool = True) -> Json:
@@ -148,13 +156,15 @@ def missing(requests: pd.DataFrame, *, has_usage_option: bool = True) -> Json:
     `has_usage_option`: False where a locustfile makes the bodies, which may not ask an OpenAI endpoint for the usage.
     """
     answers = requests[requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)]
-    found = answers["pace_missing"].value_counts()
-    counts = {str(name): int(n) for name, n in found.items()}
+    frequencies = answers["pace_missing"].value_counts()
+    counts = {str(name): int(n) for name, n in frequencies.items()}
     reasons = [{"reason": name, "answers": n, "text": REASONS[name]} for name, n in counts.items()]
-    why = "; ".join(f"{REASONS[name]} ({count(n)})" for name, n in counts.items())
+    explanation = "; ".join(f"{REASONS[name]} ({count(n)})" for name, n in counts.items())
     n = len(answers)
-    total = int(found.sum())
-    sentence = f"TPOT is unknown for {count(total)} of {plural(n, 'answer')}: {why}." if total else ""
+    total = int(frequencies.sum())
+    sentence = ""
+    if total:
+        sentence = f"TPOT is unknown for {count(total)} of {plural(n, 'answer')}: {explanation}."
     if NO_USAGE in counts and not has_usage_option:
         sentence += f" {USAGE_OPTION}"
     return {"of": n, "answers": total, "reasons": reasons, "sentence": sentence}

@@ -81,10 +81,12 @@ def sampled(gaps_ns: Floats) -> Floats:
 
 def near_ns(gaps_ns: Floats) -> float:
     """Return the longest gap between chunks that arrived together."""
-    least, most = (1e6 * ms for ms in NEAR_MS)
+    low_ns, high_ns = (1e6 * ms for ms in NEAR_MS)
     sample = sampled(gaps_ns)
-    apart = sample[sample > least]
-    return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
+    separate = sample[sample > low_ns]
+    if not len(separate):
+        return low_ns
+    return float(np.clip(np.median(separate) / 10, low_ns, high_ns))
 
 
 def collected(
@@ -168,12 +170,12 @@ def _paged(pieces: Pieces, bytes_per_chunk: Floats) -> Mask:
     """Return whether two inner pieces or more are of one size, that of a buffer."""
     inner = pieces.is_inner
     by_answer = pd.Series(pieces.chunks[inner]).groupby(pieces.answer[inner])
-    found = by_answer.agg(["min", "max", "mean", "size"])
-    size = found["mean"].to_numpy() * bytes_per_chunk[found.index]
+    summary = by_answer.agg(["min", "max", "mean", "size"])
+    size = summary["mean"].to_numpy() * bytes_per_chunk[summary.index]
     near_page = np.abs(size[:, None] / PAGES - 1).min(axis=1) <= OF_PAGE
     is_paged = np.zeros(len(bytes_per_chunk), np.bool_)
-    is_even = (found["size"] >= 2) & (found["min"] >= 2) & (found["max"] - found["min"] <= 2)
-    is_paged[found.index] = is_even.to_numpy(np.bool_) & near_page
+    is_even = (summary["size"] >= 2) & (summary["min"] >= 2) & (summary["max"] - summary["min"] <= 2)
+    is_paged[summary.index] = is_even.to_numpy(np.bool_) & near_page
     return is_paged
 
 
@@ -218,10 +220,10 @@ def _by_client(gaps_ns: Floats, near: float, ranges: GapRanges | None) -> bool:
     """Return whether the client itself may have put chunks together: it read them late, by much of the time between pieces."""
     if ranges is None or not len(ranges.at):
         return False
-    together = gaps_ns[ranges.at] <= near
-    late_ns = ranges.ns[together & ranges.begins]
+    is_joined = gaps_ns[ranges.at] <= near
+    late_ns = ranges.ns[is_joined & ranges.begins]
     sample = sampled(gaps_ns)
-    apart = sample[sample > near]
-    if not len(late_ns) or not len(apart):
+    separate = sample[sample > near]
+    if not len(late_ns) or not len(separate):
         return False
-    return float(np.median(late_ns)) > LATE_SHARE * float(np.median(apart))
+    return float(np.median(late_ns)) > LATE_SHARE * float(np.median(separate))

@@ -57,34 +57,48 @@ class Slots:
 def users(frames: Frames) -> float | None:
     """Return the number of users of a closed loop; None of another load, also of the tasks of a locustfile."""
     arrival = table(frames.run["scenario"], "arrival")
-    return number(table(arrival, "closed").get("users")) if arrival.get("process") == "closed" else None
+    if arrival.get("process") != "closed":
+        return None
+    return number(table(arrival, "closed").get("users"))
 
 
 def slots(frames: Frames) -> Slots | None:
     """Return the slots of a run; None where its load has none, or nothing was sent."""
     arrival = table(frames.run["scenario"], "arrival")
-    of_users = users(frames)
-    is_closed = of_users is not None
-    limit = of_users if is_closed else number(arrival.get("max_concurrency"))
+    limit = users(frames)
+    is_closed = limit is not None
+    if not is_closed:
+        limit = number(arrival.get("max_concurrency"))
     every = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
-    taken = every[every["dispatched_at_ns"].notna()]
-    has_slot = ~((taken["ended"] == schema.CENSORED) & (taken["attempts"] == 0))
-    begun_ns = (taken["dispatched_at_ns"] + taken["slot_wait_ns"].fillna(0))[has_slot].to_numpy(np.float64)
+    dispatched = every[every["dispatched_at_ns"].notna()]
+    has_slot = ~((dispatched["ended"] == schema.CENSORED) & (dispatched["attempts"] == 0))
+    begun_ns = (dispatched["dispatched_at_ns"] + dispatched["slot_wait_ns"].fillna(0))[has_slot].to_numpy(
+        np.float64
+    )
     if limit is None or not len(begun_ns):
         return None
-    ended_ns = taken["ended_at_ns"].fillna(end_ns(frames))[has_slot].to_numpy(np.float64)
-    waits_ns = taken["slot_wait_ns"].dropna()
-    is_queue = not is_closed and len(waits_ns) > 0
-    planned = number(table(arrival, "closed").get("requests")) if is_counted(frames) else None
+    ended_ns = dispatched["ended_at_ns"].fillna(end_ns(frames))[has_slot].to_numpy(np.float64)
+    planned = None
+    if is_counted(frames):
+        planned = number(table(arrival, "closed").get("requests"))
     span_ns = float(ended_ns.max() - begun_ns.min())
+    mean = float(len(begun_ns))
+    if span_ns > 0:
+        mean = float((ended_ns - begun_ns).sum()) / span_ns
+    waited = None
+    wait_p95_ms = None
+    waits_ns = dispatched["slot_wait_ns"].dropna()
+    if not is_closed and len(waits_ns):
+        waited = float((waits_ns > 0).mean())
+        wait_p95_ms = float(waits_ns.quantile(WAIT)) / 1e6
     return Slots(
         limit=int(limit),
         most=int(at_once(begun_ns, ended_ns)[1].max()),
-        mean=float((ended_ns - begun_ns).sum()) / span_ns if span_ns > 0 else float(len(begun_ns)),
+        mean=mean,
         sent=len(begun_ns),
         planned=None if planned is None else int(planned),
-        waited=float((waits_ns > 0).mean()) if is_queue else None,
-        wait_p95_ms=float(waits_ns.quantile(WAIT)) / 1e6 if is_queue else None,
+        waited=waited,
+        wait_p95_ms=wait_p95_ms,
     )
 
 

@@ -151,8 +151,12 @@ def _of_silence(pause: Silence) -> Finding:
 
 def _growth(stage: Steady, waits: Waiting, gone_s: float | None) -> Backlog | None:
     """How the backlog grows until the target was gone, if it was."""
-    to_s = stage.to_s if gone_s is None else min(stage.to_s, gone_s)
-    return backlog.backlog(waits, stage.from_s, to_s) if to_s > stage.from_s else None
+    to_s = stage.to_s
+    if gone_s is not None:
+        to_s = min(to_s, gone_s)
+    if to_s <= stage.from_s:
+        return None
+    return backlog.backlog(waits, stage.from_s, to_s)
 
 
 def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -> str:
@@ -169,20 +173,25 @@ def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -
 def _turns(frames: Frames, stage: Steady, rates: Throughput) -> float | None:
     """Turns per user of a closed loop."""
     count = users(frames)
-    return (rates.completed_per_s or 0.0) * stage.seconds / count if count else None
+    if not count:
+        return None
+    return (rates.completed_per_s or 0.0) * stage.seconds / count
 
 
-def remarks(found: Stability, seconds: float, *, names_backlog: bool = True) -> list[str]:
+def remarks(result: Stability, seconds: float, *, names_backlog: bool = True) -> list[str]:
     """What a reader of percentiles must know of it."""
-    of_length = [finding.text for finding in found.findings if finding.kind in OF_LENGTH]
-    if found.of(BACKLOG) and not names_backlog:
+    of_length = [finding.text for finding in result.findings if finding.kind in OF_LENGTH]
+    if result.of(BACKLOG) and not names_backlog:
         of_length = []
-    texts = [" ".join([*of_length, DEPENDS])] if of_length else []
-    texts += [finding.text for finding in found.findings if finding.kind in {UNANSWERED, CLIENT}]
-    if found.turns is not None and found.turns < TURNS:
-        held = f"The steady stage holds {figures(found.turns)} turns per user, {TURNS:g} are needed."
-        needed = f" Run at least {count(math.ceil(seconds * TURNS / found.turns))} s." if found.turns else ""
-        texts.append(held + needed)
+    texts = []
+    if of_length:
+        texts.append(" ".join([*of_length, DEPENDS]))
+    texts += [finding.text for finding in result.findings if finding.kind in {UNANSWERED, CLIENT}]
+    if result.turns is not None and result.turns < TURNS:
+        turns = f"The steady stage holds {figures(result.turns)} turns per user, {TURNS:g} are needed."
+        if result.turns:
+            turns += f" Run at least {count(math.ceil(seconds * TURNS / result.turns))} s."
+        texts.append(turns)
     return texts
 
 
@@ -192,23 +201,23 @@ def _series(frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswere
     The last ones of which half are open are left out: they have waited the shorter the later they came.
     """
     requests = stage.requests[stage.requests["ended"] != schema.CLIENT_DROP]
-    seen = stage.attempts.groupby("request_id")["first_content_at_ns"].min()
-    left = requests["request_id"].map(seen).where(requests["ended"].isin(LEFT))
-    until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(left)
-    until = until.fillna(requests["over_at_ns"])
-    until = until.where(requests["ended"].isin((*schema.NOT_FAILED, schema.CENSORED)), np.inf)
+    content_ns = stage.attempts.groupby("request_id")["first_content_at_ns"].min()
+    abandoned_ns = requests["request_id"].map(content_ns).where(requests["ended"].isin(LEFT))
+    over_ns = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(abandoned_ns)
+    over_ns = over_ns.fillna(requests["over_at_ns"])
+    over_ns = over_ns.where(requests["ended"].isin((*schema.NOT_FAILED, schema.CENSORED)), np.inf)
     if lost is not None:
-        until = until.mask(requests["request_id"].isin(lost.ids), np.inf)
+        over_ns = over_ns.mask(requests["request_id"].isin(lost.ids), np.inf)
     begun_ns = requests["scheduled_at_ns"] + late_ns(frames, requests).fillna(0.0)
     if frames.run["arrival"] == "closed":
         # Its users begin to wait when the request is sent, as in its TTFT.
         begun_ns += opening_ns(frames, requests)
     begun_s = (begun_ns / 1e9).to_numpy(np.float64)
     order = np.argsort(begun_s, kind="stable")
-    waits_ms = ((until - begun_ns) / 1e6).to_numpy(np.float64)
+    waits_ms = ((over_ns - begun_ns) / 1e6).to_numpy(np.float64)
     at_s = (requests["scheduled_at_ns"] / 1e9).to_numpy(np.float64)
     is_open = (requests["ended"] == schema.CENSORED) & requests["joined_at_ns"].isna() & np.isfinite(waits_ms)
-    is_open &= requests["first_at_ns"].isna() & left.isna()
+    is_open &= requests["first_at_ns"].isna() & abandoned_ns.isna()
     is_known = np.isfinite(stationarity.smoothed(np.where(is_open, np.inf, 0.0)[order]))
     order = order[: int(np.flatnonzero(is_known).max(initial=-1)) + 1]
     order = order[~delays.cover(begun_s[order])]
@@ -245,7 +254,9 @@ def _changes(
     if stretch is None:
         return []
     change = _stretch(stretch, series, of_target)
-    return [] if delays.touch(change.from_s, change.to_s) else [change]
+    if delays.touch(change.from_s, change.to_s):
+        return []
+    return [change]
 
 
 def _trend(stage: Steady, series: _Series, direction: int, growth: Backlog | None) -> Finding:
@@ -266,8 +277,12 @@ def _stretch(stretch: Stretch, series: _Series, stage: Steady) -> Finding:
     inside[begin:end] = True
     values_ms = series.waits_ms[inside]
     rest_ms = series.waits_ms[~inside]
-    from_s = stage.from_s if begin == 0 else float(series.at_s[begin])
-    to_s = stage.to_s if end == n else float(series.at_s[end])
+    from_s = stage.from_s
+    if begin > 0:
+        from_s = float(series.at_s[begin])
+    to_s = stage.to_s
+    if end < n:
+        to_s = float(series.at_s[end])
     is_slower = float(stationarity.ranks(series.waits_ms)[inside].mean()) > 0.5
     is_steady_then = stationarity.change(rest_ms) is None and not stationarity.trend(rest_ms)
     if begin == 0 and is_slower and is_steady_then:
@@ -280,12 +295,14 @@ def _stretch(stretch: Stretch, series: _Series, stage: Steady) -> Finding:
     return Finding(CHANGE, from_s, to_s, f"{text}.")
 
 
-def compared(some: Floats, others: Floats, which: str, name: str) -> str:
+def compared(sample: Floats, baseline: Floats, baseline_name: str, name: str) -> str:
     """`a median TTFT of 900 ms, the rest 200 ms`; of shares that failed, where that is the difference."""
-    p = differs_at(some, others) or 0.5
-    values = [float(np.quantile(v, p, method="inverted_cdf")) for v in (some, others)]
+    p = differs_at(sample, baseline) or 0.5
+    values = [float(np.quantile(v, p, method="inverted_cdf")) for v in (sample, baseline)]
     if np.isinf(values).any():
-        failed = [share(float(np.isinf(v).mean())) for v in (some, others)]
-        return f"{failed[0]} failed requests, {which} {failed[1]}"
-    what = "median" if p == 0.5 else percentile(p)
-    return f"a {what} {name} of {ms(values[0])} ms, {which} {ms(values[1])} ms"
+        failed = [share(float(np.isinf(v).mean())) for v in (sample, baseline)]
+        return f"{failed[0]} failed requests, {baseline_name} {failed[1]}"
+    statistic = "median"
+    if p != 0.5:
+        statistic = percentile(p)
+    return f"a {statistic} {name} of {ms(values[0])} ms, {baseline_name} {ms(values[1])} ms"

@@ -38,23 +38,24 @@ class Steady:
     gap_ranges: GapRanges = NO_RANGES
     groupings: tuple[Grouping, ...] = ()
 
-    def share(self, which: Mask) -> Proportion:
+    def share(self, mask: Mask) -> Proportion:
         """Return a share of the requests, in the order of their rows."""
-        return proportion(which, groupings=self.groupings, waits_ms=self._spent_ms())
+        return proportion(mask, groupings=self.groupings, waits_ms=self._spent_ms())
 
-    def share_of(self, rows: pd.DataFrame, which: Mask) -> Proportion:
+    def share_of(self, rows: pd.DataFrame, mask: Mask) -> Proportion:
         """Return a share of rows of the requests, such as attempts, in order of time."""
         places = pd.Index(self.requests["request_id"]).get_indexer(rows["request_id"])
         spent_ms = np.append(self._spent_ms(), np.inf)[places]
-        return proportion(which, groupings=self.groupings_of(rows), waits_ms=spent_ms)
+        return proportion(mask, groupings=self.groupings_of(rows), waits_ms=spent_ms)
 
     def groupings_of(self, rows: pd.DataFrame) -> tuple[Grouping, ...]:
         """Return what rows of the requests have in common: those of one request, and of one group of requests."""
         places = pd.Index(self.requests["request_id"]).get_indexer(rows["request_id"])
-        of_requests = (
-            replace(grouping, codes=np.append(grouping.codes, -1)[places]) for grouping in self.groupings
-        )
-        return (Grouping(REQUEST, places, True), *of_requests)
+        groupings = [Grouping(REQUEST, places, True)]
+        for grouping in self.groupings:
+            codes = np.append(grouping.codes, -1)[places]
+            groupings.append(replace(grouping, codes=codes))
+        return tuple(groupings)
 
     def _spent_ms(self) -> Floats:
         """Return how long each request took since it was sent; +inf where that is not known."""
@@ -70,12 +71,17 @@ class Steady:
         """The stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
-        kept = np.repeat(mask & gaps, self.gap_counts)
-        counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
+        keeps_gap = np.repeat(mask & gaps, self.gap_counts)
+        counts = np.zeros(len(requests), np.int64)
+        if gaps:
+            counts = self.gap_counts[mask]
         groupings = tuple(grouping.only(mask) for grouping in self.groupings)
         rows = replace(self, requests=requests, attempts=attempts, groupings=groupings)
         return replace(
-            rows, gaps_ns=self.gaps_ns[kept], gap_counts=counts, gap_ranges=self.gap_ranges.only(kept)
+            rows,
+            gaps_ns=self.gaps_ns[keeps_gap],
+            gap_counts=counts,
+            gap_ranges=self.gap_ranges.only(keeps_gap),
         )
 
     def of_traffic(self, name: str, *, gaps: bool = True) -> Steady:
@@ -96,7 +102,9 @@ class Steady:
     def of_target(self) -> Steady:
         """Without the requests that were read slowly on purpose: they show their reader, not the target."""
         slow = self.requests["slow_reader"].to_numpy(np.bool_)
-        return self.only(~slow) if slow.any() else self
+        if not slow.any():
+            return self
+        return self.only(~slow)
 
 
 def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
@@ -109,24 +117,24 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     chunks = frames.chunks
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
     places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])  # or -1
-    known = (chunks.sizes, chunks.chars, chunks.first_chars, chunks.thinking)
-    counts, chars, first_chars, thinking = (np.append(values, 0)[places] for values in known)
+    columns = (chunks.sizes, chunks.chars, chunks.first_chars, chunks.thinking)
+    counts, chars, first_chars, thinking = (np.append(values, 0)[places] for values in columns)
     requests = paced(requests, requests["answer_chunks"], frames.run["scenario"])
-    after = (requests["pace_from_ns"] > requests["first_content_at_ns"]).to_numpy(np.bool_)
-    requests["pace_skip"] = np.where(after, thinking, 0)  # chunks before the span
+    skips_thinking = (requests["pace_from_ns"] > requests["first_content_at_ns"]).to_numpy(np.bool_)
+    requests["pace_skip"] = np.where(skips_thinking, thinking, 0)  # chunks before the span
     requests["pace_chunks"] = requests["answer_chunks"] - requests["pace_skip"]
     counts = np.maximum(counts - 1, 0)
-    there = places[places >= 0]
-    gaps_ns = chunks.gaps_ns(there)
-    gap_ranges = chunks.gap_ranges(there)
+    stored = places[places >= 0]
+    gaps_ns = chunks.gaps_ns(stored)
+    gap_ranges = chunks.gap_ranges(stored)
     of_first = first_chars / np.where(chars > 0, chars, np.nan)
-    requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
+    requests["first_share"] = np.where(skips_thinking, 1 / requests["pace_chunks"].clip(lower=1), of_first)
     judge(requests, gaps_ns, counts, chars, gap_ranges)
     requests["worst_gap_ns"] = worst_of(gaps_ns, counts)
     is_open = requests["ended"] == schema.CENSORED
     requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, end_ns(frames))
-    left = requests["ended"] == schema.CANCELLED
-    requests["left_by_pace"] = left & requests["traffic"].isin(_left_by_pace(frames))
+    is_abandoned = requests["ended"] == schema.CANCELLED
+    requests["left_by_pace"] = is_abandoned & requests["traffic"].isin(_left_by_pace(frames))
     waits = requests["traffic"].isin(waiting_for_slots(frames))
     requests["slot_wait_ns"] = slot_wait_ns(requests, requests["first_dispatched_at_ns"], waits)
     from_s, to_s = window(frames)
@@ -146,17 +154,20 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
 def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
     """The longest gap of each; NaN where there is none."""
     worst = np.full(len(counts), np.nan)
-    some = counts > 0
-    if some.any():
-        worst[some] = np.maximum.reduceat(gaps_ns, (np.cumsum(counts) - counts)[some])
+    has_gap = counts > 0
+    if has_gap.any():
+        worst[has_gap] = np.maximum.reduceat(gaps_ns, (np.cumsum(counts) - counts)[has_gap])
     return worst
 
 
 def _left_by_pace(frames: Frames) -> list[str]:
     """Traffic tables of which some users leave after so many chunks: sooner where the answer is fast."""
-    cancels = {name: table(of, "cancel") for name, of in tables(frames.run["scenario"], "traffic").items()}
-    some = {name: of for name, of in cancels.items() if of.get("after_chunks")}
-    return [name for name, of in some.items() if (number(of.get("share")) or 0) < 1]
+    names = []
+    for name, settings in tables(frames.run["scenario"], "traffic").items():
+        cancel = table(settings, "cancel")
+        if cancel.get("after_chunks") and (number(cancel.get("share")) or 0) < 1:
+            names.append(name)
+    return names
 
 
 def slot_wait_ns(
@@ -170,8 +181,12 @@ def slot_wait_ns(
 
 def waiting_for_slots(frames: Frames) -> list[str]:
     """Traffic tables whose calls wait for a slot of the worker: the scenario asks for that, so it is no delay by the client."""
-    traffic = tables(frames.run["scenario"], "traffic").items()
-    return [name for name, of in traffic if table(of, text(of.get("pattern"))).get("at_once_per_worker")]
+    names = []
+    for name, settings in tables(frames.run["scenario"], "traffic").items():
+        pattern = table(settings, text(settings.get("pattern")))
+        if pattern.get("at_once_per_worker"):
+            names.append(name)
+    return names
 
 
 def is_counted(frames: Frames) -> bool:
@@ -188,7 +203,9 @@ def is_of_tasks(scenario: Json) -> bool:
 def at_slots(scenario: Json) -> str:
     """` at 8 in flight`, where the scenario limits what is in flight beside a rate; else empty."""
     slots = number(table(scenario, "arrival").get("max_concurrency"))
-    return "" if slots is None else f" at {slots:,.0f} in flight"
+    if slots is None:
+        return ""
+    return f" at {slots:,.0f} in flight"
 
 
 def end_ns(frames: Frames) -> float:
@@ -196,8 +213,8 @@ def end_ns(frames: Frames) -> float:
     run = frames.run
     if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:
         return float(run["ended_at_ns"] - run["start_at_ns"])
-    known = frames.requests["scheduled_at_ns"], frames.requests["ended_at_ns"], frames.attempts["ended_at_ns"]
-    return float(np.nanmax([0.0, *(times.max() for times in known)]))
+    ends = frames.requests["scheduled_at_ns"], frames.requests["ended_at_ns"], frames.attempts["ended_at_ns"]
+    return float(np.nanmax([0.0, *(times.max() for times in ends)]))
 
 
 def window(frames: Frames) -> tuple[float, float]:
@@ -207,13 +224,18 @@ def window(frames: Frames) -> tuple[float, float]:
     duration = number(stages.get("duration_s"))
     if duration is None:
         scheduled = frames.requests.loc[frames.requests["stage"] == schema.STEADY, "scheduled_at_ns"] / 1e9
-        return (float(scheduled.min()), float(scheduled.max())) if len(scheduled) else (0.0, 0.0)
+        if scheduled.empty:
+            return 0.0, 0.0
+        return float(scheduled.min()), float(scheduled.max())
     warmup = number(stages.get("warmup_s"))
+    if warmup is None:
+        warmup = min(60.0, duration / 10)
     end = duration - (number(stages.get("cooldown_s")) or 0.0)
     if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
         end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
     end = min(end, run["precision"]["until_s"] or end)
     if is_counted(frames):
         last_ns = frames.requests["ended_at_ns"].max()
-        end = min(end, (float(last_ns) + 1) / 1e9) if pd.notna(last_ns) else end
-    return min(60.0, duration / 10) if warmup is None else warmup, end
+        if pd.notna(last_ns):
+            end = min(end, (float(last_ns) + 1) / 1e9)
+    return warmup, end

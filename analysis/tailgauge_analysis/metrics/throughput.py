@@ -64,7 +64,7 @@ class Work:
             return Rate(value, None, None, n)
         edges = np.linspace(0.0, self.seconds, WINDOWS + 1)
         low, high = ratio(
-            _between(edges, amounts, self.begun_s[counts], self.ended_s[counts]), np.diff(edges)
+            _per_window(edges, amounts, self.begun_s[counts], self.ended_s[counts]), np.diff(edges)
         )
         step = float(amounts.mean()) / self.seconds  # one more or one less, however even the rate
         wider = max(1.0, 2 * self._between_arrivals(amounts, self.of[counts]) / max(step, high - low))
@@ -93,18 +93,20 @@ class Work:
         if len(begun_s) < FEWEST_EVENTS:
             return 1.0
         numbers = np.histogram(begun_s, ARRIVAL_WINDOWS, (0.0, self.seconds))[0]
-        return float(numbers.var(ddof=1) / numbers.mean()) if numbers.any() else 1.0
+        if not numbers.any():
+            return 1.0
+        return float(numbers.var(ddof=1) / numbers.mean())
 
 
-def _between(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Floats:
+def _per_window(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Floats:
     """How much came between each two edges."""
     at_once = ended <= begun
-    came = np.histogram(ended[at_once], edges, weights=amounts[at_once])[0]
+    arrived = np.histogram(ended[at_once], edges, weights=amounts[at_once])[0]
     lasts = ~at_once
     if lasts.any():
-        came = came + np.diff(np.interp(edges, *received(begun[lasts], ended[lasts], amounts[lasts])))
-    between: Floats = np.maximum(came, 0.0)
-    return between
+        arrived = arrived + np.diff(np.interp(edges, *received(begun[lasts], ended[lasts], amounts[lasts])))
+    amounts_between: Floats = np.maximum(arrived, 0.0)
+    return amounts_between
 
 
 def received(begun: Floats, ended: Floats, amounts: Floats) -> tuple[Floats, Floats]:
@@ -154,22 +156,28 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     began = first_sign_at_ns(attempts)[attempts["status"] < 300]
-    first = began.groupby(attempts["request_id"]).min().dropna()
-    done = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
-    ended_s = done["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
+    first_sign_ns = began.groupby(attempts["request_id"]).min().dropna()
+    completed = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
+    ended_s = completed["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
+    accepted_per_s = None
+    if len(first_sign_ns):
+        accepted_per_s = float(stage.holds(first_sign_ns).sum()) / stage.seconds
     tokens = _tokens(frames, attempts, stage)
+    output_tokens_per_s = None
+    if tokens is not None:
+        output_tokens_per_s = float(tokens.amounts.sum()) / stage.seconds
     return Throughput(
         offered_per_s=len(stage.requests) / stage.seconds,
-        accepted_per_s=float(stage.holds(first).sum()) / stage.seconds if len(first) else None,
-        completed_per_s=len(done) / stage.seconds,
-        output_tokens_per_s=None if tokens is None else float(tokens.amounts.sum()) / stage.seconds,
+        accepted_per_s=accepted_per_s,
+        completed_per_s=len(completed) / stage.seconds,
+        output_tokens_per_s=output_tokens_per_s,
         seconds=stage.seconds,
         requests=Work(
             seconds=stage.seconds,
-            amounts=np.ones(len(done)),
+            amounts=np.ones(len(completed)),
             begun_s=ended_s,
             ended_s=ended_s,
-            of=done["request_id"].to_numpy(np.int64),
+            of=completed["request_id"].to_numpy(np.int64),
             is_closed=frames.run["arrival"] == "closed",
         ),
         tokens=tokens,
@@ -192,7 +200,9 @@ class WholeRun:
     @property
     def output_tokens_per_s(self) -> float | None:
         """Return the tokens of the answers over this span."""
-        return None if self.output_tokens is None else self.output_tokens / self.seconds
+        if self.output_tokens is None:
+            return None
+        return self.output_tokens / self.seconds
 
 
 def whole_run(frames: Frames) -> WholeRun | None:
@@ -204,7 +214,10 @@ def whole_run(frames: Frames) -> WholeRun | None:
         return None
     attempts = frames.attempts[frames.attempts["request_id"].isin(answered["request_id"])]
     tokens = attempts.loc[attempts["ended"].isin(schema.COMPLETE), "output_tokens"].dropna()
-    return WholeRun(len(answered), seconds, float(tokens.sum()) if len(tokens) else None)
+    output_tokens = None
+    if len(tokens):
+        output_tokens = float(tokens.sum())
+    return WholeRun(len(answered), seconds, output_tokens)
 
 
 def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | None:
@@ -218,22 +231,24 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     requests, legs, numbers = (attempts[name].to_numpy(np.int64) for name in CALL)
     places = chunks.places(requests, legs, numbers)
     streamed = places >= 0
-    last = whole_at_ns(attempts)
-    at_once = stage.holds(last)  # the result of a job, or an answer whose chunks were not kept
+    last_ns = whole_at_ns(attempts)
+    at_once = stage.holds(last_ns)  # the result of a job, or an answer whose chunks were not kept
     inside = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)
     within = np.where(streamed, np.append(inside, 0)[places], at_once)
     sizes = np.where(streamed, np.append(chunks.sizes, 0)[places], 1.0)
     tokens = attempts["output_tokens"].where(attempts["ended"].isin(schema.COMPLETE)).to_numpy(np.float64)
     if np.isnan(tokens).all():
         return None
-    known = streamed & ~np.isnan(tokens)
-    per_chunk = float(tokens[known].sum() / sizes[known].sum()) if known.any() else 0.0
-    each: Floats = np.where(np.isnan(tokens), per_chunk * sizes * streamed, tokens)
+    is_known = streamed & ~np.isnan(tokens)
+    per_chunk = 0.0
+    if is_known.any():
+        per_chunk = float(tokens[is_known].sum() / sizes[is_known].sum())
+    counts: Floats = np.where(np.isnan(tokens), per_chunk * sizes * streamed, tokens)
     return Work(
         seconds=stage.seconds,
-        amounts=each * within / sizes,
-        begun_s=_since_begin(attempts["first_content_at_ns"].where(streamed, last), stage),
-        ended_s=_since_begin(last, stage),
+        amounts=counts * within / sizes,
+        begun_s=_since_begin(attempts["first_content_at_ns"].where(streamed, last_ns), stage),
+        ended_s=_since_begin(last_ns, stage),
         of=requests,
         is_closed=is_closed,
     )

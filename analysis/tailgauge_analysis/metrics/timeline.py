@@ -56,35 +56,40 @@ class Timeline:
         requests = answered(requests, frames.attempts, first_token_of(frames))
         scheduled = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
         ended = requests["ended_at_ns"].to_numpy(np.float64) / 1e9
-        last = float(np.nanmax(np.concatenate(([0.0], scheduled, ended))))
-        self.width_s = step = width(last)
-        bins = int(last // step) + 1
+        last_s = float(np.nanmax(np.concatenate(([0.0], scheduled, ended))))
+        self.width_s = step = width(last_s)
+        bins = int(last_s // step) + 1
         edges = np.arange(bins, dtype=np.float64) * step
         # Middle and end of each bin.
         self.at_s = edges + step / 2
         self.end_s = edges + step
-        at = _bin(scheduled, step, bins)
-        done = np.bincount(_bin(ended[~np.isnan(ended)], step, bins), minlength=bins)
+        bin_numbers = _bin(scheduled, step, bins)
+        ended_counts = np.bincount(_bin(ended[~np.isnan(ended)], step, bins), minlength=bins)
         started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
         begun = np.bincount(_bin(started, step, bins), minlength=bins)
-        self.offered_per_s = np.bincount(at, minlength=bins) / step
-        self.ended_per_s = done / step
+        self.offered_per_s = np.bincount(bin_numbers, minlength=bins) / step
+        self.ended_per_s = ended_counts / step
         # Output tokens of answers, evenly from the first to the last content of each.
         self.tokens_per_s = _tokens(frames.attempts, self.end_s) / step
-        self.in_flight = np.cumsum(begun - done).astype(np.float64)
+        self.in_flight = np.cumsum(begun - ended_counts).astype(np.float64)
         # `wait`: of WAITS, the first that some request has.
         self.wait, waited = _waits(requests[~requests["slow_reader"]])
         ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
-        known = ~np.isnan(ttft)
-        found = (windows(scheduled[known], ttft[known], p, step) for p in PS)
-        self.ttft = tuple(one for one in found if one is not None)  # for which the run is long enough
-        self.ttft_max_ms = _quantile(at[known], ttft[known], 1.0, bins)
-        self.points_every = max(1, -(-int(known.sum()) // MOST_POINTS))  # of so many answers one is a point
+        is_known = ~np.isnan(ttft)
+        # The percentiles for which the run is long enough.
+        percentiles = [windows(scheduled[is_known], ttft[is_known], p, step) for p in PS]
+        self.ttft = tuple(series for series in percentiles if series is not None)
+        self.ttft_max_ms = _quantile(bin_numbers[is_known], ttft[is_known], 1.0, bins)
+        self.points_every = max(
+            1, -(-int(is_known.sum()) // MOST_POINTS)
+        )  # of so many answers one is a point
         # TTFTs of single requests: when scheduled (s), and how long (ms).
-        self.points = scheduled[known][:: self.points_every], ttft[known][:: self.points_every]
+        self.points = scheduled[is_known][:: self.points_every], ttft[is_known][:: self.points_every]
         classes = requests["ended"].to_numpy(dtype=object)
-        of = {str(name): at[classes == name] for name in pd.unique(classes)}
-        self.classes_per_s = {name: np.bincount(bin_of, minlength=bins) / step for name, bin_of in of.items()}
+        bins_of_class = {str(name): bin_numbers[classes == name] for name in pd.unique(classes)}
+        self.classes_per_s = {
+            name: np.bincount(bin_of, minlength=bins) / step for name, bin_of in bins_of_class.items()
+        }
 
     def per_s(self, classes: Iterable[str]) -> Floats:
         """Return the rate of requests that ended in one of these classes, by the time at which they were scheduled."""
@@ -97,36 +102,40 @@ class Timeline:
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
     """What users waited for, and how long."""
     is_done = (requests["answer"] == schema.TURNAROUND) & requests["ended"].isin(schema.COMPLETE)
-    done = requests["ended_at_ns"].where(is_done)
-    ends = dict(zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done), strict=True))
-    name = next((name for name, at in ends.items() if at.notna().any()), "TTFT")
+    done_ns = requests["ended_at_ns"].where(is_done)
+    ends = dict(zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done_ns), strict=True))
+    name = next((name for name, ends_ns in ends.items() if ends_ns.notna().any()), "TTFT")
     return name, ends[name] - requests["scheduled_at_ns"]
 
 
 def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Windows | None:
     """The p-quantile in the shortest windows of which most have enough values; None if there are too few such windows."""
     fewest = fewest_for(p)
-    for width_s in (w for w in WIDTHS_S if w >= shortest_s):
+    for width_s in WIDTHS_S:
+        if width_s < shortest_s:
+            continue
         count = int(at_s.max(initial=0.0) // width_s) + 1
         number = _bin(at_s, width_s, count)
-        held = np.bincount(number, minlength=count)
-        enough = held >= fewest
-        if enough.sum() >= max(FEWEST_WINDOWS, FILLED * (held > 0).sum()):
+        counts = np.bincount(number, minlength=count)
+        enough = counts >= fewest
+        if enough.sum() >= max(FEWEST_WINDOWS, FILLED * (counts > 0).sum()):
             middle = (np.arange(count, dtype=np.float64) + 0.5) * width_s
-            shown = np.where(enough, _quantile(number, values, p, count), np.nan)
-            return Windows(p, width_s, fewest, middle, shown)
+            values_ms = np.where(enough, _quantile(number, values, p, count), np.nan)
+            return Windows(p, width_s, fewest, middle, values_ms)
     return None
 
 
 def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
     """Output tokens in each bin."""
-    of = attempts[attempts["ended"].isin(schema.COMPLETE) & (attempts["stage"] != schema.PREFLIGHT)]
-    of = of[of["output_tokens"].notna()]
-    last = whole_at_ns(of).to_numpy(np.float64) / 1e9
-    first = np.fmin(of["first_content_at_ns"].to_numpy(np.float64) / 1e9, last)
-    if not len(of):
+    answers = attempts[attempts["ended"].isin(schema.COMPLETE) & (attempts["stage"] != schema.PREFLIGHT)]
+    answers = answers[answers["output_tokens"].notna()]
+    last_s = whole_at_ns(answers).to_numpy(np.float64) / 1e9
+    first_s = np.fmin(answers["first_content_at_ns"].to_numpy(np.float64) / 1e9, last_s)
+    if not len(answers):
         return np.zeros(len(ends_s))
-    line = received(first, np.maximum(last, first + 1e-3), of["output_tokens"].to_numpy(np.float64))
+    line = received(
+        first_s, np.maximum(last_s, first_s + 1e-3), answers["output_tokens"].to_numpy(np.float64)
+    )
     return np.diff(np.interp(ends_s, *line), prepend=0.0)
 
 
@@ -134,10 +143,13 @@ def _bin(at_s: Floats, step: int, bins: int) -> Ints:
     return np.clip(at_s // step, 0, bins - 1).astype(np.int64)
 
 
-def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
+def _quantile(bin_numbers: Ints, values: Floats, p: float, bins: int) -> Floats:
     """inverted_cdf quantile of each bin; NaN of an empty one."""
-    order = np.lexsort((values, at))
-    counts = np.bincount(at, minlength=bins)
+    order = np.lexsort((values, bin_numbers))
+    counts = np.bincount(bin_numbers, minlength=bins)
     starts = np.cumsum(counts) - counts
-    picks = [start + rank(int(n), p) - 1 if n else -1 for start, n in zip(starts, counts, strict=True)]
-    return np.append(values[order], np.nan)[picks]
+    picks = np.full(bins, -1)
+    for number in np.flatnonzero(counts):
+        picks[number] = starts[number] + rank(int(counts[number]), p) - 1
+    quantiles: Floats = np.append(values[order], np.nan)[picks]
+    return quantiles

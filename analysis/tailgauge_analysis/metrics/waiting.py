@@ -81,9 +81,9 @@ def late_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
 
     Opening a connection is the target's, the wait for a slot the scenario's.
     """
-    first = first_attempts(frames.attempts)
-    sent_ns = first["sent_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
-    dispatched_ns = first["dispatched_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
+    primary = first_attempts(frames.attempts)
+    sent_ns = primary["sent_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
+    dispatched_ns = primary["dispatched_at_ns"].reindex(requests["request_id"]).to_numpy(np.float64)
     at_gate = requests["traffic"].isin(waiting_for_slots(frames))
     slot_ns = slot_wait_ns(requests, pd.Series(dispatched_ns, requests.index), at_gate)
     sent_after_ns: pd.Series[float] = sent_ns - requests["scheduled_at_ns"]
@@ -96,8 +96,8 @@ def opening_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
     Every call that finds no idle connection opens one, so none waits for another's. What taking an idle one took is the
     client's.
     """
-    first = first_attempts(frames.attempts)
-    waited_ns = first["pool_wait_ns"].where(first["connection_is_new"].eq(True))
+    primary = first_attempts(frames.attempts)
+    waited_ns = primary["pool_wait_ns"].where(primary["connection_is_new"].eq(True))
     by_id = waited_ns.reindex(requests["request_id"]).fillna(0.0)
     return pd.Series(by_id.to_numpy(np.float64), requests.index)
 
