@@ -44,7 +44,9 @@ def goodput(scenario: Json, steady: Steady, warmup: Steady | None) -> Goodput | 
         return None
     good = good_requests(wanted, steady)
     ended = _ended_good(steady, good) + _ended_good(warmup, good_requests(wanted, warmup))
-    per_s = ended / steady.seconds if steady.seconds else None
+    per_s = None
+    if steady.seconds:
+        per_s = ended / steady.seconds
     return Goodput(steady.share(good), per_s, _by_traffic(wanted, good, steady))
 
 
@@ -88,7 +90,10 @@ def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:
         if metric is None:
             continue
         mask = criterion.of(steady.requests)
-        waits = offered_waits(BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric, steady)
+        if metric.level == CHUNK:
+            waits = offered_waits(BY_NAME["chunk_gap_worst"], steady)
+        else:
+            waits = offered_waits(metric, steady)
         meets = (waits.seen & (waits.ms <= criterion.objective.bound)) | (is_complete & ~waits.seen)
         if metric.name in PACED:
             meets &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)

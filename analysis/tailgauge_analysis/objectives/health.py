@@ -80,21 +80,24 @@ def line(target: Health) -> ObjectiveLine | None:
     if not target.outcome or judged.value is None:
         return None
     sign = "<" if judged.value < target.bound else "≥"
+    required = NO_OBJECTIVE
+    if target.outcome != COMPLETED:
+        required = f"≥ {100 * target.bound:g}% by default"
     return ObjectiveLine(
         name=COMPLETE,
         outcome=target.outcome.upper(),
         value=f"{share(judged.value)} of {plural(judged.n, 'request')}",
         bound=f"{sign} {100 * target.bound:g}%",
         interval=share_interval(judged.low, judged.high),
-        why=_why(target),
+        why=_reason(target),
         numbers=Numbers(
             value=judged.value, bound=target.bound, low=judged.low, high=judged.high, unit="share"
         ),
-        required=NO_OBJECTIVE if target.outcome == COMPLETED else f"≥ {100 * target.bound:g}% by default",
+        required=required,
     )
 
 
-def _why(target: Health) -> str:
+def _reason(target: Health) -> str:
     if target.outcome == COMPLETED:
         return not_excluded(target)
     if target.outcome != INCONCLUSIVE:
@@ -113,4 +116,6 @@ def completed_text(target: Health) -> str:
 def not_excluded(target: Health) -> str:
     """`up to 1.5% failures are not excluded`; empty without an interval."""
     low = target.judged.low
-    return "" if low is None else f"up to {share(1 - low)} failures are not excluded"
+    if low is None:
+        return ""
+    return f"up to {share(1 - low)} failures are not excluded"

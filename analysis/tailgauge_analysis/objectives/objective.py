@@ -77,17 +77,19 @@ class Criterion:
 
         The client's mark hides other marks: a figure that has it is computed again.
         """
-        known = self._known(rows) if self.is_of_all else None
-        if known is None or known.mark == CLIENT:
+        estimate = None
+        if self.is_of_all:
+            estimate = self._computed(rows)
+        if estimate is None or estimate.mark == CLIENT:
             return self.row(part).quantiles[0]
-        return known
+        return estimate
 
-    def _known(self, rows: Sequence[Row]) -> Quantile | None:
+    def _computed(self, rows: Sequence[Row]) -> Quantile | None:
         assert self.metric is not None
-        for known in rows:
-            if (known.metric.name, known.view) != (self.metric.name, self.view):
+        for latency in rows:
+            if (latency.metric.name, latency.view) != (self.metric.name, self.view):
                 continue
-            for quantile in known.quantiles:
+            for quantile in latency.quantiles:
                 if quantile.p == self.objective.quantile:
                     return quantile
         return None
@@ -98,8 +100,10 @@ class Criterion:
         if self.metric.of == IN_BATCHES:
             return self._beyond_in_jobs(part)
         if self.metric.level != CHUNK:
-            beyond = waits(self.metric, part, self.view).beyond(self.objective.bound)
-            return replace(beyond, high=1.0) if self.unknown(part) and beyond.high is not None else beyond
+            violations = waits(self.metric, part, self.view).beyond(self.objective.bound)
+            if violations.high is not None and self.unknown(part):
+                return replace(violations, high=1.0)
+            return violations
         gaps_ms = self.metric.ns(part) / 1e6
         is_beyond = gaps_ms > self.objective.bound
         return proportion(is_beyond, part.gap_counts, part.groupings, waits_ms=gaps_ms)
@@ -107,19 +111,19 @@ class Criterion:
     def _beyond_in_jobs(self, part: Steady) -> Proportion:
         """The share beyond the bound, with what polls leave open: no value where the bound lies between two."""
         assert self.metric is not None
-        most = waits(self.metric, part, self.view).beyond(self.objective.bound)
-        least = waits(self.metric, before_polls(part), self.view).beyond(self.objective.bound)
-        value = most.value if most.k == least.k else None
-        return replace(most, value=value, low=least.low, n_eff=min(most.n_eff, least.n_eff))
+        latest = waits(self.metric, part, self.view).beyond(self.objective.bound)
+        earliest = waits(self.metric, before_polls(part), self.view).beyond(self.objective.bound)
+        value = latest.value if latest.k == earliest.k else None
+        return replace(latest, value=value, low=earliest.low, n_eff=min(latest.n_eff, earliest.n_eff))
 
     def between_polls(self, part: Steady) -> str:
         """Why a bound on a time that polls show is not decided; empty where they leave nothing open."""
         if self.metric is None or self.metric.of != IN_BATCHES or not len(part.requests):
             return ""
         bound = self.objective.bound
-        seen = waits(self.metric, part, self.view)
+        measured = waits(self.metric, part, self.view)
         early = waits(self.metric, before_polls(part), self.view)
-        is_open = (seen.values > bound) & (early.values <= bound)
+        is_open = (measured.values > bound) & (early.values <= bound)
         if not is_open.any():
             return ""
         return f"for {share(is_open.mean())} of the jobs the bound lies between two polls: poll more often"
@@ -136,14 +140,14 @@ class Criterion:
 
 def _is_tagged(tags: object, wanted: str) -> bool:
     key, _, value = map(str.strip, wanted.partition("="))
-    known = parsed(tags)
-    return key in known and str(known[key]) == value
+    values = parsed(tags)
+    return key in values and str(values[key]) == value
 
 
 def read(scenario: Json) -> dict[str, Criterion | None]:
     """Every objective of a scenario by its name; None where it cannot be read."""
     is_closed = table(scenario, "arrival").get("process") in ["closed", "tasks"]
-    since = "_sent" if is_closed else "_sched"
+    suffix = "_sent" if is_closed else "_sched"
     objectives: dict[str, Criterion | None] = {}
     for name, spec in table(scenario, "slo").items():
         objectives[name] = None
@@ -153,7 +157,7 @@ def read(scenario: Json) -> dict[str, Criterion | None]:
             continue
         metric = None
         if objective.figure.unit == LATENCY:
-            metric = BY_NAME.get(objective.metric) or BY_NAME.get(f"{objective.metric}{since}")
+            metric = BY_NAME.get(objective.metric) or BY_NAME.get(f"{objective.metric}{suffix}")
         objectives[name] = Criterion(name, objective, metric)
     return objectives
 

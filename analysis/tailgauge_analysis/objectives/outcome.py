@@ -83,7 +83,7 @@ class ObjectiveResult:
 def unreadable(name: str, spec: Any) -> ObjectiveResult:
     """The outcome of an objective that cannot be read."""
     fields = spec if isinstance(spec, dict) else {}
-    why = "the scenario names no known metric, quantile or bound"
+    reason = "the scenario names no known metric, quantile or bound"
     label = plain(name, 60)
     return ObjectiveResult(
         name=name,
@@ -91,17 +91,17 @@ def unreadable(name: str, spec: Any) -> ObjectiveResult:
         metric=text(fields.get("metric")) or "unknown",
         outcome=INCONCLUSIVE,
         gate=fields.get("gate") is not False,
-        why=why,
-        line=ObjectiveLine(label, INCONCLUSIVE.upper(), "", "", "", why),
+        why=reason,
+        line=ObjectiveLine(label, INCONCLUSIVE.upper(), value="", bound="", why=reason),
     )
 
 
 def decided(criterion: Criterion, measured: Measured, seconds: float) -> ObjectiveResult:
     """Decide an objective on a figure of a stage of so many seconds."""
     measured = _of_all(criterion.objective, measured)
-    outcome, why = decide_figure(criterion.objective, measured, seconds)
+    outcome, reason = decide_figure(criterion.objective, measured, seconds)
     finds = finds_figure(criterion.objective, measured)
-    return _result(criterion, measured, outcome, why, finds)
+    return _result(criterion, measured, outcome, reason, finds)
 
 
 def decided_latency(criterion: Criterion, stage: Steady, rows: Sequence[Row] = ()) -> ObjectiveResult:
@@ -110,47 +110,50 @@ def decided_latency(criterion: Criterion, stage: Steady, rows: Sequence[Row] = (
     criterion = criterion.on(stage)
     part = criterion.part(stage)
     estimate = criterion.estimate(part, rows)
-    beyond = without_exception(criterion.beyond(part))
-    outcome, why = decide(beyond, estimate, objective.bound)
-    unknown = criterion.unknown(part)
-    between = criterion.between_polls(part)
-    if between and outcome == INCONCLUSIVE:
-        why = f"{why.partition(': run longer')[0]}; {between}"
-    is_few = estimate.n > 0 and estimate.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
-    if unknown and (outcome != FAIL or beyond.k <= objective.allowed * len(part.requests)):
+    violations = without_exception(criterion.beyond(part))
+    outcome, reason = decide(violations, estimate, objective.bound)
+    missing_pace = criterion.unknown(part)
+    poll_interval = criterion.between_polls(part)
+    if poll_interval and outcome == INCONCLUSIVE:
+        reason = f"{reason.partition(': run longer')[0]}; {poll_interval}"
+    is_few = estimate.n > 0 and estimate.mark == TOO_FEW and outcome == INCONCLUSIVE and not missing_pace
+    if missing_pace and (outcome != FAIL or violations.k <= objective.allowed * len(part.requests)):
         outcome = INCONCLUSIVE
-        why = unknown
+        reason = missing_pace
     elif is_few:
-        why = f"not enough {objective.figure.counted}: {estimate.n:,} of the {objective.needs():,} needed"
-    shown = quantile(estimate)
-    measured = Measured(shown["value"], shown["low"], shown["high"], estimate.n, estimate.n_eff)
-    result = _result(criterion, measured, outcome, why, finds_latency(objective, beyond))
-    has_no_value = shown["value_is"] != VALUE  # it lies among failures, say
+        reason = f"not enough {objective.figure.counted}: {estimate.n:,} of the {objective.needs():,} needed"
+    numbers = quantile(estimate)
+    measured = Measured(numbers["value"], numbers["low"], numbers["high"], estimate.n, estimate.n_eff)
+    result = _result(criterion, measured, outcome, reason, finds_latency(objective, violations))
+    has_no_value = numbers["value_is"] != VALUE  # it lies among failures, say
     low = estimate.low
     reaches_within = outcome == FAIL and low is not None and low <= objective.bound
-    if (has_no_value or reaches_within) and beyond.value is not None and not is_few:
-        result = replace(result, line=_late(result.line, objective, beyond))
+    if (has_no_value or reaches_within) and violations.value is not None and not is_few:
+        result = replace(result, line=_late(result.line, objective, violations))
     if objective.precision is None:
         return result
     precision = precision_text(estimate, objective.precision, part, is_over=True)
-    if outcome == INCONCLUSIVE and not unknown:
-        is_near = is_known(estimate, objective.precision)
-        why = f"{precision}: the bound is too near, ask for less" if is_near else precision
-    line = replace(result.line, why=why)
-    return replace(result, why=why, line=line, half_width=half_width(estimate), precision=precision)
+    if outcome == INCONCLUSIVE and not missing_pace:
+        reason = precision
+        if is_known(estimate, objective.precision):
+            reason += ": the bound is too near, ask for less"
+    line = replace(result.line, why=reason)
+    return replace(result, why=reason, line=line, half_width=half_width(estimate), precision=precision)
 
 
-def _late(line: ObjectiveLine, objective: Objective, beyond: Proportion) -> ObjectiveLine:
+def _late(line: ObjectiveLine, objective: Objective, violations: Proportion) -> ObjectiveLine:
     """The line with the share beyond the bound, where the quantile has no value."""
     return replace(
         line,
-        value=f"{share(beyond.value)} of {objective.figure.counted}",
+        value=f"{share(violations.value)} of {objective.figure.counted}",
         bound=f"> {objective.figure.text(objective.bound)}",
-        interval=share_interval(beyond.low, beyond.high),
+        interval=share_interval(violations.low, violations.high),
     )
 
 
-def _result(criterion: Criterion, measured: Measured, outcome: str, why: str, finds: str) -> ObjectiveResult:
+def _result(
+    criterion: Criterion, measured: Measured, outcome: str, reason: str, finds: str
+) -> ObjectiveResult:
     objective = criterion.objective
     metric = criterion.metric
     ends = (measured.value, measured.low, measured.high)
@@ -163,8 +166,8 @@ def _result(criterion: Criterion, measured: Measured, outcome: str, why: str, fi
         metric=objective.metric if metric is None else metric.name,
         outcome=outcome,
         gate=objective.gate,
-        why=why,
-        line=replace(line_of(objective, outcome, ends, why), finds=finds, numbers=numbers),
+        why=reason,
+        line=replace(line_of(objective, outcome, ends, reason), finds=finds, numbers=numbers),
         title=objective.figure.meaning if metric is None else metric.title,
         unit=objective.figure.unit,
         traffic=objective.traffic,
@@ -180,27 +183,33 @@ def _result(criterion: Criterion, measured: Measured, outcome: str, why: str, fi
     )
 
 
-def decide(beyond: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, str]:
+def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, str]:
     """The outcome of a bound on a latency, and why."""
-    beyond = without_exception(beyond)
-    if beyond.low is None or beyond.high is None:
+    violations = without_exception(violations)
+    if violations.low is None or violations.high is None:
         return INCONCLUSIVE, "nothing was measured"
     allowed = 1 - estimate.p
-    seen = f"{share(beyond.value)} beyond the bound"
-    if beyond.value is None:
-        seen = "what lies beyond the bound cannot be observed"
-    why = f"{seen} (95% CI {share_range(beyond.low, beyond.high)}), {share(allowed)} allowed"
-    outcome = _compare(beyond.low, beyond.high, allowed)
+    observed = f"{share(violations.value)} beyond the bound"
+    if violations.value is None:
+        observed = "what lies beyond the bound cannot be observed"
+    comparison = (
+        f"{observed} (95% CI {share_range(violations.low, violations.high)}), {share(allowed)} allowed"
+    )
+    outcome = _compare(violations.low, violations.high, allowed)
     if outcome == FAIL:
-        return FAIL, why
+        return FAIL, comparison
     if outcome == PASS:
-        reason = doubt(beyond, beyond.value or 0.0, allowed)
+        reason = doubt(violations, violations.value or 0.0, allowed)
         if not reason and estimate.high is not None and estimate.high > max_ms:
             reason = "slow periods further up widen the interval of the percentile"
-        return (INCONCLUSIVE, f"{why}; {reason}: run longer") if reason else (PASS, why)
-    level = 0.975 if beyond.value else 0.95
-    more = _samples(1.0 if beyond.value is None else beyond.value, allowed, beyond.n_eff, level)
-    return INCONCLUSIVE, f"{why}: run longer{more}"
+        if reason:
+            return INCONCLUSIVE, f"{comparison}; {reason}: run longer"
+        return PASS, comparison
+    level = 0.975 if violations.value else 0.95
+    samples = _samples(
+        1.0 if violations.value is None else violations.value, allowed, violations.n_eff, level
+    )
+    return INCONCLUSIVE, f"{comparison}: run longer{samples}"
 
 
 def without_exception(bad: Proportion) -> Proportion:
@@ -220,23 +229,27 @@ def _of_all(objective: Objective, measured: Measured) -> Measured:
     counted = measured.share
     if counted is None or measured.low is None or measured.high is None:
         return measured
-    least = _least_of_all(counted.n)
+    low = _least_of_all(counted.n)
     if objective.figure.sign == MOST and counted.value == 1.0:
-        return replace(measured, low=max(measured.low, least))
+        return replace(measured, low=max(measured.low, low))
     if objective.figure.sign == LEAST and counted.value == 0.0:
-        return replace(measured, high=min(measured.high, 1 - least))
+        return replace(measured, high=min(measured.high, 1 - low))
     return measured
 
 
-def doubt(seen: Proportion, bad: float, allowed: float) -> str:
+def doubt(violations: Proportion, bad: float, allowed: float) -> str:
     """Why the share `bad` of what misses a bound may be larger than its interval says; empty where nothing speaks for it."""
-    if seen.mark == FEW_EPISODES:
+    if violations.mark == FEW_EPISODES:
         # As many episodes as such a run may have where it had these few.
-        most = clopper_pearson(seen.episodes, MANY, confidence())[1] * MANY
-        is_rare = bad * most / seen.episodes <= allowed
-        return "" if is_rare else f"they came in only {plural(seen.episodes, 'burst')}"
-    if seen.mark and seen.limited_by not in OF_ORDER:
-        return f"values of the same {seen.limited_by} are correlated, and the run has too few such groups"
+        episodes_high = clopper_pearson(violations.episodes, MANY, confidence())[1] * MANY
+        is_rare = bad * episodes_high / violations.episodes <= allowed
+        if is_rare:
+            return ""
+        return f"they came in only {plural(violations.episodes, 'burst')}"
+    if violations.mark and violations.limited_by not in OF_ORDER:
+        return (
+            f"values of the same {violations.limited_by} are correlated, and the run has too few such groups"
+        )
     return ""
 
 
@@ -245,11 +258,12 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
     if measured.value is None or measured.low is None or measured.high is None:
         return INCONCLUSIVE, measured.why or "nothing was measured"
     figure = objective.figure
-    bad = measured.value if figure.sign == MOST else 1 - measured.value
     counted = measured.share
     if figure.sign == MOST:
+        bad = measured.value
         outcome = _compare(measured.low, measured.high, objective.bound)
     else:
+        bad = 1 - measured.value
         outcome = _compare(-measured.high, -measured.low, -objective.bound)
     if counted is not None and outcome == PASS:
         reason = doubt(counted, bad, objective.allowed)
@@ -258,10 +272,10 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
     if outcome != INCONCLUSIVE:
         return outcome, ""
     if counted is None:
-        more = _seconds(objective, measured, seconds)
+        needed_text = _seconds(objective, measured, seconds)
     else:
-        more = _samples(bad, objective.allowed, measured.n_eff, 0.975)
-    return INCONCLUSIVE, f"the interval includes the bound: run longer{more}"
+        needed_text = _samples(bad, objective.allowed, measured.n_eff, 0.975)
+    return INCONCLUSIVE, f"the interval includes the bound: run longer{needed_text}"
 
 
 def _compare(low: float, high: float, allowed: float) -> str:
@@ -271,9 +285,9 @@ def _compare(low: float, high: float, allowed: float) -> str:
     return PASS if high <= allowed + TINY else INCONCLUSIVE
 
 
-def finds_latency(objective: Objective, beyond: Proportion) -> str:
+def finds_latency(objective: Objective, violations: Proportion) -> str:
     """The smallest share beyond a bound that four of five such runs would find: `7.6% of requests beyond 800 ms`."""
-    smallest = detectable(objective.allowed, beyond.n_eff, confidence(), POWER)
+    smallest = detectable(objective.allowed, violations.n_eff, confidence(), POWER)
     if smallest is None:
         return ""
     return f"{share(smallest)} of {objective.figure.counted} beyond {objective.figure.text(objective.bound)}"
@@ -286,14 +300,20 @@ def finds_figure(objective: Objective, measured: Measured) -> str:
         smallest = detectable(objective.allowed, measured.n_eff, confidence(), POWER)
         if smallest is None:
             return ""
-        return share(smallest if is_most else 1 - smallest)
+        if is_most:
+            return share(smallest)
+        return share(1 - smallest)
     if measured.value is None or measured.low is None or measured.high is None:
         return ""
     # Half of the interval, and what a value beyond the bound may be nearer to it by chance in one of five runs.
-    half = measured.high - measured.value if is_most else measured.value - measured.low
-    reach = half * (1 + normal(2 * POWER - 1) / normal(confidence()))
-    smallest = objective.bound + reach if is_most else objective.bound - reach
-    return value_text(objective.figure, smallest) if 0 < smallest < math.inf else ""
+    factor = 1 + normal(2 * POWER - 1) / normal(confidence())
+    if is_most:
+        smallest = objective.bound + (measured.high - measured.value) * factor
+    else:
+        smallest = objective.bound - (measured.value - measured.low) * factor
+    if not 0 < smallest < math.inf:
+        return ""
+    return value_text(objective.figure, smallest)
 
 
 def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
@@ -312,7 +332,9 @@ def _seconds(objective: Objective, measured: Measured, seconds: float) -> str:
     is_most = objective.figure.sign == MOST
     if value == objective.bound or (value < objective.bound) != is_most:
         return ""
-    reach = (measured.high or 0.0) - value if is_most else value - (measured.low or 0.0)
+    reach = value - (measured.low or 0.0)
+    if is_most:
+        reach = (measured.high or 0.0) - value
     times = (reach / abs(value - objective.bound)) ** 2
     if not math.isfinite(times):
         return ""

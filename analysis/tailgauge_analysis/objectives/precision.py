@@ -30,24 +30,24 @@ def half_width(estimate: Quantile) -> float | None:
     return (estimate.high - estimate.low) / 2 / estimate.value
 
 
-def is_known(estimate: Quantile, asked: float) -> bool:
+def is_known(estimate: Quantile, precision: float) -> bool:
     """Whether a quantile is known to that share of its value."""
     half = half_width(estimate)
-    return half is not None and half <= asked and not estimate.mark
+    return half is not None and half <= precision and not estimate.mark
 
 
-def precision_text(estimate: Quantile, asked: float, stage: Steady, *, is_over: bool) -> str:
+def precision_text(estimate: Quantile, precision: float, stage: Steady, *, is_over: bool) -> str:
     """`known to 4.6% after 190 s`; of what is not known, how long it would take."""
     half = half_width(estimate)
     seconds = f"{stage.to_s:,.0f} s"
-    if half is not None and is_known(estimate, asked):
+    if half is not None and is_known(estimate, precision):
         return f"known to {_percent(half)} after {seconds}"
-    text = f"is not known to {_percent(asked)} after {seconds}"
+    text = f"is not known to {_percent(precision)} after {seconds}"
     if is_over:
-        text = f"cannot be known to {_percent(asked)} in {seconds}"
+        text = f"cannot be known to {_percent(precision)} in {seconds}"
     if math.inf in {estimate.value, estimate.high}:
         return f"{text}: it lies among requests without an answer"
-    if half is None or half <= asked:
+    if half is None or half <= precision:
         few = (
             "its slower values came in too few periods"
             if estimate.mark == FEW_EPISODES
@@ -55,8 +55,8 @@ def precision_text(estimate: Quantile, asked: float, stage: Steady, *, is_over: 
         )
         return f"{text}: {few}"
     at_the_end = normal(1 - MISSED / 2) / normal(confidence())  # half of the 5% is left
-    more = (half / asked * at_the_end) ** 2
-    needed_s = float(f"{stage.from_s + stage.seconds * max(1.0, more):.2g}")
+    factor = (half / precision * at_the_end) ** 2
+    needed_s = float(f"{stage.from_s + stage.seconds * max(1.0, factor):.2g}")
     return f"{text}: half width {_percent(half)}, would need about {needed_s:,.0f} s"
 
 

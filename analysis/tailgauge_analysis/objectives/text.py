@@ -12,7 +12,7 @@ from tailgauge_analysis.text.section import ObjectiveLine
 Ends = tuple[float | None, float | None, float | None]  # a value and its interval
 
 
-def line_of(objective: Objective, outcome: str, ends: Ends, why: str) -> ObjectiveLine:
+def line_of(objective: Objective, outcome: str, ends: Ends, reason: str) -> ObjectiveLine:
     """An objective with the text of its value, bound and interval."""
     figure = objective.figure
     value, low, high = ends
@@ -27,7 +27,7 @@ def line_of(objective: Objective, outcome: str, ends: Ends, why: str) -> Objecti
         value=value_text(figure, value),
         bound=f"{sign} {figure.text(objective.bound)}",
         interval=interval_text(figure, low, high),
-        why=why,
+        why=reason,
         required=objective.bound_text,
     )
 
@@ -40,7 +40,9 @@ def value_text(figure: Figure, value: float | None) -> str:
         return "no good request" if figure.unit == COST else ""
     if figure.unit == LATENCY:
         return f"{ms(value)} ms"
-    return share(value) if figure.unit == SHARE else figure.text(value)
+    if figure.unit == SHARE:
+        return share(value)
+    return figure.text(value)
 
 
 def interval_text(figure: Figure, low: float | None, high: float | None) -> str:

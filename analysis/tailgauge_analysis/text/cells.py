@@ -21,9 +21,13 @@ ALIKE = {
 
 def quantile_cell(q: Quantile) -> Value:
     """`212`, with `207 – 218`; or among which requests the quantile falls."""
-    one = quantile(q)
-    ends = f"{bound(one, 'low')} – {bound(one, 'high')}" if VALUE in {one["value_is"], one["low_is"]} else ""
-    return Value(value_text(one), "" if ends == "? – ?" else ends, _mark(q))
+    numbers = quantile(q)
+    interval = ""
+    if VALUE in {numbers["value_is"], numbers["low_is"]}:
+        interval = f"{bound(numbers, 'low')} – {bound(numbers, 'high')}"
+    if interval == "? – ?":
+        interval = ""
+    return Value(value_text(numbers), interval, _mark(q))
 
 
 def _mark(q: Quantile) -> str:
@@ -37,27 +41,40 @@ def _mark(q: Quantile) -> str:
     return "" if q.mark == TOO_FEW else q.mark
 
 
-def share_cell(of: Proportion) -> Value:
+def share_cell(proportion: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
-    mark = f"only {plural(of.episodes, 'burst')}" if of.mark == FEW_EPISODES else of.mark
-    return Value(share(of.value), share_range(of.low, of.high) if of.low is not None else "", mark)
+    mark = proportion.mark
+    if mark == FEW_EPISODES:
+        mark = f"only {plural(proportion.episodes, 'burst')}"
+    interval = ""
+    if proportion.low is not None:
+        interval = share_range(proportion.low, proportion.high)
+    return Value(share(proportion.value), interval, mark)
 
 
 def with_interval(cell: Value, unit: str = "") -> str:
     """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI 539 – ?, only 2 slow periods)`."""
-    about = ", ".join(text for text in (cell.interval and f"95% CI {cell.interval}", cell.mark) if text)
-    value = cell.text + unit if cell.text[:1].isdigit() else cell.text  # or: failed
-    return f"{value}{f' ({about})' if about else ''}"
+    value = cell.text
+    if value[:1].isdigit():  # or: failed
+        value += unit
+    remarks = []
+    if cell.interval:
+        remarks.append(f"95% CI {cell.interval}")
+    if cell.mark:
+        remarks.append(cell.mark)
+    if not remarks:
+        return value
+    return f"{value} ({', '.join(remarks)})"
 
 
-def quantiles_text(*found: Quantile) -> str:
+def quantiles_text(*estimates: Quantile) -> str:
     """`p50 142 ms (95% CI 120 – 160), p95 too few`."""
-    return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)
+    return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in estimates)
 
 
-def values_text(found: Iterable[Quantile]) -> str:
+def values_text(estimates: Iterable[Quantile]) -> str:
     """`p50 142 ms, p95 failed`."""
-    cells = ((q.p, replace(quantile_cell(q), interval="", mark="")) for q in found)
+    cells = ((q.p, replace(quantile_cell(q), interval="", mark="")) for q in estimates)
     return ", ".join(f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in cells)
 
 
@@ -65,22 +82,38 @@ def ratio_text(ratio: Ratio) -> str:
     """A ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
     if ratio.value is None:
         return "not estimated"
-    low, high = (f"{end:.3g}" if end is not None else "?" for end in (ratio.low, ratio.high))
-    return f"{ratio.value:.3g}x ({'no interval' if low == high == '?' else f'95% CI {low} – {high}'})"
+    low, high = map(_end_text, (ratio.low, ratio.high))
+    interval = "no interval"
+    if not low == high == "?":
+        interval = f"95% CI {low} – {high}"
+    return f"{ratio.value:.3g}x ({interval})"
+
+
+def _end_text(end: float | None) -> str:
+    if end is None:
+        return "?"
+    return f"{end:.3g}"
 
 
 def quantile_table(
-    title: str, first: str, rows: Iterable[tuple[str, Sequence[Quantile]]], note: str = ""
+    title: str, name_header: str, rows: Iterable[tuple[str, Sequence[Quantile]]], note: str = ""
 ) -> Table:
     """A row of percentiles in ms for each name, with the number of values; names without values are left out.
 
     The note names how many values the missing percentiles need.
     """
-    kept = [(name, of) for name, of in rows if of]
-    header = tuple(f"{percentile(q.p)} (ms)" for q in kept[0][1]) if kept else ()
-    cells: list[tuple[Cell, ...]] = [(name, *map(quantile_cell, of), count(of[0].n)) for name, of in kept]
-    texts = (note, values_needed(q for _, of in kept for q in of))
-    return Table(title, (first, *header, "n"), tuple(cells), " ".join(filter(None, texts)))
+    percentiles: tuple[str, ...] = ()
+    cells: list[tuple[Cell, ...]] = []
+    all_quantiles: list[Quantile] = []
+    for name, quantiles in rows:
+        if not quantiles:
+            continue
+        if not cells:
+            percentiles = tuple(f"{percentile(q.p)} (ms)" for q in quantiles)
+        cells.append((name, *map(quantile_cell, quantiles), count(quantiles[0].n)))
+        all_quantiles += quantiles
+    texts = (note, values_needed(all_quantiles))
+    return Table(title, (name_header, *percentiles, "n"), tuple(cells), " ".join(filter(None, texts)))
 
 
 def values_needed(quantiles: Iterable[Quantile]) -> str:
@@ -100,12 +133,14 @@ def by_traffic(answers: Sequence[tuple[str, str]]) -> str:
 
 
 def side_by_side(
-    title: str, by: Mapping[str, Sequence[tuple[str, str]]]
+    title: str, facts_by_name: Mapping[str, Sequence[tuple[str, str]]]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Table, ...]]:
     """Facts of one thing as they are; of several things as a table with a column for each."""
-    if len(by) == 1:
-        return tuple(*by.values()), ()
-    names = dict.fromkeys(name for facts in by.values() for name, _ in facts)
-    columns = [dict(facts) for facts in by.values()]
+    if len(facts_by_name) == 1:
+        return tuple(*facts_by_name.values()), ()
+    columns = [dict(facts) for facts in facts_by_name.values()]
+    names: dict[str, None] = {}
+    for column in columns:
+        names.update(dict.fromkeys(column))
     rows = tuple((name, *(facts.get(name, "–") for facts in columns)) for name in names)
-    return (), (Table(title, ("", *by), rows, prose=tuple(range(1, len(by) + 1))),)
+    return (), (Table(title, ("", *facts_by_name), rows, prose=tuple(range(1, len(facts_by_name) + 1))),)

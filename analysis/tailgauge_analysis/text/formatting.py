@@ -17,23 +17,35 @@ def ms(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
-    decimals = 0 if size >= 99.95 or size == 0 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
+    decimals = 3
+    if size >= 99.95 or size == 0:
+        decimals = 0
+    elif size >= 9.995:
+        decimals = 1
+    elif size >= 0.0995:
+        decimals = 2
     return f"{value:,.{decimals}f}"
 
 
 def ms_or_failed(value: float | None) -> str:
     """As `ms`; a quantile that falls on requests without answer is infinite."""
-    return "failed" if value is not None and math.isinf(value) else ms(value)
+    if value is not None and math.isinf(value):
+        return "failed"
+    return ms(value)
 
 
 def figures(value: float) -> str:
     """A rate, a cost: three figures, and thousands marks."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def count(value: float | None) -> str:
     """A whole number with thousands marks."""
-    return "–" if value is None else f"{value:,.0f}"
+    if value is None:
+        return "–"
+    return f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
@@ -43,8 +55,20 @@ def share(value: float | None) -> str:
     text = f"{value:.{_decimals(value)}%}"
     if value in {0.0, 1.0} or abs(float(text[:-1])) not in {0.0, 100.0}:
         return text
-    near = ("<0.001%", ">99.999%") if value > 0 else (">-0.001%", "<-99.999%")
-    return ">100%" if value > 1 else near[abs(value) > 0.5]
+    return _nearest_share(value)
+
+
+def _nearest_share(value: float) -> str:
+    """Return the text of a share that rounds to none or all, and is neither."""
+    if value > 1:
+        return ">100%"
+    if value > 0.5:
+        return ">99.999%"
+    if value > 0:
+        return "<0.001%"
+    if value < -0.5:
+        return "<-99.999%"
+    return ">-0.001%"
 
 
 def share_range(low: float | None, high: float | None) -> str:
@@ -54,10 +78,10 @@ def share_range(low: float | None, high: float | None) -> str:
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return f"{share(low)} – {share(high)}"
     low, high = min(low, high), max(low, high)
-    fewest, most = sorted((_decimals(low), _decimals(high)))
-    if fewest and most - fewest > 1:
+    fewest_decimals, most_decimals = sorted((_decimals(low), _decimals(high)))
+    if fewest_decimals and most_decimals - fewest_decimals > 1:
         return f"{_end(low)} – {_end(high)}"
-    for decimals in range(most, 12):
+    for decimals in range(most_decimals, 12):
         ends = f"{low:.{decimals}%}", f"{high:.{decimals}%}"
         if ends[0] != ends[1]:
             return " – ".join(ends)
@@ -74,47 +98,71 @@ def _end(value: float) -> str:
 
 
 def _decimals(value: float) -> int:
-    near = min(abs(value), abs(1 - value)) * 100  # more than all is possible: of a rate, say
-    return 0 if near == 0 else 1 if near >= 0.995 else 2 if near >= 0.0995 else 3
+    distance = min(abs(value), abs(1 - value)) * 100  # more than all is possible: of a rate, say
+    if distance == 0:
+        return 0
+    if distance >= 0.995:
+        return 1
+    if distance >= 0.0995:
+        return 2
+    return 3
 
 
 def clock(seconds: float) -> str:
     """A point of the run clock: 00:12, 1:02:03."""
     hours, rest = divmod(max(0, math.floor(seconds)), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+    text = f"{rest // 60:02d}:{rest % 60:02d}"
+    if hours:
+        return f"{hours}:{text}"
+    return text
 
 
 def clock_range(from_s: float, to_s: float | None) -> str:
     """`00:17 to 00:21`, `00:17` of what is shorter than the clock shows, `00:17 to the end`."""
     begin = clock(from_s)
-    end = "the end" if to_s is None else clock(to_s)
-    return begin if begin == end else f"{begin} to {end}"
+    end = "the end"
+    if to_s is not None:
+        end = clock(to_s)
+    if begin == end:
+        return begin
+    return f"{begin} to {end}"
 
 
 def between(from_s: float, to_s: float) -> str:
     """`from 00:17 to 00:21`, or `at 00:17` of what is shorter than the clock shows."""
     begin = clock(from_s)
     end = clock(to_s)
-    return f"at {begin}" if begin == end else f"from {begin} to {end}"
+    if begin == end:
+        return f"at {begin}"
+    return f"from {begin} to {end}"
 
 
 def plural(n: int, word: str) -> str:
     """`1 row`, `2 rows`."""
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+    if n == 1:
+        return f"{n:,} {word}"
+    return f"{n:,} {word}s"
 
 
 def bin_name(width_s: int) -> str:
     """`second`, `5 seconds`."""
-    return "second" if width_s == 1 else plural(width_s, "second")
+    if width_s == 1:
+        return "second"
+    return plural(width_s, "second")
 
 
-def listed(names: Iterable[str], most: int | None = 10) -> str:
-    """`0, 1 and 2`; `0, 1 and 7 others` where there are more than `most`; None: all."""
+def listed(names: Iterable[str], limit: int | None = 10) -> str:
+    """Return `0, 1 and 2`; `0, 1 and 7 others` where there are more than the limit; None: all."""
     every = list(names)
-    most = len(every) if most is None else most
-    shown = every[: most - 1] if len(every) > most else every[:-1]
-    last = every[-1] if len(shown) == len(every) - 1 else f"{len(every) - len(shown)} others"
-    return f"{', '.join(shown)} and {last}" if shown else last
+    leading = every[:-1]
+    if limit is not None and len(every) > limit:
+        leading = every[: limit - 1]
+    ending = f"{len(every) - len(leading)} others"
+    if len(leading) == len(every) - 1:
+        ending = every[-1]
+    if not leading:
+        return ending
+    return f"{', '.join(leading)} and {ending}"
 
 
 def sentence(text: str) -> str:
@@ -124,7 +172,9 @@ def sentence(text: str) -> str:
 
 def within_sentence(title: str) -> str:
     """`chunk gap` of `Chunk gap`; an abbreviation such as TTFT stays."""
-    return title[:1].lower() + title[1:] if title[1:2].islower() else title
+    if not title[1:2].islower():
+        return title
+    return title[:1].lower() + title[1:]
 
 
 def percentile(p: float) -> str:
@@ -144,13 +194,15 @@ def text_table(
     cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, (*title.split(), *column))) for title, *column in zip(header, *cells, strict=True)]
     ends = accumulate(len(BETWEEN) + width for width in widths)
-    shown = max(1, sum(end - len(BETWEEN) <= columns for end in ends))
-    titles = zip_longest(*map(textwrap.wrap, header[:shown], widths), fillvalue="")
-    left = {0, *prose}
+    column_count = max(1, sum(end - len(BETWEEN) <= columns for end in ends))
+    titles = zip_longest(*map(textwrap.wrap, header[:column_count], widths), fillvalue="")
+    left_aligned = {0, *prose}
 
     def line(row: Sequence[str]) -> str:
-        placed = enumerate(zip(row[:shown], widths, strict=False))
-        texts = (cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in placed)
+        texts = []
+        for i, (cell, width) in enumerate(zip(row[:column_count], widths, strict=False)):
+            align = cell.ljust if i in left_aligned else cell.rjust
+            texts.append(align(width))
         return BETWEEN.join(texts).rstrip()
 
     return [line(row) for row in (*titles, *cells)]

@@ -23,20 +23,23 @@ def parsed(text: object) -> Json:
         tree = json.loads(str(text))
     except (ValueError, RecursionError):
         return {}
-    found = tree.items() if isinstance(tree, dict) else ()
-    return {key: value for key, value in found if not isinstance(value, dict | list)}
+    if not isinstance(tree, dict):
+        return {}
+    return {key: value for key, value in tree.items() if not isinstance(value, dict | list)}
 
 
 def table(tree: Any, key: str) -> Json:
     """The table under `key`, empty where there is none."""
-    value = tree.get(key) if isinstance(tree, dict) else None
+    if not isinstance(tree, dict):
+        return {}
+    value = tree.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def tables(tree: Any, key: str) -> dict[str, Json]:
     """The tables in the table under `key`, by their names."""
-    found = table(tree, key)
-    return {name: table(found, name) for name in found}
+    parent = table(tree, key)
+    return {name: table(parent, name) for name in parent}
 
 
 def listing(tree: Json, key: str) -> list[Any]:
@@ -47,7 +50,9 @@ def listing(tree: Json, key: str) -> list[Any]:
 
 def whole(value: Any) -> int | None:
     """The whole number of 64 bits that `value` is, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if abs(value) < 1 << 62 else None
 
 
 def number(value: Any) -> float | None:
@@ -55,9 +60,11 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value) if math.isfinite(value) else None
+        if math.isfinite(value):
+            return float(value)
     except OverflowError:
         return None
+    return None
 
 
 def text(value: Any) -> str:
@@ -69,12 +76,17 @@ def key_lines(tree: Json, name: str = "") -> Iterator[str]:
     """Yield a line for each table in it, `traffic.chat: pattern "streaming", weight 1.0`; keys without a value are left out."""
     values = []
     inner = []
+    path_prefix = ""
+    line_prefix = ""
+    if name:
+        path_prefix = f"{name}."
+        line_prefix = f"{name}: "
     for key, value in tree.items():
         if isinstance(value, dict):
-            inner.append((f"{name}.{key}" if name else str(key), value))
+            inner.append((f"{path_prefix}{key}", value))
         elif value not in (None, "", []):
             values.append(f"{key} {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
     if values:
-        yield (f"{name}: " if name else "") + ", ".join(values)
+        yield line_prefix + ", ".join(values)
     for path, table_of_keys in inner:
         yield from key_lines(table_of_keys, path)

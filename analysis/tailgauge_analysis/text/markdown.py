@@ -56,22 +56,25 @@ def markdown_cell(text: object) -> str:
 def markdown_code(text: str) -> str:
     """Text to copy; escaped instead of code where it has a mark of code, a table or HTML."""
     line = plain(text)
-    return markdown_cell(line) if _NOT_IN_CODE.search(line) else f"`{line}`"
+    if _NOT_IN_CODE.search(line):
+        return markdown_cell(line)
+    return f"`{line}`"
 
 
 def markdown_blocks(blocks: Iterable[str]) -> str:
     """A document of the blocks that are not empty; items of a list follow each other."""
     document = ""
-    before = ""
+    previous = ""
     for block in filter(None, blocks):
-        is_next_item = before.startswith(ITEM) and block.startswith(ITEM)
-        document += ("\n" if is_next_item else "\n\n") if before else ""
+        is_next_item = previous.startswith(ITEM) and block.startswith(ITEM)
+        if previous:
+            document += "\n" if is_next_item else "\n\n"
         document += block
-        before = block
+        previous = block
     return document + "\n"
 
 
 def _escaped(match: re.Match[str]) -> str:
     """The characters as they are shown."""
-    found = match[0]
-    return _REFERENCES.get(found) or "".join(f"\\{character}" for character in found)
+    characters = match[0]
+    return _REFERENCES.get(characters) or "".join(f"\\{character}" for character in characters)

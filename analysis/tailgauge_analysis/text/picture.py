@@ -104,13 +104,13 @@ class Picture:
     height: int = 360
 
 
-def tail_curve(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
+def tail_curve(at_ms: Floats, shares: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
     """Return the share that took longer than each time, ascending, at few points, dense in the tail.
 
     Where some have no answer the line runs on, level. A logarithmic axis has no zero: neither a time nor a share.
     """
     x = at_ms[at_ms > 0]
-    y = beyond[at_ms > 0]
+    y = shares[at_ms > 0]
     n = len(x)
     ranks = np.unique(n - np.geomspace(max(n, 1), 1, POINTS).astype(int))[:n]
     x = np.concatenate((x[:1], x[ranks], 1.5 * x[-1:]))
@@ -121,25 +121,32 @@ def tail_curve(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash:
 def estimate_curve(
     name: str,
     rows: Iterable[tuple[float, float | None, float | None, float | None]],
-    shown: Callable[[float], float] = float,
+    scale: Callable[[float], float] = float,
 ) -> PlotCurve:
     """Return the estimates (x, value, low, high) that have a value; an end that is not known is the value."""
-    known = np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 4)
-    x, value, low, high = known.T
+    estimates = np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 4)
+    x, value, low, high = estimates.T
     return PlotCurve(
         x,
-        [shown(number) for number in value],
+        [scale(number) for number in value],
         name,
         style="line and points",
-        low=[shown(number) for number in np.where(np.isnan(low), value, low)],
-        high=[shown(number) for number in np.where(np.isnan(high), value, high)],
+        low=[scale(number) for number in np.where(np.isnan(low), value, low)],
+        high=[scale(number) for number in np.where(np.isnan(high), value, high)],
     )
 
 
 def tail_picture(
-    curves: Sequence[PlotCurve], *, name: str, title: str, caption: str, of: str = "requests",
-    x: str = "latency (ms, logarithmic)", marks: Sequence[Mark] = (), height: int = 360,
-) -> Picture:  # fmt: skip
+    curves: Sequence[PlotCurve],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    of: str = "requests",
+    x: str = "latency (ms, logarithmic)",
+    marks: Sequence[Mark] = (),
+    height: int = 360,
+) -> Picture:
     """Return the figure of tail curves `of` requests or answers."""
     return Picture(
         name=name,

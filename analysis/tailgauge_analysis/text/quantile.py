@@ -66,23 +66,42 @@ class Percentile(TypedDict):
 
 def quantile(q: Quantile) -> Json:
     """A quantile: each number with its state: `value`, or why there is no number."""
-    end = FAILED if q.seen_to is None else NOT_OBSERVABLE
-    beyond = FAILED if q.seen_to is None else f"> {ms(q.seen_to)} ms ({end})"
-    numbers = (None, None, None) if q.mark == TOO_FEW else (q.value, q.low, q.high)
-    value, value_is = _bound(numbers[0], beyond, TOO_FEW)
+    end = FAILED
+    absence = FAILED
+    if q.seen_to is not None:
+        end = NOT_OBSERVABLE
+        absence = f"> {ms(q.seen_to)} ms ({end})"
+    numbers = (q.value, q.low, q.high)
+    if q.mark == TOO_FEW:
+        numbers = (None, None, None)
+    value, value_is = _bound(numbers[0], absence, TOO_FEW)
     low, low_is = _bound(numbers[1], end, NONE)
     high, high_is = _bound(numbers[2], end, NONE)
     return {
-        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "limited_by": q.limited_by, "value": value, "low": low, "high": high,
-        "reliable": not q.mark, "mark": q.mark, "episodes": q.episodes, "beyond": value_is not in {VALUE, TOO_FEW},
-        "value_is": value_is, "low_is": low_is, "high_is": high_is,
-    }  # fmt: skip
+        "p": q.p,
+        "label": percentile(q.p),
+        "n": q.n,
+        "n_eff": q.n_eff,
+        "limited_by": q.limited_by,
+        "value": value,
+        "low": low,
+        "high": high,
+        "reliable": not q.mark,
+        "mark": q.mark,
+        "episodes": q.episodes,
+        "beyond": value_is not in {VALUE, TOO_FEW},
+        "value_is": value_is,
+        "low_is": low_is,
+        "high_is": high_is,
+    }
 
 
-def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None, str]:
+def _bound(value: float | None, absence: str, absent: str) -> tuple[float | None, str]:
     if value is None:
         return None, absent
-    return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
+    if not math.isfinite(value):
+        return None, absence
+    return round(value, 6), VALUE
 
 
 def limit_text(q: Quantile | Proportion) -> str:
@@ -105,7 +124,11 @@ def value_text(q: Json) -> str:
 def bound(q: Json, end: str) -> str:
     """One end of an interval; `?` if the sample has no such bound."""
     word = q[f"{end}_is"]
-    return ms(q[end]) if word == VALUE else "?" if word == NONE else str(word)
+    if word == VALUE:
+        return ms(q[end])
+    if word == NONE:
+        return "?"
+    return str(word)
 
 
 def plain_values(tree: Any) -> Any:
@@ -113,8 +136,8 @@ def plain_values(tree: Any) -> Any:
     if isinstance(tree, Quantile):
         return quantile(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        shown = (field.name for field in fields(tree) if not field.metadata.get("exclude"))
-        tree = {name: getattr(tree, name) for name in shown}
+        names = (field.name for field in fields(tree) if not field.metadata.get("exclude"))
+        tree = {name: getattr(tree, name) for name in names}
     if isinstance(tree, dict):
         return {str(key): plain_values(value) for key, value in tree.items()}
     if isinstance(tree, np.ndarray):

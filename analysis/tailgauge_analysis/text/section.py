@@ -52,8 +52,10 @@ class Value:
     @property
     def in_line(self) -> str:
         """`212 (207 – 218) unreliable`."""
-        interval = f" ({self.interval})" if self.interval else ""
-        return f"{self.text}{interval} {self.mark}".rstrip()
+        text = self.text
+        if self.interval:
+            text += f" ({self.interval})"
+        return f"{text} {self.mark}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +74,15 @@ class Card:
     @property
     def sentence(self) -> str:
         """`5.1% of calls hedged (CI 4.2% – 6.0%)`."""
-        interval = f"CI {self.value.interval}" if self.value.interval else ""
-        about = ", ".join(filter(None, (interval, self.value.mark)))
         text = f"{self.value.text} {self.detail}"
-        return f"{text} ({about})" if about else text
+        remarks = []
+        if self.value.interval:
+            remarks.append(f"CI {self.value.interval}")
+        if self.value.mark:
+            remarks.append(self.value.mark)
+        if not remarks:
+            return text
+        return f"{text} ({', '.join(remarks)})"
 
 
 Cell = str | Value
@@ -200,7 +207,9 @@ class ObjectiveLine:
     @property
     def brackets(self) -> str:
         """` (95% CI 1,136-1,647)`; empty without an interval."""
-        return f" (95% CI {self.interval})" if self.interval else ""
+        if not self.interval:
+            return ""
+        return f" (95% CI {self.interval})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +227,9 @@ class Result:
     advice: str = ""
     problems: tuple[str, ...] = ()
 
-    def states(self, one: ObjectiveLine) -> bool:
+    def states(self, objective: ObjectiveLine) -> bool:
         """Whether the sentence or a detail states this objective."""
-        return any(one.name in text for text in (self.sentence, *self.details))
+        return any(objective.name in text for text in (self.sentence, *self.details))
 
     def contains(self, phrase: str) -> bool:
         """Whether the sentence or a detail has this phrase."""
@@ -229,8 +238,12 @@ class Result:
 
 def most_important(sections: Iterable[Section], result: Result) -> tuple[str, ...]:
     """Return the findings with the greatest weight that the result does not state."""
-    findings = [finding for section in sections for finding in section.findings]
-    unstated = [finding for finding in findings if not (finding.stated and result.contains(finding.stated))]
+    unstated: list[Finding] = []
+    for section in sections:
+        for finding in section.findings:
+            is_stated = finding.stated and result.contains(finding.stated)
+            if not is_stated:
+                unstated.append(finding)
     unstated.sort(key=lambda finding: -finding.weight)
     return tuple(finding.text for finding in unstated[:MOST_FINDINGS])
 
@@ -288,9 +301,12 @@ class Report:
     @property
     def figures(self) -> list[Picture]:
         """All of the page, in their order."""
-        first = [] if self.figure is None else [self.figure]
-        others = [picture for section in self.sections for picture in section.figures]
-        return [*first, *(picture for picture in others if picture is not self.figure)]
+        figures = []
+        if self.figure is not None:
+            figures.append(self.figure)
+        for section in self.sections:
+            figures += [figure for figure in section.figures if figure is not self.figure]
+        return figures
 
     @property
     def state(self) -> str:
@@ -303,7 +319,9 @@ class Report:
     @property
     def headline(self) -> str:
         """The sentence beside the state: what a dry run is, else that of the result."""
-        return nothing_sent(self.instead_of) if self.is_of_simulated else self.result.sentence
+        if self.is_of_simulated:
+            return nothing_sent(self.instead_of)
+        return self.result.sentence
 
     @property
     def is_of_simulated(self) -> bool:
@@ -314,4 +332,6 @@ class Report:
 def nothing_sent(instead_of: str) -> str:
     """Say what the figures of a dry run are; `instead_of`: the target that it did not call, empty where it is simulated."""
     text = "nothing was sent; the times are those of a simulated endpoint"
-    return f"{text}, not of {instead_of}" if instead_of else text
+    if instead_of:
+        text += f", not of {instead_of}"
+    return text

@@ -116,26 +116,29 @@ class ClientError:
 
 def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[ClientError]:
     """The error of every percentile that has a value."""
-    of_successes = {(row.metric.name, q.p) for row in rows if row.view == SUCCESSES for q in row.quantiles}
+    of_successes: Figures = set()
+    for row in rows:
+        if row.view == SUCCESSES:
+            of_successes |= {(row.metric.name, q.p) for q in row.quantiles}
     judged = []
     for row in rows:
         name = row.metric.name
         if row.metric.level == ATTEMPT or row.metric.unit == RATE or name == "client_delay":
             continue
         has_same_numbers = row.view == OFFERED and not row.without_answer
-        known = []
+        quantiles = []
         for q in row.quantiles:
             has_value = q.mark != TOO_FEW and q.value is not None and np.isfinite(q.value)
             if has_value and not (has_same_numbers and (name, q.p) in of_successes):
-                known.append(q)
-        if known:
-            judged.append((row, known))
+                quantiles.append(q)
+        if quantiles:
+            judged.append((row, quantiles))
     variants = _Variants(stage)
     all_lows = _values_of_rows(judged, variants.early, variants.shortest())
     all_highs = _values_of_rows(judged, variants.timed, variants.longest())
     errors = []
-    for (row, known), lows, highs in zip(judged, all_lows, all_highs, strict=True):
-        errors += _errors(row, known, variants, uses, lows=lows, highs=highs)
+    for (row, quantiles), lows, highs in zip(judged, all_lows, all_highs, strict=True):
+        errors += _errors(row, quantiles, variants, uses, lows=lows, highs=highs)
     return errors
 
 
@@ -152,8 +155,8 @@ def effect(errors: Sequence[ClientError]) -> str:
         return f"The client moved no figure by {ms(NOTICED_MS)} ms or more."
     texts = []
     for error in noticed[:FIGURES_LISTED]:
-        beyond = "" if error.verdict == VALID else " (above its limit)"
-        texts.append(f"{within_sentence(error.label)} by at most {ms(error.moved_ms)} ms{beyond}")
+        remark = "" if error.verdict == VALID else " (above its limit)"
+        texts.append(f"{within_sentence(error.label)} by at most {ms(error.moved_ms)} ms{remark}")
     if noticed[FIGURES_LISTED:]:
         texts.append(f"{plural(len(noticed) - FIGURES_LISTED, 'other figure')} by less")
     within = ", each within its limit" if len(noticed) > 1 else ", within its limit"
@@ -171,9 +174,9 @@ def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> 
     return used
 
 
-def without_objective(shown: Figures) -> Uses:
+def without_objective(figures: Figures) -> Uses:
     """Return what a run uses whose objectives bound no latency."""
-    return Uses(shown, {(name, p): [] for name, p in shown if name in ANSWERS})
+    return Uses(figures, {(name, p): [] for name, p in figures if name in ANSWERS})
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
@@ -186,7 +189,10 @@ def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
         quantiles = []
         for q in row.quantiles:
             is_moved = (name, view, q.p) in bad and q.mark != TOO_FEW
-            quantiles.append(replace(q, mark=CLIENT) if is_moved else q)
+            if is_moved:
+                quantiles.append(replace(q, mark=CLIENT))
+            else:
+                quantiles.append(q)
         rows_marked.append(replace(row, quantiles=tuple(quantiles)))
     return rows_marked
 
@@ -207,7 +213,9 @@ class _Variants:
         self.punctual = replace(stage, requests=requests.assign(**lows, scheduled_at_ns=as_sent))
         self._ends = {name: lows[name] for name in ("last_content_at_ns", "whole_at_ns")}
         self._begins = {name: low for name, low in lows.items() if name not in self._ends}
-        self._range_ns = _widths_ns(stage) if len(stage.gap_ranges.at) else np.empty(0)
+        self._range_ns = np.empty(0)
+        if len(stage.gap_ranges.at):
+            self._range_ns = _widths_ns(stage)
 
     def shortest(self) -> Steady:
         """Return a stage with gaps of its own: of a hundred million, one such stage at a time has room."""
@@ -237,21 +245,21 @@ def _widths_ns(stage: Steady) -> Floats:
     """
     ranges = stage.gap_ranges
     gaps_ns = sampled(stage.gaps_ns)
-    apart = np.sort(gaps_ns[gaps_ns > 0])
+    separate = np.sort(gaps_ns[gaps_ns > 0])
     joined = int((stage.gaps_ns[ranges.at[ranges.begins]] == 0).sum())
     if not joined:
         return ranges.ns
-    together = joined * len(gaps_ns) / len(stage.gaps_ns)
-    split = np.searchsorted(apart, ranges.ns, "right")
-    return ranges.ns * np.minimum(1.0, SPLIT_TIMES * split / (split + together))
+    joined_total = joined * len(gaps_ns) / len(stage.gaps_ns)
+    split = np.searchsorted(separate, ranges.ns, "right")
+    return ranges.ns * np.minimum(1.0, SPLIT_TIMES * split / (split + joined_total))
 
 
 def _lows(requests: pd.DataFrame) -> Columns:
     """Every time at the low end of its range."""
     lows = {f"{event}_at_ns": _low(requests, event) for event in RANGES}
     is_alone = requests["legs"] <= 1
-    last = requests["last_content_at_ns"] - lows["last_content_at_ns"]
-    lows["whole_at_ns"] = requests["whole_at_ns"] - last.fillna(0.0).where(is_alone, 0.0)
+    last_range = requests["last_content_at_ns"] - lows["last_content_at_ns"]
+    lows["whole_at_ns"] = requests["whole_at_ns"] - last_range.fillna(0.0).where(is_alone, 0.0)
     is_first = requests["pace_from_ns"] == requests["first_content_at_ns"]
     pace_from = lows["first_content_at_ns"].where(is_first, lows["first_text_at_ns"])
     lows["pace_from_ns"] = pace_from.where(requests["pace_from_ns"].notna())
@@ -275,25 +283,25 @@ def _late_ns(stage: Steady) -> pd.Series[float]:
     waits = stage.attempts[[*key, "pool_wait_ns"]]
     waits = waits[(waits["leg"] > 0) | (waits["attempt"] > 0)]
     answers = requests[["request_id", "answer_leg", "answer_attempt"]].set_axis(key, axis=1)
-    more = answers.merge(waits.drop_duplicates(key), on=key, how="left")["pool_wait_ns"]
-    both: pd.Series[float] = late + more.fillna(0.0).to_numpy()
-    return both
+    pool_wait = answers.merge(waits.drop_duplicates(key), on=key, how="left")["pool_wait_ns"]
+    total: pd.Series[float] = late + pool_wait.fillna(0.0).to_numpy()
+    return total
 
 
 def _values_of_rows(
-    judged: Sequence[tuple[Row, Sequence[Quantile]]], since_start: Steady, between: Steady
+    judged: Sequence[tuple[Row, Sequence[Quantile]]], since_start: Steady, since_event: Steady
 ) -> list[list[float]]:
     """Return the percentiles of each row: in `between` of times that lie between two events of an answer."""
     values = []
-    for row, known in judged:
-        variant = between if row.metric.since == NEITHER else since_start
-        values.append(_values(row, variant, known))
+    for row, quantiles in judged:
+        variant = since_event if row.metric.since == NEITHER else since_start
+        values.append(_values(row, variant, quantiles))
     return values
 
 
 def _errors(
     row: Row,
-    known: Sequence[Quantile],
+    quantiles: Sequence[Quantile],
     variants: _Variants,
     uses: Uses,
     *,
@@ -302,10 +310,16 @@ def _errors(
 ) -> list[ClientError]:
     metric = row.metric
     is_scheduled = metric.since == SCHEDULED
-    punctual = _values(row, variants.punctual, known) if is_scheduled else lows
-    polled = _values(row, before_polls(variants.timed), known) if metric.of == IN_BATCHES else highs
+    punctual = lows
+    if is_scheduled:
+        punctual = _values(row, variants.punctual, quantiles)
+    polled = highs
+    if metric.of == IN_BATCHES:
+        polled = _values(row, before_polls(variants.timed), quantiles)
     errors = []
-    for q, low_ms, high_ms, punctual_ms, polled_ms in zip(known, lows, highs, punctual, polled, strict=True):
+    for q, low_ms, high_ms, punctual_ms, polled_ms in zip(
+        quantiles, lows, highs, punctual, polled, strict=True
+    ):
         if not np.isfinite((low_ms, high_ms, punctual_ms)).all():  # among requests without answer
             continue
         limit_ms, most_ms = _limits_ms(metric.name, q)
@@ -356,7 +370,9 @@ def allowed_ms(q: Quantile, least_ms: float) -> float:
     """By how much a percentile may be off: 5% of it, a quarter of the half width of its interval, or `least_ms`."""
     value = q.value or 0.0
     sides = [abs(end - value) for end in (q.low, q.high) if end is not None and np.isfinite(end)]
-    half_width = sum(sides) / len(sides) if sides else 0.0
+    half_width = 0.0
+    if sides:
+        half_width = sum(sides) / len(sides)
     return max(SHARE * value, OF_HALF_WIDTH * half_width, least_ms)
 
 
@@ -364,16 +380,19 @@ def _limits_ms(metric: str, q: Quantile) -> tuple[float, float]:
     """Above the first a figure is DEGRADED, above the second INVALID."""
     value = q.value or 0.0
     limit = allowed_ms(q, FLOOR_MS)
-    most = max(SHARE_MOST * value, MOST_MS)
+    invalid_limit = max(SHARE_MOST * value, MOST_MS)
     if metric.startswith("chunk_gap") and value > LONG_GAP_MS:
-        return min(limit, LONG_GAP_MOST_MS), min(most, LONG_GAP_MOST_MS)
-    return limit, most
+        return min(limit, LONG_GAP_MOST_MS), min(invalid_limit, LONG_GAP_MOST_MS)
+    return limit, invalid_limit
 
 
-def _values(row: Row, stage: Steady, known: Sequence[Quantile]) -> list[float]:
+def _values(row: Row, stage: Steady, quantiles: Sequence[Quantile]) -> list[float]:
     """The percentiles of one variant, in ms."""
-    is_gap = row.metric.level == CHUNK  # there may be a hundred million: they stay in ns
-    values = stage.gaps_ns if is_gap else sample(row.metric, stage, row.view)[0]
-    ranks = [rank(len(values), q.p) - 1 for q in known]
-    scale = 1e6 if is_gap else 1.0
+    if row.metric.level == CHUNK:  # there may be a hundred million: they stay in ns
+        values = stage.gaps_ns
+        scale = 1e6
+    else:
+        values, _ = sample(row.metric, stage, row.view)
+        scale = 1.0
+    ranks = [rank(len(values), q.p) - 1 for q in quantiles]
     return [float(value) / scale for value in np.partition(values, ranks)[ranks]]

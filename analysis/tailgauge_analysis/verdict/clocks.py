@@ -27,57 +27,61 @@ class Clocks:
     @property
     def between_ns(self) -> int:
         """Between two workers: the sum of the two largest errors."""
-        return sum(sorted(self.errors_ns.values())[-2:]) if len(self.errors_ns) > 1 else 0
+        if len(self.errors_ns) < 2:
+            return 0
+        return sum(sorted(self.errors_ns.values())[-2:])
 
 
 def clocks(frames: Frames) -> Clocks:
     """Clock offsets of the workers with rows."""
     errors_ns = {}
-    unknown = []
+    unmeasured = []
     wrote = {worker for (_, worker), n in frames.rows.items() if n}
     for entry in frames.run["workers"]:
         worker = entry["worker"]
         if frames.run["dry_run"] or worker not in wrote:
             continue
         if entry["offset_ns"] is None:
-            unknown.append(worker)
+            unmeasured.append(worker)
         else:
             errors_ns[worker] = max(0, entry["error_ns"] or 0)
-    return Clocks(errors_ns, tuple(unknown))
+    return Clocks(errors_ns, tuple(unmeasured))
 
 
-def calls_between(frames: Frames, apart: Clocks) -> float:
+def calls_between(frames: Frames, offsets: Clocks) -> float:
     """Attempts that begin or end on average while two clocks may differ: the error of counts in flight."""
     sent = frames.attempts["sent_at_ns"].dropna().to_numpy(np.float64)
-    if len(sent) < 2 or not apart.between_ns:
+    if len(sent) < 2 or not offsets.between_ns:
         return 0.0
-    return len(sent) * apart.between_ns / max(float(sent.max() - sent.min()), 1.0)
+    return len(sent) * offsets.between_ns / max(float(sent.max() - sent.min()), 1.0)
 
 
-def clocks_json(apart: Clocks, calls: float) -> Json:
+def clocks_json(offsets: Clocks, calls: float) -> Json:
     """The key `clocks` of report.json."""
     return {
-        "between_ms": apart.between_ns / 1e6,
+        "between_ms": offsets.between_ns / 1e6,
         "calls_in_flight": round(calls, 3),
-        "unknown": list(apart.unknown),
-        "sentence": clocks_sentence(apart, calls),
+        "unknown": list(offsets.unknown),
+        "sentence": clocks_sentence(offsets, calls),
     }
 
 
-def clocks_sentence(apart: Clocks, calls: float) -> str:
+def clocks_sentence(offsets: Clocks, calls: float) -> str:
     """The clock error in a sentence of the report; empty if no figure mixes clocks."""
     sentences = []
-    if apart.unknown:
-        workers = f"{'worker' if len(apart.unknown) == 1 else 'workers'} {listed(map(str, apart.unknown))}"
+    if offsets.unknown:
+        workers = (
+            f"{'worker' if len(offsets.unknown) == 1 else 'workers'} {listed(map(str, offsets.unknown))}"
+        )
         consequence = "comparisons of its times with other workers' are not usable"
         sentences.append(f"The clock offset of {workers} is unknown: {consequence}.")
-    if apart.between_ns:
-        flight = (
-            f", attempts in flight over all workers within ± {calls:,.2g}" if calls >= LEAST_CALLS else ""
-        )
+    if offsets.between_ns:
+        flight = ""
+        if calls >= LEAST_CALLS:
+            flight = f", attempts in flight over all workers within ± {calls:,.2g}"
         sentences.append(
             "Each latency is measured by one worker's clock. "
-            f"Times of two workers compare within ± {ms(apart.between_ns / 1e6)} ms{flight}; "
+            f"Times of two workers compare within ± {ms(offsets.between_ns / 1e6)} ms{flight}; "
             "the order of closer calls (who filled a cache first, who met a rate limit first) is not known."
         )
     return " ".join(sentences)

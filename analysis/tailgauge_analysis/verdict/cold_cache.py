@@ -60,13 +60,13 @@ def _counted(evidence: Evidence) -> Counted | None:
     attempts = frames.attempts
     is_first = (attempts["cause"] == schema.PRIMARY) & (attempts["leg"] == 0)
     is_counted = (attempts["stage"] != schema.PREFLIGHT) & attempts["input_tokens"].notna()
-    first = attempts[attempts["traffic"].isin(new) & is_first & is_counted]
-    if first["cache_read_input_tokens"].notna().any():
-        computed, cached = prompt_tokens(first)
-        return Counted(float(cached.sum()), float(computed.sum() + cached.sum()), len(first), "")
+    primary = attempts[attempts["traffic"].isin(new) & is_first & is_counted]
+    if primary["cache_read_input_tokens"].notna().any():
+        computed, cached = prompt_tokens(primary)
+        return Counted(float(cached.sum()), float(computed.sum() + cached.sum()), len(primary), "")
     # The engine's counters have every prompt, also one that was sent again.
     repeats = (attempts["cause"] != schema.PRIMARY).any() or scenario.get("second_target")
-    if len(first) == 0 or len(new) < len(tables) or repeats:
+    if len(primary) == 0 or len(new) < len(tables) or repeats:
         return None
     counted = frames.run["engine_cache"]
     cached_tokens = number(counted.get("cached"))

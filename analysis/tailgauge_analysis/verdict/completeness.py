@@ -36,9 +36,11 @@ def finished(evidence: Evidence) -> Fault | None:
             [plain(str(call["message"]), 300) for call in run["preflight"] if call.get("message")]
         )
     if state in {"failed", "error"}:
-        whys = [f": {plain(loss.why, 300).rstrip('.')}" for loss in evidence.conservation.workers if loss.why]
-        text = f"The run failed before its end{whys[0] if whys else ''}."
-        return Fault(INVALID, text, "See the run's notes and log.")
+        text = "The run failed before its end"
+        reasons = [loss.why for loss in evidence.conservation.workers if loss.why]
+        if reasons:
+            text += f": {plain(reasons[0], 300).rstrip('.')}"
+        return Fault(INVALID, f"{text}.", "See the run's notes and log.")
     for problem in evidence.frames.problems:
         if problem.kind == MASTER:
             advice = "Pass every folder of the run if its workers ran on several machines."
@@ -51,15 +53,19 @@ def finished(evidence: Evidence) -> Fault | None:
 
 
 def _unusable(messages: list[str]) -> Fault:
-    why = messages[-1].rstrip(".") if messages else "the preflight request failed"
-    text = f"The target could not be used: {why}."
+    reason = "the preflight request failed"
+    if messages:
+        reason = messages[-1].rstrip(".")
+    text = f"The target could not be used: {reason}."
     return Fault(INVALID, text, "Check the target's address, protocol, key and model.")
 
 
 def _not_reached(counted: Conservation) -> str:
     """`; 3 requests were not reached`; empty where all were, or none was planned, as with tasks."""
     n = counted.not_reached
-    return f"; {plural(n, 'request')} {_was(n)} not reached" if n else ""
+    if not n:
+        return ""
+    return f"; {plural(n, 'request')} {_was(n)} not reached"
 
 
 def _was(n: int) -> str:
@@ -85,18 +91,20 @@ def readable(evidence: Evidence) -> Fault | None:
     return Fault(INVALID, f"{'; '.join(texts)}{_and_more(damaged, PARTS_LISTED)}.")
 
 
-def _and_more(texts: list[str] | tuple[str, ...], shown: int) -> str:
-    return f" (and {len(texts) - shown} more)" if len(texts) > shown else ""
+def _and_more(texts: list[str] | tuple[str, ...], limit: int) -> str:
+    if len(texts) <= limit:
+        return ""
+    return f" (and {len(texts) - limit} more)"
 
 
 def nothing_lost(evidence: Evidence) -> Fault | None:
     """Whether no worker and no scheduled request is lost."""
     counted = evidence.conservation
     missing = losses.sentences(counted.workers)
-    others = counted.lost - sum(loss.lost for loss in counted.workers)
-    if others > 0:
-        which = "other scheduled request" if missing and others < counted.lost else "scheduled request"
-        missing.append(f"{plural(others, which)} have no row")
+    unassigned = counted.lost - sum(loss.lost for loss in counted.workers)
+    if unassigned > 0:
+        noun = "other scheduled request" if missing and unassigned < counted.lost else "scheduled request"
+        missing.append(f"{plural(unassigned, noun)} have no row")
     if not missing:
         return _confirmed(counted)
     texts = [missing[0], *map(sentence, missing[1:])]
@@ -124,10 +132,12 @@ def written(evidence: Evidence) -> Fault | None:
         return None
     tables = [f"{count(n)} of {plain(name, 40)}" for name, n in counted.unwritten.items()]
     losing = [loss for loss in counted.workers if loss.unwritten]
-    whys = [f" ({plain(loss.why, 200)})" for loss in losing if loss.why]
-    whose = _workers([str(loss.worker) for loss in losing])
-    why = whys[0] if whys else ""
-    return Fault(INVALID, f"Rows recorded by {whose} could not be written: {listed(tables)}{why}.")
+    names = _workers([str(loss.worker) for loss in losing])
+    text = f"Rows recorded by {names} could not be written: {listed(tables)}"
+    reasons = [loss.why for loss in losing if loss.why]
+    if reasons:
+        text += f" ({plain(reasons[0], 200)})"
+    return Fault(INVALID, f"{text}.")
 
 
 def conserved(evidence: Evidence) -> Fault | None:
@@ -138,8 +148,10 @@ def conserved(evidence: Evidence) -> Fault | None:
         return Fault(INVALID, text, "Pass the folder with run.json or workers/.")
     if not counted.broken:
         return None
-    more = _and_more(counted.broken, BROKEN_LISTED)
-    return Fault(INVALID, f"The counts do not add up: {'; '.join(counted.broken[:BROKEN_LISTED])}{more}.")
+    remainder = _and_more(counted.broken, BROKEN_LISTED)
+    return Fault(
+        INVALID, f"The counts do not add up: {'; '.join(counted.broken[:BROKEN_LISTED])}{remainder}."
+    )
 
 
 def unique(evidence: Evidence) -> Fault | None:
@@ -158,8 +170,10 @@ def none_dropped(evidence: Evidence) -> Fault | None:
         return None
     part = drops / (counted.scheduled or drops)
     dropped = f"{plural(drops, 'request')} ({share(part)} of scheduled) {_was(drops)} dropped"
-    more = advice_on_cores(evidence.frames, evidence.steady)
-    advice = sentence(f"{more}, raise limits.in_flight_per_worker, or lower the rate.") if more else ""
+    core_advice = advice_on_cores(evidence.frames, evidence.steady)
+    advice = ""
+    if core_advice:
+        advice = sentence(f"{core_advice}, raise limits.in_flight_per_worker, or lower the rate.")
     return Fault(_graded(part), f"{dropped} at the in-flight cap and never sent.", advice)
 
 
@@ -175,13 +189,15 @@ def all_sent(evidence: Evidence) -> Fault | None:
         return None
     part = counted.unsent / (counted.scheduled or counted.unsent)
     causes = unsent.causes(evidence.frames.run, counted.unsent, counted.workers)
-    never = f"{plural(counted.unsent, 'request')} ({share(part)} of scheduled) were never sent"
+    subject = f"{plural(counted.unsent, 'request')} ({share(part)} of scheduled) were never sent"
     texts = [f"{sentence(cause.text)}." for cause in causes[:CAUSES_LISTED]]
-    text = " ".join([f"{never}: the load was lower than planned.", *texts])
+    text = " ".join([f"{subject}: the load was lower than planned.", *texts])
     advice = causes[0].advice
     if not advice:
-        more = advice_on_cores(evidence.frames, evidence.steady)
-        advice = sentence(f"{more}, or lower the rate.") if more else "Lower the rate."
+        core_advice = advice_on_cores(evidence.frames, evidence.steady)
+        advice = "Lower the rate."
+        if core_advice:
+            advice = sentence(f"{core_advice}, or lower the rate.")
         text += _highest_rate(evidence)
     return Fault(_graded(part), text, advice)
 
@@ -190,15 +206,17 @@ def _highest_rate(evidence: Evidence) -> str:
     """What a worker that was too slow could do."""
     sent = evidence.frames.requests.groupby("worker")["dispatched_at_ns"].agg(["count", "min", "max"])
     rate = float((sent["count"] / (sent["max"] - sent["min"]).clip(lower=1) * 1e9).max())
-    return f" One worker sent {count(round(rate))} requests/s." if rate >= 1 else ""
+    if not rate >= 1:  # nor where no request was dispatched
+        return ""
+    return f" One worker sent {count(round(rate))} requests/s."
 
 
 def task_errors(record: Json) -> Counter[str]:
     """Return how often tasks of a locustfile raised each exception."""
-    found = Counter[str]()
+    errors = Counter[str]()
     for worker in record["workers"]:
-        found.update(worker["task_errors"])
-    return found
+        errors.update(worker["task_errors"])
+    return errors
 
 
 def measured(evidence: Evidence) -> Fault | None:

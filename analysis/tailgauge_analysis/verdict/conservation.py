@@ -75,10 +75,12 @@ def conservation(frames: Frames) -> Conservation:
     client_drop = counts.get(schema.CLIENT_DROP, 0)
     ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
     scheduled, not_reached = _planned(run, requests, workers)
-    rest = 0 if scheduled is None else scheduled - len(requests) - not_reached
+    rest = 0
+    if scheduled is not None:
+        rest = scheduled - len(requests) - not_reached
     lost = max(0, rest)
     lost_by_master = whole(run["conservation"].get("lost")) or 0
-    found = max(0, lost_by_master - lost - _not_sent(workers))
+    recovered = max(0, lost_by_master - lost - _not_sent(workers))
     missing: list[Missing] = []
     unwritten = Counter[str]()
     for loss in workers:
@@ -89,7 +91,7 @@ def conservation(frames: Frames) -> Conservation:
         broken.append(f"{counts[name]} requests ended as {name!r}, which is not a known class")
     if rest < 0:
         broken.append(f"{-rest:,} more requests in the rows than were scheduled ({scheduled:,})")
-    broken += _differences(run["conservation"], counts, lost, found)
+    broken += _differences(run["conservation"], counts, lost, recovered)
     return Conservation(
         scheduled=scheduled,
         dispatched=len(requests) - client_drop,
@@ -101,7 +103,7 @@ def conservation(frames: Frames) -> Conservation:
         censored=counts.get(schema.CENSORED, 0),
         duplicates=int(requests["request_id"].duplicated().sum()),
         missing_rows=missing_rows,
-        found=found,
+        found=recovered,
         unwritten=dict(sorted(unwritten.items())),
         broken=tuple(broken),
         missing=tuple(missing),
@@ -139,8 +141,10 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
         return run["planned"], not_reached
     if not leased:
         return None, not_reached
-    last = int(requests["request_id"].max()) // schema.TURNS if is_planned and len(requests) else -1
-    return max(sum(leased), last + 1), not_reached
+    last_arrival = -1
+    if is_planned and len(requests):
+        last_arrival = int(requests["request_id"].max()) // schema.TURNS
+    return max(sum(leased), last_arrival + 1), not_reached
 
 
 def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]]:
@@ -162,7 +166,7 @@ def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]
     return max(missing, without_row), broken
 
 
-def _differences(master: Json, rows: Mapping[str, int], lost: int, found: int) -> list[str]:
+def _differences(master: Json, rows: Mapping[str, int], lost: int, recovered: int) -> list[str]:
     """Where the master's counts and the rows differ by more than what is lost, or was found.
 
     The last requests of a lost worker were counted live and have no row; those that were found were not counted.
@@ -177,8 +181,8 @@ def _differences(master: Json, rows: Mapping[str, int], lost: int, found: int) -
     }
     differences = []
     for name in sorted({*counted, *rows}):
-        more = (whole(counted.get(name)) or 0) - rows.get(name, 0)
-        if not -found <= more <= lost:
-            text = f"{name}: the master counted {rows.get(name, 0) + more:,}, the rows have {rows.get(name, 0):,}"
+        excess = (whole(counted.get(name)) or 0) - rows.get(name, 0)
+        if not -recovered <= excess <= lost:
+            text = f"{name}: the master counted {rows.get(name, 0) + excess:,}, the rows have {rows.get(name, 0):,}"
             differences.append(text)
     return differences

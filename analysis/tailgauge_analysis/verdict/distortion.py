@@ -87,8 +87,8 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
             kinds.append((VIOLATIONS[kind], int(n)))
     late = attempts[attempts["ended"] == schema.TIMEOUT]
     requested = frames.requests.groupby("request_id")["asked_output_tokens"].max()
-    most = FAR_BEYOND * late["request_id"].map(requested) + FAR_BEYOND_CHUNKS
-    endless = int((late["chunks"] > most).sum())
+    limit = FAR_BEYOND * late["request_id"].map(requested) + FAR_BEYOND_CHUNKS
+    endless = int((late["chunks"] > limit).sum())
     if endless:
         kinds.append((ENDLESS, endless))
     return sorted(kinds, key=lambda kind: -kind[1]), len(attempts)
@@ -100,9 +100,9 @@ def by_protocol(evidence: Evidence) -> Fault | None:
     if not kinds:
         return None
     texts = [f"{kind} ({count(n)})" for kind, n in kinds[:KINDS_LISTED]]
-    others = [n for _, n in kinds[KINDS_LISTED:]]
-    if others:
-        texts.append(f"{plural(len(others), 'other kind')} ({count(sum(others))})")
+    other_counts = [n for _, n in kinds[KINDS_LISTED:]]
+    if other_counts:
+        texts.append(f"{plural(len(other_counts), 'other kind')} ({count(sum(other_counts))})")
     broken = f"{count(sum(n for _, n in kinds))} of {plural(attempts, 'attempt')}"
     return Fault(DEGRADED, f"The target broke its protocol in {broken}: {', '.join(texts)}.")
 
@@ -118,32 +118,34 @@ def settled(evidence: Evidence) -> Fault | None:
 def undistorted(evidence: Evidence) -> Fault | None:
     """Whether the client moved no figure of an objective or of the first latency table by more than its limit."""
     used = [error for error in evidence.errors if error.is_used]
-    beyond = [error for error in used if error.verdict != VALID]
-    if not beyond:
+    moved = [error for error in used if error.verdict != VALID]
+    if not moved:
         return None
     unusable = unusable_figures(used)
     worse = {error.label for error in unusable}  # of completed requests, or of all
-    doubtful = [error for error in beyond if error.label not in worse]
+    doubtful = [error for error in moved if error.label not in worse]
     texts = []
     if unusable:
         texts.append(f"Do not use {figure_names(unusable)}: {_moved(unusable)}.")
     if doubtful:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
-    titles = {error.title for error in beyond}
-    others = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
-    rates = () if (evidence.users_share or 0.0) > SHARE else ("counts", "rates")
-    if rates or others:
-        texts.append(f"The client did not move {listed([*rates, *others], UNMOVED_LISTED)}.")
+    titles = {error.title for error in moved}
+    unmoved = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
+    names = list(unmoved)
+    if (evidence.users_share or 0.0) <= SHARE:
+        names = ["counts", "rates", *names]
+    if names:
+        texts.append(f"The client did not move {listed(names, UNMOVED_LISTED)}.")
     is_invalid = any(error.decides for error in unusable)
     return Fault(INVALID if is_invalid else DEGRADED, " ".join(texts), _advice(evidence))
 
 
 def figures_moved_beside(evidence: Evidence) -> tuple[str, ...]:
     """Name the figures that the client moved, where the outcome rests on none of them; empty where it may."""
-    beyond = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
-    if any(error.decides for error in beyond):
+    moved = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
+    if any(error.decides for error in moved):
         return ()
-    return tuple(dict.fromkeys(within_sentence(error.title) for error in beyond))
+    return tuple(dict.fromkeys(within_sentence(error.title) for error in moved))
 
 
 def unusable_figures(errors: Sequence[ClientError]) -> list[ClientError]:
@@ -171,9 +173,11 @@ def _moved(errors: Sequence[ClientError]) -> str:
 
 def _advice(evidence: Evidence) -> str:
     """What keeps the client from it, by what the worker's health shows; empty where it shows nothing."""
-    if more := advice_on_cores(evidence.frames, evidence.steady):
-        return sentence(f"{more}.")
-    if causes := explanations(evidence.frames, evidence.steady):
+    core_advice = advice_on_cores(evidence.frames, evidence.steady)
+    if core_advice:
+        return sentence(f"{core_advice}.")
+    causes = explanations(evidence.frames, evidence.steady)
+    if causes:
         return f"Look at the cause: {causes[0]}."
     return ""
 
@@ -194,13 +198,14 @@ def as_fast_as_users(evidence: Evidence) -> Fault | None:
 def synchronized(evidence: Evidence) -> Fault | None:
     """Whether every worker's clock offset is known closely enough."""
     offsets = []
-    unknown = clocks(evidence.frames).unknown
-    if unknown:
-        offsets.append(f"unknown for worker {', '.join(map(str, unknown))}")
-    errors_ms = [
-        (entry["worker"], (entry["error_ns"] or 0) / 1e6) for entry in evidence.frames.run["workers"]
-    ]
-    wide = [f"worker {worker} ± {ms(error_ms)} ms" for worker, error_ms in errors_ms if error_ms > CLOCK_MS]
+    unmeasured = clocks(evidence.frames).unknown
+    if unmeasured:
+        offsets.append(f"unknown for worker {', '.join(map(str, unmeasured))}")
+    wide = []
+    for worker in evidence.frames.run["workers"]:
+        error_ms = (worker["error_ns"] or 0) / 1e6
+        if error_ms > CLOCK_MS:
+            wide.append(f"worker {worker['worker']} ± {ms(error_ms)} ms")
     if wide:
         offsets.append(f"known only within {', '.join(wide)}")
     if not offsets:
@@ -211,8 +216,11 @@ def synchronized(evidence: Evidence) -> Fault | None:
 
 def steady_clock(evidence: Evidence) -> Fault | None:
     """Whether no wall clock stepped within a second."""
-    steps = [(worker.worker, worker.clock_step_max_ms) for worker in evidence.workers]
-    stepped = [f"worker {worker} by {ms(step_ms)} ms" for worker, step_ms in steps if step_ms > CLOCK_MS]
+    stepped = []
+    for worker in evidence.workers:
+        step_ms = worker.clock_step_max_ms
+        if step_ms > CLOCK_MS:
+            stepped.append(f"worker {worker.worker} by {ms(step_ms)} ms")
     if not stepped:
         return None
     text = (

@@ -36,10 +36,10 @@ def punctual(evidence: Evidence) -> Fault | None:
         took_ms = (calls[f"{event}_content_at_ns"] - calls["sent_at_ns"]) / 1e6
         late_ms = ((calls[f"{event}_chunk_sent_at_ns"] - calls[f"{event}_due_at_ns"]) / 1e6).clip(lower=0.0)
         as_due = quantiles((took_ms - late_ms).to_numpy(np.float64), PS)
-        for measured, due in zip(quantiles(took_ms.to_numpy(np.float64), PS), as_due, strict=True):
-            if measured.mark == TOO_FEW or measured.value is None or due.value is None:
+        for measured, expected in zip(quantiles(took_ms.to_numpy(np.float64), PS), as_due, strict=True):
+            if measured.mark == TOO_FEW or measured.value is None or expected.value is None:
                 continue
-            moved_ms = measured.value - due.value
+            moved_ms = measured.value - expected.value
             limit_ms = allowed_ms(measured, LEAST_MS)
             if moved_ms / limit_ms > worst_excess:
                 worst_excess = moved_ms / limit_ms
@@ -55,7 +55,9 @@ def _logged_calls(evidence: Evidence) -> pd.DataFrame:
     """Attempts that answered, with what the endpoint's log has of them."""
     attempts = evidence.of_target.attempts
     answers = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
-    columns = [f"{event}_{what}_at_ns" for event in FIGURES for what in ("due", "chunk_sent")]
+    columns = []
+    for event in FIGURES:
+        columns += [f"{event}_due_at_ns", f"{event}_chunk_sent_at_ns"]
     log = evidence.frames.server_log[[*CALL, *columns]].dropna(subset=[*CALL, "first_due_at_ns"])
     in_order = answers.sort_values("sent_at_ns", kind="stable")
     return in_order.merge(log.drop_duplicates([*CALL]), on=[*CALL])

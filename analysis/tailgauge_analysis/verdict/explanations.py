@@ -32,14 +32,18 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
     """All of them, the one with the largest delay first, whichever its worker."""
     delays: list[Delay] = []
     # Advice is of the whole run, and takes long: it is made once, where a worker needs it.
-    more = cache(lambda: advice_on_cores(frames, stage))
+    core_advice = cache(lambda: advice_on_cores(frames, stage))
     open_fewer = cache(lambda: connections(frames))
     for worker, rows in steady_health(frames, stage).groupby("worker"):
         whole_run = frames.health[frames.health["worker"] == worker]
-        silent = [entry["silent"] for entry in frames.run["workers"] if entry["worker"] == worker]
+        silent: Sequence[Stretch] = ()
+        for entry in frames.run["workers"]:
+            if entry["worker"] == worker:
+                silent = entry["silent"]
+                break
         of_worker = [
-            *_busy(rows, more),
-            *_late(rows, silent[0] if silent else ()),
+            *_busy(rows, core_advice),
+            *_late(rows, silent),
             *_opened(rows, whole_run, open_fewer),
             *_network(rows, whole_run),
         ]
@@ -73,8 +77,10 @@ def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
         return
     longest = max(spells, key=len)
     waited = waits.loc[longest.index].mean()
-    core = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
-    span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_at(longest.iloc[-1])}"
+    core = "its core"
+    if waited > SHORT_OF_CORES:
+        core = f"a core and waited for one {waited:.0%} of the time"
+    span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_clock(longest.iloc[-1])}"
     lags_ns = longest[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
     yield float(lags_ns.max()) / 1e6, f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice()}"
 
@@ -86,8 +92,8 @@ def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
         return
     worst = _worst(late, "loop_lag_max_ns")
     lag_ns = worst["loop_lag_max_ns"]
-    above = f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
-    text = f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), {above}"
+    frequency = f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
+    text = f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_clock(worst)}), {frequency}"
     yield lag_ns / 1e6, text + _cause(worst, silent)
 
 
@@ -118,8 +124,8 @@ def _opened(rows: pd.DataFrame, whole_run: pd.DataFrame, advice: Callable[[], st
     opened = growth("pool_waits", rows, whole_run)
     wait_ns = rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:
-        at = _at(_worst(rows, "pool_wait_max_ns"))
-        waited = f"{count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms (at {at})"
+        time = _clock(_worst(rows, "pool_wait_max_ns"))
+        waited = f"{count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms (at {time})"
         yield wait_ns / 1e6, f"opened connections for {waited}: {advice()}"
 
 
@@ -137,5 +143,5 @@ def _worst(rows: pd.DataFrame, column: str) -> pd.Series[float]:
     return rows.iloc[int(rows[column].fillna(0).to_numpy().argmax())]
 
 
-def _at(row: pd.Series[float]) -> str:
+def _clock(row: pd.Series[float]) -> str:
     return clock(row["at_ns"] / 1e9)

@@ -35,7 +35,9 @@ def advice_on_cores(frames: Frames, stage: Steady) -> str:
     if waits[is_short].sum() > rows["cpu_share"][is_short].sum():
         return _free_cores(frames, waits[is_short].mean())
     used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
-    dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
+    dropped = 0.0
+    if len(stage.requests):
+        dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean())
     workers = frames.run["workers"]
     need = max(len(workers) + 1, 2, math.ceil(used / PLANNED_CPU / max(0.1, 1 - dropped)))
     master = frames.run["master"]
@@ -50,11 +52,11 @@ def advice_on_cores(frames: Frames, stage: Steady) -> str:
 
 def _free_cores(frames: Frames, waited: float) -> str:
     """What to do where a worker needs no more than its core, and does not get it."""
-    why = f"it took the cores for which the workers waited {waited:.0%} of the time"
+    condition = f"it took the cores for which the workers waited {waited:.0%} of the time"
     url = str(table(frames.run["scenario"], "target").get("url") or "")
     if is_loopback(urlsplit(url).hostname or ""):
-        return f"run the target on another machine, or on cores of its own (taskset), if {why}"
-    return f"stop what else runs on this machine: {why}"
+        return f"run the target on another machine, or on cores of its own (taskset), if {condition}"
+    return f"stop what else runs on this machine: {condition}"
 
 
 def connections(frames: Frames) -> str:
@@ -64,7 +66,7 @@ def connections(frames: Frames) -> str:
     calls = frames.attempts.dropna(subset=["connection_is_new", "sent_at_ns"])
     closed = 0
     cut = 0
-    most = 0
+    peak = 0
     limit = math.inf
     for (_, name), rows in calls.groupby(["worker", "target"], observed=True):
         target = table(frames.run["scenario"], "target" if name == "main" else "second_target")
@@ -73,11 +75,11 @@ def connections(frames: Frames) -> str:
         needed = max(0, at_once - (whole(target.get("preopened")) or 0)) + broken
         closed += max(0, int(rows["connection_is_new"].sum()) - needed)
         cut += broken
-        most = max(most, at_once)
+        peak = max(peak, at_once)
         limit = min(limit, whole(target.get("connections")) or math.inf)
     opened = int(calls["connection_is_new"].sum())
-    if most > limit:
-        return f"keep more of them with target.connections = {most}"
+    if peak > limit:
+        return f"keep more of them with target.connections = {peak}"
     if closed > opened / 2:
         closes = f"the target closes its connections ({count(len(calls))} calls took {count(opened)})"
         return f"{closes}: let it, and a proxy in front of it, keep them open"
@@ -85,7 +87,10 @@ def connections(frames: Frames) -> str:
         return f"calls that were cut short or broke off ({count(cut)}) took theirs along"
     if is_of_tasks(frames.run["scenario"]):
         return "the first requests of the users do"
-    return f"open them before the run with target.preopened{f' = {most}' if most else ''}"
+    advice = "open them before the run with target.preopened"
+    if peak:
+        advice += f" = {peak}"
+    return advice
 
 
 def _at_once(calls: pd.DataFrame) -> int:

@@ -59,7 +59,9 @@ class Loss:
         """Since when it was silent for good, or else the first second that it left out."""
         if self.silent and self.silent[-1].to_s is None:
             return self.silent[-1].from_s
-        return self.missing[0].from_s if self.missing else None
+        if not self.missing:
+            return None
+        return self.missing[0].from_s
 
     @property
     def has_ended(self) -> bool:
@@ -86,16 +88,20 @@ class Loss:
 def losses(frames: Frames, requests: pd.DataFrame) -> tuple[Loss, ...]:
     """Return one entry per worker. `requests`: without the preflight."""
     by_worker = dict(iter(requests.drop_duplicates("request_id").groupby("worker")))
-    none = requests[:0]
-    return tuple(
-        _loss(frames, worker, by_worker.get(worker["worker"], none)) for worker in frames.run["workers"]
-    )
+    no_rows = requests[:0]
+    entries = []
+    for worker in frames.run["workers"]:
+        rows = by_worker.get(worker["worker"], no_rows)
+        entries.append(_loss(frames, worker, rows))
+    return tuple(entries)
 
 
 def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
     number = worker["worker"]
     is_closed = frames.run["closed"]
-    found = rows[rows["folder"] > 0] if is_closed else rows[:0]
+    recovered = rows[:0]
+    if is_closed:
+        recovered = rows[rows["folder"] > 0]
     leased = worker["leased"]
     if leased is None and not is_closed:
         leased = _leased_by_health(frames.health, number, len(rows))
@@ -103,6 +109,9 @@ def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
     unread = worker["rows"].get("requests", 0) - frames.rows.get(("requests", number), 0)
     unwritten = worker["unwritten"].get("requests", 0)
     lost = max(0, unread, unwritten, (leased or 0) - len(rows) - not_sent)
+    missing: tuple[Stretch, ...] = ()
+    if lost or not_sent:
+        missing = _unrecovered(worker["missing"], recovered)
     return Loss(
         worker=number,
         state=worker["state"],
@@ -111,11 +120,11 @@ def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
         leased=leased,
         rows=len(rows),
         lost=lost,
-        found=len(found),
+        found=len(recovered),
         not_sent=not_sent,
         not_due=min(not_sent, whole(worker["counts"].get("not_due")) or 0),
         came_late=min(not_sent, whole(worker["counts"].get("came_late")) or 0),
-        missing=_without(worker["missing"], found) if lost or not_sent else (),
+        missing=missing,
         silent=tuple(worker["silent"]),
         late_s=worker["late_s"],
         unwritten=worker["unwritten"],
@@ -126,7 +135,9 @@ def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
 def _leased_by_health(health: pd.DataFrame, worker: int, rows: int) -> int | None:
     """Its last health row has the requests leased so far."""
     leased = health.loc[health["worker"] == worker, "scheduled"].max()
-    return max(rows, int(leased)) if leased > 0 else None
+    if not leased > 0:  # nor without a health row
+        return None
+    return max(rows, int(leased))
 
 
 def _not_sent(worker: Json, leased: int) -> int:
@@ -140,9 +151,11 @@ def _not_sent(worker: Json, leased: int) -> int:
     return max(0, leased - dispatched - dropped)
 
 
-def _without(missing: Sequence[Stretch], found: pd.DataFrame) -> tuple[Stretch, ...]:
+def _unrecovered(missing: Sequence[Stretch], recovered: pd.DataFrame) -> tuple[Stretch, ...]:
     """The master's stretches less the arrivals that were found."""
-    arrivals = found[found["request_id"] % schema.TURNS == 0]  # later turns of sessions have no planned time
+    arrivals = recovered[
+        recovered["request_id"] % schema.TURNS == 0
+    ]  # later turns of sessions have no planned time
     at_s = arrivals["scheduled_at_ns"] / 1e9
     rest = []
     for stretch in missing:
@@ -161,22 +174,30 @@ def sentences(workers: Sequence[Loss]) -> list[str]:
     bad = [loss for loss in workers if loss.is_bad]
     bad.sort(key=lambda loss: (-loss.lost, loss.worker))
     texts = [_sentence(loss) for loss in bad[:MOST_WORKERS]]
-    others = bad[MOST_WORKERS:]
-    if others:
-        lost = sum(loss.lost for loss in others)
-        rest = f"left {plural(lost, 'request')} without a row" if lost else "did not finish"
-        texts.append(f"{plural(len(others), 'more worker')} {rest}")
+    other_losses = bad[MOST_WORKERS:]
+    if other_losses:
+        lost = sum(loss.lost for loss in other_losses)
+        outcome = "did not finish"
+        if lost:
+            outcome = f"left {plural(lost, 'request')} without a row"
+        texts.append(f"{plural(len(other_losses), 'more worker')} {outcome}")
     return texts
 
 
 def _sentence(loss: Loss) -> str:
     outcome = _outcome(loss)
     if not loss.lost:
-        return f"{outcome}, but all its requests have rows" if loss.state == "lost" else outcome
+        if loss.state == "lost":
+            outcome += ", but all its requests have rows"
+        return outcome
     requests = plural(loss.lost, "request")
-    subject = f"{outcome}; {requests}" if outcome else f"{requests} of {_name(loss)}"
-    found = f" ({count(loss.found)} more are in the worker's folder)" if loss.found else ""
-    return f"{subject}{due(loss.missing)} have no row{found}"
+    subject = f"{requests} of {_name(loss)}"
+    if outcome:
+        subject = f"{outcome}; {requests}"
+    text = f"{subject}{due(loss.missing)} have no row"
+    if loss.found:
+        text += f" ({count(loss.found)} more are in the worker's folder)"
+    return text
 
 
 def _outcome(loss: Loss) -> str:
@@ -184,15 +205,22 @@ def _outcome(loss: Loss) -> str:
     name = _name(loss)
     if loss.is_absent:
         return f"{name} has neither a record nor rows here"
+    if not loss.is_closed and loss.has_ended:
+        return ""
     if not loss.is_closed:
-        return "" if loss.has_ended else f"{name} left no final report"
+        return f"{name} left no final report"
     if loss.state == "lost" and loss.lost_at_s is not None:
         return f"{name} was lost at {loss.lost_at_s:,.0f} s"
-    return f"{name} did not finish" if loss.state in {"lost", "failed"} else ""
+    if loss.state in {"lost", "failed"}:
+        return f"{name} did not finish"
+    return ""
 
 
 def _name(loss: Loss) -> str:
-    return f"worker {loss.worker} ({plain(loss.why, 200)})" if loss.why else f"worker {loss.worker}"
+    name = f"worker {loss.worker}"
+    if loss.why:
+        name += f" ({plain(loss.why, 200)})"
+    return name
 
 
 def due(missing: Sequence[Stretch]) -> str:
@@ -200,19 +228,23 @@ def due(missing: Sequence[Stretch]) -> str:
     if not missing:
         return ""
     largest = sorted(missing, key=lambda stretch: -stretch.requests)[:MOST_STRETCHES]
-    texts = [_between(stretch) for stretch in sorted(largest, key=lambda stretch: stretch.from_s)]
-    more = len(missing) - len(largest)
-    if more:
-        texts.append("in another interval" if more == 1 else f"in {more:,} more intervals")
+    texts = [_interval(stretch) for stretch in sorted(largest, key=lambda stretch: stretch.from_s)]
+    remaining = len(missing) - len(largest)
+    if remaining == 1:
+        texts.append("in another interval")
+    elif remaining:
+        texts.append(f"in {remaining:,} more intervals")
     return f" due {listed(texts)}"
 
 
-def _between(stretch: Stretch) -> str:
-    since = f"{stretch.from_s:,.1f}"
+def _interval(stretch: Stretch) -> str:
+    begin = f"{stretch.from_s:,.1f}"
     if stretch.to_s is None:
-        return f"from {since} s on"
-    until = f"{stretch.to_s:,.1f}"
-    return f"at {since} s" if since == until else f"between {since} and {until} s"
+        return f"from {begin} s on"
+    end = f"{stretch.to_s:,.1f}"
+    if begin == end:
+        return f"at {begin} s"
+    return f"between {begin} and {end} s"
 
 
 def advice(workers: Sequence[Loss]) -> str:
@@ -224,8 +256,10 @@ def advice(workers: Sequence[Loss]) -> str:
             away.append(loss)
     if not away:
         return SEE_LOG
-    whose = f"worker {away[0].worker} still has its" if len(away) == 1 else "these workers still have their"
-    add = f"If the machine of {whose} run folder, add it: tailgauge report RUN_DIR WORKER_DIR."
+    subject = "these workers still have their"
+    if len(away) == 1:
+        subject = f"worker {away[0].worker} still has its"
+    add = f"If the machine of {subject} run folder, add it: tailgauge report RUN_DIR WORKER_DIR."
     return f"{add} Otherwise see the worker's log and run again."
 
 
@@ -247,14 +281,18 @@ def explanations(workers: Sequence[Loss]) -> Iterator[str]:
 
 def notes(loss: Loss) -> list[str]:
     """Notes on the state of a worker, for tables."""
-    joined = [] if loss.late_s is None else [f"joined at {clock(loss.late_s)}"]
-    return [*joined, *(f"silent {spans([stretch])}" for stretch in loss.silent)]
+    texts = [f"silent {spans([stretch])}" for stretch in loss.silent]
+    if loss.late_s is not None:
+        texts.insert(0, f"joined at {clock(loss.late_s)}")
+    return texts
 
 
 def spans(stretches: Sequence[Stretch]) -> str:
     """`from 00:04 to 00:14 and from 00:20`."""
     texts = []
     for stretch in stretches:
-        until = "" if stretch.to_s is None else f" to {clock(stretch.to_s)}"
-        texts.append(f"from {clock(stretch.from_s)}{until}")
+        text = f"from {clock(stretch.from_s)}"
+        if stretch.to_s is not None:
+            text += f" to {clock(stretch.to_s)}"
+        texts.append(text)
     return listed(texts, MOST_STRETCHES)

@@ -30,31 +30,33 @@ class Cause:
 
 def causes(run: Json, unsent: int, workers: Sequence[Loss]) -> list[Cause]:
     """The largest first."""
-    held = [_held(run["master_stalled"], loss) for loss in workers if loss.unsent]
-    rest = unsent - sum(cause.requests for cause in held)
+    shares = [_cause(run["master_stalled"], loss) for loss in workers if loss.unsent]
+    rest = unsent - sum(cause.requests for cause in shares)
     if rest > 0:
-        held.append(_not_leased(run, workers, rest))
-    return sorted(held, key=lambda cause: -cause.requests)
+        shares.append(_not_leased(run, workers, rest))
+    return sorted(shares, key=lambda cause: -cause.requests)
 
 
-def _held(master_stalled: Sequence[Stretch], loss: Loss) -> Cause:
+def _cause(master_stalled: Sequence[Stretch], loss: Loss) -> Cause:
     name = f"worker {loss.worker}"
-    away = f" {spans(loss.silent)}" if loss.silent else ""
-    held = f"{name} held {plural(loss.unsent, 'request')}{due(loss.missing)}"
+    away = ""
+    if loss.silent:
+        away = f" {spans(loss.silent)}"
+    text = f"{name} held {plural(loss.unsent, 'request')}{due(loss.missing)}"
     if loss.why:
-        return Cause(loss.unsent, f"{held}: {plain(loss.why, 200)}", SEE_LOG)
+        return Cause(loss.unsent, f"{text}: {plain(loss.why, 200)}", SEE_LOG)
     if loss.state == "lost":
-        return Cause(loss.unsent, f"{held}, when the master lost it", AGAIN)
+        return Cause(loss.unsent, f"{text}, when the master lost it", AGAIN)
     if loss.came_late:
-        held += f", of which {count(loss.came_late)} arrived too late"
+        text += f", of which {count(loss.came_late)} arrived too late"
         if master_stalled and not away:
-            return Cause(loss.unsent, f"{held}: {_stalled(master_stalled)}", SEE_MASTER)
+            return Cause(loss.unsent, f"{text}: {_stalled(master_stalled)}", SEE_MASTER)
         return Cause(
-            loss.unsent, f"{held}: the link between the master and {name} was away{away}", SEE_NETWORK
+            loss.unsent, f"{text}: the link between the master and {name} was away{away}", SEE_NETWORK
         )
     if away:
-        return Cause(loss.unsent, f"{held}: it was silent{away}", SEE_NETWORK)
-    return Cause(loss.unsent, f"{held}, and could not send them in time", "")
+        return Cause(loss.unsent, f"{text}: it was silent{away}", SEE_NETWORK)
+    return Cause(loss.unsent, f"{text}, and could not send them in time", "")
 
 
 def _stalled(stretches: Sequence[Stretch]) -> str:

@@ -87,12 +87,16 @@ def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
     """One for each failed check, worst first."""
     failed = []
     for check in checks:
-        fault = check.judge(evidence) if check.applies(evidence) else None
+        if not check.applies(evidence):
+            continue
+        fault = check.judge(evidence)
         if fault is not None:
             failed.append(Reason(check.name, fault.verdict, fault.text, fault.advice or check.advice))
     return sorted(failed, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 
-def worst(found: Sequence[Reason]) -> str:
+def worst(failures: Sequence[Reason]) -> str:
     """The worst verdict of the reasons."""
-    return found[0].verdict if found else VALID
+    if not failures:
+        return VALID
+    return failures[0].verdict

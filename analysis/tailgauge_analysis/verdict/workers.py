@@ -50,35 +50,37 @@ def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
 
 
 def _worker(worker: Any, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
-    retransmits = growth("retransmits", rows, whole_run)
-    most = rows.max()
+    tcp_losses = growth("retransmits", rows, whole_run)
+    if tcp_losses is not None:
+        tcp_losses += growth("out_of_order", rows, whole_run) or 0
+    maxima = rows.max()
     return Worker(
         worker=int(worker),
         seconds=len(rows),
         cpu_mean=float(rows["cpu_share"].mean()),
-        cpu_max=float(most["cpu_share"]),
-        loop_lag_max_ms=_ms(most["loop_lag_max_ns"]),
-        receive_lag_max_ms=_ms(most["receive_lag_max_ns"]),
-        dispatch_late_max_ms=_ms(most["dispatch_late_max_ns"]),
-        gc_max_ms=_ms(most["gc_pause_ns"]),
-        rss_max_bytes=int(most["rss_bytes"]),
-        in_flight_max=int(most["in_flight"]),
+        cpu_max=float(maxima["cpu_share"]),
+        loop_lag_max_ms=_ms(maxima["loop_lag_max_ns"]),
+        receive_lag_max_ms=_ms(maxima["receive_lag_max_ns"]),
+        dispatch_late_max_ms=_ms(maxima["dispatch_late_max_ns"]),
+        gc_max_ms=_ms(maxima["gc_pause_ns"]),
+        rss_max_bytes=int(maxima["rss_bytes"]),
+        in_flight_max=int(maxima["in_flight"]),
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
         pool_waits=growth("pool_waits", rows, whole_run),
-        tcp_losses=None
-        if retransmits is None
-        else retransmits + (growth("out_of_order", rows, whole_run) or 0),
+        tcp_losses=tcp_losses,
     )
 
 
 def growth(column: str, rows: pd.DataFrame, whole_run: pd.DataFrame) -> int | None:
     """Growth of a count over consecutive rows of a worker."""
-    last = rows[column].max()
-    if np.isnan(last):
+    final = rows[column].max()
+    if np.isnan(final):
         return None
-    before = whole_run.loc[whole_run["at_ns"] < rows["at_ns"].min(), column].max()
-    return int(last - (0 if np.isnan(before) else before))
+    initial = whole_run.loc[whole_run["at_ns"] < rows["at_ns"].min(), column].max()
+    return int(final - (0 if np.isnan(initial) else initial))
 
 
 def _ms(ns: float) -> float | None:
-    return None if np.isnan(ns) else float(ns) / 1e6
+    if np.isnan(ns):
+        return None
+    return float(ns) / 1e6
