@@ -50,7 +50,9 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     """P(X <= k) for X ~ Binomial(n, p)."""
     if k < 0:
         return 0.0
-    return 1.0 if k >= n else beta_cdf(1 - p, n - k, k + 1)
+    if k >= n:
+        return 1.0
+    return beta_cdf(1 - p, n - k, k + 1)
 
 
 def binomial_quantile(q: float, n: int, p: float) -> int:
@@ -64,8 +66,12 @@ def clopper_pearson(k: float, n: float, confidence: float = 0.95) -> tuple[float
     if n == 0:
         return 0.0, 1.0
     alpha = (1 - confidence) / 2
-    low = 0.0 if k == 0 else _beta_quantile(alpha, k, n - k + 1)
-    high = 1.0 if k == n else _beta_quantile(1 - alpha, k + 1, n - k)
+    low = 0.0
+    if k > 0:
+        low = _beta_quantile(alpha, k, n - k + 1)
+    high = 1.0
+    if k != n:
+        high = _beta_quantile(1 - alpha, k + 1, n - k)
     return low, high
 
 
@@ -91,27 +97,29 @@ def student(freedom: float, confidence: float = 0.95) -> float:
 @cache
 def variance_ratio(freedom: float, confidence: float = 0.95) -> float:
     """Return the factor that an estimate of a variance exceeds the variance by with the chance 1 - `confidence`."""
-    known = 1e4  # degrees of freedom of a variance that is known
-    x = _beta_quantile(confidence, freedom / 2, known / 2)
-    return known * x / (freedom * (1 - x))
+    many = 1e4  # degrees of freedom of a variance that is known
+    x = _beta_quantile(confidence, freedom / 2, many / 2)
+    return many * x / (freedom * (1 - x))
 
 
 def student_beyond(t: float, freedom: float) -> float:
     """The chance that Student's t is above this value."""
     outside = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
-    return outside if t > 0 else 1 - outside
+    if t > 0:
+        return outside
+    return 1 - outside
 
 
-def needed(beyond: int, p: float, confidence: float) -> int:
+def needed(violations: int, p: float, confidence: float) -> int:
     """Fewest requests with which a bound on quantile p is met although `beyond` of them are beyond it."""
 
     def is_enough(n: int) -> bool:
-        return binomial_cdf(beyond, n, 1 - p) <= 1 - confidence
+        return binomial_cdf(violations, n, 1 - p) <= 1 - confidence
 
-    most = max(2, beyond + 1)
-    while not is_enough(most):
-        most *= 2
-    return bisect_left(range(most), True, key=is_enough)
+    limit = max(2, violations + 1)
+    while not is_enough(limit):
+        limit *= 2
+    return bisect_left(range(limit), True, key=is_enough)
 
 
 def detectable(allowed: float, n: int, confidence: float = 0.95, power: float = 0.8) -> float | None:

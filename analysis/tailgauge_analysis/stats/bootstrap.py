@@ -43,7 +43,9 @@ class Timed:
 def blocks(values: Floats) -> float:
     """Mean block length for a series."""
     n = len(values)
-    times = quantiles.correlation_time(values) if n > 1 and values.std() > 0 else 1.0
+    times = 1.0
+    if n > 1 and values.std() > 0:
+        times = quantiles.correlation_time(values)
     return min(max(1.0, n / 4), max(math.sqrt(n), 10 * times))
 
 
@@ -52,30 +54,38 @@ def draw(n: int, block: float, rng: np.random.Generator) -> Ints:
     starts = rng.random(n) < 1 / block
     starts[0] = True
     place = rng.integers(0, n, n)
-    first = np.flatnonzero(starts)
-    ahead = np.repeat(place[first] - first, np.diff(first, append=n))
+    begins = np.flatnonzero(starts)
+    ahead = np.repeat(place[begins] - begins, np.diff(begins, append=n))
     drawn: Ints = (ahead + np.arange(n)) % n
     return drawn
 
 
-def ratio(over: Floats, under: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
+def ratio(
+    numerators: Floats, denominators: Floats, block: float | None = None, reps: int = REPS
+) -> tuple[float, float]:
     """Interval of sum(over) / sum(under); (0, inf) where there is nothing to divide by."""
-    over = _fewer(over)
-    under = _fewer(under)
-    n = len(over)
-    if not n or under.sum() <= 0:
+    numerators = _fewer(numerators)
+    denominators = _fewer(denominators)
+    n = len(numerators)
+    if not n or denominators.sum() <= 0:
         return 0.0, math.inf
-    centre = over.sum() / under.sum()
-    length = blocks(over - centre * under) if block is None else block
+    centre = numerators.sum() / denominators.sum()
+    length = block
+    if length is None:
+        length = blocks(numerators - centre * denominators)
     rng = np.random.default_rng(SEED)
-    seen = np.empty(reps)
+    ratios = np.full(reps, centre)
     for i in range(reps):
         rows = draw(n, length, rng)
-        below = under[rows].sum()
-        seen[i] = over[rows].sum() / below if below > 0 else centre
-    low, high = _ends(seen, centre, _apart(n, length))
-    low = max(0.0, low) if over.min() >= 0 else low
-    return low, min(1.0, high) if (over <= under).all() else high
+        divisor = denominators[rows].sum()
+        if divisor > 0:
+            ratios[i] = numerators[rows].sum() / divisor
+    low, high = _ends(ratios, centre, _widening(n, length))
+    if numerators.min() >= 0:
+        low = max(0.0, low)
+    if (numerators <= denominators).all():
+        high = min(1.0, high)
+    return low, high
 
 
 def _fewer(values: Floats) -> Floats:
@@ -85,7 +95,7 @@ def _fewer(values: Floats) -> Floats:
     return np.add.reduceat(values, np.linspace(0, len(values), MOST + 1).astype(np.int64)[:-1])
 
 
-def _apart(n: int, block: float) -> float:
+def _widening(n: int, block: float) -> float:
     """How much wider an interval of n rows in blocks has to be than the resamples are."""
     df = max(2.0, n / block - 1)
     z = quantiles.NORMAL_975  # Student's t is expanded about it
@@ -93,18 +103,18 @@ def _apart(n: int, block: float) -> float:
     return t / z / math.sqrt(max(0.5, 1 - 2 * block / n))
 
 
-def _ends(seen: Floats, centre: float, apart: float) -> tuple[float, float]:
-    low, high = np.quantile(seen, ENDS)
-    return float(centre - (centre - low) * apart), float(centre + (high - centre) * apart)
+def _ends(resamples: Floats, centre: float, factor: float) -> tuple[float, float]:
+    low, high = np.quantile(resamples, ENDS)
+    return float(centre - (centre - low) * factor), float(centre + (high - centre) * factor)
 
 
-def of_pairs(seen: Floats, centre: float, n: int) -> tuple[float, float]:
+def of_pairs(resamples: Floats, centre: float, n: int) -> tuple[float, float]:
     """Interval about `centre` of what was `seen` when n independent pairs were drawn again."""
-    return _ends(seen, centre, _apart(n, 1.0))
+    return _ends(resamples, centre, _widening(n, 1.0))
 
 
 def quantile_ratio_interval(
-    variant: Timed, control: Timed, over: Quantile, under: Quantile
+    variant: Timed, control: Timed, numerator: Quantile, denominator: Quantile
 ) -> tuple[float, float] | None:
     """Interval of quantile over.p of the variant over that of the control; None where the run is too short.
 
@@ -113,34 +123,41 @@ def quantile_ratio_interval(
     quantile, give none.
     """
     count = min(STRETCHES[1], min(len(variant.values), len(control.values)) // IN_STRETCH)
-    beyond = min(over.n, under.n) * (1 - over.p)
-    if count < STRETCHES[0] or beyond < WANTED or quantiles.TOO_FEW in {over.mark, under.mark}:
+    slower_values = min(numerator.n, denominator.n) * (1 - numerator.p)
+    if (
+        count < STRETCHES[0]
+        or slower_values < WANTED
+        or quantiles.TOO_FEW in {numerator.mark, denominator.mark}
+    ):
         return None
     at_ns = np.concatenate((variant.at_ns, control.at_ns))
     edges = np.linspace(at_ns.min(), at_ns.max(), count + 1)[1:-1]
-    sides = [(np.searchsorted(edges, one.at_ns), one.values) for one in (variant, control)]
-    slow = [_slow(of, values, q, count) for (of, values), q in zip(sides, (over, under), strict=True)]
+    sides = [(np.searchsorted(edges, series.at_ns), series.values) for series in (variant, control)]
+    slow = [
+        _slow(of, values, q, count) for (of, values), q in zip(sides, (numerator, denominator), strict=True)
+    ]
     rng = np.random.default_rng(SEED)
     length = blocks(slow[0] / len(variant.values) - slow[1] / len(control.values))  # without what both share
     reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
     weights = np.stack([np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)])
-    a, b = (weighted_quantiles(of, values, over.p, weights) for of, values in sides)
+    a, b = (weighted_quantiles(of, values, numerator.p, weights) for of, values in sides)
     if not (np.isfinite(a) & np.isfinite(b) & (b > 0)).all():
         return None
     low, high = np.sort(a / b)[[rank(reps, end) - 1 for end in ENDS]]
     return float(low), float(high)
 
 
-def _slow(of: Ints, values: Floats, q: Quantile, count: int) -> Floats:
+def _slow(stretches: Ints, values: Floats, q: Quantile, count: int) -> Floats:
     """Requests beyond the quantile in each interval, minus the number expected."""
-    beyond = values > (np.inf if q.value is None else q.value)
-    return np.bincount(of, weights=beyond - beyond.mean(), minlength=count).astype(np.float64)
+    bound = np.inf if q.value is None else q.value
+    exceeds = values > bound
+    return np.bincount(stretches, weights=exceeds - exceeds.mean(), minlength=count).astype(np.float64)
 
 
-def weighted_quantiles(of: Ints, values: Floats, p: float, weights: Ints) -> Floats:
+def weighted_quantiles(stretches: Ints, values: Floats, p: float, weights: Ints) -> Floats:
     """The quantile of each draw (row of `weights`): each value counts as often as its stretch, `of`, was drawn; NaN of none."""
     order = np.argsort(values, kind="stable")
-    stretch = of[order]
+    stretch = stretches[order]
     ordered = values[order]
     out = np.full(len(weights), np.nan)
     for i, times in enumerate(weights):

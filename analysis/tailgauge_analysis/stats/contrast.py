@@ -56,7 +56,9 @@ def quantile_contrast(
         return None
     if not relative:
         is_failure = np.isinf(a_values) | np.isinf(b_values)
-        return None if is_failure.any() else _contrast(a_values, b_values, b_values - a_values, pairs=len(a))
+        if is_failure.any():
+            return None
+        return _contrast(a_values, b_values, b_values - a_values, pairs=len(a))
     both_failed = np.isinf(a_values) & np.isinf(b_values)
     with np.errstate(divide="ignore", invalid="ignore"):
         changes = np.clip(np.log(b_values) - np.log(a_values), -LARGEST_LOG, LARGEST_LOG)

@@ -67,9 +67,9 @@ class Grouping:
     codes: Ints
     follows_by_construction: bool = False
 
-    def only(self, which: Mask | Ints) -> Grouping:
+    def only(self, mask: Mask | Ints) -> Grouping:
         """Return the grouping of some values."""
-        return replace(self, codes=self.codes[which])
+        return replace(self, codes=self.codes[mask])
 
     @cached_property
     def clusters(self) -> Clusters | None:
@@ -142,9 +142,9 @@ class Dependence:
     waves: float = 0.0
     batches: int = 0
 
-    def largest(self, shown: frozenset[str] = frozenset()) -> Excess | None:
+    def largest(self, alike: frozenset[str] = frozenset()) -> Excess | None:
         """Return the largest excess of those shown here or elsewhere, None without one."""
-        counted = [excess for excess in self.excesses if excess.is_shown or excess.name in shown]
+        counted = [excess for excess in self.excesses if excess.is_shown or excess.name in alike]
         largest = max(counted, key=lambda excess: excess.value, default=None)
         return largest if largest is not None and largest.value > 0 else None
 
@@ -153,14 +153,14 @@ class Dependence:
         """Return the names of the groupings whose effect is shown."""
         return frozenset(excess.name for excess in self.excesses if excess.is_shown)
 
-    def effect(self, shown: frozenset[str] = frozenset()) -> float:
+    def effect(self, alike: frozenset[str] = frozenset()) -> float:
         """Return the variance of the sum over that of independent values."""
-        largest = self.largest(shown)
+        largest = self.largest(alike)
         return max(self.time + (largest.value if largest else 0.0), self.waves)
 
-    def limited_by(self, shown: frozenset[str] = frozenset()) -> str:
+    def limited_by(self, alike: frozenset[str] = frozenset()) -> str:
         """Return what makes most of the effect; empty where there is none."""
-        largest = self.largest(shown)
+        largest = self.largest(alike)
         excess = largest.value if largest else 0.0
         if self.waves > self.time + excess:
             return WAVES
@@ -174,19 +174,21 @@ INDEPENDENT = Dependence()
 
 def joined(parts: Sequence[tuple[Sequence[Grouping], int]]) -> tuple[Grouping, ...]:
     """Return the groupings of samples of so many values, one after the other; no group is in two of them."""
-    names = {grouping.name: grouping for groupings, _ in parts for grouping in groupings}
-    return tuple(_joined(grouping, parts) for grouping in names.values())
+    by_name: dict[str, Grouping] = {}
+    for groupings, _ in parts:
+        by_name.update({grouping.name: grouping for grouping in groupings})
+    return tuple(_joined(grouping, parts) for grouping in by_name.values())
 
 
 def _joined(grouping: Grouping, parts: Sequence[tuple[Sequence[Grouping], int]]) -> Grouping:
     codes = []
-    first = 0
+    offset = 0
     for groupings, count in parts:
         part = next((known.codes for known in groupings if known.name == grouping.name), None)
         if part is None:
             part = np.full(count, -1, np.int64)
-        codes.append(np.where(part < 0, -1, part + first))
-        first += 1 + int(part.max(initial=0))
+        codes.append(np.where(part < 0, -1, part + offset))
+        offset += 1 + int(part.max(initial=0))
     return replace(grouping, codes=np.concatenate(codes))
 
 
@@ -254,7 +256,9 @@ def _excess(
 def effective_count(sizes: Floats | Ints) -> float:
     """Return how many of one size say as much: (sum s)^2 / sum s^2 (Kish); +inf where all are 0."""
     squares = float(np.square(sizes).sum())
-    return float(sizes.sum()) ** 2 / squares if squares > 0 else math.inf
+    if not squares > 0:
+        return math.inf
+    return float(sizes.sum()) ** 2 / squares
 
 
 def freedom(sums: Floats) -> float:
@@ -282,11 +286,11 @@ def _near(deviations: Floats, reach: int, clusters: Clusters) -> float:
     group = np.repeat(np.arange(len(clusters.starts)), clusters.lengths)
     total = 0.0
     looked_at = 0
-    for apart in range(1, min(reach, int(clusters.lengths.max()) - 1) + 1):
-        is_near = (group[apart:] == group[:-apart]) & (places[apart:] - places[:-apart] <= reach)
+    for distance in range(1, min(reach, int(clusters.lengths.max()) - 1) + 1):
+        is_near = (group[distance:] == group[:-distance]) & (places[distance:] - places[:-distance] <= reach)
         if not is_near.any() or looked_at > PAIRS:
             break
-        total += 2 * float((values[apart:] * values[:-apart])[is_near].sum())
+        total += 2 * float((values[distance:] * values[:-distance])[is_near].sum())
         looked_at += len(places)
     return total
 
@@ -356,11 +360,13 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
                 break
             lags = min(n, 8 * lags)
             correlations = _autocorrelations(centred, lags)
-        last = int(ends[0]) if len(ends) else len(sums)
-        if not last:
+        pair_count = len(sums)
+        if len(ends):
+            pair_count = int(ends[0])
+        if not pair_count:
             continue
-        time = 2 * float(sums[:last].sum()) - 1
-        reach = width * last - 1
+        time = 2 * float(sums[:pair_count].sum()) - 1
+        reach = width * pair_count - 1
         by_chance = errors * math.sqrt(reach / n) + (errors**2 - 1) / 6 / rarity
         if time > max(longest[0], 1 + 2 * by_chance):
             longest = time, reach

@@ -48,8 +48,12 @@ class Bounds(Protocol):
 
 def by_student(value: float, low: float, high: float, freedom: int) -> Estimate:
     """Return the estimate with the chance that it lies so far from 0 if it is 0."""
-    half = value - low if value > 0 else high - value
-    p_value = _chance(abs(value) / half, freedom) if half else float(value == 0)
+    half = high - value
+    if value > 0:
+        half = value - low
+    p_value = float(value == 0)
+    if half:
+        p_value = _chance(abs(value) / half, freedom)
     return Estimate(value=value, low=low, high=high, p_value=p_value)
 
 
@@ -68,33 +72,43 @@ def paired(differences: Floats) -> Estimate | None:
     return by_student(mean, mean - half, mean + half, n - 1)
 
 
-def log_ratio(over: Bounds, under: Bounds, freedom: int) -> Estimate | None:
+def log_ratio(numerator: Bounds, denominator: Bounds, freedom: int) -> Estimate | None:
     """Return log(over / under) of independent estimates; None where no end is known.
 
     The distances to the ends of their intervals add up as squares (MOVER). Where one has no value, as a quantile among
     failures, the ends that are known bound the ratio.
     """
-    b, b_low, b_high = _logs(over)
-    a, a_low, a_high = _logs(under)
+    b, b_low, b_high = _logs(numerator)
+    a, a_low, a_high = _logs(denominator)
     if a is not None and b is not None:
         value = b - a
         low = value - math.hypot(b - b_low, a_high - a)
         high = value + math.hypot(b_high - b, a - a_low)
-        return None if math.isinf(low) and math.isinf(high) else by_student(value, low, high, freedom)
+        if math.isinf(low) and math.isinf(high):
+            return None
+        return by_student(value, low, high, freedom)
     low = b_low - a_high
     high = b_high - a_low
     if math.isinf(low) and math.isinf(high):
         return None
     gap = max(low, -high)
     half = max(1e-9, min(a_high - a_low, b_high - b_low) / 2)  # of the interval that is known
-    p_value = _chance(math.sqrt(2) + gap / half, freedom) if gap > 0 else 1.0
+    p_value = 1.0
+    if gap > 0:
+        p_value = _chance(math.sqrt(2) + gap / half, freedom)
     return Estimate(value=None, low=low, high=high, p_value=p_value)
 
 
 def _logs(bounds: Bounds) -> tuple[float | None, float, float]:
-    value = math.log(bounds.value) if bounds.value else None
-    low = math.log(bounds.low) if bounds.low else -math.inf
-    high = math.log(bounds.high) if bounds.high else math.inf
+    value = None
+    if bounds.value:
+        value = math.log(bounds.value)
+    low = -math.inf
+    if bounds.low:
+        low = math.log(bounds.low)
+    high = math.inf
+    if bounds.high:
+        high = math.log(bounds.high)
     return value, low, high
 
 

@@ -31,9 +31,9 @@ class Prediction:
     def of(cls, earlier: Floats, variance: float = 0.0) -> Prediction:
         """That of at least two earlier values; `variance`: of the value's own error, beyond theirs."""
         n = len(earlier)
-        between = float(earlier.var(ddof=1)) * (1 + 1 / n)
+        variance_between = float(earlier.var(ddof=1)) * (1 + 1 / n)
         mean = float(earlier.mean())
-        scale = max(1e-9, math.sqrt(between + max(0.0, variance)))
+        scale = max(1e-9, math.sqrt(variance_between + max(0.0, variance)))
         return cls(mean, scale, n - 1, float(earlier.max()) - mean)
 
     def reach(self, level: float) -> float:
@@ -44,9 +44,9 @@ class Prediction:
         """Return how far above the mean a value is beyond chance: by Student's t, and beyond each earlier one."""
         return max(self.reach(level), self.largest)
 
-    def chance(self, beyond: float) -> float:
+    def chance(self, distance: float) -> float:
         """Return the chance of a value so far above the mean."""
-        return student_beyond(beyond / self.scale, self.freedom)
+        return student_beyond(distance / self.scale, self.freedom)
 
 
 def varies_between(values: Floats, errors: Floats) -> bool:

@@ -64,13 +64,13 @@ def difference(a: Proportion, b: Proportion) -> Difference:
     if b.value is None or b.low is None or b.high is None:
         return Difference(None, None, None)
     value = a.value - b.value
-    below = math.hypot(a.value - a.low, b.high - b.value)
-    above = math.hypot(a.high - a.value, b.value - b.low)
-    return Difference(value, max(-1.0, value - below), min(1.0, value + above))
+    low_distance = math.hypot(a.value - a.low, b.high - b.value)
+    high_distance = math.hypot(a.high - a.value, b.value - b.low)
+    return Difference(value, max(-1.0, value - low_distance), min(1.0, value + high_distance))
 
 
 def proportion(
-    seen: Mask,
+    outcomes: Mask,
     sizes: Ints | None = None,
     groupings: Sequence[Grouping] = (),
     *,
@@ -82,26 +82,28 @@ def proportion(
     dependence counts where next to none are True, or False. Marked where the rarer of the two came in bursts, and those were
     few, or in too few groups that are alike. Single ones are taken as they are.
     """
-    n = len(seen)
-    k = int(seen.sum())
-    values = seen.astype(np.float64) if waits_ms is None else waits_ms
+    n = len(outcomes)
+    k = int(outcomes.sum())
+    values = waits_ms
+    if values is None:
+        values = outcomes.astype(np.float64)
     sample = quantiles.Sample(values, sizes, groupings)
-    known = quantiles.NOTHING_KNOWN
+    context = quantiles.NOTHING_KNOWN
     is_few = min(k, n - k) < FEW
     if n and waits_ms is not None and (is_few or sizes is None):  # there may be millions in groups
-        known = sample.known(k)
-    found = worth(seen, sizes, sample.clusters, known)
+        context = sample.known(k)
+    information = worth(outcomes, sizes, sample.clusters, context)
     mark = ""
-    if 0 < found.episodes < min(EPISODES, k, n - k):
+    if 0 < information.episodes < min(EPISODES, k, n - k):
         mark = FEW_EPISODES
-    elif n and (sample.is_of_few_groups or found.is_of_few_groups):
+    elif n and (sample.is_of_few_groups or information.is_of_few_groups):
         mark = UNRELIABLE
     return replace(
-        _of(k, n, found.sure),
-        n_eff=found.n_eff if n else 0,
-        episodes=found.episodes,
+        _proportion(k, n, information.sure),
+        n_eff=information.n_eff if n else 0,
+        episodes=information.episodes,
         mark=mark,
-        limited_by=found.limited_by,
+        limited_by=information.limited_by,
     )
 
 
@@ -110,10 +112,10 @@ def times_to_decide(share: Proportion, allowed: float) -> float:
     if share.high is not None and share.low is not None and (share.high <= allowed or share.low > allowed):
         return 1.0
     value = share.value or 0.0
-    sure = _sure(share)
+    independent = _independent_count(share)
     times = 1.0
     while times <= MOST_TIMES:
-        n = sure * times
+        n = independent * times
         low, high = clopper_pearson(value * n, n)
         if high <= allowed or low > allowed:
             return times
@@ -121,7 +123,7 @@ def times_to_decide(share: Proportion, allowed: float) -> float:
     return math.inf
 
 
-def _sure(share: Proportion) -> float:
+def _independent_count(share: Proportion) -> float:
     """Return the number of independent values that gives the interval of a share: fewer than `n_eff` after few slow periods."""
     value = share.value or 0.0
     n: float = share.n_eff
@@ -137,20 +139,20 @@ def _sure(share: Proportion) -> float:
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
     """The share k / n of what is independent, or of what says as much as `n_eff` that are."""
-    return _of(k, n, n if n_eff is None else n_eff)
+    return _proportion(k, n, n if n_eff is None else n_eff)
 
 
-def _of(k: int, n: int, n_eff: int) -> Proportion:
+def _proportion(k: int, n: int, n_eff: int) -> Proportion:
     if not n:
-        return Proportion(0, 0, 0, None, None, None)
+        return Proportion(0, 0, 0, value=None, low=None, high=None)
     share = k / n
     low, high = clopper_pearson(share * n_eff, n_eff, quantiles.confidence())
-    low = max(low, _least(share))
-    high = min(high, 1 - _least(1 - share))
-    return Proportion(k, n, n_eff, share, low, high)
+    low = max(low, _markov_low(share))
+    high = min(high, 1 - _markov_low(1 - share))
+    return Proportion(k, n, n_eff, value=share, low=low, high=high)
 
 
-def _least(share: float) -> float:
+def _markov_low(share: float) -> float:
     """Return the low end of a share that holds however its values depend on each other.
 
     By Markov's inequality a share of s or more has a chance of at most p / s where the true share is p.
@@ -168,20 +170,29 @@ class Ratio:
     high: float | None
 
 
-def quantile_ratio(over: Quantile, under: Quantile) -> Ratio:
+def quantile_ratio(numerator: Quantile, denominator: Quantile) -> Ratio:
     """`over` / `under`."""
-    a = _log(over.value)
-    b = _log(under.value)
-    if a is None or b is None or TOO_FEW in {over.mark, under.mark}:
-        return Ratio(over.p, None, None, None)
+    a = _log(numerator.value)
+    b = _log(denominator.value)
+    if a is None or b is None or TOO_FEW in {numerator.mark, denominator.mark}:
+        return Ratio(numerator.p, None, None, None)
 
-    def end(sign: int, of: float | None, by: float | None) -> float | None:
-        far = _log(of)
-        near = _log(by)
-        return None if far is None or near is None else math.exp(a - b + sign * math.hypot(a - far, b - near))
+    def end(sign: int, dividend: float | None, divisor: float | None) -> float | None:
+        far = _log(dividend)
+        near = _log(divisor)
+        if far is None or near is None:
+            return None
+        return math.exp(a - b + sign * math.hypot(a - far, b - near))
 
-    return Ratio(over.p, math.exp(a - b), end(-1, over.low, under.high), end(1, over.high, under.low))
+    return Ratio(
+        numerator.p,
+        math.exp(a - b),
+        end(-1, numerator.low, denominator.high),
+        end(1, numerator.high, denominator.low),
+    )
 
 
 def _log(value: float | None) -> float | None:
-    return math.log(value) if value is not None and math.isfinite(value) and value > 0 else None
+    if value is None or not math.isfinite(value) or value <= 0:
+        return None
+    return math.log(value)

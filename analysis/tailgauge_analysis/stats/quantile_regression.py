@@ -31,13 +31,13 @@ def predicted(columns: dict[str, Floats], y: Floats, p: float) -> Floats:
 
 def independent(columns: dict[str, Floats]) -> dict[str, Floats]:
     """Without columns that follow from those before them."""
-    kept: dict[str, Floats] = {}
+    basis: dict[str, Floats] = {}
     for name, values in columns.items():
-        largest = [max(float(np.abs(v).max(initial=0.0)), 1e-300) for v in (*kept.values(), values)]
-        scaled = np.stack((*kept.values(), values), axis=1) / largest
-        if np.linalg.matrix_rank(scaled, tol=1e-6 * np.sqrt(max(1, len(scaled)))) > len(kept):
-            kept[name] = values
-    return kept
+        largest = [max(float(np.abs(v).max(initial=0.0)), 1e-300) for v in (*basis.values(), values)]
+        scaled = np.stack((*basis.values(), values), axis=1) / largest
+        if np.linalg.matrix_rank(scaled, tol=1e-6 * np.sqrt(max(1, len(scaled)))) > len(basis):
+            basis[name] = values
+    return basis
 
 
 def _scaled(x: Floats) -> tuple[Floats, Floats]:

@@ -168,7 +168,7 @@ def quantiles(
     by default that of values in ms.
     """
     if not len(values):
-        return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
+        return [Quantile(p, 0, 0, value=None, low=None, high=None, mark=TOO_FEW) for p in ps]
     sample = Sample(values, sizes, groupings, tie)
     time = max(sample.at(0.5).time, sample.at(0.75).time)
     return [_quantile(sample, p, time) for p in ps]
@@ -178,10 +178,10 @@ def _quantile(sample: Sample, p: float, time: float) -> Quantile:
     ordered = sample.ordered
     n = len(ordered)
     worth_at_p = sample.at(p)
-    deeper = sample.at((1 + p) / 2)
-    limiting = min(worth_at_p, deeper, key=lambda worth: worth.n_eff)
-    ends = ranks(n, min(worth_at_p.sure, deeper.sure), p, confidence())
-    low, high = (None if end is None else float(ordered[end - 1]) for end in ends)
+    tail_worth = sample.at((1 + p) / 2)
+    limiting = min(worth_at_p, tail_worth, key=lambda worth: worth.n_eff)
+    ends = ranks(n, min(worth_at_p.sure, tail_worth.sure), p, confidence())
+    low, high = (_at_rank(ordered, end) for end in ends)
     episodes = min(worth_at_p.episodes, max(1, math.floor(worth_at_p.units / time + 1e-6)))
     is_of_few_groups = sample.is_of_few_groups or limiting.is_of_few_groups
     return Quantile(
@@ -195,6 +195,12 @@ def _quantile(sample: Sample, p: float, time: float) -> Quantile:
         episodes=episodes,
         limited_by=limiting.limited_by,
     )
+
+
+def _at_rank(ordered: Floats, place: int | None) -> float | None:
+    if place is None:
+        return None
+    return float(ordered[place - 1])
 
 
 class Sample:
@@ -224,20 +230,23 @@ class Sample:
         """Return what the values say of the share beyond quantile p."""
         place = rank(len(self.values), p)
         if place not in self._worths:
-            known = self.known(len(self.values) - place)
+            context = self.known(len(self.values) - place)
             plain = self._plain_worths.get(place)
-            is_same = plain is not None and known.effect == 1.0 and known.shown <= plain.shown
-            self._worths[place] = plain if plain and is_same else self._at(place, known)
+            is_same = plain is not None and context.effect == 1.0 and context.shown <= plain.shown
+            if plain is not None and is_same:
+                self._worths[place] = plain
+            else:
+                self._worths[place] = self._worth_at_rank(place, context)
         return self._worths[place]
 
-    def known(self, beyond: int) -> Known:
+    def known(self, exceedances: int) -> Known:
         """Return what other levels show for one that so many values are beyond, or not beyond."""
-        if min(beyond, len(self.values) - beyond) >= FEW:
-            return Known(self._shown)
+        if min(exceedances, len(self.values) - exceedances) >= FEW:
+            return Known(self._alike)
         return self._known_of_few
 
     @cached_property
-    def _shown(self) -> frozenset[str]:
+    def _alike(self) -> frozenset[str]:
         """Return the groupings whose values are shown to be alike at the levels where that may be seen."""
         if not self.clusters:
             return frozenset()
@@ -248,9 +257,9 @@ class Sample:
     def _known_of_few(self) -> Known:
         """Return what the level with 20 values beyond shows, for one with fewer."""
         n = len(self.values)
-        reference = self._at(max(1, n - max(1, min(FEW, n // 2))), Known(self._shown))
+        reference = self._worth_at_rank(max(1, n - max(1, min(FEW, n // 2))), Known(self._alike))
         return Known(
-            shown=self._shown,
+            shown=self._alike,
             effect=n / reference.n_eff,
             time=reference.time,
             limited_by=reference.limited_by,
@@ -260,30 +269,33 @@ class Sample:
     def _plain(self, place: int) -> Worth:
         """Return what a level shows by itself."""
         if place not in self._plain_worths:
-            self._plain_worths[place] = self._at(place, NOTHING_KNOWN)
+            self._plain_worths[place] = self._worth_at_rank(place, NOTHING_KNOWN)
         return self._plain_worths[place]
 
-    def _at(self, place: int, known: Known) -> Worth:
+    def _worth_at_rank(self, place: int, context: Known) -> Worth:
         """Return the worth at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
         are beyond.
         """
         values = self.values
         n = len(values)
         value = self.ordered[place - 1]
-        beyond = n - place
-        above = n - int(np.searchsorted(self.ordered, value + self._tie, "right"))
+        exceedances = n - place
+        exceedances_above = n - int(np.searchsorted(self.ordered, value + self._tie, "right"))
         from_it = n - int(np.searchsorted(self.ordered, value - self._tie, "left"))
-        if from_it - above < 2 or max(from_it - beyond, beyond - above) <= beyond / 10:
-            return self._worth(values > value, known)
-        if 2 * above < beyond and n - from_it < beyond:  # next to all are the same
+        if (
+            from_it - exceedances_above < 2
+            or max(from_it - exceedances, exceedances - exceedances_above) <= exceedances / 10
+        ):
+            return self._worth(values > value, context)
+        if 2 * exceedances_above < exceedances and n - from_it < exceedances:  # next to all are the same
             return Worth(n, n, n, n, 1.0)
-        if 2 * above < beyond:
-            return self._worth(values >= value - self._tie, known)
-        if from_it > 2 * beyond:
-            return self._worth(values > value + self._tie, known)
+        if 2 * exceedances_above < exceedances:
+            return self._worth(values >= value - self._tie, context)
+        if from_it > 2 * exceedances:
+            return self._worth(values > value + self._tie, context)
         worths = (
-            self._worth(values > value + self._tie, known),
-            self._worth(values >= value - self._tie, known),
+            self._worth(values > value + self._tie, context),
+            self._worth(values >= value - self._tie, context),
         )
         smaller = min(worths, key=lambda worth: worth.n_eff)
         return replace(
@@ -294,8 +306,8 @@ class Sample:
             time=max(worth.time for worth in worths),
         )
 
-    def _worth(self, exceeds: Mask, known: Known) -> Worth:
-        return worth(exceeds, self._sizes, self.clusters, known)
+    def _worth(self, exceeds: Mask, context: Known) -> Worth:
+        return worth(exceeds, self._sizes, self.clusters, context)
 
 
 def _of_units(groupings: Sequence[Grouping], sizes: Ints | None) -> Sequence[Grouping]:
@@ -331,15 +343,20 @@ def ranks(n: int, n_eff: int, p: float, level: float = CONFIDENCE) -> tuple[int 
     alpha = (1 - level) / 2
     low = binomial_quantile(alpha, n_eff, p)
     high = binomial_quantile(1 - alpha, n_eff, p) + 1
-    first = max(1, math.floor(low * n / n_eff)) if low >= 1 else None
-    return first, min(n, math.ceil(high * n / n_eff)) if high <= n_eff else None
+    low_rank = None
+    if low >= 1:
+        low_rank = max(1, math.floor(low * n / n_eff))
+    high_rank = None
+    if high <= n_eff:
+        high_rank = min(n, math.ceil(high * n / n_eff))
+    return low_rank, high_rank
 
 
 def worth(
     exceeds: Mask,
     sizes: Ints | None = None,
     clusters: Sequence[Clusters] = (),
-    known: Known = NOTHING_KNOWN,
+    context: Known = NOTHING_KNOWN,
 ) -> Worth:
     """What dependent values say of the share of `exceeds`.
 
@@ -348,57 +365,65 @@ def worth(
     n = len(exceeds)
     k = int(np.count_nonzero(exceeds))
     if k in {0, n}:
-        whole = max(1, math.floor(n / known.effect + 1e-6))
-        return Worth(whole, whole, k, k, known.time, known.limited_by)
-    if sizes is None:
-        deviations = exceeds.astype(np.float64) - k / n
-        rarer = (exceeds if 2 * k <= n else ~exceeds).astype(np.float64)
-    else:
-        seen = sizes[sizes > 0]
-        counts = _counts(exceeds, seen)
-        deviations = counts - k / n * seen
-        rarer = (counts if 2 * k <= n else seen - counts).astype(np.float64)
-    found = dependence.dependence(deviations, clusters)
+        whole = max(1, math.floor(n / context.effect + 1e-6))
+        return Worth(
+            n_eff=whole,
+            sure=whole,
+            episodes=k,
+            units=k,
+            time=context.time,
+            limited_by=context.limited_by,
+        )
+    totals: Ints | int = 1
+    counts: Ints | Mask = exceeds
+    if sizes is not None:
+        totals = sizes[sizes > 0]
+        counts = _counts(exceeds, totals)
+    deviations = counts - k / n * totals
+    rarer = counts.astype(np.float64)
+    if 2 * k > n:
+        rarer = totals - rarer
+    result = dependence.dependence(deviations, clusters)
     squares = float(np.square(deviations).sum())
     independent = k * (1 - k / n)
-    effect = max(1.0, squares * found.effect(known.shown) / independent)
-    limited_by = found.limited_by(known.shown)
-    if squares > found.effect(known.shown) * independent:
+    effect = max(1.0, squares * result.effect(context.shown) / independent)
+    limited_by = result.limited_by(context.shown)
+    if squares > result.effect(context.shown) * independent:
         limited_by = REQUEST
-    time = found.time
+    time = result.time
     if min(k, n - k) < FEW:
-        time = max(time, known.time)
-    is_of_known = min(k, n - k) < FEW and known.effect >= effect
+        time = max(time, context.time)
+    is_of_known = min(k, n - k) < FEW and context.effect >= effect
     if is_of_known:
-        effect = known.effect
-        limited_by = known.limited_by
+        effect = context.effect
+        limited_by = context.limited_by
     places = np.flatnonzero(rarer)
     episodes = _episodes(rarer, places, time)
     freedom = dependence.freedom(episodes)
     count = effective_count(episodes)
-    largest = found.largest(known.shown)
+    largest = result.largest(context.shown)
     if largest is not None:
         group = next(groups for groups in clusters if groups.name == largest.name)
         sums = _group_sums(rarer, group)
         count = min(count, effective_count(sums))
         freedom = min(freedom, largest.freedom)
     if limited_by == WAVES:
-        freedom = min(freedom, found.batches - 1.0)
+        freedom = min(freedom, result.batches - 1.0)
     if is_of_known:
-        freedom = max(freedom, known.freedom)
+        freedom = max(freedom, context.freedom)
     n_eff = n / effect
     level = confidence()
     rounded = round(max(LEAST, freedom), 1)
-    sure = n_eff * (normal(level) / student(rounded, level)) ** 2
+    independent_count = n_eff * (normal(level) / student(rounded, level)) ** 2
     return Worth(
         n_eff=max(1, math.floor(n_eff + 1e-6)),
-        sure=max(1, math.floor(sure + 1e-6)),
+        sure=max(1, math.floor(independent_count + 1e-6)),
         episodes=max(1, round(count)),
         units=len(places),
         time=time,
         limited_by=limited_by if n_eff < NOTICEABLE * n else "",
         is_of_few_groups=largest is not None and largest.groups < FEWEST_GROUPS,
-        shown=found.shown,
+        shown=result.shown,
         freedom=freedom,
     )
 
@@ -428,6 +453,6 @@ def _counts(exceeds: Mask, sizes: Ints) -> Ints:
     ends = np.cumsum(sizes)
     cuts = np.unique(np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends)))
     begin = ends - sizes
-    seen = exceeds.view(np.uint8)  # faster than truth values
-    stretches = ((seen[begin[a] : ends[b - 1]], begin[a:b] - begin[a]) for a, b in pairwise(cuts))
+    flags = exceeds.view(np.uint8)  # faster than truth values
+    stretches = ((flags[begin[a] : ends[b - 1]], begin[a:b] - begin[a]) for a, b in pairwise(cuts))
     return np.concatenate([np.add.reduceat(*of, dtype=np.uint32) for of in stretches]).astype(np.int64)

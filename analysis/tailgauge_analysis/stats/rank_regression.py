@@ -46,21 +46,21 @@ class Shift:
 
 
 def shifts(
-    columns: Sequence[Floats], others: Sequence[Floats], y: Floats, groups: Sequence[Ints]
+    columns: Sequence[Floats], controls: Sequence[Floats], y: Floats, groups: Sequence[Ints]
 ) -> list[Shift | None]:
     """Return the shift of each column beside `others`; None where too few groups could tell.
 
     Rows are in order of time, and all columns together are independent of each other and of a constant.
     """
     rows = len(y)
-    design = np.stack([*columns, *others], axis=1)
+    design = np.stack([*columns, *controls], axis=1)
     scale = np.abs(design).max(axis=0)
     centred = design / scale
     centred -= centred.mean(axis=0)
     residuals = _residuals(np.linalg.qr(centred)[0], y)
     weights = np.linalg.pinv(centred) / scale[:, None]
-    alone = np.arange(rows)
-    groupings = [alone, alone * min(PIECES, rows) // rows, *groups]
+    row_numbers = np.arange(rows)
+    groupings = [row_numbers, row_numbers * min(PIECES, rows) // rows, *groups]
     few = rows / max(1, rows - design.shape[1] - 1)
     estimated = []
     for weight in weights[: len(columns)]:

@@ -112,15 +112,17 @@ def trend(values: Floats) -> int:
         return 0
     s = kendall(ranks(values))
     third = len(values) // 3
-    return int(np.sign(s)) if abs(s) >= TREND and differs_at(values[:third], values[-third:]) else 0
+    if abs(s) >= TREND and differs_at(values[:third], values[-third:]):
+        return int(np.sign(s))
+    return 0
 
 
-def differs_at(some: Floats, others: Floats) -> float | None:
+def differs_at(sample: Floats, baseline: Floats) -> float | None:
     """The quantile that differs by more than 20%: the median, else the p95; None if neither does."""
-    if not len(some) or not len(others):
+    if not len(sample) or not len(baseline):
         return None
     for p in PS:
-        low, high = sorted(float(np.quantile(v, p, method="inverted_cdf")) for v in (some, others))
+        low, high = sorted(float(np.quantile(v, p, method="inverted_cdf")) for v in (sample, baseline))
         if low != high and high > MATTERS * low:
             return p
     return None
@@ -134,9 +136,9 @@ def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Grow
     waiting = begun - ended
     arrivals = max(1, int(begun[-1] - begun[0]))
     size = float(waiting[-1] - waiting[0])
-    each = variance_in_windows(begun, ended)
-    detectable = _least_size(arrivals, each) + NORMAL_90 * math.sqrt(each * arrivals)
-    chance = _chance_of_size(size, arrivals, each)
+    variance = variance_in_windows(begun, ended)
+    detectable = _least_size(arrivals, variance) + NORMAL_90 * math.sqrt(variance * arrivals)
+    chance = _chance_of_size(size, arrivals, variance)
     seconds = to_s - from_s
     return Growth(per_s=size / seconds, detectable_per_s=detectable / seconds, rises=chance < BY_CHANCE)
 
@@ -154,8 +156,8 @@ def variance_in_windows(begun: Ints, ended: Ints) -> float:
     themselves, and the reverse.
     """
     arrived = np.diff(begun)
-    apart = arrived.var(ddof=1) + np.diff(ended).var(ddof=1)
-    noise = max(float(apart), float(np.diff(begun - ended).var(ddof=1)))
+    variance = arrived.var(ddof=1) + np.diff(ended).var(ddof=1)
+    noise = max(float(variance), float(np.diff(begun - ended).var(ddof=1)))
     return per_arrival(noise * arrived.size, int(arrived.sum()))
 
 
@@ -221,23 +223,24 @@ def change(values: Floats) -> Stretch | None:
     if blocks < FEWEST_BLOCKS:
         return None
     means = _means(ranked, blocks)
-    found, where = _stretches(means[None])
+    differences, where = _stretches(means[None])
     rng = np.random.default_rng(blocks)  # the same answer for the same run
     for times, p in zip(PERMUTATIONS, (LIKELY, CHANGE), strict=True):
         by_chance = _stretches(rng.permuted(np.tile(means, (times, 1)), axis=1))[0]
-        if 1 + int((by_chance >= found[0] - 1e-12).sum()) > p * (times + 1):
+        if 1 + int((by_chance >= differences[0] - 1e-12).sum()) > p * (times + 1):
             return None
     begin, end = _edges(ranked, where[0], blocks)
     if begin == 0 and end > len(values) / 2:  # the shorter side of a step is the one that differs
         begin = end
         end = len(values)
     elif end == len(values) and begin < len(values) / 2:
-        begin, end = 0, begin
+        end = begin
+        begin = 0
     inside = np.zeros(len(values), np.bool_)
     inside[begin:end] = True
     if differs_at(values[inside], values[~inside]) is None:
         return None
-    return Stretch(begin, end, float(found[0] ** 2 / np.square(means - means.mean()).sum()))
+    return Stretch(begin, end, float(differences[0] ** 2 / np.square(means - means.mean()).sum()))
 
 
 def linear_fit(values: Floats) -> float:
@@ -245,7 +248,9 @@ def linear_fit(values: Floats) -> float:
     if len(values) < 2 * OF_BLOCK:
         return 0.0
     means = _means(ranks(values), min(BLOCKS, len(values) // OF_BLOCK))
-    return float(np.corrcoef(np.arange(len(means)), means)[0, 1] ** 2) if means.std() else 0.0
+    if not means.std():
+        return 0.0
+    return float(np.corrcoef(np.arange(len(means)), means)[0, 1] ** 2)
 
 
 def _means(series: Floats, parts: int) -> Floats:
@@ -261,11 +266,12 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
     where = np.zeros((rows, 2), np.int64)
     for length in range(SHORTEST, blocks - SHORTEST + 1):
         size = np.abs(sums[:, length:] - sums[:, :-length]) / math.sqrt(length * (blocks - length) / blocks)
-        at = size.argmax(axis=1)
-        largest = size[np.arange(rows), at]
-        more = largest > best
-        best[more] = largest[more]
-        where[more, 0], where[more, 1] = at[more], at[more] + length
+        begins = size.argmax(axis=1)
+        largest = size[np.arange(rows), begins]
+        is_larger = largest > best
+        best[is_larger] = largest[is_larger]
+        where[is_larger, 0] = begins[is_larger]
+        where[is_larger, 1] = begins[is_larger] + length
     return best, where
 
 

@@ -57,12 +57,12 @@ class Waits:
         groupings = dependence.joined([(part.groupings, len(part.ms)) for part in parts])
         return Waits(ms, seen, cut, groupings)
 
-    def only(self, which: Mask) -> Waits:
+    def only(self, mask: Mask) -> Waits:
         """Some of them."""
-        if which.all():
+        if mask.all():
             return self
-        groupings = tuple(grouping.only(which) for grouping in self.groupings)
-        return Waits(self.ms[which], self.seen[which], self.cut[which], groupings)
+        groupings = tuple(grouping.only(mask) for grouping in self.groupings)
+        return Waits(self.ms[mask], self.seen[mask], self.cut[mask], groupings)
 
     @property
     def values(self) -> Floats:
@@ -71,25 +71,25 @@ class Waits:
 
     def beyond(self, bound: float) -> Proportion:
         """The share without an answer within the bound; no value where nobody waited for the bound."""
-        reached = bound * (1 - SLACK)
+        bound_reached = bound * (1 - SLACK)
         late = ~(self.seen & (self.ms <= bound))
-        known = ~(self.cut & (self.ms < reached))
-        if known.all():
+        is_known = ~(self.cut & (self.ms < bound_reached))
+        if is_known.all():
             return _of_none(proportion(late, groupings=self.groupings, waits_ms=self.values))
         if self.trusted is not self:
             return self.trusted.beyond(bound)
         curve = self._curve
-        last = curve.last_until(bound)
-        share = max(0.0, 1 - float(curve.answered[last]))
+        last_index = curve.last_until(bound)
+        share = max(0.0, 1 - float(curve.answered[last_index]))
         n = len(self.ms)
-        n_eff = self._n_eff(last, share)
+        n_eff = self._n_eff(last_index, share)
         low, high = clopper_pearson(share * n_eff, n_eff, confidence())
-        estimate = _of_none(Proportion(round(share * n), n, n_eff, share, low, high))
-        if curve.ms[-1] >= reached or curve.open[-1] <= 0:
+        estimate = _of_none(Proportion(round(share * n), n, n_eff, value=share, low=low, high=high))
+        if curve.ms[-1] >= bound_reached or curve.open[-1] <= 0:
             return estimate
-        least = max(0.0, share - float(curve.open[-1]))  # of those still open then, any number
-        low, _ = clopper_pearson(least * n_eff, n_eff, confidence())
-        return Proportion(estimate.k, n, n_eff, None, low, estimate.high)
+        low_share = max(0.0, share - float(curve.open[-1]))  # of those still open then, any number
+        low, _ = clopper_pearson(low_share * n_eff, n_eff, confidence())
+        return Proportion(estimate.k, n, n_eff, value=None, low=low, high=estimate.high)
 
     def quantiles(self, ps: Sequence[float]) -> list[Quantile]:
         """Quantiles `ps`; +inf where the answers end before, with `seen_to` if those that were cut short might go on."""
@@ -103,26 +103,29 @@ class Waits:
         """When answers came, ascending, and the share beyond each of these times."""
         curve = self._curve
         has_answer = curve.answers > 0
-        beyond = 1 - curve.answered[has_answer]
-        return curve.ms[has_answer], np.where(beyond < TINY, 0.0, beyond)
+        shares = 1 - curve.answered[has_answer]
+        return curve.ms[has_answer], np.where(shares < TINY, 0.0, shares)
 
     def _quantile(self, p: float) -> Quantile:
         n = len(self.ms)
         curve = self._curve
         value = curve.time_of(p)
-        last = curve.last_until(value)
-        n_eff = self._n_eff(last, 1 - float(curve.answered[last]))
-        end_ms = float(curve.ms[last])
+        last_index = curve.last_until(value)
+        n_eff = self._n_eff(last_index, 1 - float(curve.answered[last_index]))
+        end_ms = float(curve.ms[last_index])
         is_slow = (self.ms > end_ms) | ~(self.seen | self.cut)
         is_slow |= ~self.seen & (self.ms >= end_ms * (1 - SLACK))
         sample = self._sample
-        known = sample.known(int(is_slow.sum()))
-        worth = quantiles.worth(is_slow, None, sample.clusters, known)
-        is_of_few_groups = sample.is_of_few_groups or worth.is_of_few_groups
-        sure = max(1, n_eff * worth.sure // worth.n_eff)
-        ranks = quantiles.ranks(sure, sure, p, confidence())
-        low, high = (None if rank is None else curve.time_of(rank / sure) for rank in ranks)
+        context = sample.known(int(is_slow.sum()))
+        information = quantiles.worth(is_slow, None, sample.clusters, context)
+        is_of_few_groups = sample.is_of_few_groups or information.is_of_few_groups
+        independent = max(1, n_eff * information.sure // information.n_eff)
+        ranks = quantiles.ranks(independent, independent, p, confidence())
+        low, high = (None if rank is None else curve.time_of(rank / independent) for rank in ranks)
+        seen_to = None
         may_go_on = curve.open[-1] > 0 and curve.answered[-1] + curve.open[-1] >= p
+        if may_go_on and math.inf in (value, low, high):
+            seen_to = float(curve.ms[-1])
         return Quantile(
             p=p,
             n=n,
@@ -130,10 +133,10 @@ class Waits:
             value=value,
             low=low,
             high=high,
-            mark=quantiles.mark(n, n_eff, p, worth.episodes, is_of_few_groups=is_of_few_groups),
-            episodes=worth.episodes,
-            limited_by=worth.limited_by,
-            seen_to=float(curve.ms[-1]) if may_go_on and math.inf in (value, low, high) else None,
+            mark=quantiles.mark(n, n_eff, p, information.episodes, is_of_few_groups=is_of_few_groups),
+            episodes=information.episodes,
+            limited_by=information.limited_by,
+            seen_to=seen_to,
         )
 
     @cached_property
@@ -161,43 +164,43 @@ class Waits:
     def _curve(self) -> _Curve:
         times_ms, index = np.unique(self.ms, return_inverse=True)
         # At a tie, ends come before cuts.
-        gone = np.bincount(index, minlength=len(times_ms))
+        ended = np.bincount(index, minlength=len(times_ms))
         answers = np.bincount(index, self.seen, len(times_ms))
         ends = np.bincount(index, ~self.cut, len(times_ms))
-        waiting = len(self.ms) - np.concatenate(([0], gone.cumsum()[:-1]))
+        waiting = len(self.ms) - np.concatenate(([0], ended.cumsum()[:-1]))
         is_open = np.cumprod(1 - ends / waiting)
-        before = np.concatenate(([1.0], is_open[:-1]))
+        open_before = np.concatenate(([1.0], is_open[:-1]))
         return _Curve(
             ms=times_ms,
             index=index,
             waiting=waiting,
             answers=answers,
             ends=ends,
-            before=before,
+            before=open_before,
             open=is_open,
-            answered=np.cumsum(before * answers / waiting),
+            answered=np.cumsum(open_before * answers / waiting),
         )
 
-    def _n_eff(self, last: int, share: float) -> int:
+    def _n_eff(self, last_index: int, share: float) -> int:
         """How many independent waits would know the share as well; where all or none were answered, how many were open."""
         n = len(self.ms)
         curve = self._curve
         weight = n * curve.before / curve.waiting
-        lost = n * (curve.answered[last] - curve.answered) / curve.waiting
+        lost = n * (curve.answered[last_index] - curve.answered) / curve.waiting
         paid = np.cumsum(weight * curve.answers / curve.waiting) - np.cumsum(
             lost * curve.ends / curve.waiting
         )
-        until = np.minimum(curve.index, last)
-        has_ended = curve.index <= last
+        index = np.minimum(curve.index, last_index)
+        has_ended = curve.index <= last_index
         influence = (
-            (has_ended & self.seen) * weight[until] - (has_ended & ~self.cut) * lost[until] - paid[until]
+            (has_ended & self.seen) * weight[index] - (has_ended & ~self.cut) * lost[index] - paid[index]
         )
-        shown = self._sample.known(n // 2).shown
-        effect = dependence.dependence(influence, self._sample.clusters).effect(shown)
+        alike = self._sample.known(n // 2).shown
+        effect = dependence.dependence(influence, self._sample.clusters).effect(alike)
         variance = float(np.square(influence).sum()) * effect / n**2
         if variance <= 0 or not TINY < share < 1 - TINY:
-            known = self._sample.known(0)
-            return max(1, int(curve.waiting[last] / curve.before[last] / known.effect))
+            context = self._sample.known(0)
+            return max(1, int(curve.waiting[last_index] / curve.before[last_index] / context.effect))
         return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
 
 
@@ -222,12 +225,15 @@ class _Curve:
 
     def time_of(self, share: float) -> float:
         """When so many were answered; +inf if they never were."""
-        reached = np.flatnonzero(self.answered >= share - 1e-9)
-        return float(self.ms[reached[0]]) if len(reached) else math.inf
+        places = np.flatnonzero(self.answered >= share - 1e-9)
+        if not len(places):
+            return math.inf
+        return float(self.ms[places[0]])
 
 
 def _of_none(share: Proportion) -> Proportion:
     """With the rule of three where none was seen: all that the interval may miss lies above."""
     if share.value != 0:
         return share
-    return Proportion(0, share.n, share.n_eff, 0.0, 0.0, 1 - (1 - confidence()) ** (1 / share.n_eff))
+    high = 1 - (1 - confidence()) ** (1 / share.n_eff)
+    return Proportion(0, share.n, share.n_eff, value=0.0, low=0.0, high=high)
