@@ -55,7 +55,7 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
         return None
     waits = waiting(frames, stage.to_s)
     pairs = block_pairs(stage, (a, b), block_s, washout_s)
-    found = Comparison(
+    comparison = Comparison(
         method=METHOD,
         threshold=number(settings.get("threshold")) or THRESHOLD,
         pairs=len(pairs),
@@ -66,18 +66,18 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
         block_s=block_s,
         washout_s=washout_s,
     )
-    if found.growth_per_s != STABLE:
-        return conclude(found)
+    if comparison.growth_per_s != STABLE:
+        return conclude(comparison)
     against = reasons_against(waits, stage, pairs, block_s)
     if against:
-        return conclude(replace(found, against=tuple(against)))
+        return conclude(replace(comparison, against=tuple(against)))
     works = ((_work(stage, a), _work(stage, b)) for a, b in pairs)
-    found = replace(found, unequal=tuple(unequal_work(works)))
+    comparison = replace(comparison, unequal=tuple(unequal_work(works)))
     if settings.get("gateway") is True:
-        return conclude(gateway.compared_through(found, frames, stage, pairs))
-    rows = deciding_first(list(_rows(stage, pairs, found.threshold)), primary(scenario, METRICS))
+        return conclude(gateway.compared_through(comparison, frames, stage, pairs))
+    rows = deciding_first(list(_rows(stage, pairs, comparison.threshold)), primary(scenario, METRICS))
     rows[0] = with_power(rows[0])
-    return conclude(replace(found, rows=tuple(decide(rows))))
+    return conclude(replace(comparison, rows=tuple(decide(rows))))
 
 
 def _work(stage: Steady, block: VariantBlock) -> dict[str, float]:
@@ -88,7 +88,8 @@ def _rows(stage: Steady, pairs: BlockPairs, threshold: float) -> Iterator[Compar
     """Yield every metric that the run has at every percentile, then the share answered."""
     answered = stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_).astype(np.float64)
     for row in row_templates(METRICS, threshold):
-        is_share = row.metric == ANSWERED_SHARE
-        values = answered if is_share else wait_values(BY_NAME[row.metric], stage)
+        values = answered
+        if row.metric != ANSWERED_SHARE:
+            values = wait_values(BY_NAME[row.metric], stage)
         if not np.isnan(values).all():
             yield compared(row, pairs, values)

@@ -45,16 +45,18 @@ def _read(path: Path, name: str) -> RunSummary:
     try:
         return _parsed(path.stem, json_tree(read_text(path), no_number))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "the file"
-        problem = f"{plain(key, 80)}: {first['msg']}"
+        detail = error.errors()[0]
+        key = ".".join(map(str, detail["loc"])) or "the file"
+        problem = f"{plain(key, 80)}: {detail['msg']}"
     except ValueError as error:
         problem = str(error)
     raise UsageError(f"{name}: not a run of a baseline: {problem}. Move it elsewhere, or add the run again")
 
 
 def _parsed(name: str, tree: Any) -> RunSummary:
-    version = tree.get("schema_version") if isinstance(tree, dict) else None
+    version = None
+    if isinstance(tree, dict):
+        version = tree.get("schema_version")
     if isinstance(version, int) and version != SCHEMA_VERSION:
         raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version}")
     run = _FILE.validate_python(tree)

@@ -50,13 +50,15 @@ def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
     """Judge both variants and the whole."""
     begins = [min(block.begun_s for block in pair) for pair in pairs]
     ends = [*begins[1:], *(max(block.to_s for block in pair) for pair in pairs[-1:])]
-    whole = backlog(waits, begins[0], ends[-1]) if pairs else None
-    held = _growth_in_flight(waits, list(zip(begins, ends, strict=True)))
+    whole = None
+    if pairs:
+        whole = backlog(waits, begins[0], ends[-1])
+    in_flight = _growth_in_flight(waits, list(zip(begins, ends, strict=True)))
     grows_throughout = whole is not None and whole.grows
     from_pair_to_pair = None
-    if held is not None:
-        grows_throughout = grows_throughout or held.shown_per_s is not None
-        from_pair_to_pair = paired(held.queues.sizes / (np.array(ends) - np.array(begins)))
+    if in_flight is not None:
+        grows_throughout = grows_throughout or in_flight.shown_per_s is not None
+        from_pair_to_pair = paired(in_flight.queues.sizes / (np.array(ends) - np.array(begins)))
     return BlockGrowth(
         of_variants=_of_variants(waits, pairs, grows_throughout=grows_throughout),
         from_pair_to_pair=from_pair_to_pair,
@@ -143,13 +145,13 @@ def _answered(waits: Waiting, blocks: Sequence[VariantBlock]) -> Iterator[tuple[
     """
     excess_s = waits.first_s - waits.begun_s - waits.unqueued_s
     for block in blocks:
-        first, last = np.searchsorted(waits.begun_s, [block.begun_s, block.to_s])
-        if last - first < 2:
+        begin, end = np.searchsorted(waits.begun_s, [block.begun_s, block.to_s])
+        if end - begin < 2:
             continue
-        smooth_s = np.maximum(smoothed(excess_s[first:last]), 0.0)
+        smooth_s = np.maximum(smoothed(excess_s[begin:end]), 0.0)
         if np.isfinite(smooth_s).all():
             edges = np.linspace(block.begun_s, block.to_s, _windows(len(blocks)) + 1)
-            yield edges, waits.begun_s[first:last], smooth_s
+            yield edges, waits.begun_s[begin:end], smooth_s
 
 
 def _growth_in_halves(waits: Waiting, blocks: Sequence[VariantBlock]) -> _Growth | None:

@@ -64,11 +64,17 @@ class Difference:
         """Why runs that differ so may not be compared."""
         if self.group == CLOCK:
             return "some runs are dry runs, others are real"
-        is_key = self.group == SCENARIO
-        text = self.text(sides) if is_key else f"{self.group}, {self.text(sides)}"
+        text = self.text(sides)
+        if self.group != SCENARIO:
+            text = f"{self.group}, {text}"
         if self.mixed:
             return f"a variant must be the same in all its runs; {text}"
-        return f"{text}{TO_ALLOW}--allow {self.key if is_key else self.group}"
+        return f"{text}{TO_ALLOW}--allow {self.option}"
+
+    @property
+    def option(self) -> str:
+        """The name with which `--allow` allows it."""
+        return self.key if self.group == SCENARIO else self.group
 
 
 def permission(differs: Iterable[Difference]) -> str:
@@ -76,17 +82,19 @@ def permission(differs: Iterable[Difference]) -> str:
     refused = [difference for difference in differs if not difference.allowed]
     if not refused or any(difference.mixed or difference.group == CLOCK for difference in refused):
         return ""
-    names = dict.fromkeys(one.key if one.group == SCENARIO else one.group for one in refused)
-    return f"to compare them nevertheless, add {' '.join(f'--allow {name}' for name in names)}"
+    names = dict.fromkeys(difference.option for difference in refused)
+    options = " ".join(f"--allow {name}" for name in names)
+    return f"to compare them nevertheless, add {options}"
 
 
 def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]) -> list[Difference]:
     """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`."""
-    keys = dict.fromkeys(
-        (group, key) for facts in (*a_facts, *b_facts) for group in facts for key in facts[group]
-    )
+    keys: dict[tuple[str, str], None] = {}
+    for facts in (*a_facts, *b_facts):
+        for group, values in facts.items():
+            keys.update({(group, key): None for key in values})
     _check_names(allow, [key for group, key in keys if group == SCENARIO])
-    found = []
+    differing = []
     for group, key in keys:
         a, b = ([facts.get(group, {}).get(key, ABSENT) for facts in side] for side in (a_facts, b_facts))
         if a == b and (group == SEED or len(set(a)) == 1):
@@ -102,17 +110,17 @@ def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Seque
             mixed=is_mixed,
             allowed=not is_mixed and _is_allowed(group, key, allow),
         )
-        found.append(difference)
-    return found
+        differing.append(difference)
+    return differing
 
 
 def facts_of(run: Json, model: str = "") -> Facts:
     """Return what must be equal, as text; `model`: which most answers name."""
     host = run["master"].get("host")
-    workers = Counter(
-        f"{MASTERS if worker['host'] == host else worker['host']} ({worker['stamps'] or 'no'} stamps)"
-        for worker in run["workers"]
-    )
+    workers: Counter[str] = Counter()
+    for worker in run["workers"]:
+        name = MASTERS if worker["host"] == host else worker["host"]
+        workers[f"{name} ({worker['stamps'] or 'no'} stamps)"] += 1
     scenario = {key: value for key, value in run["scenario"].items() if key not in {*LABELS, *TARGETS, SEED}}
     targets = {name: run["scenario"].get(name) for name in TARGETS}
     facts: dict[str, dict[str, Any]] = {
@@ -134,8 +142,11 @@ def facts_of(run: Json, model: str = "") -> Facts:
 
 def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, dict) and (tree or ".body." not in key):  # an empty table in a body is sent
+        prefix = ""
+        if key:
+            prefix = f"{key}."
         for name, value in tree.items():
-            yield from _flat(value, f"{key}.{name}" if key else str(name))
+            yield from _flat(value, f"{prefix}{name}")
     elif key:
         yield key, tree
 
@@ -146,10 +157,15 @@ def _text(value: Any) -> str:
         value = int(value)
     if value is None:
         return ABSENT
-    text = value if isinstance(value, str) else json.dumps(value)
-    shown = plain(text, SHOWN)
-    # Else texts that differ would look alike.
-    return shown if shown == text else f"{shown} #{sha256(text.encode()).hexdigest()[:8]}"
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value)
+    shortened = plain(text, SHOWN)
+    if shortened == text:
+        return shortened
+    # Texts that differ would look alike without it.
+    digest = sha256(text.encode()).hexdigest()[:8]
+    return f"{shortened} #{digest}"
 
 
 def _is_allowed(group: str, key: str, allow: Sequence[str]) -> bool:

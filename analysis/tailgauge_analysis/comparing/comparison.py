@@ -104,7 +104,9 @@ class Comparison:
     @property
     def exit_code(self) -> Exit:
         """INVALID of what cannot be compared."""
-        return Exit.INVALID if self.against else outcomes.EXITS[self.outcome]
+        if self.against:
+            return Exit.INVALID
+        return outcomes.EXITS[self.outcome]
 
     @property
     def names(self) -> tuple[str, str]:
@@ -114,19 +116,21 @@ class Comparison:
 
 
 def _named(side: str, traffic: str) -> str:
-    return f"{side} ({plain(traffic, 80)})" if traffic else side
+    if not traffic:
+        return side
+    return f"{side} ({plain(traffic, 80)})"
 
 
-def conclude(found: Comparison) -> Comparison:
+def conclude(comparison: Comparison) -> Comparison:
     """Add verdict and sentence, unless its maker gave them; unequal work comes first."""
-    a, b = found.names
-    verdict = found.verdict or _verdict(found)
-    sentence = found.sentence or _sentence(found, verdict)
-    if found.against:
-        sentence = f"{b} against {a}: not comparable, {_without_option(found.against[0])}"
-    elif found.unequal:
-        sentence = f"Not the same work, {b} got {' and '.join(found.unequal)}. {sentence}"
-    return replace(found, verdict=verdict, sentence=sentence)
+    a, b = comparison.names
+    verdict = comparison.verdict or _verdict(comparison)
+    sentence = comparison.sentence or _sentence(comparison, verdict)
+    if comparison.against:
+        sentence = f"{b} against {a}: not comparable, {_without_option(comparison.against[0])}"
+    elif comparison.unequal:
+        sentence = f"Not the same work, {b} got {' and '.join(comparison.unequal)}. {sentence}"
+    return replace(comparison, verdict=verdict, sentence=sentence)
 
 
 def _without_option(reason: str) -> str:
@@ -134,85 +138,90 @@ def _without_option(reason: str) -> str:
     return reason.partition(TO_ALLOW)[0]
 
 
-def _verdict(found: Comparison) -> str:
-    if found.against:
+def _verdict(comparison: Comparison) -> str:
+    if comparison.against:
         return NOT_COMPARABLE
-    a_grows, b_grows = (growth is not None for growth in found.growth_per_s)
+    a_grows, b_grows = (growth is not None for growth in comparison.growth_per_s)
     if a_grows and b_grows:
         return INCONCLUSIVE
     if a_grows or b_grows:
         return WORSE if b_grows else BETTER
-    return overall(found.rows)
+    return overall(comparison.rows)
 
 
-def _sentence(found: Comparison, verdict: str) -> str:
-    a, b = found.names
-    growing = [
-        f"{name} is not stable at this rate: the backlog grows by {figures(growth)} requests/s"
-        for name, growth in zip((a, b), found.growth_per_s, strict=True)
-        if growth is not None
-    ]
+def _sentence(comparison: Comparison, verdict: str) -> str:
+    a, b = comparison.names
+    growing = []
+    for name, growth in zip((a, b), comparison.growth_per_s, strict=True):
+        if growth is not None:
+            backlog = f"the backlog grows by {figures(growth)} requests/s"
+            growing.append(f"{name} is not stable at this rate: {backlog}")
     if growing:
         return "; ".join(growing)
-    least = f"{found.threshold * 100:g}%"
+    threshold = f"{comparison.threshold * 100:g}%"
     if verdict == SAME:
-        return f"No difference of {least} or more between {a} and {b}"
-    starts = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {least} worse than {a}"}
+        return f"No difference of {threshold} or more between {a} and {b}"
+    starts = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {threshold} worse than {a}"}
     start = starts.get(verdict, f"{b} is {verdict} than {a}")
-    rows = [row for row in found.rows if row.verdict == verdict]
+    rows = [row for row in comparison.rows if row.verdict == verdict]
     if not rows:
         return start
     listed = ", ".join(f"{row.name} {row.change_text(row.change)}" for row in rows[:SHOWN_ROWS])
-    more = f" and {len(rows) - SHOWN_ROWS} more" if len(rows) > SHOWN_ROWS else ""
-    return f"{start}: {listed}{more}"
+    text = f"{start}: {listed}"
+    if len(rows) > SHOWN_ROWS:
+        text += f" and {len(rows) - SHOWN_ROWS} more"
+    return text
 
 
-def headline(found: Comparison, of_run: Result) -> Result:
+def headline(comparison: Comparison, of_run: Result) -> Result:
     """Return the answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
     if of_run.outcome == outcomes.NO_ANSWER:
         return of_run
-    outcome = found.outcome
+    outcome = comparison.outcome
     if of_run.outcome != outcomes.COMPLETED:  # else no objective decided anything
-        outcome = outcomes.worst((of_run.outcome, found.outcome))
-    details = (*found.remarks, *_power(found), *of_run.details)
-    return replace(of_run, outcome=outcome, sentence=found.sentence, details=details)
+        outcome = outcomes.worst((of_run.outcome, comparison.outcome))
+    details = (*comparison.remarks, *_power(comparison), *of_run.details)
+    return replace(of_run, outcome=outcome, sentence=comparison.sentence, details=details)
 
 
-def section(found: Comparison, figures: Sequence[Picture] = ()) -> Section:
+def section(comparison: Comparison, figures: Sequence[Picture] = ()) -> Section:
     """Return B against A row by row, then pair by pair."""
-    a, b = found.names
-    columns = _columns(found)
+    a, b = comparison.names
+    columns = _columns(comparison)
     prose = tuple(place for place, (name, _) in enumerate(columns) if name in {"verdict", "why"})
-    table = Table.of(f"{b} against {a}", found.rows, columns, _note(found), prose)
-    known = [row for row in found.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None]
+    table = Table.of(f"{b} against {a}", comparison.rows, columns, _note(comparison), prose)
+    estimated = [row for row in comparison.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None]
+    tables: tuple[Table, ...] = ()
+    if comparison.rows:
+        tables = (table, *_pairs(comparison))
     return Section(
-        name=found.method.name,
-        title=found.method.title,
-        answer=found.sentence,
-        tables=(table, *_pairs(found)) if found.rows else (),
+        name=comparison.method.name,
+        title=comparison.method.title,
+        answer=comparison.sentence,
+        tables=tables,
         figures=figures,
-        notes=found.remarks,
-        computed=(found.method.computed,),
-        card=_card(found, known),
+        notes=comparison.remarks,
+        computed=(comparison.method.computed,),
+        card=_card(comparison, estimated),
     )
 
 
-def _card(found: Comparison, rows: Sequence[Effect]) -> Card | None:
+def _card(comparison: Comparison, rows: Sequence[Effect]) -> Card | None:
     """The change of the first row, those of the others in a line each; None where no row has an interval."""
     if not rows:
         return None
-    first = rows[0]
+    deciding = rows[0]
     return Card(
-        label=found.method.name,
-        value=Value(first.change_text(first.change), _ends(first)),
-        detail=f"on {first.name}",
+        label=comparison.method.name,
+        value=Value(deciding.change_text(deciding.change), _ends(deciding)),
+        detail=f"on {deciding.name}",
         lines=tuple(f"{row.name} {row.change_text(row.change)} ({_ends(row)})" for row in rows[1:]),
-        tone="bad" if found.verdict in FAILURES else "",
+        tone="bad" if comparison.verdict in FAILURES else "",
     )
 
 
-def _columns(found: Comparison) -> list[Column[Effect]]:
-    a, b = found.method.sides
+def _columns(comparison: Comparison) -> list[Column[Effect]]:
+    a, b = comparison.method.sides
     return [
         ("offered requests, ms", lambda row: row.name),
         ("verdict", _verdict_cell),
@@ -220,9 +229,15 @@ def _columns(found: Comparison) -> list[Column[Effect]]:
         (a, lambda row: _side(row, row.a, row.a_interval)),
         (b, lambda row: _side(row, row.b, row.b_interval)),
         ("p", lambda row: p_text(row.p_family)),
-        ("worse in", lambda row: f"{row.worse_in}/{row.pairs}" if row.pairs else "–"),
+        ("worse in", _worse_in),
         ("why", lambda row: row.why),
     ]
+
+
+def _worse_in(row: Effect) -> str:
+    if not row.pairs:
+        return "–"
+    return f"{row.worse_in}/{row.pairs}"
 
 
 def _verdict_cell(row: Effect) -> Cell:
@@ -242,7 +257,8 @@ def _side(row: Effect, value: float | None, interval: Interval | None) -> Cell:
     text = row.value_text(value)
     if interval is None:
         return text
-    low, high = (share(end) if row.scale == SHARE else ms(end) for end in interval)
+    end_text = share if row.scale == SHARE else ms
+    low, high = map(end_text, interval)
     return Value(text, f"{low} – {high}")
 
 
@@ -250,40 +266,49 @@ def p_text(value: float | None) -> str:
     """A p-value."""
     if value is None:
         return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if value < 0.001:
+        return "< 0.001"
+    return f"{value:.3f}"
 
 
-def _note(found: Comparison) -> str:
-    if found.block_s is not None:
-        return f"{plural(found.pairs, 'pair')} of blocks of {found.block_s:g} s, the first {found.washout_s:g} s not counted."
-    if found.pairs == 1:
-        return f"A is {found.runs[0].run_id}, B is {found.runs[1].run_id}."
-    offered = sum(run.offered for run in found.runs)
-    return f"{found.pairs} pairs; {count(offered)} requests offered." if offered else ""
+def _note(comparison: Comparison) -> str:
+    if comparison.block_s is not None:
+        return f"{plural(comparison.pairs, 'pair')} of blocks of {comparison.block_s:g} s, the first {comparison.washout_s:g} s not counted."
+    if comparison.pairs == 1:
+        return f"A is {comparison.runs[0].run_id}, B is {comparison.runs[1].run_id}."
+    offered = sum(run.offered for run in comparison.runs)
+    if not offered:
+        return ""
+    return f"{comparison.pairs} pairs; {count(offered)} requests offered."
 
 
-def _pairs(found: Comparison) -> tuple[Table, ...]:
+def _pairs(comparison: Comparison) -> tuple[Table, ...]:
     """Return the change in each pair of runs."""
-    shown = [row for row in found.rows if row.changes]
-    if found.pairs < 2 or not shown:
+    effects = [row for row in comparison.rows if row.changes]
+    if comparison.pairs < 2 or not effects:
         return ()
     rows = []
-    for pair in range(found.pairs):
-        a, b = found.runs[2 * pair : 2 * pair + 2]
-        changes = [row.change_text(row.changes[pair]) for row in shown]
+    for pair in range(comparison.pairs):
+        a, b = comparison.runs[2 * pair : 2 * pair + 2]
+        changes = [row.change_text(row.changes[pair]) for row in effects]
         rows.append((str(pair + 1), a.run_id, b.run_id, *changes))
-    header = ("pair", "A", "B", *(row.name for row in shown))
+    header = ("pair", "A", "B", *(row.name for row in effects))
     return (Table("Change from A to B, pair by pair", header, tuple(rows)),)
 
 
 def report(
-    found: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: Sequence[Picture] = ()
+    comparison: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: Sequence[Picture] = ()
 ) -> Report:
     """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared. The first figure stands beside the result."""
     result = Result(
-        found.outcome, found.sentence, details=(*found.remarks, *_power(found), *_differing(found))
+        comparison.outcome,
+        comparison.sentence,
+        details=(*comparison.remarks, *_power(comparison), *_differing(comparison)),
     )
-    data = {**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)}
+    data = {**plain_values(comparison), "outcome": comparison.outcome, "exit_code": int(comparison.exit_code)}
+    figure = None
+    if figures:
+        figure = figures[0]
     return Report(
         run_id="comparison",
         title="Comparison",
@@ -291,20 +316,22 @@ def report(
         started_at="",
         dry_run=dry_run,
         result=result,
-        measurement=_measurement(found, verdicts),
+        measurement=_measurement(comparison, verdicts),
         summary=(),
-        sections=(section(found, figures),),
-        exit_code=found.exit_code,
-        figure=figures[0] if figures else None,
+        sections=(section(comparison, figures),),
+        exit_code=comparison.exit_code,
+        figure=figure,
         data=data,
     )
 
 
-def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
+def _measurement(comparison: Comparison, verdicts: Sequence[str]) -> Measurement:
     """Return the reasons against the comparison, else the worst verdict of what is compared."""
-    if found.against:
-        advice = permission(found.differs)
-        texts = [_without_option(text) if advice else text for text in found.against]
+    if comparison.against:
+        advice = permission(comparison.differs)
+        texts: Sequence[str] = comparison.against
+        if advice:
+            texts = list(map(_without_option, texts))
         reasons = tuple((text, advice) for text in _shortened(texts, "reason"))
         return Measurement(INVALID, NOT_COMPARABLE, reasons)
     degraded = verdicts.count(DEGRADED)
@@ -314,29 +341,32 @@ def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
     return Measurement(VALID, f"{total}, all VALID")
 
 
-def _differing(found: Comparison) -> list[str]:
-    if found.runs and not found.differs:
+def _differing(comparison: Comparison) -> list[str]:
+    if comparison.runs and not comparison.differs:
         return ["nothing differs between A and B"]
-    sides = found.method.sides
-    texts = [f"differs: {difference.text(sides)}" for difference in found.differs if difference.allowed]
+    sides = comparison.method.sides
+    texts = [f"differs: {difference.text(sides)}" for difference in comparison.differs if difference.allowed]
     return _shortened(texts, "allowed difference")
 
 
-def _power(found: Comparison) -> tuple[str, ...]:
+def _power(comparison: Comparison) -> tuple[str, ...]:
     """Return what so many pairs can show of the row that decides, and what more of them could."""
-    if found.pairs < 2 or not found.rows or found.verdict == MEASURED:
+    if comparison.pairs < 2 or not comparison.rows or comparison.verdict == MEASURED:
         return ()
-    first = found.rows[0]
-    if first.smallest is None:
-        return (f"{first.name} decides",)
-    is_few = found.pairs < FEWEST_PAIRS
-    find = f"{FEWEST_PAIRS} pairs would find" if is_few else f"{found.pairs} pairs find"
+    deciding = comparison.rows[0]
+    if deciding.smallest is None:
+        return (f"{deciding.name} decides",)
+    find = f"{comparison.pairs} pairs find"
+    if comparison.pairs < FEWEST_PAIRS:
+        find = f"{FEWEST_PAIRS} pairs would find"
     return (
-        f"{first.name} decides: {find} {first.change_text(first.smallest)} or more in 8 of 10 repetitions",
+        f"{deciding.name} decides: {find} {deciding.change_text(deciding.smallest)} or more in 8 of 10 repetitions",
     )
 
 
-def _shortened(texts: Sequence[str], what: str) -> list[str]:
-    more = len(texts) - SHOWN_TEXTS
-    shown = list(texts[:SHOWN_TEXTS])
-    return [*shown, f"and {plural(more, f'more {what}')}"] if more > 0 else shown
+def _shortened(texts: Sequence[str], noun: str) -> list[str]:
+    remaining = len(texts) - SHOWN_TEXTS
+    shortened = list(texts[:SHOWN_TEXTS])
+    if remaining > 0:
+        shortened.append(f"and {plural(remaining, f'more {noun}')}")
+    return shortened

@@ -46,11 +46,23 @@ class Ends:
     @classmethod
     def of(cls, estimate: Any) -> Ends:
         """Those of another estimate; unknown without one."""
-        return UNKNOWN if estimate is None else cls(estimate.value, estimate.low, estimate.high)
+        if estimate is None:
+            return UNKNOWN
+        return cls(estimate.value, estimate.low, estimate.high)
 
     def under(self, dividend: float) -> Ends:
         """The dividend divided by it."""
-        return Ends(*(dividend / end if end else None for end in (self.value, self.high, self.low)))
+        return Ends(
+            value=_quotient(dividend, self.value),
+            low=_quotient(dividend, self.high),
+            high=_quotient(dividend, self.low),
+        )
+
+
+def _quotient(dividend: float, divisor: float | None) -> float | None:
+    if not divisor:
+        return None
+    return dividend / divisor
 
 
 UNKNOWN = Ends()
@@ -145,18 +157,22 @@ def read(file: Path) -> tuple[Curve, Json]:
         tree = json_tree(read_text(file, LARGEST_JSON), no_number)
     except ValueError as error:
         raise UsageError(f"{file}: {error}: expected the report.json of a load curve") from None
-    kind = tree.get("kind") if isinstance(tree, dict) else None
+    kind = None
+    if isinstance(tree, dict):
+        kind = tree.get("kind")
     if kind != KIND:
-        got = "none" if kind is None else repr(str(kind)[:40])
+        description = "none"
+        if kind is not None:
+            description = repr(str(kind)[:40])
         expected = f"expected {KIND!r}, as `tailgauge run curve` writes it"
-        raise UsageError(f"{file}: kind: {expected}, got {got}; of a run give its folder below runs/")
+        raise UsageError(f"{file}: kind: {expected}, got {description}; of a run give its folder below runs/")
     try:
         curve = _FACTS.validate_json(json.dumps(tree.get("facts")), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, ("facts", *first["loc"])))
+        problem = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, ("facts", *problem["loc"])))
         again = "Make the report again with `tailgauge run curve`"
-        raise UsageError(f"{file}: {key}: {first['msg']}. {again}") from None
+        raise UsageError(f"{file}: {key}: {problem['msg']}. {again}") from None
     if any(point.load >= following.load for point, following in pairwise(curve.points)):
         raise UsageError(f"{file}: facts.points: expected loads in ascending order, each once")
     return curve, tree

@@ -19,7 +19,9 @@ def files(curve: Curve) -> TextFiles:
     """Return the file. Units stand in the names of its columns; an empty cell is an unknown value."""
     load = CONCURRENCY if curve.by == CONCURRENCY else "offered_requests_per_s"
     rows = [plain_values({load: point.load, **_cells(point)}) for point in curve.points]
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns.update(dict.fromkeys(row))
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()

@@ -48,12 +48,12 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     if any(len(curve.points) < 2 for curve in curves):
         return ()
     cut = _cut(curves)
-    hidden = sorted({point.load for curve in curves for point in curve.points if point.load > cut})
-    names = "AB" if len(curves) > 1 else ("",)
+    names = ("A", "B") if len(curves) > 1 else ("",)
     named_whole = list(zip(names, curves, strict=False))
     named = [(name, _up_to(curve, cut)) for name, curve in named_whole]
     marks = tuple(_marks(named))
-    loads = [point.load for _, curve in named for point in curve.points]
+    loads = _loads(named)
+    hidden = sorted({load for load in _loads(named_whole) if load > cut})
     by_load = partial(
         Picture,
         x="offered requests/s" if curves[0].by == RATE else "requests in flight",
@@ -63,19 +63,25 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     drawn = []
     bars = BARS
     if hidden:
-        beyond = f"{figures(hidden[0])} {curves[0].unit}"
+        hidden_loads = f"{figures(hidden[0])} {curves[0].unit}"
         if len(hidden) > 1:
-            beyond = f"{figures(hidden[0])} to {figures(hidden[-1])} {curves[0].unit}"
-        bars = f"{BARS} Not drawn, but in the table: {beyond}, beyond {CUT:g}x the knee."
-    first = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
-    for metric, objective in reversed(first.items()):
-        title = f"{metric.upper()} {objective.quantile}" if len(named) > 1 else metric.upper()
+            hidden_loads = f"{figures(hidden[0])} to {figures(hidden[-1])} {curves[0].unit}"
+        bars = f"{BARS} Not drawn, but in the table: {hidden_loads}, beyond {CUT:g}x the knee."
+    by_metric = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
+    for metric, objective in reversed(by_metric.items()):
+        title = metric.upper()
+        if len(named) > 1:
+            title += f" {objective.quantile}"
         curves_drawn = _drawn(_latency(named, objective))
-        notes = [bars, KNEE if marks else "", FIT if any(one.dash == "dot" for one in curves_drawn) else ""]
+        notes = [bars]
+        if marks:
+            notes.append(KNEE)
+        if any(curve.dash == "dot" for curve in curves_drawn):
+            notes.append(FIT)
         latency = by_load(
             name=f"{metric}-by-load",
             title=f"{title} by load",
-            caption=" ".join(filter(None, notes)),
+            caption=" ".join(notes),
             panels=(Panel(f"{metric.upper()}, ms", curves_drawn, scale="log"),),
         )
         drawn.append(latency)
@@ -111,8 +117,10 @@ def _up_to(curve: Curve, load: float) -> Curve:
 
 def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
     """Those on a latency that was measured."""
-    known = {metric for point in curve.points for metric in point.latency}
-    return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
+    measured: set[str] = set()
+    for point in curve.points:
+        measured.update(point.latency)
+    return tuple(objective for objective in curve.objectives if objective.metric in measured) or (TTFT,)
 
 
 def _is_measured(panel: Panel) -> bool:
@@ -137,20 +145,23 @@ def _marks(named: Named) -> Iterator[Mark]:
 
 def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
     """Yield percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
-    quantiles = sorted({*DRAWN, objective.quantile}) if len(named) == 1 else [objective.quantile]
-    beyond = []
+    quantiles = [objective.quantile]
+    if len(named) == 1:
+        quantiles = sorted({*DRAWN, objective.quantile})
+    low_ends = []
     for name, curve in named:
         for quantile in quantiles:
             points = [(point.load, point.quantile(objective.metric, quantile)) for point in curve.points]
             yield _line(name, quantile, points)
-            beyond += [(load, ends.low) for load, ends in points if ends.value is None and ends.low]
-    yield PlotCurve([load for load, _ in beyond], [low for _, low in beyond], FAILED, style="points")
-    fit = _queue(named[0][1], objective) if len(named) == 1 else None
-    if fit is not None:
-        yield fit
-    for each in named[0][1].objectives:
-        if each.metric == objective.metric and (len(named) == 1 or each == objective):
-            yield _level(named, each.bound_ms, f"{each.quantile} < {ms(each.bound_ms)} ms", RED)
+            low_ends += [(load, ends.low) for load, ends in points if ends.value is None and ends.low]
+    yield PlotCurve([load for load, _ in low_ends], [low for _, low in low_ends], FAILED, style="points")
+    if len(named) == 1:
+        fit = _queue(named[0][1], objective)
+        if fit is not None:
+            yield fit
+    for bounded in named[0][1].objectives:
+        if bounded.metric == objective.metric and (len(named) == 1 or bounded == objective):
+            yield _level(named, bounded.bound_ms, f"{bounded.quantile} < {ms(bounded.bound_ms)} ms", RED)
 
 
 def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
@@ -159,14 +170,14 @@ def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
     1 / latency falls evenly with the load then, up to the capacity. Loads with a growing backlog are left out: their latency is that of
     the length of the run.
     """
-    known = []
+    estimates = []
     for point in curve.points:
         value = point.quantile(objective.metric, objective.quantile).value
         if value and point.stable is not False:
-            known.append((point.load, value))
-    if curve.by != RATE or len(known) < FEWEST_FITTED:
+            estimates.append((point.load, value))
+    if curve.by != RATE or len(estimates) < FEWEST_FITTED:
         return None
-    loads, latencies = np.array(known).T
+    loads, latencies = np.array(estimates).T
     slope, inverse_base = np.polyfit(loads, 1 / latencies, 1, w=latencies)  # errors are relative
     if slope >= 0 or inverse_base <= 0:
         return None
@@ -230,11 +241,14 @@ def _labels(paces: Values, loads: Sequence[float]) -> list[str]:
     """Return the loads of points that lie apart."""
     width = max(paces, default=0.0) - min(paces, default=0.0)
     labels = []
-    last = math.inf
+    labelled_pace = math.inf
     for pace, load in zip(paces, loads, strict=True):
-        is_apart = abs(pace - last) > APART * width
-        labels.append(figures(load) if is_apart else "")
-        last = pace if is_apart else last
+        is_apart = abs(pace - labelled_pace) > APART * width
+        if is_apart:
+            labels.append(figures(load))
+            labelled_pace = pace
+        else:
+            labels.append("")
     return labels
 
 
@@ -251,4 +265,7 @@ def _level(named: Named, value: float, name: str, colour: str) -> PlotCurve:
 
 
 def _loads(named: Named) -> list[float]:
-    return sorted(point.load for _, curve in named for point in curve.points)
+    loads = []
+    for _, curve in named:
+        loads += [point.load for point in curve.points]
+    return sorted(loads)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from tailgauge.errors import UsageError
@@ -21,6 +22,7 @@ from tailgauge_analysis.comparing.effect import Compared, Effect, decide, unequa
 from tailgauge_analysis.stats.estimate import log_ratio
 from tailgauge_analysis.text.formatting import figures, plain
 from tailgauge_analysis.text.json_values import table, text
+from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.section import Report
 
 FREEDOM = 4  # of Student's t: runs are few
@@ -44,26 +46,32 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
         raise UsageError(f"{paths[0]} and {paths[1]} are the same curve: give each curve once")
     verdicts = [text(table(tree, "measurement").get("verdict")) for tree in (a_tree, b_tree)]
     dry_runs = {bool(tree.get("dry_run")) for tree in (a_tree, b_tree)}
-    against = [
-        f"{name} is INVALID" for name, verdict in zip("AB", verdicts, strict=True) if verdict == INVALID
-    ]
+    against = []
+    for name, verdict in zip("AB", verdicts, strict=True):
+        if verdict == INVALID:
+            against.append(f"{name} is INVALID")
     if a.by != b.by:
         against.append(f"A is by {a.by}, B by {b.by}: measure both by the same")
     if len(dry_runs) > 1:
         against.append("one is a dry run, the other is real")
+    rows: tuple[Effect, ...] = ()
+    drawn: tuple[Picture, ...] = ()
+    if not against:
+        rows = tuple(decide(list(_rows(a, b, threshold))))
+        drawn = pictures(a, b)
     common = _common(a, b) or zip(a.points, b.points, strict=False)
-    found = Comparison(
+    works = ((_work(a_point), _work(b_point)) for a_point, b_point in common)
+    draft = Comparison(
         method=METHOD,
         threshold=threshold,
         against=tuple(against),
         remarks=(REMARK, f"A is {run_ids[0]}, B is {run_ids[1]}"),
         differs=tuple(_differences(a, b)),
-        rows=() if against else tuple(decide(list(_rows(a, b, threshold)))),
-        unequal=tuple(unequal_work((_work(point), _work(other)) for point, other in common)),
+        rows=rows,
+        unequal=tuple(unequal_work(works)),
     )
-    drawn = () if against else pictures(a, b)
-    made = comparison.report(conclude(found), verdicts, figures=drawn, dry_run=True in dry_runs)
-    return replace(made, run_id=run_id, title="Comparison of load curves")
+    report = comparison.report(conclude(draft), verdicts, figures=drawn, dry_run=True in dry_runs)
+    return replace(report, run_id=run_id, title="Comparison of load curves")
 
 
 def _differences(a: Curve, b: Curve) -> Iterator[Difference]:
@@ -87,13 +95,16 @@ def _texts(curve: Curve) -> dict[str, str]:
 
 def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     """Return the points at the same load."""
-    pairs = [(point, other) for point in a.points for other in b.points]
-    return [pair for pair in pairs if math.isclose(pair[0].load, pair[1].load, rel_tol=SAME_LOAD)]
+    pairs = []
+    for a_point, b_point in product(a.points, b.points):
+        if math.isclose(a_point.load, b_point.load, rel_tol=SAME_LOAD):
+            pairs.append((a_point, b_point))
+    return pairs
 
 
 def _work(point: CurvePoint) -> dict[str, float]:
-    known = {"prompt tokens": point.prompt_tokens, "output tokens": point.output_tokens}
-    return {name: value for name, value in known.items() if value}
+    means = {"prompt tokens": point.prompt_tokens, "output tokens": point.output_tokens}
+    return {name: value for name, value in means.items() if value}
 
 
 def _rows(a: Curve, b: Curve, threshold: float) -> Iterator[Compared]:
@@ -119,18 +130,18 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[tuple[Effect, End
     if a.objectives == b.objectives:
         knee = Effect(metric="knee", title="Knee", unit=a.unit, more_is_worse=False, threshold=threshold)
         yield knee, a.knee, b.knee
-    for point, other in _points(a, b):
+    for a_point, b_point in _points(a, b):
         for objective in objectives(a):
             metric = objective.metric
             quantile = objective.quantile
             row = Effect(
                 metric=metric,
                 title=metric.upper(),
-                label=f"{quantile} at {figures(point.load)} {a.unit}",
+                label=f"{quantile} at {figures(a_point.load)} {a.unit}",
                 p=float(quantile[1:]) / 100,
                 threshold=threshold,
             )
-            yield row, point.quantile(metric, quantile), other.quantile(metric, quantile)
+            yield row, a_point.quantile(metric, quantile), b_point.quantile(metric, quantile)
     saturation = Effect(
         metric="saturation",
         title="Saturation",
@@ -147,5 +158,5 @@ def _points(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     today = a.today or 0.0
     knee = min(curve.knee.value or math.inf for curve in (a, b))
     stable = [pair for pair in _common(a, b) if pair[0].stable is not False and pair[1].stable is not False]
-    first = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
-    return [*first, *(pair for pair in stable if pair not in first and pair[0].load <= knee)]
+    at_today = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
+    return [*at_today, *(pair for pair in stable if pair not in at_today and pair[0].load <= knee)]

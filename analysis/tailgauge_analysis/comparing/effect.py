@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -94,7 +95,9 @@ class Effect:
     @property
     def margin(self) -> float:
         """The threshold on the scale of an estimate."""
-        return math.log1p(self.threshold) if self.scale == RATIO else self.threshold
+        if self.scale == RATIO:
+            return math.log1p(self.threshold)
+        return self.threshold
 
     def harm(self, difference: Size) -> Size:
         """A difference with the sign with which more is worse."""
@@ -102,13 +105,17 @@ class Effect:
 
     def value_of(self, size: float) -> float:
         """A figure from its size on the scale of a difference."""
-        return math.exp(size) if self.scale == RATIO else size
+        if self.scale == RATIO:
+            return math.exp(size)
+        return size
 
     def change_of(self, difference: float | None) -> float | None:
         """A difference as a change: of a logarithm, relative; None if it is too large to say anything."""
         if difference is None or self.scale != RATIO:
             return difference
-        return math.expm1(difference) if abs(difference) <= LARGEST_LOG else None
+        if abs(difference) > LARGEST_LOG:
+            return None
+        return math.expm1(difference)
 
     def change_text(self, change: float | None) -> str:
         """`+12.3%`, `-1.2 pt` (percentage points), `+1.80 ms`."""
@@ -151,29 +158,32 @@ def row_templates(metrics: Sequence[str], threshold: float) -> list[Effect]:
         more_is_worse=False,
         threshold=SHARE_THRESHOLD,
     )
-    return [*(latency_row(metric, p, threshold) for metric in metrics for p in PS), answered]
+    rows = []
+    for metric in metrics:
+        rows += [latency_row(metric, p, threshold) for p in PS]
+    return [*rows, answered]
 
 
 def without_comparison(row: Effect, figures: Sequence[RunFigure | None]) -> Effect:
     """Return the row with why figures of runs cannot be compared; as it is where they can."""
-    known = [figure for figure in figures if figure]
-    lost = sum(figure.value is None for figure in known)
-    if len(known) < len(figures):
+    measured = [figure for figure in figures if figure]
+    lost = sum(figure.value is None for figure in measured)
+    if len(measured) < len(figures):
         return replace(row, why="too few requests in a run", counts=False)
     if lost:
-        why = f"falls among unanswered requests in {lost} of {plural(len(known), 'run')}"
-        return replace(row, why=why, counts=lost < len(known))
-    if any(figure.value == 0 and figure.p for figure in known):
+        reason = f"falls among unanswered requests in {lost} of {plural(len(measured), 'run')}"
+        return replace(row, why=reason, counts=lost < len(measured))
+    if any(figure.value == 0 and figure.p for figure in measured):
         return replace(row, why="is 0 in a run", counts=False)
     return row
 
 
 def deciding_first(rows: Sequence[Compared], primary: Primary) -> list[Compared]:
     """Put the row that decides first: the primary one, the next of its kind where that has no figure, else the last."""
-    wanted = [primary, *((metric, p) for metric in METRICS for p in FALLBACKS)]
-    known = {(row.metric, row.p): row for row, _ in rows if row.counts}
-    first = next((known[key] for key in wanted if key in known), rows[-1][0])
-    return sorted(rows, key=lambda compared: compared[0] is not first)
+    wanted = [primary, *product(METRICS, FALLBACKS)]
+    by_key = {(row.metric, row.p): row for row, _ in rows if row.counts}
+    deciding = next((by_key[key] for key in wanted if key in by_key), rows[-1][0])
+    return sorted(rows, key=lambda compared: compared[0] is not deciding)
 
 
 def with_power(compared: Compared) -> Compared:
@@ -181,14 +191,14 @@ def with_power(compared: Compared) -> Compared:
     row, estimate = compared
     if estimate is None:
         return compared
-    found = row.margin + estimate.smallest(row.pairs, FEWEST_PAIRS)
-    return replace(row, smallest=row.change_of(found)), estimate
+    smallest = row.margin + estimate.smallest(row.pairs, FEWEST_PAIRS)
+    return replace(row, smallest=row.change_of(smallest)), estimate
 
 
 def decide(compared: Sequence[Compared], *, first_decides: bool = True) -> list[Effect]:
     """Give each row its interval, p-values and verdict."""
-    alone = 1 if first_decides else 0
-    p_values = [estimate.p_value for row, estimate in compared[alone:] if estimate and row.counts]
+    separate = 1 if first_decides else 0
+    p_values = [estimate.p_value for row, estimate in compared[separate:] if estimate and row.counts]
     adjusted = iter(holm(p_values))
     rows = []
     for place, (row, estimate) in enumerate(compared):
@@ -197,14 +207,16 @@ def decide(compared: Sequence[Compared], *, first_decides: bool = True) -> list[
         elif estimate is None:
             rows.append(replace(row, verdict=INCONCLUSIVE))
         else:
-            p_family = estimate.p_value if place < alone else next(adjusted)
+            p_family = estimate.p_value
+            if place >= separate:
+                p_family = next(adjusted)
             rows.append(_decided(row, estimate, p_family))
     return rows
 
 
 def _decided(row: Effect, estimate: Estimate, p_family: float) -> Effect:
     low, high = sorted((row.harm(estimate.low), row.harm(estimate.high)))
-    verdict, why = judge(low, high, p_family, row.margin)
+    verdict, reason = judge(low, high, p_family, row.margin)
     return replace(
         row,
         low=row.change_of(estimate.low),
@@ -212,7 +224,7 @@ def _decided(row: Effect, estimate: Estimate, p_family: float) -> Effect:
         p_value=estimate.p_value,
         p_family=p_family,
         verdict=verdict,
-        why=why,
+        why=reason,
     )
 
 
@@ -225,7 +237,9 @@ def judge(low: float, high: float, p_family: float, margin: float) -> tuple[str,
         verdict = INCONCLUSIVE if is_worse else NO_WORSE
         return verdict, "not significant among so many tests: measure more"
     if high <= margin:
-        return (SAME, "") if low >= -margin else (NO_WORSE, "possibly better")
+        if low >= -margin:
+            return SAME, ""
+        return NO_WORSE, "possibly better"
     if low > 0:
         return INCONCLUSIVE, "worse, but possibly by less than the threshold"
     return INCONCLUSIVE, "the interval is too wide"
@@ -243,9 +257,9 @@ def overall(rows: Sequence[Effect]) -> str:
 
 def unequal_work(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:
     """`5.0% more output tokens a call`: what B got more or less of than A, where the interval of pairs excludes 0."""
-    sides = [side for pair in pairs for side in pair]
+    sides = list(chain.from_iterable(pairs))
     texts = []
-    for kind in dict.fromkeys(kind for side in sides for kind in side):
+    for kind in dict.fromkeys(chain.from_iterable(sides)):
         if not all(kind in side for side in sides):
             continue
         logs = np.diff(np.log([side[kind] for side in sides]))[::2]

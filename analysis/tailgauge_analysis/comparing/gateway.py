@@ -81,7 +81,7 @@ CLAIMS = {
 Rows = Mapping[tuple[str, float | None], Effect]
 
 
-def compared_through(found: Comparison, frames: Frames, stage: Steady, pairs: BlockPairs) -> Comparison:
+def compared_through(comparison: Comparison, frames: Frames, stage: Steady, pairs: BlockPairs) -> Comparison:
     """Return the comparison with what the gateway adds."""
     measured = [
         *_latencies(stage, pairs),
@@ -89,25 +89,27 @@ def compared_through(found: Comparison, frames: Frames, stage: Steady, pairs: Bl
         *_failures(stage, pairs),
         *_tokens(stage, pairs),
     ]
-    cancelled = _cancelled(frames, found.b)
+    cancelled = _cancelled(frames, comparison.b)
     rows = (*decide(measured, first_decides=False), cancelled)
     claims = list(_claims({(row.title, row.p): row for row in rows}, len(pairs)))
-    *first, last = claims or ["has too few answers"]
-    claimed = f"{', '.join(first)}, and {last}" if first else last
-    sentence = f"The {plain(found.b, 80)} {claimed}"
+    *leading, final = claims or ["has too few answers"]
+    claimed = final
+    if leading:
+        claimed = f"{', '.join(leading)}, and {final}"
+    sentence = f"The {plain(comparison.b, 80)} {claimed}"
     # Other counts of the prompt tokens are what is looked for.
-    unequal = tuple(text for text in found.unequal if "output" in text)
-    return replace(found, method=METHOD, verdict=MEASURED, sentence=sentence, rows=rows, unequal=unequal)
+    unequal = tuple(text for text in comparison.unequal if "output" in text)
+    return replace(comparison, method=METHOD, verdict=MEASURED, sentence=sentence, rows=rows, unequal=unequal)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def pictures(found: Comparison) -> tuple[Picture, ...]:
+def pictures(comparison: Comparison) -> tuple[Picture, ...]:
     """Draw what the gateway adds to each percentile of a latency, with its interval; none where nothing is known."""
     curves = []
     for title in (HEADERS, TTFT, E2E):
-        of_title = [row for row in found.rows if row.title == title and row.change is not None]
+        of_title = [row for row in comparison.rows if row.title == title and row.change is not None]
         rows = [(100 * (row.p or 0.0), row.change, row.low, row.high) for row in of_title]
         if rows:
             curves.append(estimate_curve(title, rows))
@@ -130,8 +132,8 @@ def _share_row(title: str) -> Effect:
 
 
 def _latencies(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
-    first = first_attempts(stage.attempts)
-    headers_ns = stage.requests["request_id"].map(first["headers_at_ns"] - first["sent_at_ns"])
+    primary = first_attempts(stage.attempts)
+    headers_ns = stage.requests["request_id"].map(primary["headers_at_ns"] - primary["sent_at_ns"])
     waits = {
         HEADERS: headers_ns.to_numpy(np.float64) / 1e6,
         TTFT: wait_values(BY_NAME["ttft_sched"], stage),
@@ -167,8 +169,8 @@ def _failures(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
     )
 
 
-def _where(known: Mask, values: Mask) -> Floats:
-    return np.where(known, values.astype(np.float64), np.nan)
+def _where(is_known: Mask, values: Mask) -> Floats:
+    return np.where(is_known, values.astype(np.float64), np.nan)
 
 
 def _tokens(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
@@ -176,10 +178,10 @@ def _tokens(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
     calls = calls.drop_duplicates("request_id").set_index("request_id")
     computed, read = prompt_tokens(calls)
     tokens = {PROMPT: computed + read, OUTPUT: calls["output_tokens"]}
-    asked = {PROMPT: "asked_prompt_tokens", OUTPUT: "asked_output_tokens"}
+    requested = {PROMPT: "asked_prompt_tokens", OUTPUT: "asked_output_tokens"}
     for title, by_request in tokens.items():
         counted = stage.requests["request_id"].map(by_request).to_numpy(np.float64)
-        wanted = stage.requests[asked[title]].to_numpy(np.float64)
+        wanted = stage.requests[requested[title]].to_numpy(np.float64)
         yield compared(_share_row(title), pairs, counted / np.where(wanted > 0, wanted, np.nan))
 
 
@@ -187,25 +189,25 @@ def _cancelled(frames: Frames, name: str) -> Effect:
     """Return the share of the calls through the gateway, cancelled by their users, that the endpoint went on with."""
     row = replace(_share_row(LOST), counts=False)
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
-    left = attempts[(attempts["ended"] == schema.CANCELLED) & (attempts["traffic"] == name)]
-    if not len(left):
+    cancelled = attempts[(attempts["ended"] == schema.CANCELLED) & (attempts["traffic"] == name)]
+    if not len(cancelled):
         return replace(row, why="no call was cancelled")
-    lost = _lost(frames, attempts, left)
+    lost = _lost(frames, attempts, cancelled)
     if lost is None:
         return replace(row, why=UNKNOWN)
-    return replace(row, b=lost / len(left), why=f"{lost:,} of {len(left):,}")
+    return replace(row, b=lost / len(cancelled), why=f"{lost:,} of {len(cancelled):,}")
 
 
-def _lost(frames: Frames, attempts: pd.DataFrame, left: pd.DataFrame) -> int | None:
+def _lost(frames: Frames, attempts: pd.DataFrame, cancelled: pd.DataFrame) -> int | None:
     if len(frames.server_log):
         log = frames.server_log[frames.server_log["request_id"].notna()]
         went_on = log[log["cancelled_at_ns"].isna()]
-        return int(_calls(left).isin(_calls(went_on)).sum())
+        return int(_calls(cancelled).isin(_calls(went_on)).sum())
     completed = frames.run["engine_completed"]
     if completed is None:
         return None
     lost = completed - int(attempts["ended"].isin(schema.SERVED).sum())
-    return lost if 0 <= lost <= len(left) else None
+    return lost if 0 <= lost <= len(cancelled) else None
 
 
 def _calls(attempts: pd.DataFrame) -> pd.MultiIndex:
@@ -222,7 +224,9 @@ def _claims(rows: Rows, pairs: int) -> Iterator[str]:
         if row is None or row.a is None or row.change is None:
             continue
         text = texts.get(row.verdict or "")
-        size = share(abs(row.change) / row.a) if row.a else ""
+        size = ""
+        if row.a:
+            size = share(abs(row.change) / row.a)
         if text:
             yield text.format(a=share(row.a), b=share(row.b), size=size)
     if rows[PROMPT, None].why:
@@ -232,17 +236,20 @@ def _claims(rows: Rows, pairs: int) -> Iterator[str]:
         yield f"does not pass on {lost.why} cancellations"
 
 
-def waits_claims(known: Sequence[Effect], pairs: int) -> Iterator[str]:
+def waits_claims(effects: Sequence[Effect], pairs: int) -> Iterator[str]:
     """Yield what the percentiles of a wait show: what is added, and whether none is."""
-    added = [f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in known if row.is_different]
+    added = [f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in effects if row.is_different]
     if added:
         yield f"adds {' and '.join(added)}".replace(" to p", " to TTFT p", 1)
-    others = [row for row in known if not row.is_different]
-    if others:
-        ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in others)
-        where = "" if added else f" of TTFT in {plural(pairs, 'pair')} of blocks"
-        is_shown = all(row.verdict == SAME for row in others)
-        yield f"{'shows no change' if is_shown else 'shows an inconclusive change'}{where} ({ends})"
+    unchanged = [row for row in effects if not row.is_different]
+    if unchanged:
+        ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in unchanged)
+        where = ""
+        if not added:
+            where = f" of TTFT in {plural(pairs, 'pair')} of blocks"
+        is_shown = all(row.verdict == SAME for row in unchanged)
+        claim = "shows no change" if is_shown else "shows an inconclusive change"
+        yield f"{claim}{where} ({ends})"
 
 
 def _ends(row: Effect) -> str:

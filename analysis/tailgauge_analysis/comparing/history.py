@@ -71,15 +71,19 @@ def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) ->
 
 def judge(runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequence[str] = ()) -> Report:
     """Return the answer on a run by others, which are in order of time; worse by more than `threshold` is a regression."""
-    others = [run for run in runs if run.run_id != new.run_id]
-    differs = _differences(others, new, allow)
-    against = _against(others, new, differs)
-    rows = _rows(others, new, threshold) if others and not against else []
-    remarks = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
+    history = [run for run in runs if run.run_id != new.run_id]
+    differs = _differences(history, new, allow)
+    against = _against(history, new, differs)
+    rows = []
+    if history and not against:
+        rows = _rows(history, new, threshold)
+    remarks = []
+    if len(history) < len(runs):
+        remarks.append(f"{new.run_id} is in the baseline itself: left out")
     if rows:
         remarks += [f"differs: {difference.text(SIDES)}" for difference in differs]
-    verdict, sentence = _answer(others, new, rows)
-    found = Comparison(
+    verdict, sentence = _answer(history, new, rows)
+    draft = Comparison(
         method=METHOD,
         threshold=threshold,
         against=tuple(against),
@@ -89,35 +93,39 @@ def judge(runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequ
         verdict=comparison.NOT_COMPARABLE if against else verdict,
         sentence=sentence,
     )
-    made = comparison.report(conclude(found), [run.verdict for run in (*others, new)], dry_run=new.dry_run)
+    report = comparison.report(conclude(draft), [run.verdict for run in (*history, new)], dry_run=new.dry_run)
     return replace(
-        made,
+        report,
         run_id=f"{new.run_id}-baseline",
         title=TITLE,
         about=(new.run_id,),
         started_at=new.started_at,
-        result=replace(made.result, objectives=tuple(_lines(rows)), details=tuple(remarks)),
-        summary=_summary(others, rows),
-        data={**made.data, "run_id": new.run_id, "history": [run.run_id for run in others]},
+        result=replace(report.result, objectives=tuple(_lines(rows)), details=tuple(remarks)),
+        summary=_summary(history, rows),
+        data={**report.data, "run_id": new.run_id, "history": [run.run_id for run in history]},
     )
 
 
 def _answer(runs: Runs, new: RunSummary, rows: Sequence[Effect]) -> tuple[str, str]:
     """Return the verdict, and the sentence that says it."""
     if not any(row.verdict for row in rows):
-        reason = rows[0].why if rows and len(runs) >= FEWEST else f"{len(runs)} of {FEWEST} runs"
+        reason = f"{len(runs)} of {FEWEST} runs"
+        if rows and len(runs) >= FEWEST:
+            reason = rows[0].why
         return TOO_SHORT, f"Not enough history: {reason}"
     if new.growth_per_s is not None:
         return REGRESSION, f"Regression: not stable at this rate: {_grows(new)}"
     worse = [row for row in rows if row.verdict == WORSE]
-    first = (worse or rows)[0]
-    change = f"{first.name} {first.why or first.change_text(first.change)}"
+    deciding = (worse or rows)[0]
+    change = f"{deciding.name} {deciding.why or deciding.change_text(deciding.change)}"
     if worse:
-        more = f" and {plural(len(worse) - 1, 'other figure')}" if len(worse) > 1 else ""
-        return REGRESSION, f"Regression: {change}{more}"
-    end = first.high if first.more_is_worse else first.low
-    percent = math.ceil(max(first.threshold, first.harm(end or 0.0)) * 100 - 1e-9)
-    return NO_REGRESSION, f"No regression beyond {percent}{'%' if first.p else ' points'}: {change}"
+        text = f"Regression: {change}"
+        if len(worse) > 1:
+            text += f" and {plural(len(worse) - 1, 'other figure')}"
+        return REGRESSION, text
+    end = deciding.high if deciding.more_is_worse else deciding.low
+    percent = math.ceil(max(deciding.threshold, deciding.harm(end or 0.0)) * 100 - 1e-9)
+    return NO_REGRESSION, f"No regression beyond {percent}{'%' if deciding.p else ' points'}: {change}"
 
 
 def _grows(run: RunSummary) -> str:
@@ -148,9 +156,9 @@ def _differences(runs: Runs, new: RunSummary, allow: Sequence[str]) -> list[Diff
     """The seed counts where all runs have the same."""
     if not runs:
         return []
-    found = differences([_equal(run) for run in runs], [_equal(new)] * len(runs), allow)
+    differing = differences([_equal(run) for run in runs], [_equal(new)] * len(runs), allow)
     has_one_seed = len(runs) > 1 and len({run.seed for run in runs}) == 1
-    return [difference for difference in found if difference.group != SEED or has_one_seed]
+    return [difference for difference in differing if difference.group != SEED or has_one_seed]
 
 
 def _equal(run: RunSummary) -> Facts:
@@ -167,9 +175,9 @@ def _other_work(runs: Runs, new: RunSummary) -> Iterator[str]:
         if len(logs) < 2:
             continue
         prediction = Prediction.of(logs)
-        more = math.log(tokens) - prediction.mean
-        if abs(more) > max(math.log1p(UNEQUAL), prediction.reach(WORK)):
-            size = f"{abs(math.expm1(more)):.1%} {'more' if more > 0 else 'fewer'}"
+        excess = math.log(tokens) - prediction.mean
+        if abs(excess) > max(math.log1p(UNEQUAL), prediction.reach(WORK)):
+            size = f"{abs(math.expm1(excess)):.1%} {'more' if excess > 0 else 'fewer'}"
             yield f"other work: {size} {kind} a call than the baseline"
 
 
@@ -178,27 +186,31 @@ def _other_work(runs: Runs, new: RunSummary) -> Iterator[str]:
 
 def _rows(runs: Runs, new: RunSummary, threshold: float) -> list[Effect]:
     """Return the primary row first; metrics that no run has are left out."""
-    known = []
+    rows = []
     for template in row_templates(METRICS, threshold):
         *earlier, figure = [run.figure(template.metric, template.p) for run in (*runs, new)]
         is_lost = figure is not None and figure.value is None  # that is a regression
-        row = without_comparison(template, earlier if is_lost else [*earlier, figure])
+        compared = earlier
+        if not is_lost:
+            compared = [*earlier, figure]
+        row = without_comparison(template, compared)
         if figure and figure.value and math.isnan(figure.error):
             row = replace(row, why="too few effective requests")
         if figure or any(earlier):
-            known.append((replace(row, counts=not row.why), None))
-    first, *others = [row for row, _ in deciding_first(known, new.primary)]
-    tests = max(1, sum(row.counts for row in others))
-    judged = [_judged(first, runs, new, LEVEL, 1)]
-    return [*judged, *(_judged(row, runs, new, 1 - OTHERS / tests, tests) for row in others)]
+            rows.append((replace(row, counts=not row.why), None))
+    deciding, *secondary = [row for row, _ in deciding_first(rows, new.primary)]
+    tests = max(1, sum(row.counts for row in secondary))
+    judged = [_judged(deciding, runs, new, LEVEL, 1)]
+    return [*judged, *(_judged(row, runs, new, 1 - OTHERS / tests, tests) for row in secondary)]
 
 
 def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) -> Effect:
     """Return the row with its figures, and with a verdict where there are enough runs."""
-    *earlier, figure = [found for run in (*runs, new) if (found := run.figure(row.metric, row.p))]
     if not row.counts:
         return row
-    harms = row.harm(np.array([other.size for other in earlier]))
+    figures = [run.figure(row.metric, row.p) for run in (*runs, new)]
+    *earlier, figure = [run_figure for run_figure in figures if run_figure is not None]
+    harms = row.harm(np.array([run_figure.size for run_figure in earlier]))
     harm = row.harm(figure.size)
     n = len(harms)
     mean = float(harms.mean())
@@ -211,7 +223,7 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
         row = replace(row, change=row.change_of(row.harm(harm - mean)))
     if n < FEWEST:
         return row
-    errors = np.nan_to_num([other.error for other in earlier])
+    errors = np.nan_to_num([run_figure.error for run_figure in earlier])
     prediction = Prediction.of(harms, np.nan_to_num(figure.error) ** 2 - np.square(errors).mean())
     spread = prediction.reach(BOTH_SIDES)
     needed = row.margin + prediction.limit(level)
@@ -235,7 +247,9 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
 def _range(row: Effect, mean: float, spread: float) -> tuple[float, float]:
     """Return where 95% of such runs lie."""
     low, high = sorted(row.value_of(row.harm(mean + side * spread)) for side in (-1, 1))
-    return (low, high) if row.scale == RATIO else (max(0.0, low), min(1.0, high))
+    if row.scale == RATIO:
+        return low, high
+    return max(0.0, low), min(1.0, high)
 
 
 def _between_text(row: Effect) -> str:
@@ -245,7 +259,9 @@ def _between_text(row: Effect) -> str:
     low, high = (row.value_text(end) for end in row.a_interval)
     unit = " ms" if row.p else ""
     text = f"95% of such runs lie within {low} – {high}{unit}"
-    return f"{text}, wider than the interval of one run" if row.varies else text
+    if row.varies:
+        text += ", wider than the interval of one run"
+    return text
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -259,14 +275,20 @@ def _lines(rows: Sequence[Effect]) -> Iterator[ObjectiveLine]:
         unit = " ms" if row.p else ""
         is_worse = row.verdict == WORSE
         sign = ">" if is_worse == row.more_is_worse else "<"
+        reason = row.why
+        if not reason and row.varies:
+            reason = _between_text(row)
+        detectable = ""
+        if row.smallest is not None:
+            detectable = row.change_text(row.smallest)
         yield ObjectiveLine(
             name=row.name,
             outcome=FAIL if is_worse else PASS,
             value=f"{row.value_text(row.b)}{unit}",
             bound=f"{sign} {row.value_text(row.limit)}{unit}",
             interval=_interval_text(row),
-            why=row.why or (_between_text(row) if row.varies else ""),
-            finds="" if row.smallest is None else row.change_text(row.smallest),
+            why=reason,
+            finds=detectable,
         )
 
 
@@ -281,7 +303,9 @@ def _interval_text(row: Effect) -> str:
 def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
     """Return what the history is, how its runs differ, and which change it finds."""
     days = [run.started_at[:10] for run in runs]
-    lines = [("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}")] if days else []
+    lines = []
+    if days:
+        lines.append(("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}"))
     if rows and rows[0].a_interval is not None:
         lines.append(("spread", f"{_between_text(rows[0])}, of {rows[0].name}"))
     if rows and rows[0].smallest is not None:
@@ -297,15 +321,13 @@ def listing(runs: Runs, width: int) -> list[str]:
     lines = []
     for run in runs:
         figure = run.figure(metric, p)
-        cells = (
-            (ms(figure.value), f"{ms(figure.low)} – {ms(figure.high)}", f"{figure.n:,}")
-            if figure
-            else ("–",) * 3
-        )
+        cells = ("–", "–", "–")
+        if figure is not None:
+            cells = (ms(figure.value), f"{ms(figure.low)} – {ms(figure.high)}", f"{figure.n:,}")
         lines.append((plain(run.run_id, 48), run.verdict, *cells))
-    found = judge(runs, replace(runs[-1], run_id=""))
-    notes = [f"{label:<10}{plain(text)}" for label, text in found.summary]
-    for text in (*found.data["against"], *found.result.details):
+    report = judge(runs, replace(runs[-1], run_id=""))
+    notes = [f"{label:<10}{plain(text)}" for label, text in report.summary]
+    for text in (*report.data["against"], *report.result.details):
         notes += textwrap.wrap(plain(text), width)
     return [
         *text_table(("run", "measured", f"{title}, ms", "95% interval", "requests"), lines, width),

@@ -107,33 +107,36 @@ def weigh(
     a_runs = runs[::2]
     b_runs = runs[1::2]
     differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
-    found = Comparison(
+    draft = Comparison(
         method=METHOD, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
     )
     against = [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
     refusals = [difference.refusal(METHOD.sides) for difference in differs if not difference.allowed]
     if refusals:
-        return conclude(replace(found, against=(*against, *refusals)))
+        return conclude(replace(draft, against=(*against, *refusals)))
     growth = (_growth(a_runs), _growth(b_runs))
     if growth != STABLE and not against:
-        return conclude(replace(found, growth_per_s=growth))
+        return conclude(replace(draft, growth_per_s=growth))
     against += _against(runs)
     rows = deciding_first(list(_rows(runs, metrics, threshold)), runs[0].primary)
     rows[0] = with_power(rows[0])
-    found = replace(
-        found,
+    decided = tuple(row for row, _ in rows)
+    if not against:
+        decided = tuple(decide(rows))
+    draft = replace(
+        draft,
         against=tuple(against),
         remarks=tuple(_remarks(runs)),
-        rows=tuple(row for row, _ in rows) if against else tuple(decide(rows)),
+        rows=decided,
         unequal=tuple(unequal_work((a.work, b.work) for a, b in zip(a_runs, b_runs, strict=True))),
     )
-    return conclude(found)
+    return conclude(draft)
 
 
-def report(found: Comparison) -> Report:
+def report(draft: Comparison) -> Report:
     """Return the report of `tailgauge compare`."""
-    is_dry_run = any(run.dry_run for run in found.runs)
-    return comparison.report(found, [run.verdict for run in found.runs], dry_run=is_dry_run)
+    is_dry_run = any(run.dry_run for run in draft.runs)
+    return comparison.report(draft, [run.verdict for run in draft.runs], dry_run=is_dry_run)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -141,29 +144,31 @@ def report(found: Comparison) -> Report:
 
 def _rows(runs: Sequence[RunSummary], metrics: Sequence[str], threshold: float) -> Iterator[Compared]:
     """Yield every metric that a run has at every percentile, then the share answered."""
-    seen = {figure.metric for run in runs for figure in run.figures}
+    measured: set[str] = set()
+    for run in runs:
+        measured.update(figure.metric for figure in run.figures)
     for row in row_templates(metrics, threshold):
-        if row.metric in seen:
+        if row.metric in measured:
             yield _compared(row, [run.figure(row.metric, row.p) for run in runs])
 
 
 def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
     """Return the row with the figures of A1 B1 A2 B2 ..., compared if all have a number."""
-    known = [figure for figure in figures if figure]
-    if len(known) == 2:
-        a, b = known
+    measured = [figure for figure in figures if figure]
+    if len(measured) == 2:
+        a, b = measured
         row = replace(row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high))
     row = without_comparison(row, figures)
-    fewest = min((figure.n for figure in known), default=0)
+    fewest = min((figure.n for figure in measured), default=0)
     if (
         row.p
-        and fewest * UNEVEN < max((figure.n for figure in known), default=0)
+        and fewest * UNEVEN < max((figure.n for figure in measured), default=0)
         and fewest * (1 - row.p) < BEYOND
     ):
         row = replace(row, why=f"too few requests for runs of unequal size: a run has {fewest}", counts=False)
     if row.why:
         return row, None
-    sizes = np.array([figure.size for figure in known])
+    sizes = np.array([figure.size for figure in measured])
     a_sizes = sizes[::2]
     b_sizes = sizes[1::2]
     differences = b_sizes - a_sizes
@@ -185,7 +190,9 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
 def _growth(runs: Sequence[RunSummary]) -> float | None:
     """Return the median growth in the runs of a variant, if at least half of them are unstable."""
     growths = [run.growth_per_s for run in runs if run.growth_per_s is not None]
-    return median(growths) if 2 * len(growths) >= len(runs) else None
+    if 2 * len(growths) < len(runs):
+        return None
+    return median(growths)
 
 
 def _against(runs: Sequence[RunSummary]) -> list[str]:
@@ -222,7 +229,9 @@ def _order(runs: Sequence[RunSummary]) -> list[str]:
 
 def few_pairs(pairs: int) -> list[str]:
     """Return the remark on a number of pairs that is enough, and no more."""
-    return [f"{pairs} pairs; {ENOUGH} or more narrow the interval"] if FEWEST_PAIRS <= pairs < ENOUGH else []
+    if not FEWEST_PAIRS <= pairs < ENOUGH:
+        return []
+    return [f"{pairs} pairs; {ENOUGH} or more narrow the interval"]
 
 
 def _remarks(runs: Sequence[RunSummary]) -> list[str]:

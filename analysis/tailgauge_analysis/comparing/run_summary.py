@@ -68,13 +68,17 @@ class RunFigure:
         """On the scale of a difference: a logarithm, or a share."""
         if self.value is None:
             return math.inf
-        return self.value if self.p is None else math.log(self.value)
+        if self.p is None:
+            return self.value
+        return math.log(self.value)
 
     @property
     def error(self) -> float:
         """Standard error of `size` within the run; NaN where it has no interval."""
         ends = [replace(self, value=end).size for end in (self.low, self.high) if end]
-        return sum(abs(end - self.size) for end in ends) / len(ends) / NORMAL_975 if ends else math.nan
+        if not ends:
+            return math.nan
+        return sum(abs(end - self.size) for end in ends) / len(ends) / NORMAL_975
 
 
 @with_config(_STRICT)
@@ -134,6 +138,9 @@ def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
     against = reasons(COMPARABLE, evidence)
     steady = evidence.stability
+    reason = ""
+    if against:
+        reason = plain(against[0].text, 200)
     began, ended = _times(frames.run)
     return RunSummary(
         run_id=frames.run["run_id"],
@@ -145,7 +152,7 @@ def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
         dry_run=frames.run["dry_run"],
         seed=frames.run["seed"],
         verdict=worst(against),
-        reason=plain(against[0].text, 200) if against else "",
+        reason=reason,
         e2e_p99_s=e2e_p99_s(stage),
         growth_per_s=steady.growth_per_s if steady.of(BACKLOG) else None,
         work=work(stage),
@@ -175,13 +182,15 @@ def _figures(stage: Steady, metrics: Sequence[str]) -> Iterator[RunFigure]:
                 yield _figure(name, quantile.p, quantile)
 
 
-def _figure(metric: str, p: float | None, found: Proportion | Quantile) -> RunFigure:
-    value, low, high = map(_rounded, (found.value, found.low, found.high))
-    return RunFigure(metric=metric, p=p, value=value, low=low, high=high, n=found.n)
+def _figure(metric: str, p: float | None, estimate: Proportion | Quantile) -> RunFigure:
+    value, low, high = map(_rounded, (estimate.value, estimate.low, estimate.high))
+    return RunFigure(metric=metric, p=p, value=value, low=low, high=high, n=estimate.n)
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if number(value) is None else float(f"{value:.6g}")
+    if number(value) is None:
+        return None
+    return float(f"{value:.6g}")
 
 
 def work(stage: Steady) -> dict[str, float]:
@@ -201,7 +210,9 @@ def answered(stage: Steady) -> float:
 def e2e_p99_s(stage: Steady) -> float | None:
     """Return the time that 99 of 100 requests that ended took at most."""
     spent = (stage.requests["ended_at_ns"] - stage.requests["scheduled_at_ns"]).dropna().to_numpy(np.float64)
-    return float(np.quantile(spent, 0.99, method="inverted_cdf") / 1e9) if len(spent) else None
+    if not len(spent):
+        return None
+    return float(np.quantile(spent, 0.99, method="inverted_cdf") / 1e9)
 
 
 def _times(run: Json) -> tuple[float | None, float | None]:

@@ -65,10 +65,13 @@ def block_pairs(stage: Steady, variants: tuple[str, str], block_s: float, washou
 
     pairs = []
     whole_pairs = int((stage.seconds + 1e-6) // (2 * block_s))
-    for first in range(0, 2 * min(MOST_PAIRS, whole_pairs), 2):
-        a_is_first = (a_mask & (place == first)).sum() > (a_mask & (place == first + 1)).sum()
-        a = block(a_mask, first if a_is_first else first + 1)
-        b = block(b_mask, first + 1 if a_is_first else first)
+    for pair in range(min(MOST_PAIRS, whole_pairs)):
+        a_number = 2 * pair
+        b_number = 2 * pair + 1
+        if (a_mask & (place == a_number)).sum() <= (a_mask & (place == b_number)).sum():
+            a_number, b_number = b_number, a_number
+        a = block(a_mask, a_number)
+        b = block(b_mask, b_number)
         if a.requests.any() and b.requests.any():
             pairs.append((a, b))
     return pairs
@@ -83,7 +86,9 @@ def reasons_against(waits: Waiting, stage: Steady, pairs: BlockPairs, block_s: f
         text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} end-to-end p99"
         return [f"{text}: set crossover.block_s to at least {math.ceil(least_s)}"]
     carried = carried_over(waits, pairs)
-    return [f"each block still shows the one before: {carried}. Use longer blocks"] if carried else []
+    if not carried:
+        return []
+    return [f"each block still shows the one before: {carried}. Use longer blocks"]
 
 
 def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
@@ -92,15 +97,15 @@ def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
     from_s = np.array([[block.from_s for block in pair] for pair in pairs])
     to_s = np.array([[block.to_s for block in pair] for pair in pairs])
     tenth_s = (to_s - from_s) / TENTHS
-    first = _in_flight(times, from_s, from_s + tenth_s)
-    last = _in_flight(times, to_s - tenth_s, to_s)
-    falls = first - last
+    at_begin = _in_flight(times, from_s, from_s + tenth_s)
+    at_end = _in_flight(times, to_s - tenth_s, to_s)
+    falls = at_begin - at_end
     estimate = paired(falls[:, 0] - falls[:, 1])
     if estimate is None or estimate.p_value > 1 - CONFIDENCE:
         return ""
     variant = int(np.abs(falls.mean(axis=0)).argmax())
-    begins = first[:, variant].mean()
-    ends = last[:, variant].mean()
+    begins = at_begin[:, variant].mean()
+    ends = at_end[:, variant].mean()
     if abs(begins - ends) < 1 or max(begins, ends) <= MATTERS * min(begins, ends):
         return ""
     return f"{'AB'[variant]} begins its blocks with {figures(begins)} requests in flight and ends them with {figures(ends)}"
@@ -130,10 +135,13 @@ def compared(row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None
 
     `values`: one per request of the stage, or as many as `counts` says; NaN where there is none, +inf without an answer.
     """
-    a = [_known(block, values, counts) for block, _ in pairs]
-    b = [_known(block, values, counts) for _, block in pairs]
+    a = [_values_of_block(block, values, counts) for block, _ in pairs]
+    b = [_values_of_block(block, values, counts) for _, block in pairs]
     fewest = min(sum(map(len, a)), sum(map(len, b)))
-    if fewest < (n_min(row.p) if row.p else 1):
+    needed = 1
+    if row.p:
+        needed = n_min(row.p)
+    if fewest < needed:
         return replace(row, why="too few requests", counts=False), None
     contrast = _contrast(row, a, b)
     if contrast is None or not math.isfinite(contrast.a + contrast.b):
@@ -144,8 +152,10 @@ def compared(row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None
     return row, by_student(contrast.value, contrast.low, contrast.high, len(pairs) - 1)
 
 
-def _known(block: VariantBlock, values: Floats, counts: Ints | None) -> Floats:
-    is_inside = block.requests if counts is None else np.repeat(block.requests, counts)
+def _values_of_block(block: VariantBlock, values: Floats, counts: Ints | None) -> Floats:
+    is_inside = block.requests
+    if counts is not None:
+        is_inside = np.repeat(block.requests, counts)
     inside = values[is_inside]
     return inside[~np.isnan(inside)]
 
