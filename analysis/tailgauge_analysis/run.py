@@ -154,13 +154,16 @@ class Run:
         needs_warmup = bool(on_latency(loaded.run["scenario"]))
         with self._level():
             stage = steady(loaded)
+            warmup = None
+            if needs_warmup:
+                warmup = steady(loaded, schema.WARMUP)
             return _Loaded(
                 frames=replace(
                     loaded, chunks=loaded.chunks.without_arrivals()
                 ),  # of a hundred million: 800 MB
                 steady=stage,
                 of_target=stage.of_target,
-                warmup=steady(loaded, schema.WARMUP) if needs_warmup else None,
+                warmup=warmup,
                 throughput=throughput(loaded, stage),
             )
 
@@ -192,14 +195,18 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     named = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]
     rows = named(latency.table(of_target))
     criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
-    shown = client_error.of_first_table(
+    first_figures = client_error.of_first_table(
         rows, closed=run.run["arrival"] == "closed", is_coalesced=pace.is_coalesced(of_target.requests)
     )
     of_all = [criterion for criterion in criteria if criterion.is_of_all]
-    uses = Uses(shown, _bounds_ms(of_all)) if criteria else client_error.without_objective(shown)
-    listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
-    more = named([criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed])
-    errors = client_error.client_errors(of_target, [*rows, *more], uses)
+    uses = client_error.without_objective(first_figures)
+    if criteria:
+        uses = Uses(first_figures, _bounds_ms(of_all))
+    listed: set[tuple[str, float]] = set()
+    for row in rows:
+        listed |= {(row.metric.name, quantile.p) for quantile in row.quantiles}
+    other_rows = named([criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed])
+    errors = client_error.client_errors(of_target, [*rows, *other_rows], uses)
     marked = client_error.marked(rows, errors)
     for criterion in criteria:
         if not criterion.is_of_all:

@@ -31,7 +31,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.verdict import client_error
 
 if TYPE_CHECKING:  # plotly and Jinja take a second to load
@@ -86,15 +86,27 @@ class Run(run.Run):
 
     @overload
     def percentile(
-        self, metric: str, p: float, *, interval: Literal[False] = False, since: Since = "scheduled",
-        population: Population = "completed", traffic: str = "",
-    ) -> float | None: ...  # fmt: skip
+        self,
+        metric: str,
+        p: float,
+        *,
+        interval: Literal[False] = False,
+        since: Since = "scheduled",
+        population: Population = "completed",
+        traffic: str = "",
+    ) -> float | None: ...
 
     @overload
     def percentile(
-        self, metric: str, p: float, *, interval: Literal[True], since: Since = "scheduled",
-        population: Population = "completed", traffic: str = "",
-    ) -> Percentile: ...  # fmt: skip
+        self,
+        metric: str,
+        p: float,
+        *,
+        interval: Literal[True],
+        since: Since = "scheduled",
+        population: Population = "completed",
+        traffic: str = "",
+    ) -> Percentile: ...
 
     def percentile(
         self,
@@ -116,21 +128,21 @@ class Run(run.Run):
         if not 0 < p < 1:
             raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")
         named = self._metric(metric, since)
-        view = _known("population", population, _VIEWS)
-        of = self.of_target
+        view = _choice("population", population, _VIEWS)
+        stage = self.of_target
         if traffic:
-            tables = of.requests["traffic"]
-            _known("traffic", traffic, dict.fromkeys(sorted(tables.unique())))
-            of = of.of_traffic(traffic)
+            tables = stage.requests["traffic"]
+            _choice("traffic", traffic, dict.fromkeys(sorted(tables.unique())))
+            stage = stage.of_traffic(traffic)
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
         with self._level():
-            row = latency.row(named, of, view, (p,))
+            row = latency.row(named, stage, view, (p,))
         if not row.n:
-            _check_answers(metric, named, of, traffic)
-        (marked,) = client_error.marked([row], client_error.client_errors(of, [row], client_error.NONE))
-        found = _percentile(marked.quantiles[0])
-        return found if interval else found.value
+            _check_answers(metric, named, stage, traffic)
+        (marked,) = client_error.marked([row], client_error.client_errors(stage, [row], client_error.NONE))
+        percentile = _percentile(marked.quantiles[0])
+        return percentile if interval else percentile.value
 
     def report(self, out: Folder | None = None, *, tool: str | None = None) -> FinishedReport:
         """Write the report below `out`/reports, else beside the folder runs/ that holds the run.
@@ -140,18 +152,22 @@ class Run(run.Run):
         from tailgauge_analysis.report.report import make
 
         if tool:
-            _known("tool", tool, definitions.TOOLS)
-        holder = self.folders[0].resolve().parent
-        place = Path(out) if out is not None else holder.parent if holder.name == "runs" else Path()
+            _choice("tool", tool, definitions.TOOLS)
+        parent = self.folders[0].resolve().parent
+        place = Path()
+        if out is not None:
+            place = Path(out)
+        elif parent.name == "runs":
+            place = parent.parent
         return make(self.folders, place, tool=tool)
 
     def _metric(self, name: str, since: Since) -> Metric:
-        ending = _known("since", since, _ENDINGS)
-        found = BY_NAME.get(name) or BY_NAME.get(name + ending)
-        if found is None:
-            short = (one.removesuffix("_sched").removesuffix("_sent") for one in BY_NAME)
-            raise UsageError(f"{name}: no such metric; choose from {', '.join(dict.fromkeys(short))}")
-        return found
+        ending = _choice("since", since, _ENDINGS)
+        metric = BY_NAME.get(name) or BY_NAME.get(name + ending)
+        if metric is None:
+            names = (known_name.removesuffix("_sched").removesuffix("_sent") for known_name in BY_NAME)
+            raise UsageError(f"{name}: no such metric; choose from {', '.join(dict.fromkeys(names))}")
+        return metric
 
 
 def load(*folders: Folder) -> Run:
@@ -166,7 +182,12 @@ def compare(
 
     The answer's `verdict` says which is better, `against` why they cannot be compared, `rows` has each metric.
     """
-    folders = [one.folders[0] if isinstance(one, Run) else local(os.fspath(one)) for one in runs]
+    folders = []
+    for item in runs:
+        if isinstance(item, Run):
+            folders.append(item.folders[0])
+        else:
+            folders.append(local(os.fspath(item)))
     return pairs.compare(folders, threshold=threshold, metrics=metrics)
 
 
@@ -177,32 +198,40 @@ def list_runs(out: Folder = ".") -> pd.DataFrame:
     folder = local(os.fspath(out), suffix="/run.json")
     for path in sorted(folder.glob("runs/*/run.json")):
         record = run_record.load(path, []) or {}
-        scenario = record.get("scenario")
-        verdict = record.get("verdict")
-        rows.append({
-            "run_id": path.parent.name, "scenario": scenario.get("name") if isinstance(scenario, dict) else None,
-            "state": record.get("state"), "verdict": verdict.get("verdict") if isinstance(verdict, dict) else None,
-            "started_at": pd.to_datetime(str(record.get("started_at")), errors="coerce", utc=True), "folder": f"{place.rstrip('/')}/runs/{path.parent.name}" if is_remote(place) else str(path.parent),
-        })  # fmt: skip
+        run_folder = str(path.parent)
+        if is_remote(place):
+            run_folder = f"{place.rstrip('/')}/runs/{path.parent.name}"
+        row = {
+            "run_id": path.parent.name,
+            "scenario": table(record, "scenario").get("name"),
+            "state": record.get("state"),
+            "verdict": table(record, "verdict").get("verdict"),
+            "started_at": pd.to_datetime(str(record.get("started_at")), errors="coerce", utc=True),
+            "folder": run_folder,
+        }
+        rows.append(row)
     return pd.DataFrame(rows, columns=["run_id", "scenario", "state", "verdict", "started_at", "folder"])
 
 
-def _check_answers(metric: str, named: Metric, of: Steady, traffic: str) -> None:
+def _check_answers(metric: str, named: Metric, stage: Steady, traffic: str) -> None:
     """Refuse a metric that none of these requests can have."""
-    kinds = of.requests["answer"].value_counts()
+    kinds = stage.requests["answer"].value_counts()
     if kinds.empty or named.level == ATTEMPT or kinds.index.isin(named.of).any():
         return
-    subject = f"the requests of {traffic}" if traffic else "the requests of this run"
+    subject = "the requests of this run"
+    if traffic:
+        subject = f"the requests of {traffic}"
     raise UsageError(f"{metric}: {subject} {_HAVE.get(str(kinds.index[0]), _HAVE_ANSWERS)}")
 
 
-def _percentile(found: Quantile) -> Percentile:
-    few = found.mark == TOO_FEW
-    value, low, high = (None if few else one for one in (found.value, found.low, found.high))
-    return Percentile(found.p, value, low, high, found.n, found.mark)
+def _percentile(quantile: Quantile) -> Percentile:
+    value, low, high = (quantile.value, quantile.low, quantile.high)
+    if quantile.mark == TOO_FEW:
+        value, low, high = (None, None, None)
+    return Percentile(p=quantile.p, value=value, low=low, high=high, n=quantile.n, mark=quantile.mark)
 
 
-def _known(name: str, value: str, allowed: dict[str, Any]) -> Any:
+def _choice(name: str, value: str, allowed: dict[str, Any]) -> Any:
     if value not in allowed:
         raise UsageError(f"{name}={value!r}: choose from {', '.join(allowed)}")
     return allowed[value]

@@ -39,6 +39,7 @@ from tailgauge_analysis.sections.latency_under_load import section as latency_un
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain, plural
 from tailgauge_analysis.text.json_values import Json, number, table, text
+from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Report, Result, Section, Table, most_important, nothing_sent
 
@@ -97,8 +98,12 @@ def build(run: Run, tool: str | None = None) -> Report:
     is_gateway = blocks is not None and blocks.method is gateway.METHOD
     if blocks is not None:
         answer = comparison.headline(blocks, answer)
-        added = gateway.pictures(blocks) if is_gateway else ()
-        drawn = [*added, figure] if added and figure is not None else []
+        added: tuple[Picture, ...] = ()
+        if is_gateway:
+            added = gateway.pictures(blocks)
+        drawn: list[Picture] = []
+        if added and figure is not None:
+            drawn = [*added, figure]
         sections = (comparison.section(blocks, drawn), *sections)
         figure = next(iter(added), figure)
     translated = None
@@ -107,7 +112,8 @@ def build(run: Run, tool: str | None = None) -> Report:
         evidence = run.evidence
         translated = definitions.translate(tool, run.of_target, evidence.latency, evidence.throughput)
         sections = (*sections, definitions.section(translated))
-        appendix = (definitions.printed(tool, translated),) if translated.metrics else ()
+        if translated.metrics:
+            appendix = (definitions.printed(tool, translated),)
     exit_code = result.exit_code(run, answer)
     facts = Facts(
         schema_version=SCHEMA_VERSION,
@@ -121,7 +127,12 @@ def build(run: Run, tool: str | None = None) -> Report:
         definitions=translated,
         cards=[section.card for section in sections if section.card is not None],
     )
-    lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
+    lines: list[tuple[str, str]] = []
+    for section in sections:
+        label = section.name
+        for line in section.brief:
+            lines.append((label, line))
+            label = ""
     return Report(
         run_id=record["run_id"],
         title=facts.run.scenario,
@@ -135,7 +146,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         exit_code=exit_code,
         figure=figure,
         data=_contents(run, facts),
-        remarks=_without((*result.labelled_remarks(run), *lines), facts.findings),
+        remarks=_unstated((*result.labelled_remarks(run), *lines), facts.findings),
         appendix=appendix,
         instead_of=_target_not_called(run),
     )
@@ -151,11 +162,12 @@ def _findings(run: Run, sections: Sequence[Section], answer: Result) -> Iterator
 def _target_not_called(run: Run) -> str:
     """Return the target of the scenario that a dry run did not call; empty where it is the simulated endpoint."""
     url = text(table(run.record["scenario"], "target").get("url"))
-    is_real = run.record["dry_run"] and url not in {"", SIMULATED}
-    return plain(url, 80) if is_real else ""
+    if not run.record["dry_run"] or url in {"", SIMULATED}:
+        return ""
+    return plain(url, 80)
 
 
-def _without(lines: Sequence[tuple[str, str]], findings: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _unstated(lines: Sequence[tuple[str, str]], findings: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the lines of the summary that are no finding below the result."""
     stated = {text.removesuffix(".") for text in findings}
     return tuple((label, text) for label, text in lines if text.removesuffix(".") not in stated)
@@ -164,9 +176,9 @@ def _without(lines: Sequence[tuple[str, str]], findings: Sequence[str]) -> tuple
 def _sections(run: Run) -> Iterator[Section]:
     for module in SECTIONS:
         of_plugins = _of_plugins if module is plugins else ()
-        made = [section(run) for section in of_plugins]
-        made.append(module.section(run.result(module.compute)))
-        yield from (section for section in made if section is not None)
+        sections = [section(run) for section in of_plugins]
+        sections.append(module.section(run.result(module.compute)))
+        yield from (section for section in sections if section is not None)
 
 
 def _contents(run: Run, facts: Facts) -> Json:
@@ -174,7 +186,9 @@ def _contents(run: Run, facts: Facts) -> Json:
     tree: Json = plain_values(facts)
     for module in SECTIONS:
         values = plain_values(run.result(module.compute))
-        tree |= {module.KEY: values} if module.KEY else values
+        if module.KEY:
+            values = {module.KEY: values}
+        tree |= values
     return tree
 
 
@@ -218,10 +232,10 @@ def _add(section: Any) -> None:
     _of_plugins.append(guarded)
 
 
-def _section(made: Any) -> Section | None:
-    if made is None or isinstance(made, Section):
-        return made
-    raise TypeError(f"expected a Section or None, got {made!r}")
+def _section(section: Any) -> Section | None:
+    if section is None or isinstance(section, Section):
+        return section
+    raise TypeError(f"expected a Section or None, got {section!r}")
 
 
 plugin.subscribe(plugin.SECTIONS, _add)

@@ -61,7 +61,9 @@ def junit(report: Report) -> str:
         "result": report.result.outcome,
         "measurement": report.measurement.verdict,
     }
-    title = f"{report.title} (dry run)" if report.dry_run else report.title
+    title = report.title
+    if report.dry_run:
+        title += " (dry run)"
     host = report.data.get("environment", {}).get("master", {}).get("host")
     suite = {
         "name": _clean(f"tailgauge: {title}"),
@@ -95,18 +97,21 @@ def _measurement(report: Report) -> Case:
 
 def _result(result: Result) -> Iterator[Case]:
     """The objectives; the decisive one has the sentence of the result, and what stands below it."""
-    more = tuple(filter(None, (*result.details, *result.problems, result.advice)))
+    details = tuple(filter(None, (*result.details, *result.problems, result.advice)))
     decisive = None
     if result.outcome in NOT_JUDGED or not result.objectives:
-        yield Case("result", result.outcome, result.sentence, more)
+        yield Case("result", result.outcome, result.sentence, details)
     elif result.outcome != PASS:
         decisive = next(filter(result.states, result.objectives), None)
     for line in result.objectives:
         if line is not decisive:
             yield _objective(line)
             continue
-        has_reason = line.why in (*more, "") or line.why in result.sentence
-        yield Case(line.name, line.outcome, result.sentence, more if has_reason else (line.why, *more))
+        lines = details
+        has_reason = line.why in (*details, "") or line.why in result.sentence
+        if not has_reason:
+            lines = (line.why, *details)
+        yield Case(line.name, line.outcome, result.sentence, lines)
 
 
 def _objective(line: ObjectiveLine) -> Case:
@@ -118,8 +123,10 @@ def _add_outcome(element: Element, case: Case) -> None:
     """Add the message as an attribute and the rest as text; a case that passed has its output."""
     lines = [_clean(line) for line in case.lines]
     if case.tag:
-        kind = {} if case.tag == "skipped" else {"type": case.outcome}
-        child = SubElement(element, case.tag, {**kind, "message": _clean(case.message)})
+        attributes = {"message": _clean(case.message)}
+        if case.tag != "skipped":
+            attributes = {"type": case.outcome, **attributes}
+        child = SubElement(element, case.tag, attributes)
         child.text = "\n".join(lines) or None
         return
     texts = [_clean(case.message), *lines]

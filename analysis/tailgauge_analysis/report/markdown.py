@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from tailgauge.command_line import COMMAND, with_command
 from tailgauge.thresholds import INVALID
@@ -74,7 +75,9 @@ def _advice(advice: str) -> Iterator[str]:
     """The steps of an advice; a command at the end of one as code, to copy."""
     for number, step in enumerate(advice.splitlines()):
         text, command = with_command(step)
-        code = markdown_code(command) if command else ""
+        code = ""
+        if command:
+            code = markdown_code(command)
         label = "" if number else "**Next**"
         yield " ".join(filter(None, (label, markdown_inline(text), code)))
 
@@ -94,11 +97,12 @@ def _other_reasons(report: Report) -> Iterator[str]:
     """The reasons that the verdict does not state, and the notes that nothing else states."""
     measurement = report.measurement
     for text, advice in measurement.reasons:
-        parts = [advice] if text in report.findings else [text, advice]
-        reason = " ".join(filter(None, parts))
+        reason = advice
+        if text not in report.findings:
+            reason = " ".join(filter(None, (text, advice)))
         if reason and text != measurement.sentence:
             yield f"- {markdown_line(reason)}"
-    stated = [text for reason in measurement.reasons for text in reason]
+    stated = list(chain.from_iterable(measurement.reasons))
     stated += [text for _, text in report.remarks]
     for note in measurement.notes:
         if not any(note.rstrip(".") in text for text in stated):
@@ -133,7 +137,8 @@ def _joined(texts: Sequence[str]) -> str:
     """Sentences behind each other, other texts with a semicolon between."""
     joined = texts[0]
     for text in texts[1:]:
-        joined += f" {text}" if joined.endswith(".") else f"; {text}"
+        separator = " " if joined.endswith(".") else "; "
+        joined += separator + text
     return joined
 
 
@@ -151,7 +156,8 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f"### {markdown_inline(table.title)}" if table.title else ""
+    if table.title:
+        yield f"### {markdown_inline(table.title)}"
     yield _rows(table.header, [tuple(map(_text, row)) for row in table.rows], prose=table.prose)
     yield markdown_line(table.note)
 
@@ -171,4 +177,6 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[
 
 def _cell(text: str) -> str:
     """A cell; a command is code, to copy."""
-    return markdown_code(text) if COMMAND.match(text) else markdown_cell(text)
+    if COMMAND.match(text):
+        return markdown_code(text)
+    return markdown_cell(text)

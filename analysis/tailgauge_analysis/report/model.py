@@ -137,7 +137,9 @@ def run_facts(run: Run) -> RunFacts:
         reproduce=commands.again(record),
         workers=len(record["workers"]),
         target={key: record["target"].get(key) for key in ("url", "simulated", "protocol")},
-        preflight=[
-            {key: one.get(key) for key in ("ended", "status", "message")} for one in record["preflight"]
-        ],
+        preflight=list(map(_preflight_facts, record["preflight"])),
     )
+
+
+def _preflight_facts(call: Json) -> Json:
+    return {key: call.get(key) for key in ("ended", "status", "message")}

@@ -43,9 +43,12 @@ WHOLE = re.compile(
 def _environment() -> Environment:
     """The templates, compiled once, with what they may call."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     environment.filters.update(
         tone=lambda outcome: TONES.get(outcome, "idle"),
         in_script=_in_script,
@@ -93,11 +96,10 @@ def keep_whole(text: str) -> Markup:
     for number, part in enumerate(WHOLE.split(text)):
         is_one_number = number % 2 == 1
         can_break = " " in part or "-" in part
-        parts.append(
-            Markup("<span class=whole>{}</span>").format(part)
-            if is_one_number and can_break
-            else escape(part)
-        )
+        if is_one_number and can_break:
+            parts.append(Markup("<span class=whole>{}</span>").format(part))
+        else:
+            parts.append(escape(part))
     return Markup().join(parts)
 
 
@@ -105,7 +107,7 @@ def sticky_width(table: Table) -> int:
     """Return the least width of the first column in pixels: its longest word is whole, and few names need many lines."""
     names = [table.header[0], *(_text(row[0]) for row in table.rows)]
     longest_name = max(map(len, names))
-    longest_word = max(len(word) for name in names for word in name.split() or [""])
+    longest_word = max(map(len, " ".join(names).split()), default=0)
     letters = max(longest_word, min(longest_name, NAME_LETTERS)) + 2
     return min(STICKY, round(letters * LETTER))
 
@@ -129,12 +131,16 @@ def is_wide(table: Table) -> bool:
 
 def _width(table: Table) -> float:
     """About how wide it must be; the names of the rows wrap, as prose does."""
-    each = []
+    widths = []
     for i, title in enumerate(table.header):
         widest = max((_pixels(row[i]) for row in table.rows), default=0.0)
-        wraps = PROSE if i in table.prose else NAME if i == 0 else None
-        each.append(max(widest, len(title) * SMALL) if wraps is None else min(wraps, widest))
-    return sum(each) + PADDING * len(each)
+        if i in table.prose:
+            widths.append(min(PROSE, widest))
+        elif i == 0:
+            widths.append(min(NAME, widest))
+        else:
+            widths.append(max(widest, len(title) * SMALL))
+    return sum(widths) + PADDING * len(widths)
 
 
 def _pixels(cell: Cell) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
     if curve.hover == "skip":
         trace["hoverinfo"] = "skip"
     elif curve.hover:
-        trace["hovertemplate"] = curve.hover if curve.name else f"{curve.hover}<extra></extra>"
+        trace["hovertemplate"] = curve.hover + "<extra></extra>" * (not curve.name)
     if len(curve.low):
         above = numbers(np.subtract(curve.high, curve.y))
         below = numbers(np.subtract(curve.y, curve.low))
@@ -150,7 +150,13 @@ def _band(band: Band) -> tuple[Tree, Tree]:
 
 def numbers(values: Values) -> list[float | None]:
     """Return plain numbers of six figures; None, where there is no value, breaks a line."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+    return list(map(_number, values))
+
+
+def _number(value: float) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
 
 
 def _layout(picture: Picture) -> Tree:
@@ -158,12 +164,18 @@ def _layout(picture: Picture) -> Tree:
     is_over_time = picture.x == TIME
     axis = {"automargin": True, "zeroline": False}
     x: Tree = {"title": {"text": picture.x}, "anchor": axes[-1], "ticks": "outside", "ticklen": 4}
-    end_s = _end_s(picture) if is_over_time else 0.0
+    end_s = 0.0
+    if is_over_time:
+        end_s = _end_s(picture)
     if end_s:
         x["range"] = [0, end_s]
-    x_values = [curve.x for panel in picture.panels for curve in panel.curves]
+    x_values: list[Values] = []
+    for panel in picture.panels:
+        x_values += [curve.x for curve in panel.curves]
     annotations = [_annotation(mark, end_s) for mark in picture.marks if mark.text]
-    legend_y = 1.02 + (ANNOTATION_PX / picture.height if annotations else 0.0)
+    legend_y = 1.02
+    if annotations:
+        legend_y += ANNOTATION_PX / picture.height
     layout: Tree = {
         "height": picture.height,
         "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
@@ -184,7 +196,10 @@ def _layout(picture: Picture) -> Tree:
     for name, panel in zip(axes, picture.panels, strict=True):
         bottom = max(0.0, top - share * panel.height)
         y: Tree = {"title": {"text": panel.title, "standoff": 10}, "domain": [bottom, top]}
-        y |= _rows(panel.rows) if panel.rows else {"rangemode": "tozero"}
+        if panel.rows:
+            y |= _rows(panel.rows)
+        else:
+            y["rangemode"] = "tozero"
         if panel.scale == "tail":  # down to the median, however few have an answer
             shares = [min(curve.y) for curve in panel.curves if isinstance(curve, PlotCurve)]
             y["range"] = [math.log10(min(0.5, *shares)) - 0.1, 0.05]
@@ -205,39 +220,37 @@ def _y_values(panel: Panel) -> list[Values]:
 def _scale(name: Scale, values: Sequence[Values]) -> Tree:
     if name != "log":
         return SCALES[name]
-    ticks = log_ticks(np.concatenate([np.asarray(some, np.float64) for some in values]))
+    ticks = log_ticks(np.concatenate([np.asarray(series, np.float64) for series in values]))
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
 def log_ticks(values: Floats) -> list[float]:
     """Return the ticks of a logarithmic axis: at least three on an axis that is not a point."""
-    shown = values[np.isfinite(values) & (values > 0)]
-    if not len(shown) or shown.max() == shown.min():
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not len(positive) or positive.max() == positive.min():
         return _decades(LONG_AXIS, -2, 7)
-    low, high = float(shown.min()), float(shown.max())
+    low, high = float(positive.min()), float(positive.max())
     powers = (math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     decades = math.log10(high / low)
     if decades >= EVEN_AXIS:
         return _decades(LONG_AXIS if decades >= 1 else SHORT_AXIS, *powers)
     rough = (high - low) / 4
-    step = max(
-        tick for tick in _decades(LONG_AXIS, math.floor(math.log10(rough)), powers[1]) if tick <= rough
-    )
-    return [
-        float(f"{number * step:.9g}") for number in range(math.floor(low / step), math.ceil(high / step) + 1)
-    ]
+    steps = _decades(LONG_AXIS, math.floor(math.log10(rough)), powers[1])
+    step = max(tick for tick in steps if tick <= rough)
+    multiples = range(math.floor(low / step), math.ceil(high / step) + 1)
+    return [float(f"{multiple * step:.9g}") for multiple in multiples]
 
 
-def _decades(digits: Sequence[float], first: int, end: int) -> list[float]:
-    return [float(f"{digit}e{power}") for power in range(first, end) for digit in digits]
+def _decades(digits: Sequence[float], begin: int, end: int) -> list[float]:
+    return [float(f"{digit}e{power}") for power, digit in product(range(begin, end), digits)]
 
 
 def _rows(names: Sequence[str]) -> Tree:
-    last = len(names) - 1
+    last_row = len(names) - 1
     return {
         "tickvals": [*range(len(names))],
         "ticktext": [*names],
-        "range": [last + 0.5, -0.5],
+        "range": [last_row + 0.5, -0.5],
         "showgrid": False,
     }
 
@@ -263,13 +276,20 @@ def _half_step(curve: PlotCurve | Band) -> float:
     is_around = isinstance(curve, PlotCurve) and (curve.style == "bars" or curve.steps == "hvh")
     if not is_around or not len(curve.x):
         return 0.0
-    return float(curve.x[0] if len(curve.x) == 1 else curve.x[-1] - curve.x[-2]) / 2
+    if len(curve.x) == 1:
+        return float(curve.x[0]) / 2
+    return float(curve.x[-1] - curve.x[-2]) / 2
 
 
 def _annotation(mark: Mark, end_s: float) -> Tree:
     """Return the text of a mark, above the first panel; to the left of a mark that is late."""
     is_late = mark.low > LATE * end_s
     return {
-        "x": mark.low, "xanchor": "right" if is_late else "left", "y": 1, "yref": "paper", "yanchor": "bottom",
-        "text": f"<b>{mark.text}</b>", "showarrow": False,
-    }  # fmt: skip
+        "x": mark.low,
+        "xanchor": "right" if is_late else "left",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "text": f"<b>{mark.text}</b>",
+        "showarrow": False,
+    }

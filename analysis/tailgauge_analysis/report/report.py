@@ -67,7 +67,9 @@ class FinishedReport:
 def _in_short(row: Json) -> Json:
     """A row of latencies without how each percentile was found; report.json has that."""
     percentiles = row["percentiles"].items()
-    short = {name: {key: at[key] for key in ("value", "low", "high", "mark")} for name, at in percentiles}
+    short = {}
+    for name, percentile in percentiles:
+        short[name] = {key: percentile[key] for key in ("value", "low", "high", "mark")}
     return {**row, "percentiles": short}
 
 
@@ -80,13 +82,13 @@ def make(
     """
     run = Run(run_dirs)
     rows = _shown_folder(Path(run_dirs[0]), Path(out))
-    done = write_report(build(run, tool), out, width, colours=colours, rows=rows)
-    reasons = done.data["verdict"]["reasons"]
+    finished = write_report(build(run, tool), out, width, colours=colours, rows=rows)
+    reasons = finished.data["verdict"]["reasons"]
     verdict = {
         "verdict": run.verdict,
         "reasons": reasons,
-        "outcome": done.report.result.outcome,
-        "exit_code": int(done.exit_code),
+        "outcome": finished.report.result.outcome,
+        "exit_code": int(finished.exit_code),
     }
     unwritten = []
     for run_dir in run_dirs:
@@ -94,7 +96,7 @@ def make(
             run_record.record_verdict(Path(run_dir), verdict)
         except OSError as error:
             unwritten.append(f"the verdict could not be written into {run_dir}: {error.strerror or error}")
-    return replace(done, summary="\n".join([done.summary, *unwritten]))
+    return replace(finished, summary="\n".join([finished.summary, *unwritten]))
 
 
 def _shown_folder(run_dir: Path, out: Path) -> Path:
@@ -104,22 +106,28 @@ def _shown_folder(run_dir: Path, out: Path) -> Path:
 
 
 def write_report(
-    report: Report, out: Path, width: int, *, colours: bool, more: TextFiles = (), rows: Path | None = None
+    report: Report,
+    out: Path,
+    width: int,
+    *,
+    colours: bool,
+    text_files: TextFiles = (),
+    rows: Path | None = None,
 ) -> FinishedReport:
-    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`.
+    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `text_files`.
 
     `rows`: the run folder, for the summary.
     """
     folder = Path(out) / "reports" / report.run_id
     tree = json.dumps(report.data, indent=1, allow_nan=False) + "\n"
     texts = {"report.html": html(report), "report.md": markdown(report), "report.json": tree}
-    texts |= {"junit.xml": junit(report), **dict(more)}
+    texts |= {"junit.xml": junit(report), **dict(text_files)}
     try:
         for name, text in texts.items():
             replace_text(folder / name, text)
     except OSError as error:
-        why = f"the report cannot be written: {error.strerror or error}"
-        raise UsageError(f"{folder}: {why}. Choose another folder with --out") from error
+        problem = f"the report cannot be written: {error.strerror or error}"
+        raise UsageError(f"{folder}: {problem}. Choose another folder with --out") from error
     files = [folder / name for name in texts][:4]
     summary = terminal(report, files[0], width, colours=colours, rows=rows)
     return FinishedReport(report, summary, *files)

@@ -23,6 +23,8 @@ from tailgauge_analysis.text.section import (
     NO_ANSWER,
     SIGNS,
     TONES,
+    Cell,
+    Measurement,
     ObjectiveLine,
     Report,
     Table,
@@ -46,7 +48,10 @@ def terminal(
 ) -> str:
     """The text, with colours or without; where the rows and the whole report are, if they are in files."""
     if report.state == INVALID:
-        lines = list(_invalid(report, width, MOST_REASONS if page else len(report.measurement.reasons)))
+        most_reasons = len(report.measurement.reasons)
+        if page:
+            most_reasons = MOST_REASONS
+        lines = list(_invalid(report, width, most_reasons))
     else:
         lines = list(_answer(report, width))
     lines += _appendix(report, width)
@@ -54,13 +59,15 @@ def terminal(
         if path is not None:
             lines += _labelled(label, str(path), 0)
     text = "\n".join(lines)
-    return text if colours else unstyle(text)
+    if colours:
+        return text
+    return unstyle(text)
 
 
 def _answer(report: Report, width: int) -> Iterator[str]:
     result = report.result
     measurement = report.measurement
-    yield from _first(report, report.headline, width)
+    yield from _state_lines(report, report.headline, width)
     for number, text in enumerate(report.planned):
         yield from _labelled("" if number else "planned", text, width)
     if report.is_of_simulated:
@@ -75,28 +82,37 @@ def _answer(report: Report, width: int) -> Iterator[str]:
             yield style(line, fg=COLOURS["bad"])
     yield from _findings(report, width)
     if result.outcome != NO_ANSWER:
-        yield from _objectives([one for one in result.objectives if not result.states(one)], width)
+        unstated = [objective for objective in result.objectives if not result.states(objective)]
+        yield from _objectives(unstated, width)
     if result.advice:
-        yield from _next(result.advice, width)
+        yield from _advice(result.advice, width)
     yield from _run_lines(report, width)
     verdict = measurement.verdict
     is_without_figures = result.outcome == INTERRUPTED and not report.summary
     if is_without_figures or (report.dry_run and verdict == VALID):  # nothing was measured
         return
-    why = "see above" if measurement.sentence in report.findings else measurement.sentence
-    text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
-    first, *rest = _labelled("measured", text, width)
-    yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
+    reason = "see above" if measurement.sentence in report.findings else measurement.sentence
+    text = _verdict_text(measurement, reason)
+    head, *rest = _labelled("measured", text, width)
+    yield from (head.replace(verdict, _coloured(verdict), 1), *rest)
     if measurement.reasons:
-        yield from _reasons(measurement.reasons, why, width)
+        yield from _reasons(measurement.reasons, reason, width)
 
 
-def _reasons(reasons: Sequence[tuple[str, str]], why: str, width: int) -> Iterator[str]:
+def _verdict_text(measurement: Measurement, reason: str) -> str:
+    if measurement.reasons:
+        return f"{measurement.verdict}: {reason}"
+    if reason:
+        return f"{measurement.verdict} ({reason})"
+    return measurement.verdict
+
+
+def _reasons(reasons: Sequence[tuple[str, str]], reason: str, width: int) -> Iterator[str]:
     """The first reason where the sentence `why` only counts runs, and how many more there are."""
-    if why[:1].isdigit() and reasons[0][0] not in why:
+    if reason[:1].isdigit() and reasons[0][0] not in reason:
         yield from _labelled("", reasons[0][0], width)
     if reasons[1:]:
-        yield from _labelled("", _more(len(reasons) - 1, "reason"), width)
+        yield from _labelled("", _remaining(len(reasons) - 1, "reason"), width)
 
 
 def _run_lines(report: Report, width: int) -> Iterator[str]:
@@ -108,19 +124,19 @@ def _run_lines(report: Report, width: int) -> Iterator[str]:
     lines = [*report.summary]
     for card in report.cards:
         lines += [(card.label, text) for text in _packed((card.sentence, *card.lines), width - LABEL)]
-    before = ""
+    previous = ""
     for label, text in (*lines, *report.remarks):
-        yield from _labelled("" if label == before else label, text, width)
-        before = label
+        yield from _labelled("" if label == previous else label, text, width)
+        previous = label
 
 
 def _packed(texts: Sequence[str], width: int) -> list[str]:
     """Lines of texts, several beside each other where they fit."""
     lines = [texts[0]]
     for text in texts[1:]:
-        both = f"{lines[-1]}{BESIDE}{text}"
-        if len(both) <= width:
-            lines[-1] = both
+        joined = f"{lines[-1]}{BESIDE}{text}"
+        if len(joined) <= width:
+            lines[-1] = joined
         else:
             lines.append(text)
     return lines
@@ -133,7 +149,7 @@ def _findings(report: Report, width: int) -> Iterator[str]:
             yield style(line, fg=COLOURS["warn"])
 
 
-def _next(advice: str, width: int) -> Iterator[str]:
+def _advice(advice: str, width: int) -> Iterator[str]:
     """The steps of an advice, each in its line; a command at the end of one has lines of its own, to copy."""
     for number, step in enumerate(advice.split("\n")):
         text, command = with_command(_safe(step))
@@ -143,7 +159,9 @@ def _next(advice: str, width: int) -> Iterator[str]:
 
 def _to_copy(command: str, width: int, indent: str) -> Iterator[str]:
     """Yield the lines of a command, indented; none without one."""
-    for line in _command_lines(command, width - len(indent)) if command else ():
+    if not command:
+        return
+    for line in _command_lines(command, width - len(indent)):
         yield f"{indent}{line}"
 
 
@@ -151,7 +169,9 @@ def _command_lines(command: str, width: int) -> list[str]:
     """Lines that a shell joins: each but the last ends in a backslash. An option is never broken, however long it is."""
     lines = [""]
     for option in options_of(command):
-        longer = f"{lines[-1]} {option}" if lines[-1] else option
+        longer = option
+        if lines[-1]:
+            longer = f"{lines[-1]} {option}"
         if lines[-1] and len(longer) + len(GOES_ON) > width:
             lines[-1] += GOES_ON
             lines.append(f"  {option}")
@@ -162,15 +182,33 @@ def _command_lines(command: str, width: int) -> list[str]:
 
 def _evidence(report: Report, width: int) -> Iterator[str]:
     """The first table of a report, unless it is long; its first columns, as far as they fit."""
-    for table in [table for one in report.sections[:1] for table in one.tables[:1]]:
-        if 0 < len(table.rows) <= MOST_ROWS:
-            yield from ("", *(_brief_lines(table, width) if table.brief else _table_lines(table, width)), "")
+    if not report.sections or not report.sections[0].tables:
+        return
+    table = report.sections[0].tables[0]
+    if not 0 < len(table.rows) <= MOST_ROWS:
+        return
+    yield ""
+    if table.brief:
+        yield from _brief_lines(table, width)
+    else:
+        yield from _table_lines(table, width)
+    yield ""
 
 
 def _table_lines(table: Table, width: int) -> list[str]:
     """The first columns of a table, as far as they fit."""
-    rows = [[one if isinstance(one, str) else one.in_line for one in row] for row in table.rows]
+    rows = [list(map(_cell_text, row)) for row in table.rows]
     return text_table(table.header, rows, width, table.prose)
+
+
+def _cell_text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.in_line
+
+
+def _brief_text(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return cell
+    return replace(cell, interval="").in_line
 
 
 def _brief_lines(table: Table, width: int) -> list[str]:
@@ -179,8 +217,7 @@ def _brief_lines(table: Table, width: int) -> list[str]:
     rows = []
     for row in table.rows:
         cells = [row[column] for column in table.brief]
-        values = [cell if isinstance(cell, str) else replace(cell, interval="").in_line for cell in cells]
-        rows.append(values)
+        rows.append(list(map(_brief_text, cells)))
     return text_table(header, rows, width)
 
 
@@ -200,74 +237,84 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     measurement = report.measurement
     reasons = measurement.reasons
     result = report.result
-    yield from _first(report, SOME if measurement.unusable else "do not use these numbers", width)
+    yield from _state_lines(report, SOME if measurement.unusable else "do not use these numbers", width)
     for text, _ in reasons[:most_reasons]:
         yield from _wrapped(f"  {text}", width)
     if len(reasons) > most_reasons:
-        yield f"  {_more(len(reasons) - most_reasons, 'reason')}"
+        yield f"  {_remaining(len(reasons) - most_reasons, 'reason')}"
     yield from _findings(report, width)
     if reasons and reasons[0][1]:
         yield from _labelled("next", reasons[0][1], width)
     if not (reasons and reasons[0][0] in result.sentence):
         yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
     if measurement.unusable and result.advice:
-        yield from _next(result.advice, width)
+        yield from _advice(result.advice, width)
     if measurement.unusable:
         yield from _run_lines(report, width)
     elif not report.summary and not report.remarks:
         yield from _evidence(report, width)
 
 
-def _first(report: Report, sentence: str, width: int) -> Iterator[str]:
+def _state_lines(report: Report, sentence: str, width: int) -> Iterator[str]:
     """The state and its sentence."""
     is_invalid_dry_run = report.dry_run and report.state == INVALID
     text = f"{report.state}{' (dry run)' if is_invalid_dry_run else ''}  {sentence}"
-    first, *rest = _broken(text, width)
-    yield from (first.replace(report.state, _coloured(report.state), 1), *rest)
+    head, *rest = _broken(text, width)
+    yield from (head.replace(report.state, _coloured(report.state), 1), *rest)
 
 
 def _broken(text: str, width: int) -> list[str]:
     """Lines of a text; where it does not fit into one, what stands in brackets at its end has its own."""
     head, _, tail = text.rpartition(" (")
-    parts = [head, f"  ({tail}"] if len(text) > width and text.endswith(")") else [text]
-    return [line for part in parts for line in _wrapped(part, width)]
+    if len(text) > width and text.endswith(")"):
+        return [*_wrapped(head, width), *_wrapped(f"  ({tail}", width)]
+    return _wrapped(text, width)
 
 
 def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
     """Aligned, with the interval, or with the reason where there is no value."""
-    shown = lines[:MOST_OBJECTIVES]
-    cells = [(one.name, one.value, one.bound) for one in shown if one.value]
+    listed = lines[:MOST_OBJECTIVES]
+    cells = [(line.name, line.value, line.bound) for line in listed if line.value]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    longest = sum(widths) + max((len(one.interval) for one in shown), default=0)
+    longest = sum(widths) + max((len(line.interval) for line in listed), default=0)
     ci = "95% CI" if longest + len("  ?     (95% CI )  ") <= width else "CI"
-    for one in shown:
-        text = one.name
-        more = one.why
-        if one.value:
-            row = zip((one.name, one.value, one.bound), widths, strict=True)
+    for line in listed:
+        text = line.name
+        remark = line.why
+        if line.value:
+            row = zip((line.name, line.value, line.bound), widths, strict=True)
             text = "  ".join(cell.ljust(n) for cell, n in row)
-            more = f"({ci} {one.interval})" if one.interval else ""
-        sign = SIGNS[one.outcome]
-        more, command = with_command(_safe(more))
-        first, *rest = _wrapped(f"  {sign} {text}  {more}".rstrip(), width, "    ")
-        yield from (first.replace(sign, style(sign, COLOURS[TONES[one.outcome]]), 1), *rest)
+            remark = ""
+            if line.interval:
+                remark = f"({ci} {line.interval})"
+        sign = SIGNS[line.outcome]
+        remark, command = with_command(_safe(remark))
+        head, *rest = _wrapped(f"  {sign} {text}  {remark}".rstrip(), width, "    ")
+        yield from (head.replace(sign, style(sign, COLOURS[TONES[line.outcome]]), 1), *rest)
         yield from _to_copy(command, width, "    ")
     if len(lines) > MOST_OBJECTIVES:
-        yield f"  {_more(len(lines) - MOST_OBJECTIVES, 'objective')}"
+        yield f"  {_remaining(len(lines) - MOST_OBJECTIVES, 'objective')}"
 
 
-def _more(n: int, what: str) -> str:
-    return f"and {plural(n, f'more {what}')}: see the report"
+def _remaining(n: int, noun: str) -> str:
+    return f"and {plural(n, f'more {noun}')}: see the report"
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
     """The text right of its label; in one line, to copy, where `width` is 0."""
     text = _safe(text)
-    label = label if len(label) < LABEL else label.rpartition("-")[2]
+    if len(label) >= LABEL:
+        label = label.rpartition("-")[2]
+    heading = f"{label:<{LABEL}}"
+    if len(label) >= LABEL:
+        heading = f"{label} "
+    if not width:
+        return [f"{heading}{text}"]
     if len(label) >= LABEL:  # the first line begins behind it
-        return _lines(f"{label} {text}", width, " " * LABEL) if width else [f"{label} {text}"]
-    lines = _lines(text, width - LABEL) if width else [text]
-    return [f"{label if i == 0 else '':<{LABEL}}{line}" for i, line in enumerate(lines)]
+        return _lines(f"{heading}{text}", width, " " * LABEL)
+    lines = _lines(text, width - LABEL)
+    indented = [" " * LABEL + line for line in lines[1:]]
+    return [heading + line for line in lines[:1]] + indented
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
@@ -278,7 +325,9 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 def _lines(text: str, width: int, indent: str = "") -> list[str]:
     """Broken at spaces, never between a number and its unit, nor within a part of `ttft p50 199 | tpot p50 10.3`."""
     parts = [part.replace(" ", NO_BREAK) if len(part) < width else part for part in text.split(BAR)]
-    whole = BAR.join(parts) if parts[1:] else text
+    whole = text
+    if len(parts) > 1:
+        whole = BAR.join(parts)
     whole = UNIT.sub(NO_BREAK, whole)
     lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines]

@@ -117,7 +117,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
 
     colours = screen.has_colours()
     return write_report(
-        report(file), base.out, screen.columns(), colours=colours, more=conducted.answer.files
+        report(file), base.out, screen.columns(), colours=colours, text_files=conducted.answer.files
     )
 
 
