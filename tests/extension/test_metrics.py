@@ -10,7 +10,7 @@ ROW = """    Metric(
         "decode", "Decoding", NEITHER, REQUEST, True,
         "last content - first content",
         "Time from the first content to the last.",
-        _between("first_content_at_ns", "last_content_at_ns"),
+        _elapsed("first_content_at_ns", "last_content_at_ns"),
     ),
 """
 LATENCY = """    EventLatency(
@@ -77,7 +77,7 @@ def test_a_number_of_the_report_is_one_file(scratch, reported):
     section = "analysis/tailgauge_analysis/sections/streaming.py"
     scratch.insert(section, "    answers: int\n", "    single_chunk: int\n")
     scratch.insert(section, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n")
-    row = '    rows.append(("Answers of one chunk", count(found.single_chunk)))\n'
+    row = '    rows.append(("Answers of one chunk", count(streams.single_chunk)))\n'
     scratch.insert(section, "    rows = []\n", row)
     folder = reported(SCENARIO)
 

@@ -75,9 +75,9 @@ def prefixed_text(folder: Path) -> Path:
     )
 
 
-def one_huge_text(folder: Path) -> Path:
-    """One error of 1.5 GB, of which zstd makes a few kB."""
-    rows = _put(_zeros("attempts", 1), "error_body", pa.array(["y" * 1500 * MIB]))
+def one_huge_text(folder: Path, mib: int = 1500) -> Path:
+    """One error of so many MiB, of which zstd makes a few kB; writing it takes ten times its size in memory."""
+    rows = _put(_zeros("attempts", 1), "error_body", pa.array(["y" * mib * MIB]))
     return _write(folder, "attempts", rows, use_dictionary=False)
 
 
@@ -178,8 +178,8 @@ def fewer_rows_than_there_are(folder: Path) -> Path:
 
 
 def smaller_than_it_is(folder: Path) -> Path:
-    """The huge text, of whose size the footer says 123 bytes."""
-    path = one_huge_text(folder)
+    """A large text, of whose size the footer says 123 bytes."""
+    path = one_huge_text(folder, 300)
     footer = pq.read_metadata(path)
     group = footer.row_group(0)
     place = next(

@@ -100,7 +100,8 @@ class Worker:
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
         """An error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
-        ends_run = isinstance(error, MemoryError) or _is_ours(trace)
+        # No Ctrl-C and no exit is an error: the hub hands them to the main greenlet, wherever they came.
+        ends_run = isinstance(error, Exception) and (isinstance(error, MemoryError) or _is_ours(trace))
         if not ends_run or self.task is None:
             self._print_error(context, kind, error, trace)
         if ends_run and self.task is not None:
