@@ -194,6 +194,16 @@ def test_no_8_characters_of_a_key_are_left_whatever_its_form_and_look(environmen
         assert kept(key, clean(text[:cut])) == []
 
 
+@pytest.mark.parametrize("letter", "bfnrt")
+def test_controls_that_json_writes_as_letters_hide_no_key(environment, letter):
+    """`\\n` between the characters of a key is a line's end, not an n of the key."""
+    key = "Xk29fLq8ZtPw3mVbRj7Hn4"
+    environment.setenv("MY_TOKEN", key)
+    parts = f"\\{letter}".join(key)
+
+    assert Redaction().of_peer(f"no: {parts}.") == f"no: {MARK}."
+
+
 def test_there_are_sixty_forms():
     assert len(FORMS) >= 60
 

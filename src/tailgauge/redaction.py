@@ -73,6 +73,7 @@ _ESCAPE = re.compile(  # its first character is of one class: only so is the sea
     rf"|(?<=\\)\\{{0,31}}(?:u({_HEX}{{4}})|u\{{0*({_HEX}{{1,5}})\}}|x({_HEX}{{2}}))|(?<=\\)(.)"
     r"|(?<=&)(?:amp;)*(#?\w{2,30};?))"
 )
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}  # what JSON writes as a letter
 _UNSEEN = {"Mn", "Me", "Cc", "Cf", "Zl", "Zp"}  # kinds of characters that nobody sees, or only on others
 # Words of 5 letters and more in keys that people choose, and in what providers, engines and this program write.
 _VOCABULARY = re.compile(
@@ -318,7 +319,8 @@ def _unescaped(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
         begin = found.start()
         *codes, escaped, entity = found.groups()
         code = next(filter(None, codes), None)
-        plain = chr(int(code, 16)) if code else html.unescape(f"&{entity}") if entity else escaped or ""
+        letter = _CONTROLS.get(escaped, escaped or "")
+        plain = chr(int(code, 16)) if code else html.unescape(f"&{entity}") if entity else letter
         out += [text[end:begin], plain]
         at += [*places[end:begin], *[places[begin]] * len(plain)]
         end = found.end()

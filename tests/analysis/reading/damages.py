@@ -81,7 +81,7 @@ class Damage:
             elif kind in (self._json, self._raw):
                 path = self._draw.choice([one for one in files if one.suffix == ".json"] or [path])
             with suppress(
-                pa.ArrowException, OSError, ValueError, KeyError
+                pa.ArrowException, OSError, ValueError, KeyError, TypeError
             ):  # of a file that is damaged already
                 self.done.append(f"{path.relative_to(folder)}: {kind.__name__.strip('_')} {kind(path)}")
 
