@@ -95,12 +95,14 @@ def test_the_inverse_takes_the_cumulative_rate_back(points, ends):
     shares = np.linspace(0, 1, 101)[:-1]
     found = shape.moments(shares)
     passed = np.clip(found[:, None] - shape.begins, 0, shape.widths)
-    slope = (shape.last - shape.first) / shape.widths
+    slope = (shape.end_rates - shape.begin_rates) / shape.widths
     total = shape.areas.sum()
 
     assert ((found >= 0) & (found <= 1)).all()
     assert (np.diff(found) >= 0).all()
-    assert np.abs((passed * (shape.first + slope * passed / 2)).sum(axis=1) / total - shares).max() < 1e-9
+    assert (
+        np.abs((passed * (shape.begin_rates + slope * passed / 2)).sum(axis=1) / total - shares).max() < 1e-9
+    )
 
 
 def test_times_of_a_shape_are_shares_of_the_run_so_another_duration_scales_them():
