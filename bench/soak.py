@@ -16,11 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pyarrow.parquet as pq
@@ -93,10 +93,7 @@ def serving(stamps: int = LOG_STAMPS) -> Iterator[tuple[psutil.Process, str]]:
 def soak(minutes: float, folder: Path) -> list[Row]:
     """One run of this many minutes, summarized."""
     folder.mkdir(parents=True, exist_ok=True)
-    line = [sys.executable, "-m", "tailgauge", "run", "streaming", "--workers=2", "--json", f"--out={folder}",
-            f"--rate={RATE}", f"--duration={60 * minutes:g}", "--set=arrival.process=constant",
-            f"--set=traffic.chat.output_tokens={CHUNKS}",
-            f"--set=target.connections={POOL}", f"--set=target.preopened={POOL}"]  # fmt: skip
+    line = [*run_line(minutes, folder), "--workers=2"]
     with serving() as (endpoint, url), (folder / "output.txt").open("w") as output:
         run = subprocess.Popen([*line, f"--target={url}"], stdout=subprocess.PIPE, stderr=output, text=True)
         try:
@@ -108,12 +105,21 @@ def soak(minutes: float, folder: Path) -> list[Row]:
     return [*rows, *_of_run(folder, json.loads(out), youngest)]
 
 
+def run_line(minutes: float, folder: Path) -> list[str]:
+    """The command of the load, without its workers."""
+    return [
+        sys.executable, "-m", "tailgauge", "run", "streaming", "--json", f"--out={folder}", f"--rate={RATE}",
+        f"--duration={60 * minutes:g}", "--set=arrival.process=constant", f"--set=traffic.chat.output_tokens={CHUNKS}",
+        f"--set=target.connections={POOL}", f"--set=target.preopened={POOL}",
+    ]  # fmt: skip
+
+
 def _watch(
     run: subprocess.Popen[str], endpoint: psutil.Process, folder: Path, seconds: float
 ) -> tuple[dict[str, Watched], float]:
     """Look at every process until shortly before the end of the schedule; also the age of the oldest youngest part."""
     seen: dict[str, Watched] = {}
-    start_s = _started(run, folder)
+    start_s = started(run, folder)
     workers = [p for p in psutil.Process(run.pid).children() if p.name().startswith("worker")]
     for number, process in enumerate(sorted(workers, key=lambda p: p.pid)):
         seen[f"worker {number}"] = Watched(process)
@@ -136,7 +142,8 @@ def _watch(
     return seen, youngest
 
 
-def _started(run: subprocess.Popen[str], folder: Path) -> float:
+def started(run: subprocess.Popen[Any], folder: Path) -> float:
+    """When the schedule of a run began, on this machine's monotonic clock; SystemExit where it does not."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and run.poll() is None:
         for path in folder.glob("runs/*/run.json"):
@@ -222,6 +229,14 @@ def _of_health(run: Path, worker: int) -> list[Row]:
     return rows
 
 
+def conclude(rows: Sequence[Row]) -> NoReturn:
+    """Print the table, and exit with 1 where a row does not hold."""
+    print("| what | found | permitted | |\n|---|---|---|---|")
+    for row in rows:
+        print(f"| {row.what} | {row.found} | {row.permitted} | {'holds' if row.holds else 'DOES NOT HOLD'} |")
+    sys.exit(0 if all(row.holds for row in rows) else 1)
+
+
 def main() -> None:
     """Run it and print the table."""
     parser = argparse.ArgumentParser(
@@ -234,10 +249,7 @@ def main() -> None:
         parser.error("--minutes: expected at least 3: less cannot tell growth from noise")
     with tempfile.TemporaryDirectory() as folder:
         rows = soak(arguments.minutes, arguments.keep or Path(folder))
-    print("| what | found | permitted | |\n|---|---|---|---|")
-    for row in rows:
-        print(f"| {row.what} | {row.found} | {row.permitted} | {'holds' if row.holds else 'DOES NOT HOLD'} |")
-    sys.exit(0 if all(row.holds for row in rows) else 1)
+    conclude(rows)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
-from soak import CHUNKS, EVERY_S, POOL, RATE, Row, Watched, _started, serving
+from soak import CHUNKS, EVERY_S, RATE, Row, Watched, conclude, run_line, serving, started
 
 MB = 1e6 / (1 << 20)  # in the MiB of `Watched`
 GROWN_MB = 3.0
@@ -93,10 +93,7 @@ def soak(minutes: float, every: float, folder: Path) -> list[Row]:
     environment = {**os.environ, "TAILGAUGE_TOKEN": secrets.token_hex(16)}
     with socket.create_server(("127.0.0.1", 0)) as probe:
         master_address = f"127.0.0.1:{probe.getsockname()[1]}"
-    line = [sys.executable, "-m", "tailgauge", "run", "streaming", f"--expect-workers={WORKERS}",
-            f"--bind={master_address}", "--json", f"--out={folder}", f"--rate={RATE}", f"--duration={60 * minutes:g}",
-            "--set=arrival.process=constant", f"--set=traffic.chat.output_tokens={CHUNKS}",
-            f"--set=target.connections={POOL}", f"--set=target.preopened={POOL}"]  # fmt: skip
+    line = [*run_line(minutes, folder), f"--expect-workers={WORKERS}", f"--bind={master_address}"]
     calls = int(RATE * 60 * minutes)
     with serving(2 * calls * (CHUNKS + 10)) as (_, url), (folder / "output.txt").open("w") as output:
         run = subprocess.Popen([*line, f"--target={url}"], stdout=output, stderr=output, env=environment)
@@ -124,7 +121,7 @@ def _watch(
     every_s: float,
     folder: Path,
 ) -> None:
-    start_s = _started(run, folder)  # type: ignore[arg-type]
+    start_s = started(run, folder)
     kills = 0
     for tick in range(1, int((seconds - EVERY_S) / EVERY_S) + 1):
         time.sleep(max(0.0, start_s + tick * EVERY_S - time.monotonic()))
@@ -192,10 +189,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = soak(arguments.minutes, arguments.every, arguments.keep or Path(folder))
-    print("| what | found | permitted | |\n|---|---|---|---|")
-    for row in rows:
-        print(f"| {row.what} | {row.found} | {row.permitted} | {'holds' if row.holds else 'DOES NOT HOLD'} |")
-    sys.exit(0 if all(row.holds for row in rows) else 1)
+    conclude(rows)
 
 
 if __name__ == "__main__":
