@@ -39,7 +39,13 @@ def _zeros(table: str, rows: int) -> pa.Table:
 
 def _put(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
     place = rows.schema.get_field_index(name)
-    return rows.set_column(place, rows.schema.field(place), values)
+    return rows.set_column(place, rows.schema.field(place).with_type(values.type), values)
+
+
+def _repeated(table: str, rows: int, name: str, text: str) -> pa.Table:
+    """Rows whose column is the same text, which a dictionary holds once."""
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
+    return _put(_zeros(table, rows), name, values)
 
 
 def _write(folder: Path, table: str, rows: pa.Table, **encoding: Any) -> Path:
@@ -51,20 +57,12 @@ def _write(folder: Path, table: str, rows: pa.Table, **encoding: Any) -> Path:
 
 def repeated_text(folder: Path) -> Path:
     """200,000 errors of 20 kB, which a dictionary holds once."""
-    rows = _zeros("attempts", 200_000)
-    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(200_000, np.int32)), pa.array(["y" * 20_000]))
-    place = rows.schema.get_field_index("error_body")
-    rows = rows.set_column(place, pa.field("error_body", text.type), text)
-    return _write(folder, "attempts", rows)
+    return _write(folder, "attempts", _repeated("attempts", 200_000, "error_body", "y" * 20_000))
 
 
 def repeated_kinds(folder: Path) -> Path:
     """The same in a table of chunks, which have one text."""
-    rows = _zeros("chunks", 200_000)
-    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(200_000, np.int32)), pa.array(["y" * 20_000]))
-    place = rows.schema.get_field_index("kind")
-    rows = rows.set_column(place, pa.field("kind", text.type), text)
-    return _write(folder, "chunks", rows)
+    return _write(folder, "chunks", _repeated("chunks", 200_000, "kind", "y" * 20_000))
 
 
 def prefixed_text(folder: Path) -> Path:
@@ -84,11 +82,7 @@ def one_huge_text(folder: Path, mib: int = 1500) -> Path:
 def packed_limits(folder: Path) -> Path:
     """Headers that are a huge JSON text in each row."""
     text = '{"x-ratelimit-limit-requests": ' + "1" * 30_000 + "}"
-    rows = _zeros("attempts", 100_000)
-    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int32)), pa.array([text]))
-    place = rows.schema.get_field_index("rate_limit_headers")
-    rows = rows.set_column(place, pa.field("rate_limit_headers", values.type), values)
-    return _write(folder, "attempts", rows)
+    return _write(folder, "attempts", _repeated("attempts", 100_000, "rate_limit_headers", text))
 
 
 def many_rows(table: str, rows: int) -> Callable[[Path], Path]:
