@@ -103,10 +103,7 @@ def check(url: str) -> None:
 def _explained(url: str, what: str) -> Iterator[None]:
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: a name that is none, such as one with two slashes in a row
+    except (OSError, ValueError) as error:  # ValueError: a name that no store takes, such as a//b
         why = " ".join(str(error).split())[:300]
         raise ObjectStoreError(f"{url}: cannot be {what}: {why}. {_ADVICE}") from error
 
@@ -123,11 +120,10 @@ def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
     _place(str(out))
     url = str(out).rstrip("/")
     # In a process of its own: workers are forked from this one, which must have no threads yet.
-    code = "import sys\nfrom tailgauge.errors import TailgaugeError\nfrom tailgauge.rows.object_store import check\n"
-    code += "try:\n    check(sys.argv[1])\nexcept TailgaugeError as error:\n    sys.exit(str(error))\n"
-    done = subprocess.run(interpreter.command("-c", code, url), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ObjectStoreError(f"--out {(done.stderr.strip().splitlines() or [url])[-1]}")
+    try:
+        _in_child("written", None, check, url)
+    except ObjectStoreError as error:
+        raise ObjectStoreError(f"--out {error}") from error
     folder = Path(tempfile.mkdtemp(prefix="tailgauge-out-")).resolve()
     _staged[str(folder)] = url
     try:
@@ -218,33 +214,35 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
     atexit.register(shutil.rmtree, above, ignore_errors=True)
     folder = above / root.rpartition("/")[2]
     folder.mkdir()
-    _in_child(LISTING_S, "list_below", url, suffix, str(folder))
+    _in_child("read", LISTING_S, list_below, url, suffix, str(folder))
     size = sum(_listed(folder).values())
-    _in_child(LISTING_S + size / SLOWEST, "copy_below", url, str(folder))
+    _in_child("read", LISTING_S + size / SLOWEST, copy_below, url, str(folder))
     return folder
 
 
-def _in_child(seconds: float, function: str, *arguments: str) -> None:
-    """Call a function here in a process of its own, which is ended after so long.
+def _in_child(
+    action: str, seconds: float | None, function: Callable[..., None], url: str, *arguments: str
+) -> None:
+    """Call a function of this module in a process of its own, which is ended after so long; `action`: what fails with it.
 
     An answer of a bucket may have no end, and the pages of a listing are held in memory: no caller could leave it.
     """
-    url = arguments[0]
-    code = (
-        f"from tailgauge.rows.object_store import {function}, in_this_process\nin_this_process({function})\n"
-    )
+    name = function.__name__
+    code = f"from tailgauge.rows.object_store import {name}, in_this_process\nin_this_process({name})\n"
     try:
         done = subprocess.run(
-            interpreter.command("-c", code, *arguments),
+            interpreter.command("-c", code, url, *arguments),
             capture_output=True,
             text=True,
             check=False,
             timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
-        raise ObjectStoreError(f"{url}: cannot be read: no end after {seconds:,.0f} s. {_ADVICE}") from error
+        raise ObjectStoreError(
+            f"{url}: cannot be {action}: no end after {seconds:,.0f} s. {_ADVICE}"
+        ) from error
     if done.returncode:
-        crash = f"{url}: cannot be read: more than {READING_MEMORY >> 20:,} MiB of memory, or a crash"
+        crash = f"{url}: cannot be {action}: more than {READING_MEMORY >> 20:,} MiB of memory, or a crash"
         message = (done.stderr.strip().splitlines() or [crash])[-1]
         raise RunDataError(message) if done.returncode == NO_RUN else ObjectStoreError(message)
 
