@@ -21,8 +21,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from tailgauge.machine import shortage
-from tailgauge.redaction import known
-from tailgauge.sanitize import harmless
+from tailgauge.redaction import known, printable
 
 
 class Exit(IntEnum):
@@ -49,7 +48,7 @@ class TailgaugeError(Exception):
     exit_code = Exit.USAGE
 
     def __str__(self) -> str:
-        return harmless(known()(super().__str__()))
+        return printable(super().__str__())
 
 
 class UsageError(TailgaugeError):

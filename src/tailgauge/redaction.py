@@ -25,6 +25,8 @@ from itertools import pairwise
 from typing import AnyStr
 from urllib.parse import unquote
 
+from tailgauge.sanitize import harmless
+
 MARK = "[redacted]"
 MIN_SECRET = 8  # characters; shorter values may occur in any text
 RUN = 8  # and so may shorter runs of a secret
@@ -163,6 +165,11 @@ def _is_random_text(value: str) -> bool:
 def environment(*, with_keys: bool) -> dict[str, str]:
     """The environment for a child process; secrets only for those that send requests."""
     return {name: value for name, value in os.environ.items() if with_keys or not holds_secret(name)}
+
+
+def printable(text: str) -> str:
+    """Return a text of ours as it may leave: without secrets and control characters, which errors and paths may hold."""
+    return harmless(known()(text))
 
 
 def shown(text: str | bytes, most: int) -> str:

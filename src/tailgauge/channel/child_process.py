@@ -21,8 +21,8 @@ import gevent
 from tailgauge import interpreter
 from tailgauge.errors import TailgaugeError
 from tailgauge.machine import shortage
-from tailgauge.redaction import environment, known
-from tailgauge.sanitize import harmless, plain
+from tailgauge.redaction import environment, printable
+from tailgauge.sanitize import plain
 
 
 class Child:
@@ -104,7 +104,7 @@ class Copy(Child):
                 _settle(name, ours, log)
                 code = work()
             except BaseException as error:  # noqa: BLE001 - the log is all that is left of it
-                sys.stderr.write(harmless(known()(shortage(error) or traceback.format_exc())))
+                sys.stderr.write(printable(shortage(error) or traceback.format_exc()))
             finally:
                 os._exit(code)  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
         os.close(ours)

@@ -41,8 +41,7 @@ from tailgauge.master.preflight_advice import proxy_notes
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
-from tailgauge.redaction import known
-from tailgauge.sanitize import harmless
+from tailgauge.redaction import printable
 from tailgauge.scenario.packaged import packaged
 
 log = logging.getLogger("tailgauge")
@@ -80,7 +79,7 @@ class _Formatter(logging.Formatter):
     """Log messages without tracebacks, and without secrets and control characters, which the text of an error or a peer may hold."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return harmless(known()(super().format(record)))
+        return printable(super().format(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in logging
         """The error in a line. Of a fault of ours it names the file that has the traceback."""
