@@ -22,9 +22,8 @@ from tailgauge.rows.text_file import FOLDER, refusal
 
 MIB = 1 << 20
 ROWS = 1024 * MIB  # bytes of all rows in memory
-PER_BYTE = (
-    5  # more of them for each byte of the parts: 7 of a chunk on disk are 8 in memory, 120 of an attempt 500
-)
+# More of them for each byte of the parts: 7 bytes of a chunk on disk are 8 in memory, 120 of an attempt 500.
+PER_BYTE = 5
 MEMORY = 2048 * MIB  # bytes of the process
 SECONDS = 60.0  # of its CPU time
 SECONDS_PER_MIB = 0.25  # more of them: a million chunks have 7 MiB and take half a second

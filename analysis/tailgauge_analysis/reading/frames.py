@@ -82,7 +82,9 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     run = opened.run
     problems = opened.problems
     rows = Counts()
-    tables = {name: _table(opened, name, wanted, rows, _reduced, SHARED) for name, wanted in WANTED.items()}
+    tables = {
+        name: _table(opened, name, wanted, rows, _reduced, shared=SHARED) for name, wanted in WANTED.items()
+    }
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
@@ -120,9 +122,8 @@ def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
 
     Times are those of the run's clock, and `wall_offset_ns` leads from there to Unix time.
     """
-    opened = replace(
-        _Opened.of(run_dirs), budget=Budget(math.inf)
-    )  # a notebook may hold what its machine can
+    # A notebook may hold what its machine can.
+    opened = replace(_Opened.of(run_dirs), budget=Budget(math.inf))
     wanted = tuple(
         column.name for column in columns(name) if column.name != "worker"
     )  # each part's name has it
@@ -178,8 +179,14 @@ def ended_as(attempts: pd.DataFrame, *classes: str) -> np.ndarray:
 
 
 def _table(
-    opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, reduce: Reduces, shared: Collection[str] = ()
-) -> pa.Table:  # fmt: skip
+    opened: _Opened,
+    name: str,
+    wanted: Sequence[str],
+    rows: Counts,
+    reduce: Reduces,
+    *,
+    shared: Collection[str] = (),
+) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
     read = []
     for part in parquet.listed(opened.folders, name, opened.problems):

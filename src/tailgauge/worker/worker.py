@@ -100,12 +100,12 @@ class Worker:
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
         """An error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
-        # No Ctrl-C and no exit is an error: the hub hands them to the main greenlet, wherever they came.
+        # Neither Ctrl-C nor an exit is an error: the hub passes them to the main greenlet, wherever they came.
         ends_run = isinstance(error, Exception) and (isinstance(error, MemoryError) or _is_ours(trace))
-        if not ends_run or self.task is None:
-            self._print_error(context, kind, error, trace)
         if ends_run and self.task is not None:
             gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
+        else:
+            self._print_error(context, kind, error, trace)
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
         if not self._welcome:
