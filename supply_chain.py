@@ -47,7 +47,10 @@ MOST_MB = 650  # of an installation, with pip
 def pins() -> dict[str, str]:
     """The pinned version of each package."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").split()
-    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    return {
+        canonicalize_name(name): version
+        for name, _, version in (line.partition("==") for line in lines)
+    }
 
 
 def audit(*options: str) -> int:
@@ -71,9 +74,14 @@ def _report(found: list[dict[str, Any]], why: str = "") -> int:
         for known in one.get("vulns", ()):
             fixed = ", ".join(known["fix_versions"]) or "no version"
             print(f"{one['name']} {one['version']}: {known['id']}, fixed in {fixed}")
-    wanted, known = pins(), {canonicalize_name(one["name"]) for one in found if "skip_reason" not in one}
+    wanted, known = (
+        pins(),
+        {canonicalize_name(one["name"]) for one in found if "skip_reason" not in one},
+    )
     vulnerable = sum(bool(one.get("vulns")) for one in found)
-    print(f"{len(known & wanted.keys())} of {len(wanted)} pins looked up, {vulnerable} of them vulnerable")
+    print(
+        f"{len(known & wanted.keys())} of {len(wanted)} pins looked up, {vulnerable} of them vulnerable"
+    )
     if missing := sorted(wanted.keys() - known):
         print(
             f"not looked up: {', '.join(missing[:5])}{' and others' if missing[5:] else ''}. {why}".rstrip()
@@ -111,7 +119,8 @@ def bill() -> Bom:
     parts = {name: _component(name, versions[name]) for name in sorted(edges)}
     of_all = repr([(name, versions[name]) for name in parts])
     bom = Bom(
-        components=[parts[name] for name in parts if name != ROOT], serial_number=uuid5(NAMESPACE_URL, of_all)
+        components=[parts[name] for name in parts if name != ROOT],
+        serial_number=uuid5(NAMESPACE_URL, of_all),
     )
     bom.metadata.component = parts[ROOT]
     if epoch := os.environ.get("SOURCE_DATE_EPOCH"):  # a reproducible build
@@ -128,7 +137,9 @@ def _component(name: str, version: str) -> Component:
     stated = str(facts["License-Expression"] or facts["License"] or "")
     licences = [LicenseFactory().make_from_string(stated)] if 0 < len(stated) < 80 else []
     kind = ComponentType.APPLICATION if name == ROOT else ComponentType.LIBRARY
-    return Component(name=name, version=version, type=kind, purl=url, bom_ref=str(url), licenses=licences)
+    return Component(
+        name=name, version=version, type=kind, purl=url, bom_ref=str(url), licenses=licences
+    )
 
 
 def sbom(folder: Path) -> Path:
@@ -155,7 +166,13 @@ def metadata(package: Path) -> Metadata:
     found = Metadata.from_email(text)
     if unknown := sorted(set(found.classifiers or ()) - set(classifiers)):
         raise SystemExit(f"{package.name}: unknown classifiers: {', '.join(unknown)}")
-    for field in ("summary", "description", "description_content_type", "license_expression", "project_urls"):
+    for field in (
+        "summary",
+        "description",
+        "description_content_type",
+        "license_expression",
+        "project_urls",
+    ):
         if not getattr(found, field):
             raise SystemExit(f"{package.name}: its metadata has no {field}")
     return found
@@ -163,7 +180,9 @@ def metadata(package: Path) -> Metadata:
 
 def check(folder: Path, python: str = sys.executable) -> None:
     """Install the newest wheel of a folder, and use it far from the checkout; SystemExit where that fails."""
-    wheel, sdist = (max(folder.glob(f"{ROOT}-*{end}"), key=os.path.getmtime) for end in (".whl", ".tar.gz"))
+    wheel, sdist = (
+        max(folder.glob(f"{ROOT}-*{end}"), key=os.path.getmtime) for end in (".whl", ".tar.gz")
+    )
     for package in (wheel, sdist):
         found = metadata(package)
         print(
@@ -174,10 +193,19 @@ def check(folder: Path, python: str = sys.executable) -> None:
         empty.mkdir()
         _do(python, "-m", "venv", str(environment), where=empty)
         began = time.monotonic()
-        pip = (str(environment / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+        pip = (
+            str(environment / "bin" / "python"),
+            "-m",
+            "pip",
+            "--quiet",
+            "--disable-pip-version-check",
+        )
         _do(*pip, "install", "--only-binary=:all:", "-c", str(CONSTRAINTS), str(wheel), where=empty)
         took_s = time.monotonic() - began
-        files = {(at.st_dev, at.st_ino): at.st_blocks * 512 for at in map(Path.lstat, environment.rglob("*"))}
+        files = {
+            (at.st_dev, at.st_ino): at.st_blocks * 512
+            for at in map(Path.lstat, environment.rglob("*"))
+        }
         size_mb = round(sum(files.values()) / 2**20)
         print(f"installed in {took_s:.0f} s, {size_mb} MB")
         if size_mb > MOST_MB:
@@ -190,10 +218,16 @@ def check(folder: Path, python: str = sys.executable) -> None:
 
 def _do(*line: str, where: Path, accepted: Sequence[int] = (0,)) -> None:
     """Run a command without this environment; 3 and 5 say that the machine was busy, or the run too short."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TAILGAUGE"))}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "TAILGAUGE"))
+    }
     done = subprocess.run(line, cwd=where, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)  # fmt: skip
     if done.returncode not in accepted:
-        raise SystemExit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        raise SystemExit(
+            f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     if done.stdout:
         print(done.stdout.splitlines()[0])
 

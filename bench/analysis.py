@@ -76,7 +76,9 @@ def report(folder: Path, out: Path) -> Taken:
     seconds = time.perf_counter() - began
     pages = list(out.glob("reports/*/report.html"))
     if len(pages) != 1:  # the exit code is the run's verdict, not the report's
-        raise SystemExit(f"no report was made (exit code {code}): {(out / 'output.txt').read_text()[-2000:]}")
+        raise SystemExit(
+            f"no report was made (exit code {code}): {(out / 'output.txt').read_text()[-2000:]}"
+        )
     return Taken(seconds, peak, pages[0].stat().st_size)
 
 
@@ -114,7 +116,9 @@ def main() -> None:
         "--rows", type=_rows, nargs="+", default=[10_000_000], help="chunk rows, as 300k, 10M, 100M"
     )
     parser.add_argument("--workers", type=int, default=4, help="workers whose parts the run has")
-    parser.add_argument("--folder", type=Path, help="keep the run folders here (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="keep the run folders here (default: a temporary folder)"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="reports per size, one row each")
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     arguments = parser.parse_args()
@@ -142,9 +146,13 @@ def main() -> None:
                     flush=True,
                 )
                 if taken.seconds > BARS.get(asked, float("inf")):
-                    missed.append(f"{asked:,} rows took {taken.seconds:.1f} s, more than {BARS[asked]:g} s")
+                    missed.append(
+                        f"{asked:,} rows took {taken.seconds:.1f} s, more than {BARS[asked]:g} s"
+                    )
                 if taken.peak_bytes > MOST_BYTES or taken.page_bytes > MOST_PAGE_BYTES:
-                    missed.append(f"{asked:,} rows: more than 4 GiB of memory, or than 8 MB of page")
+                    missed.append(
+                        f"{asked:,} rows: more than 4 GiB of memory, or than 8 MB of page"
+                    )
     if arguments.check and missed:
         sys.exit("\n".join(missed))
 

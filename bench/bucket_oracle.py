@@ -107,7 +107,9 @@ def refused_share(tables: Tables, bucket: Bucket, rate: float, calls: int, seed:
             order += 1
             session = call.table["session"]
             think_s = random.lognormvariate(math.log(session["think_s"]), session["think_sigma"])
-            heapq.heappush(queue, (now + ANSWER_S + think_s, order, Call(call.table, call.turns - 1)))
+            heapq.heappush(
+                queue, (now + ANSWER_S + think_s, order, Call(call.table, call.turns - 1))
+            )
     counted = refusals[calls // 10 :]
     return sum(counted) / len(counted)
 

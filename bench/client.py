@@ -112,7 +112,9 @@ class Bench:
         while high - low > 1:
             rung = (low + high) // 2
             load = Load(round(LADDER[rung] * 1e3 / A_STREAM), seconds, **more)
-            if result := self._honest(name, load) or self._honest(name, load):  # one disturbance is tolerated
+            if result := self._honest(name, load) or self._honest(
+                name, load
+            ):  # one disturbance is tolerated
                 low, best = rung, [result]
             else:
                 high = rung
@@ -143,7 +145,9 @@ def herds(bench: Bench) -> Loads:
         load = Load(users, 5.0, **HERD)
         done[str(users)] = bench.rounds(BOTH, load, 5)
         if users in {200, 1000} and not bench.quick:
-            done[str(users)] |= bench.once(("workers", "python_reader", "locust", *peers.PEERS), load)
+            done[str(users)] |= bench.once(
+                ("workers", "python_reader", "locust", *peers.PEERS), load
+            )
     return done
 
 
@@ -156,7 +160,10 @@ def spread(bench: Bench) -> Loads:
         load = Load(500, 3.0, QUICK_CHUNKS)
     random = replace(load, rate_per_s=500 / load.answer_s, poisson=True)
     if bench.quick:
-        return {name: bench.rounds(BOTH, one) for name, one in (("40", few), ("500", load), (RANDOM, random))}
+        return {
+            name: bench.rounds(BOTH, one)
+            for name, one in (("40", few), ("500", load), (RANDOM, random))
+        }
     five = bench.rounds((*BOTH, "changing"), load, 3) | bench.once(("anthropic",), load)
     return {
         "40": bench.rounds(BOTH, few, 3),
@@ -200,7 +207,9 @@ def mock(bench: Bench) -> Loads:
     """The mock of vLLM's study of its clients' overhead."""
     mock_load = Load(0, 5.0, chunks=100, ttft_ms=50.0, gap_ms=10.0, at_once=True)
     names = (*BOTH, "locust")
-    return {str(n): bench.rounds(names, replace(mock_load, streams=n)) for n in (1, 10, 100, 500, 1000)}
+    return {
+        str(n): bench.rounds(names, replace(mock_load, streams=n)) for n in (1, 10, 100, 500, 1000)
+    }
 
 
 def start(bench: Bench) -> Loads:
@@ -221,7 +230,9 @@ def singles(bench: Bench, arguments: argparse.Namespace) -> None:
         load = Load(streams, arguments.seconds, arguments.chunks, ttft_ms, **more)
         done = bench.rounds(tuple(arguments.clients), load)
         for name, results in done.items():
-            known = {key: value for key, value in asdict(median_of(results)).items() if value is not None}
+            known = {
+                key: value for key, value in asdict(median_of(results)).items() if value is not None
+            }
             fields = (
                 f"{key}={value}" if isinstance(value, str | bool) else f"{key}={value:.4g}"
                 for key, value in known.items()
@@ -234,7 +245,9 @@ def singles(bench: Bench, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Cost and accuracy of our client beside others.")
-    parser.add_argument("--quick", action="store_true", help="a short form of the tables, within 3 minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short form of the tables, within 3 minutes"
+    )
     parser.add_argument(
         "--write", action="store_true", help="put the tables into docs/explanation/benchmarks.md"
     )
@@ -242,15 +255,23 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path(__file__).parents[1] / "build" / "peers",
                         help="folder of the peers' virtual environments (default: build/peers)")  # fmt: skip
     parser.add_argument("--streams", type=int, nargs="+", help="only these loads")
-    parser.add_argument("--herd", action="store_true", help="with --streams: users who start at once")
+    parser.add_argument(
+        "--herd", action="store_true", help="with --streams: users who start at once"
+    )
     parser.add_argument("--seconds", type=float, default=10, help="steady seconds of a single load")
-    parser.add_argument("--chunks", type=int, default=200, help="chunks of an answer of a single load")
-    parser.add_argument("--repeat", type=int, help="repetitions (default: 5 of herds, 1 or 3 of the others)")
+    parser.add_argument(
+        "--chunks", type=int, default=200, help="chunks of an answer of a single load"
+    )
+    parser.add_argument(
+        "--repeat", type=int, help="repetitions (default: 5 of herds, 1 or 3 of the others)"
+    )
     parser.add_argument(
         "--clients", nargs="+", default=list(BOTH), help=f"of a single load: {', '.join(ROWS)}"
     )
     parser.add_argument(
-        "--lock", type=Path, help="hold this file's lock while a load runs, where others measure too"
+        "--lock",
+        type=Path,
+        help="hold this file's lock while a load runs, where others measure too",
     )
     arguments = parser.parse_args()
     found, missing = peers.installed(arguments.peers)
@@ -272,7 +293,9 @@ def main() -> None:
         except RigError as error:
             bench.report(f"{name}: {error}")
             bench.failed.append(f"a run of {name} failed")
-    text = tables.page(parts, clients.machine(), (time.monotonic() - began) / 60, missing + bench.failed)
+    text = tables.page(
+        parts, clients.machine(), (time.monotonic() - began) / 60, missing + bench.failed
+    )
     print(text)
     if arguments.write:
         tables.write(text)

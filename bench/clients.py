@@ -23,7 +23,17 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 from measure import Result, Used, measured
-from reference_server import Load, RequestLog, RigError, Server, compiled, on_core, ordered, read_log, serving
+from reference_server import (
+    Load,
+    RequestLog,
+    RigError,
+    Server,
+    compiled,
+    on_core,
+    ordered,
+    read_log,
+    serving,
+)
 
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW
 
@@ -88,7 +98,13 @@ def locust(load: Load, cores: Cores, folder: Path) -> Result:
     def line(server: Server, log: Path) -> list[Any]:
         spacing = 0 if load.rate_per_s else load.spacing_ms
         sizes = (load.streams, load.duration_s, spacing, load.chunks, load.rate_per_s or 0)
-        return [sys.executable, Path(__file__).parent / "locust_client.py", server.url, log, *map(str, sizes)]
+        return [
+            sys.executable,
+            Path(__file__).parent / "locust_client.py",
+            server.url,
+            log,
+            *map(str, sizes),
+        ]
 
     return _logged(load, cores, folder, line)
 
@@ -108,7 +124,9 @@ def tailgauge(load: Load, cores: Cores, folder: Path) -> Result:
             "--json",
         ]
         began_ns = time.monotonic_ns()
-        tree_s, samples = _run([*line, f"--out={folder}", "--max-requests=10000000"], cores, load, folder)
+        tree_s, samples = _run(
+            [*line, f"--out={folder}", "--max-requests=10000000"], cores, load, folder
+        )
     runs = list(folder.glob("runs/*/workers"))
     pages = list(folder.glob("reports/*/report.html"))
     if len(runs) != 1 or len(pages) != 1:
@@ -132,7 +150,11 @@ def machine() -> str:
     """This machine, what runs on it, and the day."""
     info = Path("/proc/cpuinfo")
     models = (
-        [text.partition(":")[2].strip() for text in info.read_text().splitlines() if "model name" in text]
+        [
+            text.partition(":")[2].strip()
+            for text in info.read_text().splitlines()
+            if "model name" in text
+        ]
         if info.exists()
         else []
     )
@@ -158,13 +180,17 @@ def _scenario(load: Load, server: Server) -> str:
     )
 
 
-def _logged(load: Load, cores: Cores, folder: Path, line: Callable[[Server, Path], list[Any]]) -> Result:
+def _logged(
+    load: Load, cores: Cores, folder: Path, line: Callable[[Server, Path], list[Any]]
+) -> Result:
     """One load through a client that writes a log as the server's."""
     log = folder / "seen.bin"
     with serving(load, cores.server, folder) as server:
         output = _run_client(line(server, log), cores.clients[0], load)
     seen, seconds = read_log(log), np.array(output["seconds"])
-    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), output["tree_s"])
+    used = Used(
+        seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), output["tree_s"]
+    )
     return measured(load, int(seen.began_ns.min()), server, seen, used)
 
 
@@ -180,7 +206,9 @@ def _run_client(line: list[Any], core: int, load: Load) -> dict[str, Any]:
     return output
 
 
-def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float, list[tuple[int, float]]]:
+def _run(
+    line: list[str], cores: Cores, load: Load, folder: Path
+) -> tuple[float, list[tuple[int, float]]]:
     """Run our client to its end, its worker on a core of its own.
 
     Returns the CPU seconds of all its processes, and those of the worker over time.
@@ -216,7 +244,9 @@ def _workers_cpu(master: int, cores: tuple[int, ...]) -> list[tuple[int, float]]
     return []
 
 
-def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tuple[int, float]]) -> Result:
+def _read(
+    load: Load, run: Path, server: Server, tree_s: float, samples: list[tuple[int, float]]
+) -> Result:
     outputs = [json.loads(file.read_text()) for file in sorted((run / "workers").glob("*.json"))]
     for output in outputs:
         if output["state"] != "drained":
@@ -226,7 +256,9 @@ def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tu
     used = Used(at_ns, cpu_s, whole_s, tree_s, sum(output["cpu_s"]["writer"] for output in outputs))
     columns = ["request_id", "sent_at_ns", "first_content_at_ns", "chunks", "ended", "stage"]
     attempts = pq.read_table(run / "attempts", columns=columns)
-    kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
+    kept = attempts.filter(
+        (_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight")
+    )
     seen, stored = seen_by(run, kept)
     steady = kept.filter(
         _column(kept, "stage") != "warmup"

@@ -21,7 +21,9 @@ LIMITS = {"in_flight_per_worker": 60_000, "attempt_deadline_s": 600}
 def conducted(tree: Tree, folder: Path) -> Conducted:
     """Conduct the experiment of a scenario."""
     base = Base(folder / "planted.toml", scenarios.parse(tree, "planted"), (), folder)
-    return conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
+    return conduct(
+        planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None
+    )
 
 
 def long_run(tree: Tree, folder: Path, seconds: float) -> Frames:
@@ -31,5 +33,7 @@ def long_run(tree: Tree, folder: Path, seconds: float) -> Frames:
     text = scenarios.toml_file({**tree, "stages": stages, "limits": LIMITS})
     path.write_text(text, encoding="utf-8")
     settings = resolve(str(path), [], folder, workers=1, sends=False)
-    run = dry_run(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, folder)
+    run = dry_run(
+        settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, folder
+    )
     return load_frames([run.path])

@@ -47,7 +47,9 @@ class Endpoint:
     name: str
     near: float
     simulated: Tree
-    tables: Tree = field(default_factory=lambda: {"chat": {"prompt_tokens": 200, "output_tokens": 30}})
+    tables: Tree = field(
+        default_factory=lambda: {"chat": {"prompt_tokens": 200, "output_tokens": 30}}
+    )
     metric: str = "ttft"
     max_ms: float | None = None
     bucket: tuple[float, int] | None = None
@@ -66,7 +68,9 @@ class Endpoint:
             **more,
         }
         if self.max_ms:
-            tree["slo"] = {"late": {"metric": self.metric, "quantile": SHARE, "max_ms": self.max_ms}}
+            tree["slo"] = {
+                "late": {"metric": self.metric, "quantile": SHARE, "max_ms": self.max_ms}
+            }
         return tree
 
     def conducted(self, seed: int, folder: Path, minutes: float) -> Conducted:
@@ -103,7 +107,9 @@ class Endpoint:
             rate = times * capacity
             seconds = min(requests / 4 / self.near, OVERLOADED_S)
             frames = self._run(rate, seconds, 1, folder)
-            answered = frames.requests[frames.requests["ended"] == schema.OK]  # not those dropped at the cap
+            answered = frames.requests[
+                frames.requests["ended"] == schema.OK
+            ]  # not those dropped at the cap
             ended_s = answered["ended_at_ns"] / 1e9
             since_s = seconds / 6
             per_s = ((ended_s > since_s) & (ended_s <= seconds)).sum() / (seconds - since_s)
@@ -126,7 +132,9 @@ class Endpoint:
             else:
                 low = middle
         rates = (low + high) / 2 * np.array(BESIDE)
-        excesses = [self._excess(rate, requests, 950 + number, folder) for number, rate in enumerate(rates)]
+        excesses = [
+            self._excess(rate, requests, 950 + number, folder) for number, rate in enumerate(rates)
+        ]
         slope, intercept = np.polyfit(rates, excesses, 1)
         return float(-intercept / slope)
 
@@ -218,7 +226,9 @@ def headroom(name: str, limits: Tree) -> Endpoint:
 
 def curve(name: str, near: float, max_ms: float, simulated: Tree, **more: Any) -> Endpoint:
     """Return an endpoint whose objective is missed above about this rate."""
-    return Endpoint(experiment="curve", name=name, near=near, max_ms=max_ms, simulated=simulated, **more)
+    return Endpoint(
+        experiment="curve", name=name, near=near, max_ms=max_ms, simulated=simulated, **more
+    )
 
 
 PLANTED = (
@@ -246,7 +256,14 @@ PLANTED = (
         19.0,
         400.0,
         {"profile": "tiny", "engine": REPLICAS, "cache": {"mode": "marked"}},
-        tables={"chat": {"pattern": "cached", "prompt_tokens": 100, "output_tokens": 30, "cache": PREFIXED}},
+        tables={
+            "chat": {
+                "pattern": "cached",
+                "prompt_tokens": 100,
+                "output_tokens": 30,
+                "cache": PREFIXED,
+            }
+        },
     ),
 )
 
@@ -295,7 +312,9 @@ MIX = {
 TALKS = {"talk": {**CONVERSATION, "weight": 1.0}, "chat": {**SHORT, "weight": 2.0}}
 
 
-def both(kind: str, near: float, tables: Tree, simulated: Tree, **more: Any) -> tuple[Endpoint, Endpoint]:
+def both(
+    kind: str, near: float, tables: Tree, simulated: Tree, **more: Any
+) -> tuple[Endpoint, Endpoint]:
     """Return an endpoint for headroom without an objective, and one for curve with an objective on the p95 at 0.9 of its rate."""
     simulated = {"profile": "tiny", **simulated}
     metric = more.pop("metric", "ttft")
@@ -316,7 +335,12 @@ KINDS = (
     *both("fan_outs_limited", 4.0, {"search": FAN}, {"limits": {"rpm": 1200}}, metric="join_sched"),
     *both("fan_outs_queueing", 4.0, {"search": FAN}, slots(4, 10.0), metric="join_sched"),
     *both("retries_polite", 10.0, {"chat": POLITE}, {"limits": {"rpm": 600}}, metric="e2e"),
-    *both("retries_naive", 11.0, {"chat": NAIVE}, {"engine": {"slots": 4, "step_ms": 16.0, "queue_cap": 8}}),
+    *both(
+        "retries_naive",
+        11.0,
+        {"chat": NAIVE},
+        {"engine": {"slots": 4, "step_ms": 16.0, "queue_cap": 8}},
+    ),
     *both(
         "jobs_requests",
         5.0,
@@ -353,7 +377,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=10, help="of each endpoint")
     parser.add_argument("--first", type=int, default=9001, help="the first seed")
-    parser.add_argument("--requests", type=int, default=40_000, help="of a long run at a fixed rate")
+    parser.add_argument(
+        "--requests", type=int, default=40_000, help="of a long run at a fixed rate"
+    )
     parser.add_argument("--planted", action="store_true", help="add plain requests")
     parser.add_argument("--only", nargs="*", default=[], help="names of endpoints")
     args = parser.parse_args()

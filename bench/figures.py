@@ -22,7 +22,13 @@ from tailgauge_analysis.stats.quantiles import Quantile, n_min, quantiles
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.formatting import percentile
 
-PERCENTILE, GAP, SHARE, GOODPUT, RATE = KINDS = ("percentile", "chunk gap", "share", "goodput", "throughput")
+PERCENTILE, GAP, SHARE, GOODPUT, RATE = KINDS = (
+    "percentile",
+    "chunk gap",
+    "share",
+    "goodput",
+    "throughput",
+)
 FOLLOWING = ("session", "user")  # requests of one follow each other by construction
 PS = (0.5, 0.9, 0.95, 0.99, 0.999)
 RATIOS = (0.3, 0.7, 1.3, 2.0)  # of what is true to what is allowed
@@ -103,7 +109,9 @@ def _cell(process: Process, run: int, kind: str, judgement: Judgement, *, is_kno
 def groupings(run: Run, count: int | None = None) -> tuple[Grouping, ...]:
     """Return whose the first requests of the stage are, as the rows of a run know it."""
     stage = slice(run.first, None if count is None else run.first + count)
-    return tuple(Grouping(name, codes[stage], name in FOLLOWING) for name, codes in run.groups.items())
+    return tuple(
+        Grouping(name, codes[stage], name in FOLLOWING) for name, codes in run.groups.items()
+    )
 
 
 def _percentiles(run: Run, rng: Generator) -> Iterator[Judgement]:
@@ -148,7 +156,9 @@ def _shares(run: Run, rng: Generator) -> Iterator[Judgement]:
     alike = groupings(run)
     if process.failures is not None:
         failed = proportion(run.failed[run.stage], groupings=alike, waits_ms=latency)
-        objective = Objective(metric="error_rate", max=_allowed(process.failing / rng.choice(RATIOS)))
+        objective = Objective(
+            metric="error_rate", max=_allowed(process.failing / rng.choice(RATIOS))
+        )
         yield _judged_share(failed, process.failing, objective)
     beyond = math.exp(rng.uniform(math.log(0.002), math.log(0.6)))
     bound = process.between(process.quantile(1 - beyond))

@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 from dry_runs import Tree, conducted, long_run
 
-from tailgauge.experiments.hedging import HARM, HELPS, HURTS, NO_HEDGES, UNSTABLE, ComparedLoad, Hedging
+from tailgauge.experiments.hedging import (
+    HARM,
+    HELPS,
+    HURTS,
+    NO_HEDGES,
+    UNSTABLE,
+    ComparedLoad,
+    Hedging,
+)
 from tailgauge.rows import schema
 from tailgauge_analysis import INCONCLUSIVE, PASS, Contrast, Floats
 
@@ -35,7 +43,10 @@ LONGEST_MS = 1e12  # of an answer
 BATCHES = 20
 FULL = 0.95  # of the capacity: from here on long runs cannot show whether a backlog grows for ever
 UNSTABLE_FROM = 1.15  # waits of the last third relative to the middle one's: a backlog
-WORTH = (0.05, 0.01)  # relative change of the tail, points of missed requests: smaller ones are no effect
+WORTH = (
+    0.05,
+    0.01,
+)  # relative change of the tail, points of missed requests: smaller ones are no effect
 DETECTED = 1.5  # times what is printed as detectable
 LOADS = 3
 
@@ -109,7 +120,11 @@ class Times:
         """Return whether waits grow for ever."""
         third = len(self.ms) // 3
         middle = float(np.median(self.ms[third : 2 * third]))
-        return float(np.median(self.ms[-third:])) > UNSTABLE_FROM * middle > 5 * UNSTABLE_FROM * self._alone()
+        return (
+            float(np.median(self.ms[-third:]))
+            > UNSTABLE_FROM * middle
+            > 5 * UNSTABLE_FROM * self._alone()
+        )
 
     def _alone(self) -> float:
         return float(np.quantile(self.ms, 0.01, method="inverted_cdf"))
@@ -156,7 +171,9 @@ def drawn(seed: int, *, is_strong: bool = False) -> Endpoint:
     random = Random(seed)
     kind = random.choice(STRONG_KINDS if is_strong else KINDS)
     slots = random.choice((1, 1, 2, 3))
-    replicas = random.choice((1, 2, 3)) if kind in {"straggler", "brownout"} else random.choice((1, 1, 2))
+    replicas = (
+        random.choice((1, 2, 3)) if kind in {"straggler", "brownout"} else random.choice((1, 1, 2))
+    )
     tokens = random.choice((10, 20, 40))
     capacity_per_s = random.uniform(6, 18)  # about
     step_ms = 1000 * slots * replicas / capacity_per_s / tokens
@@ -258,7 +275,9 @@ def judged(seed: int, requests: int, *, is_strong: bool) -> Judged:
     is_stable = not off.is_unstable
     is_wanted = is_stable and abs(tail.value) >= DETECTED * smallest and abs(tail.value) >= WORTH[0]
     contrasts = [] if today is None else [(tail, today.tail), (missed, today.missed)]
-    covered = tuple(effect.holds(contrast) for effect, contrast in contrasts if contrast is not None)
+    covered = tuple(
+        effect.holds(contrast) for effect, contrast in contrasts if contrast is not None
+    )
     text = (
         f"{seed} {endpoint.kind} load {endpoint.load:.2f}, {endpoint.rate_per_s:g}/s, {endpoint.minutes:.0f} min, "
         f"{_hedge_text(endpoint.hedge)}, hedged {on.hedged:.1%}: true {p:g} {math.expm1(tail.value):+.1%} "
@@ -280,9 +299,7 @@ def judged(seed: int, requests: int, *, is_strong: bool) -> Judged:
 
 
 def _hedge_text(hedge: Tree) -> str:
-    return (
-        f"{hedge['policy']} {hedge['delay_ms']:g} ms q{hedge['quantile']:g} budget {hedge['budget_share']:g}"
-    )
+    return f"{hedge['policy']} {hedge['delay_ms']:g} ms q{hedge['quantile']:g} budget {hedge['budget_share']:g}"
 
 
 def _plan(answer: Any) -> str:
@@ -298,10 +315,10 @@ def _contrasts(load: ComparedLoad | None) -> str:
         ends = [math.expm1(end) for end in (load.tail.value, load.tail.low, load.tail.high)]
         texts.append("tail {:+.0%} ({:+.0%} to {:+.0%})".format(*ends))
     if load.missed is not None:
-        texts.append(f"missed {load.missed.value:+.2%} ({load.missed.low:+.2%} to {load.missed.high:+.2%})")
-    block = (
-        f"{len(load.run.off.ms)} pairs of {load.run.attempt.block_s:.0f} s, {load.run.off.requests} requests"
-    )
+        texts.append(
+            f"missed {load.missed.value:+.2%} ({load.missed.low:+.2%} to {load.missed.high:+.2%})"
+        )
+    block = f"{len(load.run.off.ms)} pairs of {load.run.attempt.block_s:.0f} s, {load.run.off.requests} requests"
     return "; ".join([*texts, block])
 
 
@@ -365,8 +382,12 @@ def main() -> None:
     wanted = [endpoint for endpoint in every if endpoint.wanted]
     covered = [is_covered for endpoint in every for is_covered in endpoint.covered]
     print(f"wrong: {sum(endpoint.wrong for endpoint in every)} of {len(every)}")
-    print(f"conclusive: {sum(endpoint.conclusive for endpoint in wanted)} of {len(wanted)} that should be")
-    print(f"labels that contradict their interval: {sum(endpoint.contradicts for endpoint in every)}")
+    print(
+        f"conclusive: {sum(endpoint.conclusive for endpoint in wanted)} of {len(wanted)} that should be"
+    )
+    print(
+        f"labels that contradict their interval: {sum(endpoint.contradicts for endpoint in every)}"
+    )
     print(f"intervals that hold the ground truth: {sum(covered)} of {len(covered)}")
 
 

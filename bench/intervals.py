@@ -176,7 +176,9 @@ class Row:
         name = f"{self.kind}, {self.family}"
         faults = []
         if self.holds.is_below(COVERAGE):
-            faults.append(f"{name}: unmarked intervals hold in {self.holds.text} of {self.holds.n:,}")
+            faults.append(
+                f"{name}: unmarked intervals hold in {self.holds.text} of {self.holds.n:,}"
+            )
         if self.false_pass.is_above(WRONG):
             faults.append(f"{name}: false PASS in {self.false_pass.text} of {self.false_pass.n:,}")
         if self.false_fail.is_above(WRONG):
@@ -228,14 +230,18 @@ def power_faults(cells: Sequence[Cell]) -> list[str]:
         by_label[cell.judgement.label].append(cell)
     doubled = count((cell for cell in cells if cell.judgement.label.endswith("x2")), _is_marked)
     if doubled.is_above(MARKED_INDEPENDENT):
-        faults.append(f"independent, twice the planned length: marked in {doubled.text} of {doubled.n:,}")
+        faults.append(
+            f"independent, twice the planned length: marked in {doubled.text} of {doubled.n:,}"
+        )
     for label in sorted(label for label in by_label if label.endswith("x1")):
         for side, is_missed in (("below", False), ("above", True)):
             some = [cell for cell in by_label[label] if (cell.judgement.ratio > 1) == is_missed]
             inconclusive = count(some, _is_inconclusive)
             if inconclusive.is_above(INCONCLUSIVE_PLANNED):
                 share = f"{inconclusive.text} of {inconclusive.n:,}"
-                faults.append(f"{label}, true share {side} the allowed one: inconclusive in {share}")
+                faults.append(
+                    f"{label}, true share {side} the allowed one: inconclusive in {share}"
+                )
     return faults
 
 
@@ -256,7 +262,14 @@ def table(every: Sequence[Row]) -> str:
     """Return the rows as Markdown."""
     lines = [f"| {' | '.join(HEADER)} |", f"|---|---|{'---:|' * (len(HEADER) - 2)}"]
     for row in every:
-        counts = (row.marked, row.holds, row.false_pass, row.false_fail, row.inconclusive, row.short_marked)
+        counts = (
+            row.marked,
+            row.holds,
+            row.false_pass,
+            row.false_fail,
+            row.inconclusive,
+            row.short_marked,
+        )
         figures = " | ".join(each.text for each in counts)
         lines.append(f"| {row.kind} | {row.family} | {row.marked.n:,} | {figures} |")
     return "\n".join(lines)
@@ -289,7 +302,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    parser.add_argument("--cells", type=int, default=CELLS, help="unmarked figures of each kind and family")
+    parser.add_argument(
+        "--cells", type=int, default=CELLS, help="unmarked figures of each kind and family"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="cores")
     parser.add_argument("--process", type=int, help="repeat this one")
     parser.add_argument("--runs", type=int, default=200, help="of the process that is repeated")

@@ -23,7 +23,9 @@ from locust.exception import StopUser
 now_ns = time.monotonic_ns
 
 
-def user_class(url: str, chunks: int, spacing_s: float, seconds: float, rate: float, seen: list[Any]) -> Any:
+def user_class(
+    url: str, chunks: int, spacing_s: float, seconds: float, rate: float, seen: list[Any]
+) -> Any:
     """The user of one load. `seen` has a list of times for each request: before its sending, then of each chunk."""
     body = json.dumps({
         "model": "tiny", "max_tokens": chunks, "stream": True, "stream_options": {"include_usage": True},
@@ -46,7 +48,10 @@ def user_class(url: str, chunks: int, spacing_s: float, seconds: float, rate: fl
             if now_ns() - began_ns > seconds * 1e9:
                 raise StopUser
             at_ns = array("q")
-            headers = {"content-type": "application/json", "x-client-request-id": f"locust/{len(seen)}/0/0"}
+            headers = {
+                "content-type": "application/json",
+                "x-client-request-id": f"locust/{len(seen)}/0/0",
+            }
             seen.append(at_ns)
             at_ns.append(now_ns())
             response = self.client.post("/v1/chat/completions", body=body, headers=headers)

@@ -40,7 +40,9 @@ class Result:
     us_per_chunk_tree: float | None
     server_cpu_share: float
     server_late_p99: float  # of its sends, against its plan
-    lost: int | None = None  # requests of the server log that the client lacks, or has with other chunks
+    lost: int | None = (
+        None  # requests of the server log that the client lacks, or has with other chunks
+    )
     rate: float | None = None  # chunks/s
     us_per_chunk: float | None = None  # steady
     us_per_chunk_whole: float | None = None
@@ -54,7 +56,9 @@ class Result:
     bytes_per_chunk: float | None = None
     reader: str | None = None  # compiled or python
     verdict: str | None = None  # of the run's report on its measurement
-    mark: str | None = None  # of p99 of TTFT since sent or of gaps in the report; "": neither has one
+    mark: str | None = (
+        None  # of p99 of TTFT since sent or of gaps in the report; "": neither has one
+    )
     ttft_invalid: bool = False  # by the report's error of this figure, or of the whole run
     gap_invalid: bool = False
     first_request_s: float | None = None  # from the command
@@ -144,7 +148,9 @@ def measured(
     )
 
 
-def reported(server: Server, ttft: dict[str, float], gap_p99: float | None, tree_s: float) -> Result:
+def reported(
+    server: Server, ttft: dict[str, float], gap_p99: float | None, tree_s: float
+) -> Result:
     """What another program reports of all its requests (`mean`, `p50`, `p99` in ms) against the server log."""
     log = server.log
     assert log is not None
@@ -178,7 +184,11 @@ def _between(used: Used, since_ns: int, until_ns: int) -> tuple[int, int, float]
     if len(inside) < 2:
         raise RigError("the steady window is shorter than two seconds")
     first, last = inside[0], inside[-1]
-    return int(used.at_ns[first]), int(used.at_ns[last]), float(used.cpu_s[last] - used.cpu_s[first])
+    return (
+        int(used.at_ns[first]),
+        int(used.at_ns[last]),
+        float(used.cpu_s[last] - used.cpu_s[first]),
+    )
 
 
 def _p99(nanoseconds: Any) -> float:
@@ -187,5 +197,7 @@ def _p99(nanoseconds: Any) -> float:
 
 def _quantile(nanoseconds: Any, q: float) -> float:
     return (
-        float(np.quantile(nanoseconds, q, method="inverted_cdf")) / 1e6 if len(nanoseconds) else float("nan")
+        float(np.quantile(nanoseconds, q, method="inverted_cdf")) / 1e6
+        if len(nanoseconds)
+        else float("nan")
     )

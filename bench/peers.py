@@ -45,7 +45,8 @@ def installed(folder: Path) -> tuple[dict[str, Callable[[Load, Cores, Path], Res
 
 
 Peer = Callable[
-    [Path, Load, Server, Path], tuple[list[str], Callable[[], tuple[dict[str, float], float | None]]]
+    [Path, Load, Server, Path],
+    tuple[list[str], Callable[[], tuple[dict[str, float], float | None]]],
 ]
 
 
@@ -123,7 +124,9 @@ def _aiperf(program: Path, load: Load, server: Server, folder: Path) -> Any:
     ]  # fmt: skip
 
     def figures() -> tuple[dict[str, float], float | None]:
-        run: Mapping[str, Any] = json.loads((folder / "aiperf" / "profile_export_aiperf.json").read_text())
+        run: Mapping[str, Any] = json.loads(
+            (folder / "aiperf" / "profile_export_aiperf.json").read_text()
+        )
         ttft = run["time_to_first_token"]
         return {"mean": ttft["avg"], **ttft}, run["inter_chunk_latency"]["p99"]
 

@@ -333,7 +333,9 @@ class Process:
         slow = self.serial.slow
         if slow is not None:
             factors = np.array([1.0, self.serial.slow_factor])
-            effects.append(Effect(factors=factors, chances=np.array([1 - slow.real_share, slow.real_share])))
+            effects.append(
+                Effect(factors=factors, chances=np.array([1 - slow.real_share, slow.real_share]))
+            )
         if self.wave is not None and not self.wave.of_rate:
             effects.append(self.wave.effect)
         if self.effect is not None:
@@ -449,7 +451,9 @@ class Process:
     @functools.cached_property
     def clusters(self) -> float:
         """Clusters in a run that differ at random; infinite where none do."""
-        is_alike = self.effect is not None or (self.failures is not None and bool(self.failures.cluster))
+        is_alike = self.effect is not None or (
+            self.failures is not None and bool(self.failures.cluster)
+        )
         if not is_alike or self.cluster == "tag":
             return math.inf
         if self.cluster == "session":
@@ -484,7 +488,9 @@ class Process:
         if self.cluster:
             spread = "" if self.effect is None else f" x{self.effect.factors.max():.1f}"
             pace = ", slow ones send less" if self.follows_pace else ""
-            parts.append(f"by {self.cluster} ({self.cluster_count or self.arrivals.size:.0f}){spread}{pace}")
+            parts.append(
+                f"by {self.cluster} ({self.cluster_count or self.arrivals.size:.0f}){spread}{pace}"
+            )
         if self.failures is not None:
             parts.append(self.failures.text)
         parts.append(self.censoring.text)
@@ -518,7 +524,9 @@ class Process:
             failed = self.failures.drawn(rng, count, groups)
         patience = np.full(count, np.inf)
         if self.censoring.patience:
-            patience = self.patience_scale * np.exp(self.censoring.sigma * rng.standard_normal(count))
+            patience = self.patience_scale * np.exp(
+                self.censoring.sigma * rng.standard_normal(count)
+            )
         return Run(
             process=self,
             at=at,
@@ -541,7 +549,9 @@ class Process:
         if self.cluster == "tag":
             groups["tag"] = rng.integers(0, self.cluster_count, count)
         if self.cluster == "prefix":
-            groups["prefix"] = rng.choice(self.cluster_count, count, p=_popularity(self.cluster_count))
+            groups["prefix"] = rng.choice(
+                self.cluster_count, count, p=_popularity(self.cluster_count)
+            )
 
     def _factors(self, rng: Generator, at: Floats, phase: float, groups: dict[str, Ints]) -> Floats:
         """Return the factors of the period and of the clusters."""
@@ -666,7 +676,9 @@ class Run:
     def good(self, bound: float) -> Mask:
         """Return which requests of the stage got an answer within the bound before their users left."""
         latency = self.latency[self.stage]
-        is_good: Mask = ~self.failed[self.stage] & (latency <= np.minimum(bound, self.patience[self.stage]))
+        is_good: Mask = ~self.failed[self.stage] & (
+            latency <= np.minimum(bound, self.patience[self.stage])
+        )
         return is_good
 
     def gaps(self, rng: Generator, most: int) -> tuple[Floats, Ints]:
@@ -745,7 +757,9 @@ def _log_uniform(rng: Generator, low: float, high: float) -> float:
 def _lognormals(shares: Floats, medians: Floats, sigmas: Floats) -> Floats:
     """Return the table of a mixture of lognormal latencies."""
     logs = np.linspace(
-        math.log(medians.min()) - 9 * sigmas.max(), math.log(medians.max()) + 9 * sigmas.max(), 20_000
+        math.log(medians.min()) - 9 * sigmas.max(),
+        math.log(medians.max()) + 9 * sigmas.max(),
+        20_000,
     )
     below = np.zeros(len(logs))
     for share, median, sigma in zip(shares, medians, sigmas, strict=True):
@@ -763,7 +777,9 @@ def _base(rng: Generator, kind: str) -> tuple[str, Floats]:
     if kind == "tail":
         share = _log_uniform(rng, 0.01, 0.2)
         times = _log_uniform(rng, 4, 40)
-        table = _lognormals(np.array([1 - share, share]), np.array([100, 100 * times]), np.array([0.3, 0.5]))
+        table = _lognormals(
+            np.array([1 - share, share]), np.array([100, 100 * times]), np.array([0.3, 0.5])
+        )
         return f"{share:.1%} are {times:.0f}x as long", table
     if kind == "modes":
         shares = rng.dirichlet([3.0, 3.0, 3.0])
@@ -879,7 +895,9 @@ def _slow_periods(rng: Generator, cycle: float) -> SlowPeriods:
     """Draw periods that come once in so many requests."""
     share = max(_log_uniform(rng, 0.005, 0.4), 1.0 / cycle)
     share = min(share, 0.5)
-    return SlowPeriods(share=share, length=max(1.0, share * cycle), is_fixed=bool(rng.random() < 0.5))
+    return SlowPeriods(
+        share=share, length=max(1.0, share * cycle), is_fixed=bool(rng.random() < 0.5)
+    )
 
 
 def _draw_arrivals(rng: Generator, seconds: float, cluster: str) -> Arrivals:

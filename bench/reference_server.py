@@ -115,7 +115,9 @@ class RequestLog:
 def compiled(name: str) -> Path:
     """Build one of the native programs, unless it is newer than its sources. Raises RigError without cc."""
     program, sources = BUILT / name, sorted((HERE / "rig").glob("*.[ch]"))
-    if program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources):
+    if program.exists() and program.stat().st_mtime > max(
+        source.stat().st_mtime for source in sources
+    ):
         return program
     if shutil.which("cc") is None:
         raise RigError("cc not found: it builds the reference server and the reference client")
@@ -137,7 +139,9 @@ def read_log(path: Path) -> RequestLog:
     return ordered(entries["request"], entries["began"], entries["chunks"], at_ns, whole)
 
 
-def ordered(request: Any, began_ns: Any, chunks: Any, at_ns: Any, keep: Any, exact: Any = None) -> RequestLog:
+def ordered(
+    request: Any, began_ns: Any, chunks: Any, at_ns: Any, keep: Any, exact: Any = None
+) -> RequestLog:
     """The requests to `keep`, by their number."""
     order = np.flatnonzero(keep)[np.argsort(request[keep], kind="stable")]
     sizes = chunks[order].astype(np.int64)

@@ -119,7 +119,9 @@ def _attempts(rng: np.random.Generator, requests: Columns) -> Columns:
     slow = (traffic == "search") & (rng.random(n) < 0.1)
     first = sent + np.where(slow, 4, 1) * ttft
     requests["attempts"] += np.bincount(of, minlength=len(requests["legs"]))
-    requests["winner"][:] = np.where((requests["ended"] == records.OK) & (requests["legs"] == 1), 0, np.nan)
+    requests["winner"][:] = np.where(
+        (requests["ended"] == records.OK) & (requests["legs"] == 1), 0, np.nan
+    )
     answered = np.isin(ended, (records.OK,))
     requests["winner"][of[answered & (leg == 0) & (requests["legs"][of] == 1)]] = number[
         answered & (leg == 0) & (requests["legs"][of] == 1)
@@ -169,7 +171,9 @@ def _headers(n: int, at_ns: Any) -> Any:
     return np.array(texts, object)
 
 
-def _chunks(folder: Path, worker: int, rng: np.random.Generator, attempts: Columns, mine: Any) -> int:
+def _chunks(
+    folder: Path, worker: int, rng: np.random.Generator, attempts: Columns, mine: Any
+) -> int:
     """A worker's chunks, block by block; each block is sorted by the second in which it was flushed."""
     attempts.setdefault("last_content_at_ns", np.full(len(attempts["chunks"]), np.nan))
     mine = mine[attempts["chunks"][mine] > 0]
@@ -183,7 +187,9 @@ def _chunks(folder: Path, worker: int, rng: np.random.Generator, attempts: Colum
             gaps[rng.random(len(row)) < 0.00002] = 2500 * MS
             together = rng.random(len(row)) < 0.05  # in one read with the chunk before
             gaps = np.where(
-                index == 0, attempts["first_content_at_ns"][row], np.where(together, 0, gaps.round())
+                index == 0,
+                attempts["first_content_at_ns"][row],
+                np.where(together, 0, gaps.round()),
             )
             arrived = _within(gaps, begin, sizes).astype(np.int64)
             attempts["last_content_at_ns"][some] = arrived[begin + sizes - 1]
@@ -200,7 +206,9 @@ def _chunks(folder: Path, worker: int, rng: np.random.Generator, attempts: Colum
             ).cast(pa.string()).take(pa.array(order))  # fmt: skip
             rows = _table("chunks", columns, order)
             for begin_at in range(0, len(rows), GROUP):  # as compaction leaves them
-                writer.write_table(by_attempt(rows[begin_at : begin_at + GROUP]), row_group_size=GROUP)
+                writer.write_table(
+                    by_attempt(rows[begin_at : begin_at + GROUP]), row_group_size=GROUP
+                )
             written += len(row)
     return written
 
@@ -285,7 +293,9 @@ def _table(name: str, columns: Columns, rows: Any) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=target)
 
 
-def _run(requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], workers: int) -> Columns:
+def _run(
+    requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], workers: int
+) -> Columns:
     """What the master would have written of it."""
     n = len(requests["ended"])
     duration = n / RATE_PER_S
@@ -302,7 +312,9 @@ def _run(requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], 
     }, "bench").model_dump(mode="json")  # fmt: skip
     entries = []
     for worker in range(workers):
-        kinds, number = np.unique(requests["ended"][worker_of == worker].astype(str), return_counts=True)
+        kinds, number = np.unique(
+            requests["ended"][worker_of == worker].astype(str), return_counts=True
+        )
         ended = dict(zip(kinds.tolist(), number.tolist(), strict=True))
         drops = ended.pop(records.CLIENT_DROP, 0)
         whole = sum(ended.values())

@@ -42,7 +42,9 @@ AS_IT_IS, AT_THE_PACE, ONE_FOLDER = "", f", at the pace of {FAR:,}", ", in the m
 MIB = 1 << 20
 GROUP = 4  # workers that load their modules at the same time
 # The SDK is loaded before a worker connects, as if each had a machine of its own; else all load it at once, at `plan`.
-WORKER = "import tailgauge.locust_app.launch, anthropic; from tailgauge.cli.main import main; main()"
+WORKER = (
+    "import tailgauge.locust_app.launch, anthropic; from tailgauge.cli.main import main; main()"
+)
 RATE = 0.5  # request rate of one worker: enough for a part of every table every 4 s
 SETTLE_S, MARGIN_S = 10.0, 2.0  # of a run, before and after what is measured
 LONGER_S = 32.0  # at the slower pace, so that as many parts fall into what is measured
@@ -96,7 +98,12 @@ def hidden(out: Path) -> list[str]:
 
 @contextmanager
 def started(
-    workers: int, folder: Path, token: str, port: int, prefix: list[str], there: Callable[[int], None]
+    workers: int,
+    folder: Path,
+    token: str,
+    port: int,
+    prefix: list[str],
+    there: Callable[[int], None],
 ) -> Iterator[None]:
     """These workers, a group at a time; `there(n)` waits until n are connected."""
     env = {**os.environ, "TAILGAUGE_TOKEN": token}
@@ -114,7 +121,9 @@ def started(
             ]
             with (folder / f"{number}.log").open("w") as log:
                 children.append(
-                    subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+                    subprocess.Popen(
+                        line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
+                    )
                 )
             if len(children) % GROUP == 0 or len(children) == workers:
                 there(len(children))
@@ -200,7 +209,9 @@ def _start(folder: Path, run: subprocess.Popen[str], output: Path) -> float:
             time.sleep(max(0.0, start / 1e9 - time.monotonic()))
             return float(start) / 1e9
         time.sleep(0.05)
-    notes = "; ".join(_facts(folder)["notes"]) if list(folder.glob("master/runs/*/run.json")) else ""
+    notes = (
+        "; ".join(_facts(folder)["notes"]) if list(folder.glob("master/runs/*/run.json")) else ""
+    )
     raise SystemExit(f"the run did not start: {output.read_text()[-2000:]} {notes}")
 
 
@@ -268,7 +279,9 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=40.0, help="length of each run")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/decisions")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/explanation/decisions"
+    )
     arguments = parser.parse_args()
     sizes = []
     most = max(arguments.workers)

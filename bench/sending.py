@@ -119,12 +119,16 @@ def tailgauge(arrivals: Arrivals, server: Server, folder: Path) -> Due:
     scenario.write_text(_scenario(server.url, trace, duration_s))
     line: list[Any] = [sys.executable, "-m", "tailgauge", "run", scenario]
     line += ["--workers=1", "--json", f"--out={folder}"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=duration_s + PATIENCE_S, check=False)
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=duration_s + PATIENCE_S, check=False
+    )
     runs = list(folder.glob("runs/*/attempts"))
     pages = list(folder.glob("reports/*/report.json"))
     if len(runs) != 1 or len(pages) != 1:
         raise RigError(f"no run was made: {done.stderr[-2000:]}")
-    attempts = pq.read_table(runs[0], columns=["request_id", "scheduled_at_ns", "stage"]).to_pandas()
+    attempts = pq.read_table(
+        runs[0], columns=["request_id", "scheduled_at_ns", "stage"]
+    ).to_pandas()
     steady = attempts[attempts.stage == "steady"]
     verdict = json.loads(pages[0].read_text())["verdict"]["status"]
     planned = int(np.count_nonzero(arrivals.at_s >= WARMUP_S))
@@ -194,7 +198,9 @@ def throughput(repeat: int, seconds: float) -> Results:
             with tempfile.TemporaryDirectory() as folder:
                 result = client(load, cores, Path(folder))
             results[name].append(result)
-            _print(f"{USERS:>14} users  {name:9}  {result.rate:,.0f} requests/s  {result.verdict or ''}")
+            _print(
+                f"{USERS:>14} users  {name:9}  {result.rate:,.0f} requests/s  {result.verdict or ''}"
+            )
     return results
 
 
@@ -208,9 +214,13 @@ def _print(text: str) -> None:
 def _late_rows(load: str, runs: Runs) -> list[str]:
     rows = []
     for name, sent in runs.items():
-        figures = [median(getattr(one, figure) for one in sent) for figure in ("p50", "p99", "latest")]
+        figures = [
+            median(getattr(one, figure) for one in sent) for figure in ("p50", "p99", "latest")
+        ]
         cells = " | ".join(f"{figure:.3f}" for figure in figures)
-        rows.append(f"| {load} | {tables.NAMES[name]} | {cells} | {_counts(sent)} | {_verdicts(sent)} |")
+        rows.append(
+            f"| {load} | {tables.NAMES[name]} | {cells} | {_counts(sent)} | {_verdicts(sent)} |"
+        )
     return rows
 
 
@@ -222,12 +232,18 @@ def _herd_rows(size: int, runs: Runs) -> list[str]:
             pairs = zip(sent, runs["reference"], strict=True)
             ratio = median(mine.latest / native.latest for mine, native in pairs)
             cells = f"{median(one.latest for one in sent):.1f} | {ratio:.2f}"
-        rows.append(f"| {size:,} | {tables.NAMES[name]} | {cells} | {_counts(sent)} | {_verdicts(sent)} |")
+        rows.append(
+            f"| {size:,} | {tables.NAMES[name]} | {cells} | {_counts(sent)} | {_verdicts(sent)} |"
+        )
     return rows
 
 
 def _count(sent: Sent) -> str:
-    return f"{sent.requests:,} of {sent.planned:,}" if sent.requests < sent.planned else f"{sent.planned:,}"
+    return (
+        f"{sent.requests:,} of {sent.planned:,}"
+        if sent.requests < sent.planned
+        else f"{sent.planned:,}"
+    )
 
 
 def _counts(sent: list[Sent]) -> str:
@@ -240,7 +256,9 @@ def _throughput_rows(results: Results) -> list[str]:
     for name, mine in results.items():
         rate = tables.middle(mine, "rate")
         ratio = tables.ratio(mine, results["reference"], "rate")
-        shares = [tables.middle(mine, figure) or 0.0 for figure in ("cpu_share", "server_cpu_share")]
+        shares = [
+            tables.middle(mine, figure) or 0.0 for figure in ("cpu_share", "server_cpu_share")
+        ]
         cells = " | ".join(f"{share:.0%}" for share in shares)
         rows.append(f"| {USERS} | {tables.NAMES[name]} | {rate:,.0f} | {ratio:.2f} | {cells} |")
     return rows
@@ -271,12 +289,16 @@ def page(late: dict[str, Runs], herds: dict[int, Runs], closed: Results, minutes
 def main() -> None:
     """Run the loads, print the tables, and write them if asked to."""
     parser = argparse.ArgumentParser(description="How late requests leave, and how many a second.")
-    parser.add_argument("--quick", action="store_true", help="one load of each, once, within a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="one load of each, once, within a minute"
+    )
     parser.add_argument("--write", action="store_true", help="put the tables into the docs")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="steady seconds of a load")
     parser.add_argument("--one-core", action="store_true", help="our processes share one core")
-    parser.add_argument("--loads", nargs="+", metavar="RATExCHUNKS", help="only these Poisson loads")
+    parser.add_argument(
+        "--loads", nargs="+", metavar="RATExCHUNKS", help="only these Poisson loads"
+    )
     options = parser.parse_args()
     if options.write and (options.quick or options.one_core or options.loads):
         parser.error("--write: the page has all tables")
@@ -299,7 +321,8 @@ def main() -> None:
     if options.loads:
         return
     herds = {
-        size: replayed(f"herd of {size:,}", herd(size), repeat, one_core=options.one_core) for size in sizes
+        size: replayed(f"herd of {size:,}", herd(size), repeat, one_core=options.one_core)
+        for size in sizes
     }
     text = page(late, herds, throughput(repeat, min(seconds, 3.0)), (time.monotonic() - began) / 60)
     print(text)

@@ -58,7 +58,9 @@ def growth_behind_bursts(at_s: Sequence[float], values: Sequence[float]) -> Grow
 
 def _medians(at_s: Sequence[float], values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     if len(values) < 2 * BLOCKS or len(at_s) != len(values):
-        raise ValueError(f"expected at least {2 * BLOCKS} samples with their times, got {len(values)}")
+        raise ValueError(
+            f"expected at least {2 * BLOCKS} samples with their times, got {len(values)}"
+        )
     at = [np.mean(block) for block in np.array_split(np.asarray(at_s, float), BLOCKS)]
     of = [np.median(block) for block in np.array_split(np.asarray(values, float), BLOCKS)]
     return np.array(at), np.array(of)

@@ -47,7 +47,9 @@ class Drawn:
         session = np.arange(n) if self.session is None else self.session
         turn = np.zeros(n, np.int64) if self.turn is None else self.turn
         output = np.maximum(2, self.output).astype(np.int64)
-        gaps = [rng.gamma(4, pace / 4, count - 1) for pace, count in zip(self.pace, output, strict=True)]
+        gaps = [
+            rng.gamma(4, pace / 4, count - 1) for pace, count in zip(self.pace, output, strict=True)
+        ]
         first = self.sent + self.ttft
         last = first + np.array([gap.sum() for gap in gaps])
         columns = {name: np.asarray(values)[order] for name, values in self.columns.items()}
@@ -219,7 +221,9 @@ def users(rng: np.random.Generator) -> Drawn:
     user = np.repeat(np.arange(count), each)
     slow = rng.lognormal(0, 0.4, count)[user]
     ttft = (50 + noise(rng, "lognormal", n, 100)) * slow * np.exp(0.4 * slow_periods(rng, n, 20))
-    sent = np.concatenate([np.cumsum(rng.exponential(1000, each) + part) for part in np.split(ttft, count)])
+    sent = np.concatenate(
+        [np.cumsum(rng.exponential(1000, each) + part) for part in np.split(ttft, count)]
+    )
     drawn.sent = sent
     drawn.ttft = ttft
     drawn.prompt = rng.lognormal(6, 0.5, count)[user] * rng.lognormal(0, rng.uniform(0, 0.5), n)
@@ -276,7 +280,9 @@ def planted(rng: np.random.Generator) -> tuple[bool, bool]:
     rate = rng.uniform(2, 20)
     drawn.sent = np.cumsum(rng.exponential(1000 / rate, n))
     spread = rng.uniform(300, 1500)
-    drawn.prompt = np.maximum(20, rng.choice([rng.normal(3 * spread, spread, n), rng.exponential(spread, n)]))
+    drawn.prompt = np.maximum(
+        20, rng.choice([rng.normal(3 * spread, spread, n), rng.exponential(spread, n)])
+    )
     if rng.random() < 0.3:
         drawn.prompt = rng.uniform(0, spread * 3.46, n) + 20
     wait = noise(rng, str(rng.choice(NOISES)), n, rng.uniform(50, 150))
@@ -308,9 +314,13 @@ def main() -> None:
             for effect in effects:
                 counted[effect] = counted.get(effect, 0) + 1
         total += reports
-        print(f"{name}: {reports} of {options.reports} reports show an effect {counted}", flush=True)
+        print(
+            f"{name}: {reports} of {options.reports} reports show an effect {counted}", flush=True
+        )
     print(f"all: {total} of {options.reports * len(NOTHING)}")
-    results = [planted(np.random.default_rng([options.seed, 99, i])) for i in range(options.reports)]
+    results = [
+        planted(np.random.default_rng([options.seed, 99, i])) for i in range(options.reports)
+    ]
     found, held = np.mean(results, axis=0)
     print(f"planted: found in {found:.0%}, inside its interval in {held:.0%}")
 

@@ -47,7 +47,9 @@ drain_s = {deadline_s}
 def measure(streams: int, seconds: int, folder: Path) -> str:
     """The table's row. Raises RigError where the run did not do what it says."""
     cores, begin_s = clients.Cores.found(), streams / RATE
-    load = Load(streams, seconds, chunks=round(seconds + begin_s + 3), ttft_ms=1000.0, gap_ms=1000.0)
+    load = Load(
+        streams, seconds, chunks=round(seconds + begin_s + 3), ttft_ms=1000.0, gap_ms=1000.0
+    )
     with serving(load, cores.server, folder) as server:
         scenario = folder / "slow.toml"
         scenario.write_text(
@@ -55,9 +57,21 @@ def measure(streams: int, seconds: int, folder: Path) -> str:
                 url=server.url, streams=streams, rate=RATE, begin_s=begin_s, chunks=load.chunks, deadline_s=load.chunks + 60
             )
         )  # fmt: skip
-        line = [sys.executable, "-m", "tailgauge", "run", str(scenario), "--workers=1", f"--out={folder}"]
+        line = [
+            sys.executable,
+            "-m",
+            "tailgauge",
+            "run",
+            str(scenario),
+            "--workers=1",
+            f"--out={folder}",
+        ]
         done = subprocess.run(
-            [*line, "--max-requests=10000000"], capture_output=True, text=True, timeout=600, check=False
+            [*line, "--max-requests=10000000"],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
         )
     runs = list(folder.glob("runs/*/attempts"))
     if len(runs) != 1:

@@ -95,7 +95,9 @@ def soak(minutes: float, folder: Path) -> list[Row]:
     folder.mkdir(parents=True, exist_ok=True)
     line = [*run_line(minutes, folder), "--workers=2"]
     with serving() as (endpoint, url), (folder / "output.txt").open("w") as output:
-        run = subprocess.Popen([*line, f"--target={url}"], stdout=subprocess.PIPE, stderr=output, text=True)
+        run = subprocess.Popen(
+            [*line, f"--target={url}"], stdout=subprocess.PIPE, stderr=output, text=True
+        )
         try:
             seen, youngest = _watch(run, endpoint, folder, 60 * minutes)
             out, _ = run.communicate(timeout=REPORT_S)
@@ -155,7 +157,9 @@ def started(run: subprocess.Popen[Any], folder: Path) -> float:
 
 def _youngest(folder: Path, worker: int) -> float:
     """Age of a worker's last part of chunks, in seconds."""
-    written = [path.stat().st_mtime for path in folder.glob(f"runs/*/chunks/part-{worker}-*.parquet")]
+    written = [
+        path.stat().st_mtime for path in folder.glob(f"runs/*/chunks/part-{worker}-*.parquet")
+    ]
     return time.time() - max(written, default=0.0)
 
 
@@ -165,7 +169,9 @@ def _of_process(name: str, watched: Watched) -> list[Row]:
     for what, unit, values in (("memory", " MiB", watched.mib), ("open files", "", watched.files)):
         found = growth(watched.at_s[half:], values[half:])
         bound = GROWN_MEMORY * found.level if unit else GROWN_FILES
-        measured = f"{found.level:.1f}{unit}, {found.change:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+        measured = (
+            f"{found.level:.1f}{unit}, {found.change:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+        )
         rows.append(
             Row(
                 f"{name}: {what}",
@@ -182,7 +188,12 @@ def _of_run(folder: Path, made: Mapping[str, Any], youngest: float) -> list[Row]
     facts = json.loads((run / "run.json").read_text())
     rows = [row for number in range(2) for row in _of_health(run, number)]
     rows.append(
-        Row("age of the last part, at most", f"{youngest:.1f} s", f"{YOUNG_S:g} s", youngest <= YOUNG_S)
+        Row(
+            "age of the last part, at most",
+            f"{youngest:.1f} s",
+            f"{YOUNG_S:g} s",
+            youngest <= YOUNG_S,
+        )
     )
     parts = [
         path
@@ -193,8 +204,13 @@ def _of_run(folder: Path, made: Mapping[str, Any], youngest: float) -> list[Row]
     rows.append(Row("parts in the end, and the largest", f"{len(parts)}, {largest / MIB:.1f} MiB", "8, 256 MiB", (len(parts), largest <= MOST_BYTES) == (8, True)))  # fmt: skip
     counts, duration_s = facts["conservation"], facts["scenario"]["stages"]["duration_s"]
     every = counts["ended"] == {"ok": counts["scheduled"]}
-    rows.append(Row("requests", f"{counts['scheduled']:,}, ended {counts['ended']}", "all ok", every))
-    rate = sum(pq.read_metadata(path).num_rows for path in (run / "chunks").glob("part-*")) / duration_s
+    rows.append(
+        Row("requests", f"{counts['scheduled']:,}, ended {counts['ended']}", "all ok", every)
+    )
+    rate = (
+        sum(pq.read_metadata(path).num_rows for path in (run / "chunks").glob("part-*"))
+        / duration_s
+    )
     rows.append(
         Row(
             "chunks per second",
@@ -205,26 +221,45 @@ def _of_run(folder: Path, made: Mapping[str, Any], youngest: float) -> list[Row]
     )
     verdict = made["verdict"]
     fine = verdict != "INVALID" and made["exit_code"] == 0 and Path(made["report"]["html"]).exists()
-    return [*rows, Row("report", f"{verdict}, exit code {made['exit_code']}", "not INVALID, 0", fine)]
+    return [
+        *rows,
+        Row("report", f"{verdict}, exit code {made['exit_code']}", "not INVALID, 0", fine),
+    ]
 
 
 def _of_health(run: Path, worker: int) -> list[Row]:
     """Lags as the worker itself saw them, second by second."""
     (path,) = (run / "health").glob(f"part-{worker}-*.parquet")
-    table = pq.read_table(path, columns=[*(column for column, *_ in LAGS), "queued_rows"]).to_pydict()
+    table = pq.read_table(
+        path, columns=[*(column for column, *_ in LAGS), "queued_rows"]
+    ).to_pydict()
     rows = []
     for column, name, floor in LAGS:
-        values = [value / 1e3 for value in table[column][len(table[column]) // 2 :] if value is not None]
+        values = [
+            value / 1e3 for value in table[column][len(table[column]) // 2 :] if value is not None
+        ]
         found = growth_behind_bursts(range(len(values)), values)
         bound = max(GROWN_LAG * found.level, floor)
-        measured = f"{found.level:,.0f} us, {found.change:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
+        measured = (
+            f"{found.level:,.0f} us, {found.change:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
+        )
         rows.append(
-            Row(f"worker {worker}: {name}", measured, f"at most +{bound:,.0f} us", found.within(bound))
+            Row(
+                f"worker {worker}: {name}",
+                measured,
+                f"at most +{bound:,.0f} us",
+                found.within(bound),
+            )
         )
     most = max(table["queued_rows"])
     permitted = RATE * (CHUNKS + 2) * YOUNG_S / 2
     rows.append(
-        Row(f"worker {worker}: rows waiting, at most", f"{most:,}", f"{permitted:,.0f}", most <= permitted)
+        Row(
+            f"worker {worker}: rows waiting, at most",
+            f"{most:,}",
+            f"{permitted:,.0f}",
+            most <= permitted,
+        )
     )
     return rows
 
@@ -233,7 +268,9 @@ def conclude(rows: Sequence[Row]) -> NoReturn:
     """Print the table, and exit with 1 where a row does not hold."""
     print("| what | found | permitted | |\n|---|---|---|---|")
     for row in rows:
-        print(f"| {row.what} | {row.found} | {row.permitted} | {'holds' if row.holds else 'DOES NOT HOLD'} |")
+        print(
+            f"| {row.what} | {row.found} | {row.permitted} | {'holds' if row.holds else 'DOES NOT HOLD'} |"
+        )
     sys.exit(0 if all(row.holds for row in rows) else 1)
 
 

@@ -52,7 +52,14 @@ class KilledWorkers:
         name = f"worker {len(self.watched)}"
         out = self._folder / name.replace(" ", "-")
         out.mkdir()
-        line = [sys.executable, "-m", "tailgauge", "worker", f"--master={self._master}", f"--out={out}"]
+        line = [
+            sys.executable,
+            "-m",
+            "tailgauge",
+            "worker",
+            f"--master={self._master}",
+            f"--out={out}",
+        ]
         with (out / "output.txt").open("w") as output:
             process = subprocess.Popen(line, stdout=output, stderr=output, env=self._environment)
         self._living.append(process)
@@ -95,8 +102,13 @@ def soak(minutes: float, every: float, folder: Path) -> list[Row]:
         master_address = f"127.0.0.1:{probe.getsockname()[1]}"
     line = [*run_line(minutes, folder), f"--expect-workers={WORKERS}", f"--bind={master_address}"]
     calls = int(RATE * 60 * minutes)
-    with serving(2 * calls * (CHUNKS + 10)) as (_, url), (folder / "output.txt").open("w") as output:
-        run = subprocess.Popen([*line, f"--target={url}"], stdout=output, stderr=output, env=environment)
+    with (
+        serving(2 * calls * (CHUNKS + 10)) as (_, url),
+        (folder / "output.txt").open("w") as output,
+    ):
+        run = subprocess.Popen(
+            [*line, f"--target={url}"], stdout=output, stderr=output, env=environment
+        )
         workers = KilledWorkers(master_address, folder, environment)
         master = Watched(psutil.Process(run.pid))
         try:
@@ -134,7 +146,9 @@ def _watch(
             kills += 1
             workers.kill_oldest()
             workers.start()
-            print(f"{at_s / 60:4.0f} min  kill {kills}, master {master.mib[-1]:.1f} MiB", flush=True)
+            print(
+                f"{at_s / 60:4.0f} min  kill {kills}, master {master.mib[-1]:.1f} MiB", flush=True
+            )
 
 
 def _of_memory(master: Watched, workers: KilledWorkers, every: float) -> list[Row]:

@@ -70,7 +70,10 @@ def _ratio(name: str, form: str = ".2f", to: str = "reference") -> Figure:
 def counted(verdicts: Iterable[str]) -> str:
     """How often each verdict came."""
     counts = Counter(verdicts)
-    return ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items(), reverse=True)) or "-"
+    return (
+        ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items(), reverse=True))
+        or "-"
+    )
 
 
 def chunks_text(count: int) -> str:
@@ -168,7 +171,9 @@ def line(name: str, load: Load, result: Result) -> str:
 
 def ratio_line(name: str, mine: Results, reference: Results) -> str:
     """The ratios of a single load."""
-    steady, whole = (ratio(mine, reference, figure) for figure in ("us_per_chunk", "us_per_chunk_whole"))
+    steady, whole = (
+        ratio(mine, reference, figure) for figure in ("us_per_chunk", "us_per_chunk_whole")
+    )
     return f"{name} / reference: {steady:.2f} steady, {whole:.2f} whole run"
 
 
@@ -178,7 +183,10 @@ def ratio_line(name: str, mine: Results, reference: Results) -> str:
 def page(parts: Parts, machine: str, minutes: float, missing: list[str]) -> str:
     """All tables, what is left out of them, and the targets."""
     clients = [
-        results for loads in parts.values() for rounds in loads.values() for results in rounds.values()
+        results
+        for loads in parts.values()
+        for rounds in loads.values()
+        for results in rounds.values()
     ]
     readers = {one.reader for results in clients for one in results if one.reader}
     text = [f"Measured on {machine}, in {minutes:.0f} minutes; medians of the repetitions."]
@@ -246,7 +254,9 @@ def _of_herds(loads: dict[str, Rounds]) -> list[Target]:
     found = []
     for users, rounds in loads.items():
         many, mine = users == "2000", rounds["tailgauge"]
-        herd, bound = (f"herd of {users}, unless INVALID", 2.0) if many else (f"herd of {users}", 1.0)
+        herd, bound = (
+            (f"herd of {users}, unless INVALID", 2.0) if many else (f"herd of {users}", 1.0)
+        )
         ttfts = [abs(one.ttft_p99_error) for one in mine if not (many and one.ttft_invalid)]
         gaps = [abs(one.gap_p99_error or 0.0) for one in mine if not (many and one.gap_invalid)]
         found += [
@@ -266,12 +276,19 @@ def _of_cost(parts: Parts) -> list[Target]:
     def ours(part: str, load: str, figure: str, name: str = "tailgauge") -> float | None:
         return middle(parts.get(part, {}).get(load, {}).get(name, []), figure)
 
-    def against(of: str, part: str, load: str, figure: str, name: str = "tailgauge") -> float | None:
+    def against(
+        of: str, part: str, load: str, figure: str, name: str = "tailgauge"
+    ) -> float | None:
         rounds = parts.get(part, {}).get(load, {})
-        return ratio(rounds[name], rounds[of], figure) if rounds.get(name) and rounds.get(of) else None
+        return (
+            ratio(rounds[name], rounds[of], figure) if rounds.get(name) and rounds.get(of) else None
+        )
 
     def capacity(load: str) -> float | None:
-        rates = {name: middle(runs, "rate") for name, runs in parts.get("capacity", {}).get(load, {}).items()}
+        rates = {
+            name: middle(runs, "rate")
+            for name, runs in parts.get("capacity", {}).get(load, {}).items()
+        }
         c = rates.get("reference")
         return (rates["tailgauge"] or 0.0) / c if c else None
 

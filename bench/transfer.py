@@ -55,7 +55,9 @@ def chunks(count: int) -> Segments:
     rng, out = np.random.default_rng(1), Segments()
     for number in range(-(-count // CHUNKS_OF_REQUEST)):
         size = min(CHUNKS_OF_REQUEST, count - number * CHUNKS_OF_REQUEST)
-        arrived = RUN_NS + number * 7_919_311 + np.cumsum(rng.normal(20e6, 2e6, size).astype(np.int64))
+        arrived = (
+            RUN_NS + number * 7_919_311 + np.cumsum(rng.normal(20e6, 2e6, size).astype(np.int64))
+        )
         read_at = arrived + rng.lognormal(10.7, 1, size).astype(np.int64)
         cells = Chunks(
             bytearray(size), array("q", arrived.tolist()), array("q", bytes(8 * size)), array("q", read_at.tolist()),
@@ -73,7 +75,9 @@ def spool(folder: RunFolder, chunk_rows: int) -> list[tuple[str, Path]]:
         "requests": row_table("requests", requests(calls)),
         "attempts": row_table("attempts", attempts(calls)),
         "chunks": chunk_table(chunks(chunk_rows)),
-        "health": row_table("health", [HealthRow(RUN_NS + s * 10**9, *[s] * 15) for s in range(PART_S)]),
+        "health": row_table(
+            "health", [HealthRow(RUN_NS + s * 10**9, *[s] * 15) for s in range(PART_S)]
+        ),
     }
     for name, table in tables.items():
         write_part(folder.part(name, 1, 0), table)
@@ -110,7 +114,9 @@ def received(packed: list[bytes]) -> float:
         for message in packed:
             _, sealed, node = msgpack.unpackb(message, strict_map_key=False)
             answer = inbox.take(1, SEAL.open("part", node, sealed))
-            msgpack.packb(("tailgauge:got", SEAL.close("got", node, {"run": "one", **answer}), node))
+            msgpack.packb(
+                ("tailgauge:got", SEAL.close("got", node, {"run": "one", **answer}), node)
+            )
         took = time.process_time() - began
         if answer["state"] != "done":
             raise SystemExit(f"the part was not taken: {answer['why']}")
@@ -146,7 +152,9 @@ def main() -> None:
         for name, part in spool(RunFolder(Path(path) / "small"), 100):
             one = on_the_channel([(name, part)])
             least = median(lambda: sum(received(one) for _ in range(50)) / 50)  # noqa: B023 - called at once
-            print(f"the smallest part of {name}: {part.stat().st_size:,} bytes, {1e3 * least:.2f} ms")
+            print(
+                f"the smallest part of {name}: {part.stat().st_size:,} bytes, {1e3 * least:.2f} ms"
+            )
         print(f"pieces of {PIECE:,} bytes")
 
 

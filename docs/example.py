@@ -42,7 +42,9 @@ def make(out: Path) -> None:
         (run,) = folder.glob("runs/*")
         _blank(run / "run.json")
         shutil.rmtree(folder / "reports", ignore_errors=True)
-        subprocess.run([tailgauge, "report", str(run), "--out", name], check=False, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [tailgauge, "report", str(run), "--out", name], check=False, stdout=subprocess.DEVNULL
+        )
         (report,) = folder.glob("reports/*")
         out.mkdir(parents=True, exist_ok=True)
         for file in FILES:

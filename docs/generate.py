@@ -85,7 +85,9 @@ def commands() -> str:
     )
 
 
-def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
+def _contexts(
+    command: click.Command, name: str, parent: click.Context | None
+) -> Iterator[click.Context]:
     settings = {**command.context_settings, "terminal_width": HELP_WIDTH, "color": False}
     context = click.Context(command, parent=parent, info_name=name, **settings)
     yield context
@@ -105,7 +107,9 @@ def other_flags() -> str:
     lines = []
     for row in tool_flags():
         names = ", ".join(f"`{name}`" for name in row.names)
-        answers = [row.answer or f"`{row.option}`" * bool(row.option) or f"no effect: {row.default}"]
+        answers = [
+            row.answer or f"`{row.option}`" * bool(row.option) or f"no effect: {row.default}"
+        ]
         answers += [f"`{value}`: {answer}" for value, answer in row.values.items()]
         lines.append((names, ", ".join(row.tools), "; ".join(answers)))
     return table(("flag", "tools", "here"), lines)
@@ -169,7 +173,8 @@ def packaged_scenarios() -> str:
         for path in sorted(packaged("scenarios").glob("*.toml"))
     }
     return table(
-        ("name", "what it sends"), [(f"`{name}`", tree["description"]) for name, tree in trees.items()]
+        ("name", "what it sends"),
+        [(f"`{name}`", tree["description"]) for name, tree in trees.items()],
     )
 
 
@@ -190,7 +195,9 @@ def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str
     found = _table_name(spec)
     if not found:
         return
-    name = f"{key}.NAME" if "additionalProperties" in spec else f"{key}[]" if "items" in spec else key
+    name = (
+        f"{key}.NAME" if "additionalProperties" in spec else f"{key}[]" if "items" in spec else key
+    )
     model = tree["$defs"][found]
     plain = {inner: one for inner, one in model["properties"].items() if not _table_name(one)}
     yield f"## [{name}]\n"
@@ -430,7 +437,10 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
         if argument.name == "self":
             continue
         begins_keywords = argument.kind is argument.KEYWORD_ONLY and not is_by_keyword
-        is_by_keyword = is_by_keyword or argument.kind in {argument.KEYWORD_ONLY, argument.VAR_POSITIONAL}
+        is_by_keyword = is_by_keyword or argument.kind in {
+            argument.KEYWORD_ONLY,
+            argument.VAR_POSITIONAL,
+        }
         if begins_keywords:
             arguments.append("*")
         star = "*" if argument.kind is argument.VAR_POSITIONAL else ""
@@ -469,7 +479,9 @@ def columns() -> str:
             for c in rows.columns(name)
         ]
         text = (row.__doc__ or "").strip()
-        parts.append(f"## {name}\n\n{text}\n\n{table(('column', 'type', 'may be null', 'meaning'), lines)}")
+        parts.append(
+            f"## {name}\n\n{text}\n\n{table(('column', 'type', 'may be null', 'meaning'), lines)}"
+        )
     return "\n".join(parts)
 
 
@@ -506,7 +518,11 @@ def metrics() -> str:
 def objectives() -> str:
     """What an objective can bound."""
     latencies = ", ".join(f"`{one.name}`" for one in FIGURES if one.unit == LATENCY)
-    others = [(f"`{one.name} {one.sign}`", one.unit, one.meaning) for one in FIGURES if one.unit != LATENCY]
+    others = [
+        (f"`{one.name} {one.sign}`", one.unit, one.meaning)
+        for one in FIGURES
+        if one.unit != LATENCY
+    ]
     return table(("figure", "unit", "meaning"), [(latencies, LATENCY, "a percentile"), *others])
 
 
@@ -525,7 +541,11 @@ def checks() -> str:
 def vendor_ends() -> str:
     """What each stop reason means, by protocol."""
     lines = [
-        (protocol, meaning, ", ".join(f"`{name}`" for name, value in reasons.items() if value == meaning))
+        (
+            protocol,
+            meaning,
+            ", ".join(f"`{name}`" for name, value in reasons.items() if value == meaning),
+        )
         for protocol, reasons in vendors.TABLE["ends"].items()
         for meaning in dict.fromkeys(reasons.values())
     ]
@@ -561,7 +581,9 @@ def vendor_cache() -> str:
         lives = ", ".join(f"`{mark}`" for mark in cache[protocol]["lives_s"])
         lines.append((protocol, f"lifetimes {lives}"))
         lookback = cache[protocol].get("lookback")
-        lines.append((protocol, f"looks back {lookback} blocks" if lookback else "looks at all blocks"))
+        lines.append(
+            (protocol, f"looks back {lookback} blocks" if lookback else "looks at all blocks")
+        )
     for row in cache["minimums"]:
         models = ", ".join(f"`{name}`" for name in row["models"])
         lines.append((models, f"from {row['tokens']:,} tokens"))
@@ -586,7 +608,9 @@ def vendor_limits() -> str:
 
 
 def _names(what: str, meanings: Mapping[str, str]) -> Callable[[], str]:
-    return lambda: table((what, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()])
+    return lambda: table(
+        (what, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()]
+    )
 
 
 PARTS: Mapping[str, Callable[[], str]] = {

@@ -77,7 +77,9 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 def on_post_build(config: MkDocsConfig) -> None:
     """Write the index of the search, as a script: a page that is opened as a file cannot load another one."""
     index = json.dumps(_sections, ensure_ascii=False, separators=(",", ":"))
-    Path(config.site_dir, "search_index.js").write_text(f"searchIndex({index});\n", encoding="utf-8")
+    Path(config.site_dir, "search_index.js").write_text(
+        f"searchIndex({index});\n", encoding="utf-8"
+    )
 
 
 def sections(title: str, url: str, content: str) -> Iterator[Section]:
@@ -114,10 +116,19 @@ def _notebook(*, run: bool) -> str:
 
 def _example(name: str) -> str:
     """The report of a dry run of a packaged scenario."""
-    command = [str(Path(sys.executable).with_name("tailgauge")), "run", name, "--dry-run", "--seed=1"]
+    command = [
+        str(Path(sys.executable).with_name("tailgauge")),
+        "run",
+        name,
+        "--dry-run",
+        "--seed=1",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [*command, *EXAMPLES[name][0], "--out", folder], check=False, capture_output=True, text=True
+            [*command, *EXAMPLES[name][0], "--out", folder],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         reports = list(Path(folder).glob("reports/*/report.html"))
         if len(reports) != 1:

@@ -22,7 +22,9 @@ from starting.command import run_command
 pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
 
 # The same examples each time, and no verdict by the clock of a busy machine.
-settings.register_profile("tailgauge", derandomize=True, deadline=None, database=None, max_examples=60)
+settings.register_profile(
+    "tailgauge", derandomize=True, deadline=None, database=None, max_examples=60
+)
 settings.load_profile("tailgauge")
 
 FULL = os.environ.get("TAILGAUGE_FULL") == "1"
@@ -214,7 +216,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = item.nodeid.removeprefix("tests/")
         if not FULL and name.startswith(AT_FULL_SIZE):
-            item.add_marker(pytest.mark.skip(reason="make verify: long, and a shorter test of its kind runs"))
+            item.add_marker(
+                pytest.mark.skip(reason="make verify: long, and a shorter test of its kind runs")
+            )
         if name.startswith(alone()):
             item.add_marker("alone")
         elif is_untimed(name):

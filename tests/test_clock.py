@@ -66,7 +66,9 @@ def test_wall_minus_monotonic_turns_a_wall_stamp_into_a_monotonic_one():
 
 def test_a_refresh_tells_how_far_the_wall_clock_moved():
     wall = clock.Wall()
-    wall.offset_ns -= 3_600_000_000_000  # as if the wall clock had been set forward by an hour since
+    wall.offset_ns -= (
+        3_600_000_000_000  # as if the wall clock had been set forward by an hour since
+    )
     moved = wall.refresh()
 
     assert abs(moved - 3_600_000_000_000) < 200_000_000

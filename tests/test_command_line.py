@@ -48,7 +48,11 @@ def test_workers_and_dry_runs():
             "tailgauge run 'my x.toml' --set 'a=b c'",
         ),
         ("look at its log", "look at its log", ""),
-        ('it says "tailgauge run \'x": look at its log', 'it says "tailgauge run \'x": look at its log', ""),
+        (
+            'it says "tailgauge run \'x": look at its log',
+            'it says "tailgauge run \'x": look at its log',
+            "",
+        ),
         (
             'it says "tailgauge run x", so use: tailgauge run y',
             'it says "tailgauge run x", so use:',

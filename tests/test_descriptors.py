@@ -22,7 +22,10 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], size.split()[1])
 def test_the_kernels_table_holds_as_many_as_are_permitted(soft: int, hard: int) -> None:
     """What /proc says, not we: the table grows no more while requests are due."""
     done = subprocess.run(
-        [sys.executable, "-c", GROWN, str(soft), str(hard)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", GROWN, str(soft), str(hard)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     permitted, table = (int(text) for text in done.stdout.split())
     assert permitted == hard

@@ -10,7 +10,9 @@ from tailgauge import vendors
 from tailgauge.ends import End, Ended, class_of_end
 from tailgauge.rows.schema import ABORTED, CUT, EMPTY, FILTERED, OK, REFUSED, WITH_ANSWER
 
-ANSWER = End(protocol="anthropic", stop_reason="end_turn", output_tokens=20, characters=80, max_tokens=50)
+ANSWER = End(
+    protocol="anthropic", stop_reason="end_turn", output_tokens=20, characters=80, max_tokens=50
+)
 
 
 def ended(**differs) -> str:
@@ -68,7 +70,9 @@ class TestLimit:
     ],
 )
 @pytest.mark.parametrize("has_content", [True, False])
-def test_refusals_filters_and_pauses_are_no_success_whatever_came(protocol, reason, expected, has_content):
+def test_refusals_filters_and_pauses_are_no_success_whatever_came(
+    protocol, reason, expected, has_content
+):
     assert ended(protocol=protocol, stop_reason=reason, has_content=has_content) == expected
 
 
@@ -83,7 +87,9 @@ def test_refusals_filters_and_pauses_are_no_success_whatever_came(protocol, reas
     ],
 )
 def test_an_engine_that_gave_up_is_named(reason, name):
-    assert class_of_end(replace(ANSWER, protocol="openai", stop_reason=reason)) == Ended(ABORTED, name)
+    assert class_of_end(replace(ANSWER, protocol="openai", stop_reason=reason)) == Ended(
+        ABORTED, name
+    )
 
 
 def test_a_refusal_in_words_is_one_whatever_the_reason_of_its_end():
@@ -105,5 +111,8 @@ def test_only_an_answer_that_ended_by_itself_or_by_its_limit_counts_as_completed
         for reason, meaning in reasons.items():
             for tokens in (None, 20, 50):
                 found = ended(protocol=protocol, stop_reason=reason, output_tokens=tokens)
-                assert (found in WITH_ANSWER) == (meaning in {"ok", "limit", "cut"}), (protocol, reason)
+                assert (found in WITH_ANSWER) == (meaning in {"ok", "limit", "cut"}), (
+                    protocol,
+                    reason,
+                )
                 assert (found == OK) <= (meaning in {"ok", "limit"}), (protocol, reason)

@@ -15,7 +15,9 @@ NAMES = ("random", "json", "tailgauge_plugin_of_nobody")
 def planted(tmp_path: Path) -> Path:
     """A folder with modules that leave a mark where they are imported."""
     for name in NAMES:
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n"
+        )
     return tmp_path
 
 
@@ -41,7 +43,10 @@ def test_no_other_place_starts_an_interpreter(checkout):
     ("arguments", "code"),
     [
         (["run", "streaming", "--duration=2s"], 0),
-        (["run", "headroom", "--target=http://127.0.0.1:9"], 4),  # the child tries to connect, and reports
+        (
+            ["run", "headroom", "--target=http://127.0.0.1:9"],
+            4,
+        ),  # the child tries to connect, and reports
     ],
     ids=["run", "experiment"],
 )

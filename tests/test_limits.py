@@ -92,7 +92,9 @@ def test_a_reset_is_a_time_in_any_unit_or_nothing(text, seconds):
         ({"retry-after": "1e300"}, (4_294_967, "retry-after")),
     ],
 )  # fmt: skip
-def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_the_reset(headers, expected):
+def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_the_reset(
+    headers, expected
+):
     found = limits.retry_after(list(headers.items()), NOW)
 
     assert found == (None if expected is None else (pytest.approx(expected[0]), expected[1]))
@@ -103,9 +105,15 @@ def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_
     [
         ({}, "unknown"),
         ({"x-ratelimit-remaining-req-minute": "0"}, "requests"),
-        ({"x-ratelimit-remaining-tokens-minute": "0", "x-ratelimit-remaining-req-minute": "4"}, "tokens"),
         (
-            {"x-ratelimit-remaining-tokens-per-minute": "0", "x-ratelimit-remaining-tokens-per-day": "4"},
+            {"x-ratelimit-remaining-tokens-minute": "0", "x-ratelimit-remaining-req-minute": "4"},
+            "tokens",
+        ),
+        (
+            {
+                "x-ratelimit-remaining-tokens-per-minute": "0",
+                "x-ratelimit-remaining-tokens-per-day": "4",
+            },
             "tokens",
         ),
         ({"llm_provider-anthropic-ratelimit-input-tokens-remaining": "0"}, "input_tokens"),
@@ -174,9 +182,16 @@ def test_names_of_gateways_and_of_other_providers(name, limit):
         ({"ratelimit-limit": "100, 100;w=10"}, {("requests", LIMIT, 10): 100}),
         (
             {"ratelimit": "limit=100, remaining=5, reset=9"},
-            {("requests", LIMIT, None): 100, ("requests", REMAINING, None): 5, ("requests", RESET, None): 9},
+            {
+                ("requests", LIMIT, None): 100,
+                ("requests", REMAINING, None): 5,
+                ("requests", RESET, None): 9,
+            },
         ),
-        ({"ratelimit": "default;r=5;t=9"}, {("requests", REMAINING, None): 5, ("requests", RESET, None): 9}),
+        (
+            {"ratelimit": "default;r=5;t=9"},
+            {("requests", REMAINING, None): 5, ("requests", RESET, None): 9},
+        ),
         (
             {"ratelimit-policy": '"a;b, c";q=7;w=60;qu="tokens"', "ratelimit": '"a;b, c";r=3'},
             {("tokens", LIMIT, 60): 7, ("tokens", REMAINING, 60): 3},

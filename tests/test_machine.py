@@ -17,14 +17,23 @@ def refused(number: int, file: str | None = None) -> OSError:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (refused(errno.EMFILE), "no file descriptor is left to this process: raise its limit (ulimit -n)"),
+        (
+            refused(errno.EMFILE),
+            "no file descriptor is left to this process: raise its limit (ulimit -n)",
+        ),
         (
             refused(errno.ENFILE, "/a/b"),
             "/a/b: no file descriptor is left on this machine: raise fs.file-max,",
         ),
         (refused(errno.ENOSPC, "/a/b"), "/a/b: no space is left: free some space there"),
-        (refused(errno.EACCES, "/a/b"), "/a/b: permission is denied: allow reading and writing there"),
-        (refused(errno.EAGAIN), "no process or thread can be started: raise the limit on them (ulimit -u)"),
+        (
+            refused(errno.EACCES, "/a/b"),
+            "/a/b: permission is denied: allow reading and writing there",
+        ),
+        (
+            refused(errno.EAGAIN),
+            "no process or thread can be started: raise the limit on them (ulimit -u)",
+        ),
         (RuntimeError("can't start new thread"), "no process or thread can be started"),
         (MemoryError(), "no memory is left"),
         (
@@ -41,7 +50,9 @@ def test_what_a_machine_lacks_is_named_without_a_traceback(error: Exception, tex
     assert found.exit_code == Exit.USAGE
 
 
-@pytest.mark.parametrize("error", [refused(errno.ENOENT, "/a/b"), RuntimeError("other"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [refused(errno.ENOENT, "/a/b"), RuntimeError("other"), KeyError("x")]
+)
 def test_anything_else_is_a_fault_of_ours(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:

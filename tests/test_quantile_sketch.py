@@ -28,12 +28,16 @@ def exact(values, p):
 def test_a_quantile_of_lognormal_latencies_is_within_one_percent_of_the_exact_one(p, sigma):
     values = np.random.default_rng(1).lognormal(5.0, sigma, 20_000)
 
-    assert quantile_sketch.quantile(sketch_of(values), p) == pytest.approx(exact(values, p), rel=0.01)
+    assert quantile_sketch.quantile(sketch_of(values), p) == pytest.approx(
+        exact(values, p), rel=0.01
+    )
 
 
 @given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=50), st.floats(0, 1))
 def test_a_quantile_of_anything_positive_is_within_one_percent(values, p):
-    assert quantile_sketch.quantile(sketch_of(values), p) == pytest.approx(exact(values, p), rel=0.0101)
+    assert quantile_sketch.quantile(sketch_of(values), p) == pytest.approx(
+        exact(values, p), rel=0.0101
+    )
 
 
 @given(st.lists(st.lists(st.floats(1e-3, 1e7), max_size=20), max_size=5))
@@ -70,7 +74,9 @@ def test_the_total_of_packed_sketches_is_their_merged_sketch(parts):
     for part in parts:
         quantile_sketch.merge(merged, sketch_of(part))
 
-    assert quantile_sketch.total(quantile_sketch.packed(sketch_of(part)) for part in parts) == merged
+    assert (
+        quantile_sketch.total(quantile_sketch.packed(sketch_of(part)) for part in parts) == merged
+    )
 
 
 def test_a_packed_bin_takes_six_bytes_and_holds_billions():

@@ -54,7 +54,8 @@ def test_what_looks_like_a_key_is_redacted(text, expected):
 
 
 @pytest.mark.parametrize(
-    "name", ["ANTHROPIC_API_KEY", "my_apikey", "HF_TOKEN", "DB_PASSWORD", "SOME_SECRET", "AWS_CREDENTIALS"]
+    "name",
+    ["ANTHROPIC_API_KEY", "my_apikey", "HF_TOKEN", "DB_PASSWORD", "SOME_SECRET", "AWS_CREDENTIALS"],
 )
 def test_secrets_of_the_environment_are_redacted_whatever_they_look_like(environment, name):
     environment.setenv(name, "open sesame 99")
@@ -116,7 +117,8 @@ def test_a_secret_of_words_is_removed_whole_and_its_words_stay(environment):
     environment.setenv("MY_TOKEN", "anthropic-local-development-key")
 
     assert (
-        Redaction()("anthropic-ratelimit; anthropic-local-development-key") == f"anthropic-ratelimit; {MARK}"
+        Redaction()("anthropic-ratelimit; anthropic-local-development-key")
+        == f"anthropic-ratelimit; {MARK}"
     )
     assert Redaction()("YW50aHJvcGljLWxvY2FsLWRldmVsb3BtZW50LWtleQ==") == f"{MARK}Q=="
 
@@ -296,7 +298,9 @@ def test_a_usual_text_costs_about_a_hash(environment):
     """What comes again is not searched again; what is new costs less than ten times as much as to encode it."""
     for number in range(4):
         environment.setenv(f"MY_TOKEN_{number}", f"{number}{KEY}{number * 10**20}")
-    text = "the model is overloaded, please retry later with a lower rate of tokens per minute; " * 4
+    text = (
+        "the model is overloaded, please retry later with a lower rate of tokens per minute; " * 4
+    )
     clean = Redaction()
 
     def least(work: Callable[[], object]) -> float:
@@ -318,7 +322,10 @@ WITHOUT = {
         "retry_after",
     },  # shown where they become rows; a number
     "protocols/decoder.py": {"named_error"},  # `fail` shows it
-    "worker/attempt_row.py": {"_of_redirect", "_phases"},  # shown there; `_durations` shows the names
+    "worker/attempt_row.py": {
+        "_of_redirect",
+        "_phases",
+    },  # shown there; `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
     "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only
     "protocols/event_ids.py": {"id_of"},  # goes into the next call only, if a header can carry it
@@ -333,10 +340,14 @@ def test_a_peers_bytes_become_text_in_one_way() -> None:
     root = Path(redaction.__file__).parent
     found: dict[str, set[str]] = {}
     for path in sorted(
-        path for folder in ("transport", "protocols", "worker") for path in (root / folder).glob("*.py")
+        path
+        for folder in ("transport", "protocols", "worker")
+        for path in (root / folder).glob("*.py")
     ):
         functions = [
-            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef)
         ]
         for function in functions:
             for node in ast.walk(function):
@@ -396,9 +407,9 @@ def test_only_a_child_that_sends_requests_gets_secrets(environment):
         environment.setenv(name, KEY)
     key_for("http://127.0.0.1:1", "openai", "MY_ENGINE")
 
-    assert {name for name, value in childs_environment(with_keys=False).items() if value == KEY} == {
-        "ORDINARY"
-    }
+    assert {
+        name for name, value in childs_environment(with_keys=False).items() if value == KEY
+    } == {"ORDINARY"}
     assert {name for name, value in childs_environment(with_keys=True).items() if value == KEY} == {
         "HF_TOKEN", "TAILGAUGE_TOKEN", "MY_ENGINE", "ORDINARY",
     }  # fmt: skip

@@ -40,9 +40,13 @@ def test_a_copied_row_that_kept_its_name_is_refused() -> None:
 
 def test_a_choice_whose_table_would_replace_a_key_is_refused() -> None:
     with pytest.raises(ValueError, match="would replace the key 'retry'"):
-        with_choices("More", _Settings, "kind", [_Choice("a", "one"), _Choice("retry", "two", _Settings)])
+        with_choices(
+            "More", _Settings, "kind", [_Choice("a", "one"), _Choice("retry", "two", _Settings)]
+        )
 
 
 def test_a_choice_with_a_name_of_its_own_gets_its_table() -> None:
-    more = with_choices("More", _Settings, "kind", [_Choice("a", "one"), _Choice("b", "two", _Settings)])
+    more = with_choices(
+        "More", _Settings, "kind", [_Choice("a", "one"), _Choice("b", "two", _Settings)]
+    )
     assert more(kind="b").b.retry == 0

@@ -196,7 +196,9 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     rows = named(latency.table(of_target))
     criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
     first_figures = client_error.of_first_table(
-        rows, closed=run.run["arrival"] == "closed", is_coalesced=pace.is_coalesced(of_target.requests)
+        rows,
+        closed=run.run["arrival"] == "closed",
+        is_coalesced=pace.is_coalesced(of_target.requests),
     )
     of_all = [criterion for criterion in criteria if criterion.is_of_all]
     uses = client_error.without_objective(first_figures)
@@ -205,7 +207,9 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     listed: set[tuple[str, float]] = set()
     for row in rows:
         listed |= {(row.metric.name, quantile.p) for quantile in row.quantiles}
-    other_rows = named([criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed])
+    other_rows = named(
+        [criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed]
+    )
     errors = client_error.client_errors(of_target, [*rows, *other_rows], uses)
     marked = client_error.marked(rows, errors)
     for criterion in criteria:

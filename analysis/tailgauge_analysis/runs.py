@@ -140,7 +140,9 @@ class Run(run.Run):
             row = latency.row(named, stage, view, (p,))
         if not row.n:
             _check_answers(metric, named, stage, traffic)
-        (marked,) = client_error.marked([row], client_error.client_errors(stage, [row], client_error.NONE))
+        (marked,) = client_error.marked(
+            [row], client_error.client_errors(stage, [row], client_error.NONE)
+        )
         percentile = _percentile(marked.quantiles[0])
         return percentile if interval else percentile.value
 
@@ -165,8 +167,12 @@ class Run(run.Run):
         ending = _choice("since", since, _ENDINGS)
         metric = BY_NAME.get(name) or BY_NAME.get(name + ending)
         if metric is None:
-            names = (known_name.removesuffix("_sched").removesuffix("_sent") for known_name in BY_NAME)
-            raise UsageError(f"{name}: no such metric; choose from {', '.join(dict.fromkeys(names))}")
+            names = (
+                known_name.removesuffix("_sched").removesuffix("_sent") for known_name in BY_NAME
+            )
+            raise UsageError(
+                f"{name}: no such metric; choose from {', '.join(dict.fromkeys(names))}"
+            )
         return metric
 
 
@@ -210,7 +216,9 @@ def list_runs(out: Folder = ".") -> pd.DataFrame:
             "folder": run_folder,
         }
         rows.append(row)
-    return pd.DataFrame(rows, columns=["run_id", "scenario", "state", "verdict", "started_at", "folder"])
+    return pd.DataFrame(
+        rows, columns=["run_id", "scenario", "state", "verdict", "started_at", "folder"]
+    )
 
 
 def _check_answers(metric: str, named: Metric, stage: Steady, traffic: str) -> None:
@@ -228,7 +236,9 @@ def _percentile(quantile: Quantile) -> Percentile:
     value, low, high = (quantile.value, quantile.low, quantile.high)
     if quantile.mark == TOO_FEW:
         value, low, high = (None, None, None)
-    return Percentile(p=quantile.p, value=value, low=low, high=high, n=quantile.n, mark=quantile.mark)
+    return Percentile(
+        p=quantile.p, value=value, low=low, high=high, n=quantile.n, mark=quantile.mark
+    )
 
 
 def _choice(name: str, value: str, allowed: dict[str, Any]) -> Any:

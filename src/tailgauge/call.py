@@ -122,7 +122,9 @@ def unmarked(prompt: Prompt) -> Prompt:
     is_bare = prompt.automatic is None and prompt.cache_key is None
     if is_bare and all(part.ttl is None for part in parts):
         return prompt
-    messages = tuple(replace(message, parts=_unmarked(message.parts)) for message in prompt.messages)
+    messages = tuple(
+        replace(message, parts=_unmarked(message.parts)) for message in prompt.messages
+    )
     system = _unmarked(prompt.system)
     return replace(prompt, messages=messages, system=system, automatic=None, cache_key=None)
 

@@ -167,11 +167,15 @@ def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
             continue
         number = _reset_s(value, now) if known.role == RESET else number_of(value)
         if number is not None:
-            found.append(Limit(known.kind, known.role, number, known.window_s or window_of(value), name))
+            found.append(
+                Limit(known.kind, known.role, number, known.window_s or window_of(value), name)
+            )
     return found
 
 
-def structured(value: str, header: str = "", policies: Mapping[str, Policy] | None = None) -> Iterator[Limit]:
+def structured(
+    value: str, header: str = "", policies: Mapping[str, Policy] | None = None
+) -> Iterator[Limit]:
     """Yield the values of a field of the IETF drafts.
 
     `"requests";q=100;w=60`, `"requests";r=9;t=12`, and of the earlier ones `100;w=60` and `limit=9, remaining=5`.

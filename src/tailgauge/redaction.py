@@ -33,7 +33,9 @@ RUN = 8  # and so may shorter runs of a secret
 MIN_BEGINNING = 6  # first characters of a secret at the end of a text
 _APART = 16  # characters of a value whose parts tell it apart
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
-_LEVELS = 4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
+_LEVELS = (
+    4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
+)
 _REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of headers
 # How long a value is that may be a key, in characters.
 MIN_RANDOM = 20
@@ -42,7 +44,9 @@ MAX_RANDOM = 250
 _WORD = 12
 _LONG = 16
 _WORK = 1000  # characters beyond those shown that are redacted too, so that no cut is near what is shown
-_NAMES = re.compile(r"(?i)(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS")
+_NAMES = re.compile(
+    r"(?i)(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS"
+)
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
 # A field of these names holds a secret; of the next, one whose value is random; of those behind, none of that look.
 _SECRET_NAME = re.compile(
@@ -76,7 +80,14 @@ _ESCAPE = re.compile(  # its first character is of one class: only so is the sea
     r"|(?<=&)(?:amp;)*(#?\w{2,30};?))"
 )
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}  # what JSON writes as a letter
-_UNSEEN = {"Mn", "Me", "Cc", "Cf", "Zl", "Zp"}  # kinds of characters that nobody sees, or only on others
+_UNSEEN = {
+    "Mn",
+    "Me",
+    "Cc",
+    "Cf",
+    "Zl",
+    "Zp",
+}  # kinds of characters that nobody sees, or only on others
 # Words of 5 letters and more in keys that people choose, and in what providers, engines and this program write.
 _VOCABULARY = re.compile(
     "[a-z]*(?:access|account|action|admin|anthropic|arrival|assistant|attempt|author|backend|balance|batch|bearer|bench|bucket|budget"
@@ -144,7 +155,11 @@ def _is_opaque(value: str) -> bool:
     """Whether a word of letters and digits means nothing: neither a UUID nor the name of a variable."""
     parts = [] if _UUID.fullmatch(value) else re.split(r"[-_.:/\s]", value)
     longest = max(parts, key=len, default="")
-    return len(longest) >= _LONG and any(c.isdigit() for c in longest) and any(c.islower() for c in longest)
+    return (
+        len(longest) >= _LONG
+        and any(c.isdigit() for c in longest)
+        and any(c.islower() for c in longest)
+    )
 
 
 def _is_random_text(value: str) -> bool:
@@ -157,14 +172,20 @@ def _is_random_text(value: str) -> bool:
     if len(longest) < _WORD or len(set(kinds)) < 3 or changes < len(longest) / 4:
         return False
     try:
-        return not base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_").decode().isprintable()
+        return (
+            not base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_")
+            .decode()
+            .isprintable()
+        )
     except ValueError:
         return True
 
 
 def environment(*, with_keys: bool) -> dict[str, str]:
     """The environment for a child process; secrets only for those that send requests."""
-    return {name: value for name, value in os.environ.items() if with_keys or not holds_secret(name)}
+    return {
+        name: value for name, value in os.environ.items() if with_keys or not holds_secret(name)
+    }
 
 
 def printable(text: str) -> str:
@@ -193,7 +214,9 @@ class Redaction:
     """Removes the secrets that the environment held at its creation."""
 
     def __init__(self) -> None:
-        values = {value.strip() for name, value in os.environ.items() if holds_secret(name)} | _values
+        values = {
+            value.strip() for name, value in os.environ.items() if holds_secret(name)
+        } | _values
         forms: list[str] = []
         self._runs: set[str] = set()  # parts that go from every text
         self._runs_of_peer: set[str] = set()  # and from a peer's
@@ -268,7 +291,10 @@ class Redaction:
             while at >= 0:
                 yield at, at + len(form)
                 at = low.find(form, at + 1)
-            cut = next((n for n in range(len(form) - 1, MIN_BEGINNING - 1, -1) if low.endswith(form[:n])), 0)
+            cut = next(
+                (n for n in range(len(form) - 1, MIN_BEGINNING - 1, -1) if low.endswith(form[:n])),
+                0,
+            )
             if cut:
                 yield len(low) - cut, len(low)
 
@@ -284,7 +310,10 @@ def _encoded_forms(value: str) -> Iterator[str]:
     data = value.encode("utf-8", "surrogateescape")
     for before in range(3):
         bits = 8 * (before + len(data))
-        for text in (base64.b64encode(bytes(before) + data), base64.urlsafe_b64encode(bytes(before) + data)):
+        for text in (
+            base64.b64encode(bytes(before) + data),
+            base64.urlsafe_b64encode(bytes(before) + data),
+        ):
             yield text[-(-8 * before // 6) : bits // 6].decode().lower()
 
 
@@ -298,7 +327,11 @@ def _number(piece: bytes) -> int:
 
 def _is_random(form: str) -> bool:
     """Whether parts of it tell it apart in a text of ours too, which has words, numbers and paths."""
-    return not form.startswith(("/", "~", ".")) and any(c.isdigit() for c in form) and not form.isdigit()
+    return (
+        not form.startswith(("/", "~", "."))
+        and any(c.isdigit() for c in form)
+        and not form.isdigit()
+    )
 
 
 @lru_cache(4096)

@@ -23,7 +23,9 @@ def near_names(word: str, names: Collection[str], most: int = 1, cutoff: float =
     lowered = word.lower()
     if lowered in by_lower:
         return [by_lower[lowered]]
-    longer = [name for name in by_lower if len(word) > 2 and re.match(rf"{re.escape(lowered)}[_-]", name)]
+    longer = [
+        name for name in by_lower if len(word) > 2 and re.match(rf"{re.escape(lowered)}[_-]", name)
+    ]
     alike = difflib.get_close_matches(lowered, by_lower, n=most, cutoff=cutoff)
     matches = dict.fromkeys([*longer, *alike] if len(longer) == 1 else alike)
     return [by_lower[name] for name in matches][:most]

@@ -42,7 +42,10 @@ class Table(BaseModel):
         """Refuse a key that was changed although no value of `key` among its `used_by` is chosen."""
         chosen = getattr(self, key)
         for name, values in used_by.items():
-            if chosen not in values and getattr(self, name) != type(self).model_fields[name].default:
+            if (
+                chosen not in values
+                and getattr(self, name) != type(self).model_fields[name].default
+            ):
                 raise ValueError(f"{name}: does not apply with {key} = {chosen!r}")
 
 
@@ -64,11 +67,17 @@ def with_choices(name: str, base: type[Table], key: str, rows: Collection[Any]) 
 def _refuse_taken(key: str, tables: Iterable[str], model: type[Table]) -> None:
     for name in sorted(tables):
         if name in model.model_fields:
-            raise ValueError(f"{key} {name!r}: its table would replace the key {name!r}: choose another name")
+            raise ValueError(
+                f"{key} {name!r}: its table would replace the key {name!r}: choose another name"
+            )
 
 
 def add_class(
-    rows: MutableMapping[str, Any], row: Any, base: type, model: type[Table] | None = None, key: str = ""
+    rows: MutableMapping[str, Any],
+    row: Any,
+    base: type,
+    model: type[Table] | None = None,
+    key: str = "",
 ) -> None:
     """Add a plugin's row to a table of classes by name, and as a choice of `key` to a model of `with_choices`.
 
@@ -78,13 +87,17 @@ def add_class(
     if not (isinstance(row, type) and issubclass(row, base)):
         raise TypeError(f"expected subclasses of {base.__name__}, got {row!r}")
     missing = sorted(getattr(row, "__abstractmethods__", ()))
-    missing += [name for name in ("name", "summary") if not isinstance(getattr(row, name, None), str)]
+    missing += [
+        name for name in ("name", "summary") if not isinstance(getattr(row, name, None), str)
+    ]
     if missing:
         raise ValueError(f"{row.__name__}: lacks {', '.join(missing)}")
     name = row.name  # type: ignore[attr-defined]
     table = getattr(row, "settings_type", None)
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{row.__name__}: expected a name of lower-case letters, digits and _, got {name!r}")
+        raise ValueError(
+            f"{row.__name__}: expected a name of lower-case letters, digits and _, got {name!r}"
+        )
     if name in rows:
         raise ValueError(f"{row.__name__}: the name {name!r} is taken: choose another")
     if model is not None:

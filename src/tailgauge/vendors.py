@@ -82,7 +82,9 @@ def _stop_reasons(protocol: str) -> Mapping[str, str]:
 @cache
 def _error_names() -> Mapping[str, str]:
     return {
-        _without_error(name): error_class for error_class, names in TABLE["errors"].items() for name in names
+        _without_error(name): error_class
+        for error_class, names in TABLE["errors"].items()
+        for name in names
     }
 
 

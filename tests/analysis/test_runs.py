@@ -82,12 +82,18 @@ def test_gaps_by_hand_are_those_of_the_report(run):
     chunks = run.chunks.merge(known[CALL])
     by_hand = np.sort(chunks.groupby(CALL).arrived_at_ns.diff().dropna().to_numpy(np.float64) / 1e6)
 
-    assert run.percentile("chunk_gap", 0.99) == pytest.approx(by_hand[int(np.ceil(0.99 * len(by_hand))) - 1])
+    assert run.percentile("chunk_gap", 0.99) == pytest.approx(
+        by_hand[int(np.ceil(0.99 * len(by_hand))) - 1]
+    )
 
 
-def test_the_script_of_the_readme_counts_the_steady_stage_only(run, folder, tmp_path, monkeypatch, capsys):
+def test_the_script_of_the_readme_counts_the_steady_stage_only(
+    run, folder, tmp_path, monkeypatch, capsys
+):
     """Each kind of traffic by itself: requests that ended, and the gaps of their chunks."""
-    (script,) = re.findall(r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text("utf-8"), re.DOTALL)
+    (script,) = re.findall(
+        r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text("utf-8"), re.DOTALL
+    )
     monkeypatch.chdir(folder.parents[1])
     (tmp_path / "rows.py").write_text(script, encoding="utf-8")
     names = runpy.run_path(str(tmp_path / "rows.py"))
@@ -102,7 +108,9 @@ def test_the_script_of_the_readme_counts_the_steady_stage_only(run, folder, tmp_
         calls = len(sent.drop_duplicates(CALL))
         gaps = names["gaps_ms"][names["chunks"].traffic == traffic].dropna()
         assert len(gaps) == len(sent) - calls > 0
-        assert re.search(rf"^{traffic} +ok +{(requests.ended == 'ok').sum()}$", printed, re.MULTILINE)
+        assert re.search(
+            rf"^{traffic} +ok +{(requests.ended == 'ok').sum()}$", printed, re.MULTILINE
+        )
 
 
 def test_times_of_a_dry_run_have_no_date(run):
@@ -158,7 +166,11 @@ def test_runs_are_listed_the_oldest_first_and_damaged_ones_too(folder, tmp_path)
     listed = tg.list_runs(tmp_path)
 
     assert listed.run_id.tolist()[:2] == ["20250101T000000Z-old-0001", "20250102T000000Z-old-0002"]
-    assert listed.iloc[-1][["scenario", "state", "verdict"]].tolist() == ["mix", "complete", "VALID"]
+    assert listed.iloc[-1][["scenario", "state", "verdict"]].tolist() == [
+        "mix",
+        "complete",
+        "VALID",
+    ]
 
 
 def test_the_page_and_the_notebook_work_as_written(folder, tmp_path):
@@ -179,7 +191,9 @@ def test_the_page_and_the_notebook_work_as_written(folder, tmp_path):
         lazy = "\nimport sys\nassert 'pandas' not in sys.modules\n"
         path = tmp_path / name
         path.write_text(
-            script.replace("import tailgauge_analysis as tg\n", "import tailgauge_analysis as tg" + lazy)
+            script.replace(
+                "import tailgauge_analysis as tg\n", "import tailgauge_analysis as tg" + lazy
+            )
         )
         done = subprocess.run(
             [sys.executable, "-W", "error", path], check=False, cwd=tmp_path, env=environment({}), capture_output=True, text=True, timeout=120,

@@ -6,7 +6,9 @@ import re
 import pytest
 
 
-@pytest.mark.parametrize(("limit", "tries"), [(45_000, {}), (45_000, {40: 1}), (99_000, {}), (4_000, {})])
+@pytest.mark.parametrize(
+    ("limit", "tries"), [(45_000, {}), (45_000, {40: 1}), (99_000, {}), (4_000, {})]
+)
 def test_capacity_is_the_highest_rung_that_was_honest_a_hiccup_aside(monkeypatch, limit, tries):
     import client
     from measure import Result, median_of
@@ -73,7 +75,8 @@ def test_parts_fill_their_figures_and_a_peer_that_fails_is_left_out(monkeypatch)
     }  # fmt: skip
     assert all(load.batch for name, load in loads[:10])
     assert (
-        sum(load.duration_s + 2 + 4 * (name not in {"reference", "locust"}) for name, load in loads) < 32 * 60
+        sum(load.duration_s + 2 + 4 * (name not in {"reference", "locust"}) for name, load in loads)
+        < 32 * 60
     )
 
 

@@ -30,7 +30,9 @@ def run(tmp_path):
         segments = Segments()
         for request in (2, 0, 1):
             arrived = [request * 1000 * MS + index * 20 * MS for index in range(first, until)]
-            low = [at - 3 * MS if index == CHUNKS - 1 else 0 for index, at in enumerate(arrived, first)]
+            low = [
+                at - 3 * MS if index == CHUNKS - 1 else 0 for index, at in enumerate(arrived, first)
+            ]
             segments.add(*_segment(request, first, arrived, low))
         segments.add(*_segment(-1, first, [5 * MS] * (until - first), [0] * (until - first)))
         parts.append(tmp_path / "chunks" / f"part-0-{part}.parquet")
@@ -51,7 +53,9 @@ def test_stamps_come_back_to_the_nanosecond_in_order_of_requests(run):
     assert seen.request.tolist() == [0, 1, 2]
     assert seen.began_ns.tolist() == [-10 * MS, 990 * MS, 1990 * MS]
     assert seen.chunks.tolist() == [CHUNKS] * 3
-    assert seen.at_ns.tolist() == [r * 1000 * MS + i * 20 * MS for r in range(3) for i in range(CHUNKS)]
+    assert seen.at_ns.tolist() == [
+        r * 1000 * MS + i * 20 * MS for r in range(3) for i in range(CHUNKS)
+    ]
     assert np.flatnonzero(~seen.exact).tolist() == [5, 11, 17]
     assert stored == (run / "chunks" / "part-0-all.parquet").stat().st_size / (4 * CHUNKS)
 

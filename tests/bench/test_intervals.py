@@ -59,7 +59,10 @@ def test_the_bars_find_wrong_figures(cells, changes, fault):
 
     wrong = [changed(cell, **changes) for cell in cells]
 
-    assert any(fault in text for text in intervals.faults_of([replace(c, is_known=True) for c in wrong], []))
+    assert any(
+        fault in text
+        for text in intervals.faults_of([replace(c, is_known=True) for c in wrong], [])
+    )
     assert intervals.faults_of([replace(cell, is_known=False) for cell in wrong], []) == []
 
 
@@ -122,7 +125,9 @@ def test_the_page_has_the_table_of_a_run_that_met_the_bars(checkout):
 
     page = (checkout / "docs/explanation/benchmarks.md").read_text(encoding="utf-8")
     block = page.partition(intervals.BEGIN)[2].partition(intervals.END)[0]
-    printed = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")]
+    printed = [
+        line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")
+    ]
     header, *rows = printed
 
     assert tuple(header) == intervals.HEADER

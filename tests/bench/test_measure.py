@@ -58,7 +58,13 @@ def measure(rig):
 def test_a_client_without_error_has_none(measure):
     result = measure(0)
 
-    assert result.ttft_p99_error == result.ttft_each_p99 == result.gap_p99_error == result.gap_each_p99 == 0.0
+    assert (
+        result.ttft_p99_error
+        == result.ttft_each_p99
+        == result.gap_p99_error
+        == result.gap_each_p99
+        == 0.0
+    )
     assert (result.ttft_p99_reference, result.gap_p99_reference, result.lost) == (200.0, 20.0, 0)
     assert result.honest
 
@@ -162,9 +168,16 @@ def test_figures_that_another_program_reports_are_held_against_the_server_log(ri
 
     result = reported(server, {"mean": 203.0, "p50": 202.0, "p99": 230.0}, 25.0, tree_s=4.0)
 
-    assert (result.ttft_mean_error, result.ttft_p50_error, result.ttft_p99_error) == (3.0, 2.0, 30.0)
+    assert (result.ttft_mean_error, result.ttft_p50_error, result.ttft_p99_error) == (
+        3.0,
+        2.0,
+        30.0,
+    )
     assert (result.gap_p99_error, result.us_per_chunk_tree) == (5.0, 4e6 / (400 * CHUNKS))
-    assert reported(server, {"mean": 203.0, "p50": 202.0, "p99": 230.0}, None, 4.0).gap_p99_error is None
+    assert (
+        reported(server, {"mean": 203.0, "p50": 202.0, "p99": 230.0}, None, 4.0).gap_p99_error
+        is None
+    )
 
 
 def test_medians_are_of_numbers_and_the_most_frequent_of_words(measure):
@@ -217,20 +230,30 @@ def test_the_page_tells_what_was_missed(parts):
     assert "| at least | exact chunks, herd of 500 | 0.99 | 1.00 | met |" in text
     assert "| at least | VALID runs, herd of 500 | 0.5 | 1.00 | met |" in text
     assert (
-        "| at most | TTFT p99 error, herd of 2000, unless INVALID | 2 ms | 3.00 ms | missed by 50% |" in text
+        "| at most | TTFT p99 error, herd of 2000, unless INVALID | 2 ms | 3.00 ms | missed by 50% |"
+        in text
     )
     assert "| at least | honest capacity, spread, ratio to C | 0.6 | 0.50 | missed by 17% |" in text
-    assert "| at least | honest capacity, herds, ratio to C | 0.45 | 0.00 | missed by 100% |" in text
+    assert (
+        "| at least | honest capacity, herds, ratio to C | 0.45 | 0.00 | missed by 100% |" in text
+    )
     assert "| herds | Tailgauge | - | - | - | - | - |" in text
-    assert "| at most | CPU per chunk, steady, 500 streams, ratio to C | 1.6 | 2.00 | missed by 25% |" in text
+    assert (
+        "| at most | CPU per chunk, steady, 500 streams, ratio to C | 1.6 | 2.00 | missed by 25% |"
+        in text
+    )
     assert "| at most | changing events, ratio to constant ones | 1.15 | 1.00 | met |" in text
     assert "| at most | TLS, ratio to plain | 1.25 | 1.50 | missed by 20% |" in text
     assert re.search(r"\| 500 \| Tailgauge, TLS \| [^|]+ \| [^|]+ \| 1\.50 \| 1\.00 \|", text)
     assert (
-        "| at most | CPU per request at 400/s, ratio to Locust by hand | 1.5 | 2.00 | missed by 33% |" in text
+        "| at most | CPU per request at 400/s, ratio to Locust by hand | 1.5 | 2.00 | missed by 33% |"
+        in text
     )
     assert "CPU per request at 800/s" not in text
-    assert "| at most | first request of 8 workers, ratio to one | 1.5 | 2.00 | missed by 33% |" in text
+    assert (
+        "| at most | first request of 8 workers, ratio to one | 1.5 | 2.00 | missed by 33% |"
+        in text
+    )
     assert "| 2000 | Tailgauge | +0.00 | +3.00 |" not in text
     assert "| VALID 1, INVALID 2 | few slow periods 3 |" in text
     assert text.startswith("Measured on a machine, in 12 minutes; medians of the repetitions.\n")

@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-ERRORS = 4.5  # standard errors of a count that a truth may be off by; about 200 counts are looked at
+ERRORS = (
+    4.5  # standard errors of a count that a truth may be off by; about 200 counts are looked at
+)
 SHARES = (0.5, 0.2, 0.05)
 
 

@@ -25,7 +25,9 @@ def run(cc, tmp_path_factory):
         with reference_server.serving(one, 0, folder) as server:
             line = [reference_server.compiled("client"), f"--port={server.port}", "--streams=4", "--seconds=0.5", "--spacing=7.3",
                     f"--protocol={protocol}", f"--log={folder / 'seen.bin'}"]  # fmt: skip
-            output = subprocess.run(line, capture_output=True, text=True, timeout=30, check=True).stdout
+            output = subprocess.run(
+                line, capture_output=True, text=True, timeout=30, check=True
+            ).stdout
         done[protocol] = server.log, reference_server.read_log(folder / "seen.bin"), output
     return done
 
@@ -33,7 +35,18 @@ def run(cc, tmp_path_factory):
 @pytest.mark.parametrize("program", ["server", "client"])
 def test_the_sources_compile_without_a_warning(cc, checkout, tmp_path, program):
     source = checkout / "bench" / "rig" / f"{program}.c"
-    line = [cc, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", tmp_path / program, source, "-ldl"]
+    line = [
+        cc,
+        "-O2",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        tmp_path / program,
+        source,
+        "-ldl",
+    ]
 
     done = subprocess.run(line, capture_output=True, text=True, check=False)
 
@@ -92,9 +105,14 @@ def test_tls_serves_the_same(cc, tmp_path):
         reference_server.Load(1, 1, chunks=3, ttft_ms=5, gap_ms=1, tls=True, seed=0), 0, tmp_path
     ) as server:
         context = ssl.create_default_context(cafile=str(server.authority))
-        connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10)
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", server.port, context=context, timeout=10
+        )
         connection.request(
-            "POST", "/v1/chat/completions", '{"stream": true}', {"x-client-request-id": "run/77/0/0"}
+            "POST",
+            "/v1/chat/completions",
+            '{"stream": true}',
+            {"x-client-request-id": "run/77/0/0"},
         )
         body = connection.getresponse().read()
         connection.close()
@@ -120,7 +138,11 @@ def answer(server, protocol="openai", prompt="tell me"):
 
 def deltas(events):
     """Those with content."""
-    return [event for event in events if event.get("choices") and event["choices"][0]["delta"].get("content")]
+    return [
+        event
+        for event in events
+        if event.get("choices") and event["choices"][0]["delta"].get("content")
+    ]
 
 
 SHORT = {"streams": 1, "seconds": 1.0, "chunks": 40, "ttft_ms": 2.0, "gap_ms": 0.2}
@@ -155,7 +177,10 @@ def test_anthropic_texts_vary(serve):
     with serve() as server:
         events = answer(server, "anthropic")
 
-    assert len({event["delta"]["text"] for event in events if event["type"] == "content_block_delta"}) > 35
+    assert (
+        len({event["delta"]["text"] for event in events if event["type"] == "content_block_delta"})
+        > 35
+    )
 
 
 def test_every_field_that_real_endpoints_change_changes(serve):
@@ -169,7 +194,9 @@ def test_every_field_that_real_endpoints_change_changes(serve):
     assert len({len(event["obfuscation"]) for event in chunks}) > 8
     assert len({one["logprob"] for one in logprobs}) > 35
     assert all(bytes(one["bytes"]).decode() == one["token"] for one in logprobs)
-    assert [one["token"] for one in logprobs] == [event["choices"][0]["delta"]["content"] for event in chunks]
+    assert [one["token"] for one in logprobs] == [
+        event["choices"][0]["delta"]["content"] for event in chunks
+    ]
     assert all(abs(event["created"] - time.time()) < 60 for event in chunks)
 
 
@@ -186,7 +213,9 @@ def herd(cc, tmp_path):
     """A herd of 30 through the native client: what the server sent, what the client received, and when a gap began."""
     import reference_server
 
-    load = reference_server.Load(30, 0.6, chunks=20, ttft_ms=43.0, gap_ms=20.0, at_once=True, batch=True)
+    load = reference_server.Load(
+        30, 0.6, chunks=20, ttft_ms=43.0, gap_ms=20.0, at_once=True, batch=True
+    )
     with reference_server.serving(load, min(os.sched_getaffinity(0)), tmp_path) as server:
         line = [reference_server.compiled("client"), f"--port={server.port}", "--streams=30", "--seconds=0.6",
                 f"--spacing={load.spacing_ms}", f"--log={tmp_path / 'seen.bin'}"]  # fmt: skip

@@ -17,9 +17,14 @@ from starting.command import run_command, variant
 
 from tailgauge_analysis.stats.quantiles import rank
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each")
+pytestmark = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each"
+)
 TTFT_MS, GAP_MS = 200.0, 10.0
-MOST = {"VALID": (0.05, 0.5), "DEGRADED": (0.10, 1.0)}  # share of the figure, or ms, whichever is more
+MOST = {
+    "VALID": (0.05, 0.5),
+    "DEGRADED": (0.10, 1.0),
+}  # share of the figure, or ms, whichever is more
 WAITED_MS = 10  # of a second, for a core that another process had
 SINCE = {"ttft": 0, "e2e": -1}
 PS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -30,7 +35,9 @@ def ground_truth(run: RunData, log) -> dict[str, np.ndarray]:
     attempts = run.table("attempts").query("stage == 'steady' and ended == 'ok'")
     kept = np.isin(log.request, attempts.request_id)
     at = [part / 1e6 for part in np.split(log.at_ns, np.cumsum(log.chunks)[:-1])]
-    at = [one - begin / 1e6 for one, begin, keep in zip(at, log.began_ns, kept, strict=True) if keep]
+    at = [
+        one - begin / 1e6 for one, begin, keep in zip(at, log.began_ns, kept, strict=True) if keep
+    ]
     found = {name: np.array([one[which] for one in at]) for name, which in SINCE.items()}
     if len(at[0]) > 1:
         gaps = [np.diff(one) for one in at]
@@ -70,7 +77,16 @@ def measured(tmp_path, rate: float, chunks: int, name: str, seconds: int):
             "stages.warmup_s=1", name=name,
         )  # fmt: skip
         done = run_command(
-            ["tailgauge", "run", file, "--workers=1", "--max-requests=100000", "--json", f"--out={out}"], 90
+            [
+                "tailgauge",
+                "run",
+                file,
+                "--workers=1",
+                "--max-requests=100000",
+                "--json",
+                f"--out={out}",
+            ],
+            90,
         )
     assert done.returncode in {0, 1, 3, 5}, done.stderr
     report = json.loads(next(out.glob("reports/*/report.json")).read_text())
@@ -88,7 +104,11 @@ def low_full_double(folder, low: float, chunks: int, *seconds: int):
     folder.mkdir(exist_ok=True)
     first = measured(folder, low, chunks, "low", seconds[0])
     full = measured(folder, round(requests_per_s(first[1])), chunks, "full", seconds[1])
-    return first, full, measured(folder, round(2 * requests_per_s(full[1])), chunks, "double", seconds[2])
+    return (
+        first,
+        full,
+        measured(folder, round(2 * requests_per_s(full[1])), chunks, "double", seconds[2]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +158,11 @@ def test_a_worker_does_as_much_at_twice_its_capacity(cc, request, tmp_path, full
     """Requests for each second of CPU; what it cannot do is not sent, what it sends is never far behind."""
     if chunks == 1 and not full_size:
         pytest.skip("make verify: half a minute; 20 chunks are shown")
-    runs = low_full_double(tmp_path, 500, chunks, 3, 5, 8) if full_size else request.getfixturevalue("short")
+    runs = (
+        low_full_double(tmp_path, 500, chunks, 3, 5, 8)
+        if full_size
+        else request.getfixturevalue("short")
+    )
     (_, full, _), (report, double, _) = runs[1:]
     most = requests_per_s(full)
     late_s = (
@@ -148,7 +172,10 @@ def test_a_worker_does_as_much_at_twice_its_capacity(cc, request, tmp_path, full
         f"{chunks} chunks: {most:.0f}/s at capacity, {requests_per_s(double):.0f} at twice, late by {late_s:.1f} s"
     )
     assert requests_per_s(double) >= 0.8 * most
-    assert double.facts["conservation"]["not_reached"] + double.facts["conservation"]["client_drop"] > 0
+    assert (
+        double.facts["conservation"]["not_reached"] + double.facts["conservation"]["client_drop"]
+        > 0
+    )
     assert report["verdict"]["status"] == "INVALID"
 
 
@@ -184,7 +211,9 @@ def test_short_answers_on_a_core_with_room_are_measured(cc, tmp_path, full_size,
 HOG = "import time\nwhile True:\n    end = time.perf_counter() + 0.03\n    while time.perf_counter() < end: pass\n    time.sleep(0.07)"
 
 
-def test_a_third_of_a_core_that_another_process_uses_makes_few_quickstarts_degraded(tmp_path, full_size):
+def test_a_third_of_a_core_that_another_process_uses_makes_few_quickstarts_degraded(
+    tmp_path, full_size
+):
     """Ten of them on two cores: at most two may be DEGRADED."""
     if not full_size:
         pytest.skip("make verify: six minutes")
@@ -193,9 +222,18 @@ def test_a_third_of_a_core_that_another_process_uses_makes_few_quickstarts_degra
     try:
         for number in range(10):
             done = run_command(
-                ["tailgauge", "run", "quickstart", "--workers=2", f"--out={tmp_path / str(number)}"], 120
+                [
+                    "tailgauge",
+                    "run",
+                    "quickstart",
+                    "--workers=2",
+                    f"--out={tmp_path / str(number)}",
+                ],
+                120,
             )
-            report = json.loads(next((tmp_path / str(number)).glob("reports/*/report.json")).read_text())
+            report = json.loads(
+                next((tmp_path / str(number)).glob("reports/*/report.json")).read_text()
+            )
             verdicts.append(report["verdict"]["status"])
             print(done.returncode, verdicts[-1], report["verdict"]["reasons"])
     finally:

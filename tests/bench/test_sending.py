@@ -30,7 +30,13 @@ def test_lateness_is_of_the_requests_that_count(log):
 
     sent = lateness(due(np.arange(100)), log)
 
-    assert (sent.p50, sent.p99, sent.latest, sent.requests, sent.verdict) == (1.0, 1.0, 8.0, 100, "VALID")
+    assert (sent.p50, sent.p99, sent.latest, sent.requests, sent.verdict) == (
+        1.0,
+        1.0,
+        8.0,
+        100,
+        "VALID",
+    )
     assert lateness(due(np.arange(50)), log).latest == 1.0
 
 

@@ -21,7 +21,10 @@ def test_a_straight_line_is_recovered_exactly():
 def test_the_interval_covers_the_planted_slope_as_often_as_promised():
     import slope
 
-    held = [(f := slope.growth(*drawn(0.002, 1.0, seed=n))).low <= 0.002 * 895 <= f.high for n in range(400)]
+    held = [
+        (f := slope.growth(*drawn(0.002, 1.0, seed=n))).low <= 0.002 * 895 <= f.high
+        for n in range(400)
+    ]
 
     assert 0.92 < np.mean(held) < 0.98
 

@@ -21,7 +21,12 @@ def watched(grows_mib, grows_files):
 
 @pytest.mark.parametrize(
     ("mib", "files", "holds"),
-    [(0.0, 0, [True, True]), (2.0, 1, [True, True]), (4.0, 0, [False, True]), (0.0, 5, [True, False])],
+    [
+        (0.0, 0, [True, True]),
+        (2.0, 1, [True, True]),
+        (4.0, 0, [False, True]),
+        (0.0, 5, [True, False]),
+    ],
     ids=["flat", "within the bounds", "memory grows", "open files grow"],
 )
 def test_growth_of_a_process_is_held_to_its_bounds(mib, files, holds):
@@ -42,7 +47,9 @@ def folder(tmp_path):
                 name: [100_000] * 60
                 for name in ("receive_lag_p50_ns", "receive_lag_p99_ns", "dispatch_late_p99_ns")
             }
-            rows = {**lags, "queued_rows": [4000] * 60} if table == "health" else {"x": [0] * 60_000}
+            rows = (
+                {**lags, "queued_rows": [4000] * 60} if table == "health" else {"x": [0] * 60_000}
+            )
             pq.write_table(pa.table(rows), run / table / f"part-{worker}-all.parquet")
     (run / "run.json").write_text(
         json.dumps({"conservation": counts, "scenario": {"stages": {"duration_s": 60.0}}})

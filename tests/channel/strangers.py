@@ -93,6 +93,6 @@ def token(text: str) -> Iterator[None]:
 
 
 def master_runner() -> Any:
-    return Environment(user_classes=[Placeholder], events=locust.event.Events()).create_master_runner(
-        "127.0.0.1", 0
-    )
+    return Environment(
+        user_classes=[Placeholder], events=locust.event.Events()
+    ).create_master_runner("127.0.0.1", 0)

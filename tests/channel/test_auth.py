@@ -19,7 +19,8 @@ PLAIN = st.recursive(
     | st.text()
     | st.binary(),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=3)
     ),
     max_leaves=8,
 )

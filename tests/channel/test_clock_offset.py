@@ -24,9 +24,12 @@ def pinged(at_ns, theta_ns, there_ns, back_ns, answering_ns=20_000):
 def run_of_pings(seed, theta_ns, drift_ppb=0, seconds=600):
     """Pings as a worker sends them: eight at once, one every five seconds, eight at the end; delays by chance, each way its own."""
     rng = np.random.default_rng([30, seed])
-    times = [0] * WINDOW + [s * S for s in range(EVERY_S, seconds, EVERY_S)] + [seconds * S] * WINDOW
+    times = (
+        [0] * WINDOW + [s * S for s in range(EVERY_S, seconds, EVERY_S)] + [seconds * S] * WINDOW
+    )
     there, back = (
-        100_000 + rng.exponential(400_000, len(times)) * 10 ** rng.integers(0, 2, len(times)) for _ in "ab"
+        100_000 + rng.exponential(400_000, len(times)) * 10 ** rng.integers(0, 2, len(times))
+        for _ in "ab"
     )
     return [
         pinged(at, theta_ns + at * drift_ppb // S, int(a), int(b))

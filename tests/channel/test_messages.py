@@ -33,5 +33,7 @@ def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_reported(seen):
 
 def test_what_its_receiver_would_refuse_is_not_sent(seen):
     text, sent = seen["too_large"]
-    assert re.fullmatch(r"a message 'plan' has 67,1\d\d,\d\d\d bytes: expected at most 67,107,840", text)
+    assert re.fullmatch(
+        r"a message 'plan' has 67,1\d\d,\d\d\d bytes: expected at most 67,107,840", text
+    )
     assert sent == 1

@@ -32,7 +32,9 @@ def test_a_flood_of_them_does_not_starve_an_honest_worker(received):
     assert received["flood"] == ["ack"]
 
 
-def test_whatever_a_worker_is_sent_is_dropped_and_counted_and_it_receives_the_next_message(received):
+def test_whatever_a_worker_is_sent_is_dropped_and_counted_and_it_receives_the_next_message(
+    received,
+):
     found = received["worker"]["found"]
 
     assert len(found) > 30
@@ -54,7 +56,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("tokens", OTHERS)
-def test_a_worker_with_another_token_learns_why_it_is_refused_and_the_master_counts_it(received, tokens):
+def test_a_worker_with_another_token_learns_why_it_is_refused_and_the_master_counts_it(
+    received, tokens
+):
     ((why,), is_counted) = received["tokens"][tokens]
 
     assert why.startswith(f"the master refused this worker: {OTHERS[tokens]}")
@@ -70,7 +74,9 @@ def test_a_worker_that_is_refused_right_before_it_sends_learns_why_too(received)
     """Whether the master's end or its own ends the connection is chance: by its own end its message has nowhere to go."""
     assert received["refused_as_they_send"]
     for why in received["refused_as_they_send"]:
-        assert why.startswith(f"ConnectionRefusedError: the master refused this worker: {OTHERS['none']}")
+        assert why.startswith(
+            f"ConnectionRefusedError: the master refused this worker: {OTHERS['none']}"
+        )
 
 
 def test_a_tunnel_without_a_master_at_its_end_has_refused_nobody(received):

@@ -16,11 +16,15 @@ def facts(run_script: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 def test_a_duty_that_fails_is_named_once_and_begins_again(facts: dict[str, Any]) -> None:
     assert facts["duty"]["calls"] == [7] * 4
     (line,) = facts["duty"]["lines"]
-    assert line.startswith("the duty cannot be done: /a: no file descriptor is left to this process: ")
+    assert line.startswith(
+        "the duty cannot be done: /a: no file descriptor is left to this process: "
+    )
 
 
 def test_locusts_look_at_the_cpu_goes_on_without_a_traceback(facts: dict[str, Any]) -> None:
     first, second = facts["locust"]["lines"]
-    assert first.startswith("the CPU use of this process cannot be read: no file descriptor is left")
+    assert first.startswith(
+        "the CPU use of this process cannot be read: no file descriptor is left"
+    )
     assert second.startswith("the CPU use of this process cannot be read: (pid=1")
     assert "Traceback" not in facts["stderr"]

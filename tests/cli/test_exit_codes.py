@@ -44,7 +44,8 @@ def test_where_no_run_began_it_was_interrupted():
 def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_path):
     """A second is too short for a p95."""
     ran = command(
-        ["tailgauge", "run", "quickstart", "--dry-run", "--duration=1", "--out", tmp_path], timeout_s=120
+        ["tailgauge", "run", "quickstart", "--dry-run", "--duration=1", "--out", tmp_path],
+        timeout_s=120,
     )
     (folder,) = (tmp_path / "runs").iterdir()
     again = command(["tailgauge", "report", folder, "--out", tmp_path, "--json"], timeout_s=120)
@@ -67,7 +68,9 @@ def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_
     )
 
 
-def test_the_answer_is_as_wide_as_the_terminal_and_has_its_colours(write, command, tmp_path, monkeypatch):
+def test_the_answer_is_as_wide_as_the_terminal_and_has_its_colours(
+    write, command, tmp_path, monkeypatch
+):
     folder = write(n=500)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "50")
@@ -116,7 +119,9 @@ def test_output_that_cannot_be_written_is_no_internal_error(line, tmp_path):
         )  # fmt: skip
 
     assert done.returncode == Exit.USAGE
-    assert done.stderr.endswith("tailgauge: the output cannot be written: No space left on device\n")
+    assert done.stderr.endswith(
+        "tailgauge: the output cannot be written: No space left on device\n"
+    )
     assert "Traceback" not in done.stderr
 
 

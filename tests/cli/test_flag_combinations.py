@@ -42,7 +42,9 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
     """A command with some of its options, most with a possible value."""
     name, one = draw.choice(sorted(commands(cli).items()))
     parts = [*name]
-    options = [param for param in one.params if isinstance(param, click.Option) and not param.hidden]
+    options = [
+        param for param in one.params if isinstance(param, click.Option) and not param.hidden
+    ]
     for option in draw.sample(options, min(len(options), draw.choice((0, 1, 2, 3, 6)))):
         flag = option.opts[0]
         if flag in {"--lifeline", "--clean", "--yes", "--out", "--open", "--sweep"}:
@@ -62,7 +64,12 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
 
 
 def test_any_combination_of_flags_ends_with_a_documented_code(
-    write: Any, tmp_path: Path, command: Any, fuzz: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    write: Any,
+    tmp_path: Path,
+    command: Any,
+    fuzz: Any,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one line."""
     seed, numbers, repeats_one = fuzz(10, 100)
@@ -78,7 +85,9 @@ def test_any_combination_of_flags_ends_with_a_documented_code(
         wrong = done.returncode not in set(map(int, Exit)) - {Exit.INTERNAL} or "Traceback" in text
         unclear = done.returncode == Exit.USAGE and not done.stderr.strip()
         if wrong or unclear or done.stderr.count("\n") > LINES or len(done.stderr) > 20_000:
-            defects[f"{seed}-{number}"] = f"{[word[:80] for word in parts]}: {done.returncode}: {text[-400:]}"
+            defects[f"{seed}-{number}"] = (
+                f"{[word[:80] for word in parts]}: {done.returncode}: {text[-400:]}"
+            )
     with capsys.disabled():
         print(f"exit codes {dict(codes)}")
 

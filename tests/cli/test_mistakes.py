@@ -266,7 +266,8 @@ def test_a_unit_that_is_none_here_is_named(text, tailgauge):
     unit = text.split()[-1]
 
     check(
-        tailgauge(f"{RUN} --slo {shlex.quote(text)}"), (f"{unit} is no unit here, but ms, s, % and /s are",)
+        tailgauge(f"{RUN} --slo {shlex.quote(text)}"),
+        (f"{unit} is no unit here, but ms, s, % and /s are",),
     )
 
 
@@ -288,9 +289,15 @@ def test_stages_of_the_command_line_are_judged_by_its_duration(key, tailgauge, t
     (tmp_path / "short.toml").write_text("[traffic.main]\n[stages]\nduration_s = 2\n")
     line = f"run short.toml --dry-run --set stages.{key}=3"
 
-    check(tailgauge(f"{line} --duration 3s"), (f"--set stages.{key}: ", "leave nothing of duration_s (3)"))
+    check(
+        tailgauge(f"{line} --duration 3s"),
+        (f"--set stages.{key}: ", "leave nothing of duration_s (3)"),
+    )
     assert (
-        resolve("short.toml", [(f"stages.{key}", 3)], tmp_path, duration_s=5).scenario.stages.duration_s == 5
+        resolve(
+            "short.toml", [(f"stages.{key}", 3)], tmp_path, duration_s=5
+        ).scenario.stages.duration_s
+        == 5
     )
 
 
@@ -376,7 +383,9 @@ def test_a_wrong_file_is_answered_with_the_line_and_what_to_write(name, tailgaug
         ),
     ],
 )
-def test_a_scenario_that_is_not_there_is_answered_with_what_is_near(argument, expected, tailgauge, tmp_path):
+def test_a_scenario_that_is_not_there_is_answered_with_what_is_near(
+    argument, expected, tailgauge, tmp_path
+):
     (tmp_path / "load.toml").write_text(HEAD)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.toml").write_text(HEAD)
@@ -385,11 +394,16 @@ def test_a_scenario_that_is_not_there_is_answered_with_what_is_near(argument, ex
     check(tailgauge(f"run {argument} --dry-run"), (expected,))
 
 
-def test_a_plugin_that_imports_what_is_missing_names_the_package_and_the_python(tailgauge, tmp_path):
+def test_a_plugin_that_imports_what_is_missing_names_the_package_and_the_python(
+    tailgauge, tmp_path
+):
     (tmp_path / "needs.py").write_text("import no_such_package.part\n")
     where = f"install no_such_package into the Python at {sys.executable}"
 
-    check(tailgauge(f"{RUN} --plugin needs.py"), ("plugin needs.py, line 1: ModuleNotFoundError", where))
+    check(
+        tailgauge(f"{RUN} --plugin needs.py"),
+        ("plugin needs.py, line 1: ModuleNotFoundError", where),
+    )
 
 
 def test_a_byte_order_mark_is_no_mistake(tailgauge, tmp_path):
@@ -434,7 +448,14 @@ def test_a_wrong_url_is_answered_with_the_one_that_was_meant(url, tailgauge):
 def failure(url: str, kind: str, text: str, status: int | None = None, **target: str) -> str:
     """The message of a target that failed the preflight in this way."""
     call = f"{url}/v1/messages"
-    seen = {"ended": "x", "status": status, "error_type": kind, "message": text, "url": call, "model": "tiny"}
+    seen = {
+        "ended": "x",
+        "status": status,
+        "error_type": kind,
+        "message": text,
+        "url": call,
+        "model": "tiny",
+    }
     return preflight_failure(call, "anthropic", seen, Target(url=url, **target))
 
 
@@ -464,11 +485,23 @@ FAILED = [
         None,
         f"Write {ENGINE}",
     ),
-    (ENGINE, "not_http", "not an HTTP/1.1 response, this port speaks TLS", None, f"Write {TLS_ENGINE}"),
+    (
+        ENGINE,
+        "not_http",
+        "not an HTTP/1.1 response, this port speaks TLS",
+        None,
+        f"Write {TLS_ENGINE}",
+    ),
     (ENGINE, "x", "The plain HTTP request was sent to HTTPS port", 400, f"Write {TLS_ENGINE}"),
     (ENGINE, "x", "Client sent an HTTP request to an HTTPS server.", 400, f"Write {TLS_ENGINE}"),
     (ENGINE, "closed", "reset", None, f"If it needs TLS, write {TLS_ENGINE}"),
-    (ENGINE, "not_http", "not an HTTP/1.1 response, an SSH server answers here", None, "Is the port right?"),
+    (
+        ENGINE,
+        "not_http",
+        "not an HTTP/1.1 response, an SSH server answers here",
+        None,
+        "Is the port right?",
+    ),
     (ENGINE, "x", "no key", 401, "export API_KEY=... and add --set target.api_key_env=API_KEY"),
     (
         ENGINE,
@@ -481,12 +514,20 @@ FAILED = [
 
 
 @pytest.mark.parametrize(("url", "kind", "text", "status", "expected"), FAILED)
-def test_a_target_that_cannot_be_used_is_answered_with_what_to_change(url, kind, text, status, expected):
+def test_a_target_that_cannot_be_used_is_answered_with_what_to_change(
+    url, kind, text, status, expected
+):
     assert expected in failure(url, kind, text, status)
 
 
 def test_a_model_that_is_not_there_is_answered_with_the_list_and_the_nearest():
-    seen = {"ended": "x", "status": 404, "error_type": "x", "model": "Qwen-7", "models": ["Qwen-7B", "llama"]}
+    seen = {
+        "ended": "x",
+        "status": 404,
+        "error_type": "x",
+        "model": "Qwen-7",
+        "models": ["Qwen-7B", "llama"],
+    }
     no_model = preflight_failure(ENGINE, "openai", {**seen, "message": "no such model"})
     no_path = preflight_failure(
         ENGINE, "openai", {**seen, "message": "Not Found", "url": f"{ENGINE}/x/messages"}
@@ -520,7 +561,9 @@ def test_an_error_inside_an_answer_points_to_the_log():
 def test_a_refused_key_is_named_by_its_variable():
     assert "The key in MY_KEY was refused" in failure(ENGINE, "x", "no", 401, api_key_env="MY_KEY")
     at_provider = failure("https://api.anthropic.com", "x", "no", 401)
-    assert "The key in ANTHROPIC_API_KEY was refused: set that variable to another key" in at_provider
+    assert (
+        "The key in ANTHROPIC_API_KEY was refused: set that variable to another key" in at_provider
+    )
 
 
 @pytest.mark.parametrize(
@@ -560,5 +603,7 @@ def test_a_variable_that_does_not_name_the_target_is_noted(line, is_noted, tailg
     command, *options = line.split()
     done = tailgauge(f"{command} quickstart --dry-run --max-requests 99999 {' '.join(options)}")
 
-    assert ("TAILGAUGE_TARGET of the environment is not used: write --target URL" in done.text) == is_noted
+    assert (
+        "TAILGAUGE_TARGET of the environment is not used: write --target URL" in done.text
+    ) == is_noted
     assert "hunter22" not in done.text

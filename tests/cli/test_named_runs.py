@@ -27,7 +27,13 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with A and B below runs/, in another one C and a curve's report."""
     monkeypatch.chdir(tmp_path)
     experiment = "20250302T101500Z-curve-0a1e"
-    for place in (f"runs/{A}", f"runs/{B}", f"out/runs/{C}", f"out/reports/{experiment}", f"my out/runs/{A}"):
+    for place in (
+        f"runs/{A}",
+        f"runs/{B}",
+        f"out/runs/{C}",
+        f"out/reports/{experiment}",
+        f"my out/runs/{A}",
+    ):
         Path(place).mkdir(parents=True)
     return Path("out")
 
@@ -55,20 +61,28 @@ def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folde
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (Path("out"), "`tailgauge runs --out out` lists them, the newest is 20250302T101500Z-curve-0a1e"),
+        (
+            Path("out"),
+            "`tailgauge runs --out out` lists them, the newest is 20250302T101500Z-curve-0a1e",
+        ),
         (Path(), f"`tailgauge runs` lists them, the newest is {B}"),
         (Path("empty"), f"`tailgauge runs` lists them, the newest is {B}"),
         (Path("my out"), f"`tailgauge runs --out 'my out'` lists them, the newest is {A}"),
     ],
 )
-def test_a_name_that_no_run_has_is_answered_with_the_newest(out: Path, place: Path, expected: str) -> None:
+def test_a_name_that_no_run_has_is_answered_with_the_newest(
+    out: Path, place: Path, expected: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         named_run(Path("elsewhere"), place)
     assert str(raised.value) == f"elsewhere: no such run folder: {expected}"
 
 
 def test_a_report_is_meant_where_no_run_is(out: Path) -> None:
-    assert named_run(Path("curve"), out, of_reports=True) == out / "reports" / "20250302T101500Z-curve-0a1e"
+    assert (
+        named_run(Path("curve"), out, of_reports=True)
+        == out / "reports" / "20250302T101500Z-curve-0a1e"
+    )
 
 
 @pytest.mark.parametrize("given", ["ached", "0a1", "mi", "a1d", "T1015"])
@@ -132,10 +146,14 @@ def test_a_report_in_object_storage_is_named(
     assert "the report is at s3://bucket/reports/x/report.html" in capsys.readouterr().err
 
 
-def test_with_a_display_each_report_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_with_a_display_each_report_is_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     started = []
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(os, "posix_spawn", lambda _, command, *__, **___: started.append(command[-3:]))
+    monkeypatch.setattr(
+        os, "posix_spawn", lambda _, command, *__, **___: started.append(command[-3:])
+    )
 
     open_pages([str(tmp_path / "a b.html"), str(tmp_path / "c.html")])
 
@@ -152,11 +170,15 @@ def test_open_names_the_page_of_a_comparison(
     monkeypatch.chdir(tmp_path)
     options = ["--open", "--out", str(tmp_path / "out")]
     if kind == "curves":
-        options += [str(written(curve(seed), tmp_path, run_id=f"2026-curve-{seed}")) for seed in (1, 2)]
+        options += [
+            str(written(curve(seed), tmp_path, run_id=f"2026-curve-{seed}")) for seed in (1, 2)
+        ]
     elif kind == "pairs":
         options += [str(write(name, n=100, warmup_s=0.0, run_id=name)) for name in "ab"]
     else:
-        CliRunner().invoke(cli, ["baseline", "add", "kept", str(write("a", n=100, warmup_s=0.0, run_id="a"))])
+        CliRunner().invoke(
+            cli, ["baseline", "add", "kept", str(write("a", n=100, warmup_s=0.0, run_id="a"))]
+        )
         options += [str(write("b", n=100, warmup_s=0.0, run_id="b")), "--baseline", "kept"]
     done = CliRunner().invoke(cli, ["compare", *options])
 
@@ -167,7 +189,9 @@ def test_open_names_the_page_of_a_comparison(
         True,
         tmp_path / "out" / "reports",
     )
-    assert page.parent.name.rpartition("-")[0].endswith("-compare") or kind == "baseline", done.output
+    assert page.parent.name.rpartition("-")[0].endswith("-compare") or kind == "baseline", (
+        done.output
+    )
 
 
 def test_every_command_that_writes_a_report_takes_open() -> None:
@@ -181,7 +205,9 @@ def test_every_command_that_writes_a_report_takes_open() -> None:
     assert writing == dict.fromkeys(("run", "checkup", "compare", "report", "calibrate"), True)
 
 
-def test_open_names_the_report_of_a_dry_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_open_names_the_report_of_a_dry_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr("tailgauge.cli.main.open_pages", opened.extend)
 

@@ -40,7 +40,9 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(context: click.Context) -> 
     if isinstance(context.command, click.Group):
         listed = " ".join(text.split())
         for name, command in context.command.commands.items():
-            assert f"{name} {' '.join((command.help or '').partition(chr(10))[0].split())}" in listed
+            assert (
+                f"{name} {' '.join((command.help or '').partition(chr(10))[0].split())}" in listed
+            )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,9 @@ def test_every_option_has_a_help_of_ten_words_at_most(context: click.Context) ->
         if isinstance(one, click.Option) and not one.hidden
     }
 
-    assert {name: text for name, text in texts.items() if not 0 < len(text.split("(")[0].split()) <= 10} == {}
+    assert {
+        name: text for name, text in texts.items() if not 0 < len(text.split("(")[0].split()) <= 10
+    } == {}
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -76,7 +80,9 @@ def test_a_length_of_time(text: str, seconds: float) -> None:
     assert Duration()(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "-5", "5x", "s", "30s1m", "1.5m", "nan", "inf", "5 m"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "-5", "5x", "s", "30s1m", "1.5m", "nan", "inf", "5 m"]
+)
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(
         click.BadParameter, match="expected a length of time above 0, for example 60s or 5m, got"
@@ -109,7 +115,9 @@ def test_each_option_sets_its_key(tmp_path: Path) -> None:
         "openai",
     )
     assert (found.arrival.rate_per_s, found.seed, found.guard.max_requests) == (3.0, 9, 500)
-    assert {(table.prompt_tokens, table.output_tokens) for table in found.traffic.values()} == {(70, 20)}
+    assert {(table.prompt_tokens, table.output_tokens) for table in found.traffic.values()} == {
+        (70, 20)
+    }
     assert len(found.traffic) > 1
 
 
@@ -155,21 +163,30 @@ def test_an_option_without_effect_or_that_contradicts_is_refused(
 def test_a_model_that_no_table_uses_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         settings(tmp_path, "streaming", "traffic.chat.model=special", model="m")
-    assert str(raised.value) == "--model: every traffic table names its model: use --set traffic.*.model=NAME"
+    assert (
+        str(raised.value)
+        == "--model: every traffic table names its model: use --set traffic.*.model=NAME"
+    )
 
 
 def test_sizes_of_a_prompt_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt_tokens": 5}\n')
     with pytest.raises(UsageError) as raised:
         settings(
-            tmp_path, "streaming", f"traffic.chat.prompts.file={tmp_path}/prompts.jsonl", output_tokens=7
+            tmp_path,
+            "streaming",
+            f"traffic.chat.prompts.file={tmp_path}/prompts.jsonl",
+            output_tokens=7,
         )
     assert (
-        str(raised.value) == "--output-tokens: sizes come from traffic.chat.prompts.file: change them there"
+        str(raised.value)
+        == "--output-tokens: sizes come from traffic.chat.prompts.file: change them there"
     )
 
 
-@pytest.mark.parametrize("line", ["headroom --requests 50", "headroom --duration 5m", "headroom hedging"])
+@pytest.mark.parametrize(
+    "line", ["headroom --requests 50", "headroom --duration 5m", "headroom hedging"]
+)
 def test_an_experiment_plans_its_runs(tmp_path: Path, line: str) -> None:
     done = CliRunner().invoke(cli, ["run", *line.split(), "--out", str(tmp_path), "--dry-run"])
 

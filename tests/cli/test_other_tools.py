@@ -21,11 +21,17 @@ from tailgauge.scenario.packaged import names, packaged
 WIDTH = 80
 RUN = cli.commands["run"]
 VALUES = {"number": "7", "url": "http://127.0.0.1:8731", "secret": "Authorization: Bearer K"}
-OPTIONS = {name: param for param in RUN.params if isinstance(param, click.Option) for name in param.opts}
+OPTIONS = {
+    name: param for param in RUN.params if isinstance(param, click.Option) for name in param.opts
+}
 FLAGS = [(name, row) for row in rows() for name in row.names]
 TEXTS = [(name, row.answer) for name, row in FLAGS if row.answer]
 TEXTS += [(f"{name} {value}", text) for name, row in FLAGS for value, text in row.values.items()]
-TEXTS += [(f"{name} {form}", row.answer_to(name, VALUES[form])) for name, row in FLAGS for form in row.forms]
+TEXTS += [
+    (f"{name} {form}", row.answer_to(name, VALUES[form]))
+    for name, row in FLAGS
+    for form in row.forms
+]
 
 
 def translate(*arguments: str) -> Translation:
@@ -127,12 +133,16 @@ def test_the_file_has_no_other_keys() -> None:
 def test_the_help_has_every_option_in_a_section(name: str) -> None:
     command = cli.commands[name]
     shown = [
-        param.opts[0] for param in command.params if isinstance(param, click.Option) and not param.hidden
+        param.opts[0]
+        for param in command.params
+        if isinstance(param, click.Option) and not param.hidden
     ]
 
     text = CliRunner().invoke(cli, [name, "--help"], terminal_width=WIDTH).output
 
-    assert [option for option in shown if not re.search(rf"^  {option}\b", text, re.MULTILINE)] == []
+    assert [
+        option for option in shown if not re.search(rf"^  {option}\b", text, re.MULTILINE)
+    ] == []
     assert text.index("\nLoad:") < text.index("\nOutput:")
 
 

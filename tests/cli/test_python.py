@@ -77,7 +77,10 @@ def test_a_target_that_cannot_be_used_raises(tmp_path):
 def test_ctrl_c_ends_the_run_in_order_and_raises(tmp_path):
     code = "import sys, tailgauge; tailgauge.run('quickstart', duration='60s', out=sys.argv[1])"
     child = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path], env=environment({}), stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, tmp_path],
+        env=environment({}),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     records = tmp_path / "runs"
     deadline = time.monotonic() + 60

@@ -30,7 +30,11 @@ def test_no_page_is_asked_for():
     [
         (None, True, "--metrics: it needs the web page: add --web PORT"),
         ("localhost", False, "--web localhost: expected a port, as --web 8089, or HOST:PORT"),
-        ("localhost:http", False, "--web localhost:http: expected HOST:PORT with a port from 1 to 65535"),
+        (
+            "localhost:http",
+            False,
+            "--web localhost:http: expected HOST:PORT with a port from 1 to 65535",
+        ),
         ("99999", False, "--web 127.0.0.1:99999: expected HOST:PORT with a port from 1 to 65535"),
     ],
 )

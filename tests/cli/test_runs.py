@@ -20,7 +20,13 @@ OLD = "20250301T101500Z"
 
 
 def write(
-    out: Path, run_id: str, *, size: int = 20_000, age_s: float = 3600, report: bool = True, **facts: Any
+    out: Path,
+    run_id: str,
+    *,
+    size: int = 20_000,
+    age_s: float = 3600,
+    report: bool = True,
+    **facts: Any,
 ) -> str:
     folder = out / "runs" / run_id
     (folder / "chunks").mkdir(parents=True)
@@ -38,7 +44,9 @@ def write(
 
 
 def listed(out: Path, *arguments: str, answer: str = "") -> Result:
-    return CliRunner().invoke(cli, ["runs", "--out", str(out), *arguments], input=answer, terminal_width=80)
+    return CliRunner().invoke(
+        cli, ["runs", "--out", str(out), *arguments], input=answer, terminal_width=80
+    )
 
 
 def left(out: Path) -> set[str]:
@@ -67,11 +75,22 @@ def test_a_run_is_listed_with_its_target_and_result(
     tmp_path: Path, facts: dict[str, Any], result: str
 ) -> None:
     times = {"start_at_ns": 5_000_000_000, "admission_end_at_ns": 35_000_000_000}
-    write(tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://10.0.0.9:8000"}, **times, **facts)
+    write(
+        tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://10.0.0.9:8000"}, **times, **facts
+    )
 
     header, line, total = listed(tmp_path).output.splitlines()
 
-    assert header.split() == ["run", "time", "(UTC)", "length", "scenario", "target", "result", "note"]
+    assert header.split() == [
+        "run",
+        "time",
+        "(UTC)",
+        "length",
+        "scenario",
+        "target",
+        "result",
+        "note",
+    ]
     assert line.split("  ")[:3] == ["0a1b", "03-01 10:15", "30 s"]
     assert re.split(" {2,}", line)[3:] == ["quickstart", "10.0.0.9:8000", result]
     assert total == "1 listed, 1.0 MB"
@@ -82,8 +101,14 @@ def test_a_run_is_listed_with_its_target_and_result(
     ("report", "cells"),
     [
         ({"exit_code": 1, "result": {"outcome": "FAIL"}}, ["simulated", "FAIL", "report only"]),
-        ({"exit_code": 0, "result": {"outcome": "COMPLETED"}}, ["simulated", "COMPLETED", "report only"]),
-        ({"exit_code": 3, "verdict": {"status": "INVALID"}}, ["simulated", "INVALID", "report only"]),
+        (
+            {"exit_code": 0, "result": {"outcome": "COMPLETED"}},
+            ["simulated", "COMPLETED", "report only"],
+        ),
+        (
+            {"exit_code": 3, "verdict": {"status": "INVALID"}},
+            ["simulated", "INVALID", "report only"],
+        ),
     ],
 )
 def test_a_run_whose_report_alone_is_left_has_its_result(
@@ -100,7 +125,11 @@ def test_a_run_whose_report_alone_is_left_has_its_result(
 
 
 def test_the_simulated_endpoint_has_no_address(tmp_path: Path) -> None:
-    write(tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://127.0.0.1:40001", "simulated": True})
+    write(
+        tmp_path,
+        f"{OLD}-quickstart-0a1b",
+        target={"url": "http://127.0.0.1:40001", "simulated": True},
+    )
 
     assert "  simulated  no report" in listed(tmp_path).output
 
@@ -110,7 +139,13 @@ def write_experiment(out: Path, *steps: str) -> str:
     folder = out / "reports" / run_id
     folder.mkdir(parents=True)
     runs = [{"run_id": step} for step in steps]
-    facts = {"kind": "headroom", "exit_code": 1, "target": "simulated", "dry_run": True, "runs": runs}
+    facts = {
+        "kind": "headroom",
+        "exit_code": 1,
+        "target": "simulated",
+        "dry_run": True,
+        "runs": runs,
+    }
     (folder / "report.json").write_text(json.dumps(facts))
     return run_id
 
@@ -220,7 +255,13 @@ def test_a_run_that_is_still_recorded_is_not_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0.0 kB"), (950, "0.9 kB"), (53_400, "53 kB"), (9_700_000, "9.7 MB"), (31_200_000_000, "31.2 GB")],
+    [
+        (0, "0.0 kB"),
+        (950, "0.9 kB"),
+        (53_400, "53 kB"),
+        (9_700_000, "9.7 MB"),
+        (31_200_000_000, "31.2 GB"),
+    ],
 )
 def test_sizes(size: int, text: str) -> None:
     assert size_text(size) == text

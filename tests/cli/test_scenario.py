@@ -17,7 +17,9 @@ def printed(*arguments: str) -> str:
     return done.output
 
 
-def test_the_list_has_every_packaged_scenario_with_its_minutes_and_description_within_80_columns() -> None:
+def test_the_list_has_every_packaged_scenario_with_its_minutes_and_description_within_80_columns() -> (
+    None
+):
     lines = printed("list").splitlines()
 
     assert sorted(line.split()[0] for line in lines if line.startswith(" ")) == names()
@@ -38,5 +40,8 @@ def test_a_copy_is_made_here_under_its_name_or_as_another_file(
     assert printed("copy", "trace", "load/my trace.toml").splitlines() == [
         "wrote load/my trace.toml", "wrote load/traces/bursty.csv", "run it with: tailgauge run 'load/my trace.toml'",
     ]  # fmt: skip
-    assert printed("copy", "quickstart").splitlines()[-1] == "run it with: tailgauge run quickstart.toml"
+    assert (
+        printed("copy", "quickstart").splitlines()[-1]
+        == "run it with: tailgauge run quickstart.toml"
+    )
     assert Path("quickstart.toml").read_text() == printed("show", "quickstart")

@@ -82,7 +82,9 @@ def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None
         ("stages.duration_s = inf", "stages.duration_s"),
     ],
 )
-def test_what_is_wrong_with_the_scenario_is_refused_by_its_key(tmp_path: Path, line: str, key: str) -> None:
+def test_what_is_wrong_with_the_scenario_is_refused_by_its_key(
+    tmp_path: Path, line: str, key: str
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"{line}\ntraffic.chat = {{}}\n", encoding="utf-8")
 
@@ -128,7 +130,9 @@ def test_one_concurrency_beside_rates_is_a_queue() -> None:
 
 
 def test_a_curve_keeps_its_own_minutes() -> None:
-    assert curve("curve", rate=(2.0, 4.0)).experiment.minutes == load("curve", []).experiment.minutes
+    assert (
+        curve("curve", rate=(2.0, 4.0)).experiment.minutes == load("curve", []).experiment.minutes
+    )
     assert curve("curve", rate=(2.0, 4.0), duration_s=300.0).experiment.minutes > 10
 
 
@@ -263,7 +267,9 @@ def test_a_rest_is_announced_with_its_length_and_reason(
         Step("second", (), 12.0, 2, 19.2, rests_until="the limit has refilled"),
         Step("third", (), 12.0, 3),
     ]
-    settings: Any = SimpleNamespace(scenario=SimpleNamespace(target=SimpleNamespace(url="http://h")))
+    settings: Any = SimpleNamespace(
+        scenario=SimpleNamespace(target=SimpleNamespace(url="http://h"))
+    )
 
     list(runner.run([Prepared(step, tmp_path, settings, ()) for step in steps]))
 
@@ -299,13 +305,23 @@ def test_a_checkup_takes_the_rate_the_sizes_and_the_limits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = []
-    monkeypatch.setattr("tailgauge.cli.main._answer", lambda _, settings, **__: asked.append(settings) or 0)
-    line = "checkup --rate 2 --seed 9 --max-requests 50000 --input-tokens 70 --output-tokens 30 --slo"
+    monkeypatch.setattr(
+        "tailgauge.cli.main._answer", lambda _, settings, **__: asked.append(settings) or 0
+    )
+    line = (
+        "checkup --rate 2 --seed 9 --max-requests 50000 --input-tokens 70 --output-tokens 30 --slo"
+    )
 
     done = CliRunner().invoke(cli, [*line.split(), "ttft p95 < 1s", "--out", str(tmp_path)])
 
     assert done.exit_code == 0, done.output
     scenario = asked[0].scenario
-    assert (scenario.arrival.rate_per_s, scenario.seed, scenario.guard.max_requests) == (2, 9, 50_000)
-    assert {(table.prompt_tokens, table.output_tokens) for table in scenario.traffic.values()} == {(70, 30)}
+    assert (scenario.arrival.rate_per_s, scenario.seed, scenario.guard.max_requests) == (
+        2,
+        9,
+        50_000,
+    )
+    assert {(table.prompt_tokens, table.output_tokens) for table in scenario.traffic.values()} == {
+        (70, 30)
+    }
     assert [objective.max_ms for objective in scenario.slo.values()][-1] == 1000

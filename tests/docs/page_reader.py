@@ -122,14 +122,18 @@ class Reader:
         elif step.printed:
             assert set(plain(text)) <= set(plain(self.printed)), self.printed
         elif text.endswith("&"):
-            self.background.append(subprocess.Popen(["bash", "-c", f"exec {text[:-1]}"], **self._where()))
+            self.background.append(
+                subprocess.Popen(["bash", "-c", f"exec {text[:-1]}"], **self._where())
+            )
             if f"--port {self.port}" in text:
                 wait_for(self.port)
         elif text.startswith("export "):
             shown = subprocess.run(
                 ["bash", "-c", f"{text}; env -0"], check=True, capture_output=True, **self._where()
             )
-            self.variables = dict(pair.split("=", 1) for pair in shown.stdout.decode().split("\0") if pair)
+            self.variables = dict(
+                pair.split("=", 1) for pair in shown.stdout.decode().split("\0") if pair
+            )
         else:
             self._run(text)
 
@@ -162,7 +166,10 @@ class Reader:
 
     def _where(self) -> dict:
         path = f"{Path(TAILGAUGE).parent}{os.pathsep}{os.environ['PATH']}"
-        return {"cwd": self.folder, "env": environment({**self.variables, "PATH": path, "COLUMNS": "80"})}
+        return {
+            "cwd": self.folder,
+            "env": environment({**self.variables, "PATH": path, "COLUMNS": "80"}),
+        }
 
     def stop(self) -> None:
         """End what runs in the background; workers that their master has released have ended before."""

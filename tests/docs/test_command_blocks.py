@@ -86,7 +86,10 @@ NOT_RUN = {
     "make runs this": 1,
     "until Ctrl-C": 2,
 }
-GATED = {"how-to/ci": "load/chat.toml", "how-to/keep-answers": "chat.toml"}  # the scenario of a tutorial
+GATED = {
+    "how-to/ci": "load/chat.toml",
+    "how-to/keep-answers": "chat.toml",
+}  # the scenario of a tutorial
 ENDED = (Exit.OK, Exit.FAILED, Exit.INCONCLUSIVE, Exit.INVALID)  # of a short run on a busy machine
 
 

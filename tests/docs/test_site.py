@@ -40,7 +40,9 @@ def site(checkout: Path, command, full_size, tmp_path_factory) -> Path:
 def test_every_page_is_in_the_index_of_the_search(site, checkout):
     text = (site / "search_index.js").read_text(encoding="utf-8")
     parts = json.loads(text.removeprefix("searchIndex(").rstrip().removesuffix(");"))
-    listed = re.findall(r"([\w/-]+)\.md$", (checkout / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"([\w/-]+)\.md$", (checkout / "mkdocs.yml").read_text("utf-8"), re.MULTILINE
+    )
 
     pages = {url.partition(".html")[0].replace("/index", "/README") for _, url, _, _ in parts}
     assert pages == set(listed)
@@ -70,7 +72,9 @@ def test_it_works_from_a_file_in_a_browser(site, browser, tmp_path):
             for query in ("rate limit headroom", "traffic.NAME.hedge", "run token", "xyzzyx")
         }
         assert results["xyzzyx"] == []
-        assert any("experiments.html#headroom" in link for link in results["rate limit headroom"][:3])
+        assert any(
+            "experiments.html#headroom" in link for link in results["rate limit headroom"][:3]
+        )
         assert results["traffic.NAME.hedge"][0].endswith("scenarios.html#trafficnamehedge")
         assert any("many-machines.html#the-run-token" in link for link in results["run token"][:3])
 
@@ -109,7 +113,10 @@ def test_the_notebook_is_a_page_with_its_outputs(site, full_size):
         ("print('<b>')\n2 + 1", "<pre>&lt;b&gt;\n</pre><pre>3</pre>"),
         ("x = 3", ""),
         ("None", ""),
-        ("class Frame:\n    def _repr_html_(self): return '<table>\\n</table>'\nFrame()", "<table></table>"),
+        (
+            "class Frame:\n    def _repr_html_(self): return '<table>\\n</table>'\nFrame()",
+            "<table></table>",
+        ),
         ("import os\nprint(os.getcwd() + '/runs')", "<pre>runs\n</pre>"),
     ],
 )

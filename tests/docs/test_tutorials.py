@@ -33,7 +33,9 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging", "../how-to/prompts"])
 def test_a_tutorial_works_as_written(page, reader, full_size):
     if not full_size:
-        reader.replaced |= {f"{line} --dry-run": f"{line} --dry-run {fewer}" for line, fewer in FEWER.items()}
+        reader.replaced |= {
+            f"{line} --dry-run": f"{line} --dry-run {fewer}" for line, fewer in FEWER.items()
+        }
     for step in steps(page):
         if not step.not_run:
             reader.follow(step)
@@ -41,7 +43,9 @@ def test_a_tutorial_works_as_written(page, reader, full_size):
 
 def test_the_tutorial_of_locustfiles_works(reader):
     """Locust's log has the result, so that any verdict on this machine is accepted."""
-    reader.replaced |= {word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")}
+    reader.replaced |= {
+        word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")
+    }
     reader.replaced["-t 8s"] = "-t 16s"  # a busy machine takes seconds to start, which count
     reader.accepted = [("", Exit.INVALID), ("", Exit.INCONCLUSIVE)]
     for step in steps("locustfile"):
@@ -75,7 +79,9 @@ def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request, f
         elif engine == "vllm" and shutil.which("vllm") is None:
             pytest.skip("vllm is not installed")
         else:
-            reader.replaced |= {word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")}
+            reader.replaced |= {
+                word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")
+            }
         if not full_size:
             reader.replaced["duration_s = 25"] = "duration_s = 8"
         for step in steps("self-hosted-engine"):

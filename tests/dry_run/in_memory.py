@@ -37,7 +37,9 @@ class Kept:
     def by_request(self):
         """Attempts of each request, in the order of sending."""
         found = {}
-        for row in sorted(self.attempts, key=lambda row: (row.dispatched_at_ns, row.leg, row.attempt)):
+        for row in sorted(
+            self.attempts, key=lambda row: (row.dispatched_at_ns, row.leg, row.attempt)
+        ):
             found.setdefault(row.request_id, []).append(row)
         return found
 
@@ -83,7 +85,9 @@ def queueing(work_ms, **config):
 
 def exponential_ms(mean_ms, seed=1, *, shared=False):
     """Work of a call: exponential, drawn for each call, or for all copies of it together."""
-    return lambda key: Random(f"{seed}/{prompt_key(key) if shared else key}").expovariate(1 / mean_ms)
+    return lambda key: Random(f"{seed}/{prompt_key(key) if shared else key}").expovariate(
+        1 / mean_ms
+    )
 
 
 def flow(n, rate_per_s, **traffic):

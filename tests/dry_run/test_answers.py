@@ -37,7 +37,9 @@ def test_the_times_of_the_latency_model_are_exact():
     row, log, chunks = one_call(MODEL)
 
     assert row.first_content_at_ns - row.sent_at_ns == 200 * MS
-    assert [at - row.sent_at_ns for at in chunks.arrived] == [(200 + 10 * i) * MS for i in range(20)]
+    assert [at - row.sent_at_ns for at in chunks.arrived] == [
+        (200 + 10 * i) * MS for i in range(20)
+    ]
     assert row.stopped_at_ns == row.ended_at_ns == row.last_content_at_ns == log.ended_at_ns
 
 
@@ -80,7 +82,9 @@ def test_a_stall_and_slow_headers_move_what_comes_behind_them(simulated):
     slow, _, behind = one_call({**simulated, **fault("slow_headers", seconds=2.0)})
 
     assert list(late.arrived[:5]) == list(even.arrived[:5])
-    assert [b - a for a, b in zip(even.arrived[5:], late.arrived[5:], strict=True)] == [3000 * MS] * 15
+    assert [b - a for a, b in zip(even.arrived[5:], late.arrived[5:], strict=True)] == [
+        3000 * MS
+    ] * 15
     assert stalled.ended_at_ns - plain.ended_at_ns == 3000 * MS
     assert [b - a for a, b in zip(even.arrived, behind.arrived, strict=True)] == [2000 * MS] * 20
     assert slow.headers_at_ns - plain.headers_at_ns == 2000 * MS
@@ -115,7 +119,10 @@ def test_thinking_and_tools_have_times_of_their_own(simulated):
     row, _, chunks = one_call({**simulated, **content}, **more)
 
     assert (
-        row.first_content_at_ns == row.first_thinking_at_ns < row.first_text_at_ns < row.first_tool_json_at_ns
+        row.first_content_at_ns
+        == row.first_thinking_at_ns
+        < row.first_text_at_ns
+        < row.first_tool_json_at_ns
     )
     assert row.first_tool_json_at_ns <= row.tool_ready_at_ns == row.ended_at_ns
     assert (row.thinking_tokens, row.stop_reason, row.output_tokens) == (500, "tool_use", 2000)
@@ -135,7 +142,11 @@ def test_a_user_who_leaves_after_so_many_chunks(simulated):
     assert (row.ended, row.chunks, len(chunks), log.output_tokens) == ("cancelled", 5, 5, 5)
     assert row.cancelled_at_ns == log.cancelled_at_ns == chunks.arrived[-1]
     assert log.tokens_after_cancel == 0
-    assert (row.input_tokens, row.output_tokens, row.stop_reason) == (200, 1, None)  # of the first event
+    assert (row.input_tokens, row.output_tokens, row.stop_reason) == (
+        200,
+        1,
+        None,
+    )  # of the first event
 
 
 def test_an_engine_that_does_not_stop_wastes_the_rest():

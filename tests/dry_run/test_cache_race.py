@@ -15,7 +15,11 @@ def fanned(*, at_once=None, pre_warm=False, visibility_delay_s=0.0, requests=3):
         "limits": UNBOUNDED,
         "simulated": {
             "ttft_ms": 100.0,
-            "cache": {"mode": "marked", "minimum_tokens": 100, "visibility_delay_s": visibility_delay_s},
+            "cache": {
+                "mode": "marked",
+                "minimum_tokens": 100,
+                "visibility_delay_s": visibility_delay_s,
+            },
         },
         "traffic": {
             "main": {
@@ -31,7 +35,9 @@ def fanned(*, at_once=None, pre_warm=False, visibility_delay_s=0.0, requests=3):
 
 def writes_and_reads(kept):
     """Of each request, in order."""
-    measured = [rows for _, rows in sorted(kept.by_request().items()) if rows[0].stage != "preflight"]
+    measured = [
+        rows for _, rows in sorted(kept.by_request().items()) if rows[0].stage != "preflight"
+    ]
     return [
         (
             sum(row.cache_creation_input_tokens > 0 for row in rows),

@@ -63,7 +63,9 @@ def test_the_books_add_up_to_the_rows(folder):
     }
 
 
-def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(folder, tmp_path, monkeypatch):
+def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(
+    folder, tmp_path, monkeypatch
+):
     monkeypatch.setattr(attempts, "ROWS_AT_ONCE", 1000)
     again, _ = made_of(TREE, tmp_path)
 
@@ -92,7 +94,9 @@ def test_the_folder_is_reported_as_a_dry_run(folder, tmp_path):
         ),
     ],
 )
-def test_what_a_dry_run_cannot_show_is_refused_before_anything_is_written(changes, message, tmp_path):
+def test_what_a_dry_run_cannot_show_is_refused_before_anything_is_written(
+    changes, message, tmp_path
+):
     with pytest.raises(UsageError, match=message):
         made_of({**TREE, **changes}, tmp_path)
 
@@ -102,14 +106,28 @@ def test_what_a_dry_run_cannot_show_is_refused_before_anything_is_written(change
 def test_a_target_that_is_not_simulated_is_noted_and_not_called(tmp_path):
     _, run_json = made_of({**TREE, "target": {"url": "https://api.example.org"}}, tmp_path)
 
-    assert any("https://api.example.org" in note and "not called" in note for note in run_json["notes"])
+    assert any(
+        "https://api.example.org" in note and "not called" in note for note in run_json["notes"]
+    )
     assert run_json["target"]["simulated"] is True
 
 
 def test_the_command_line_dry_runs_in_one_worker(command, tmp_path):
-    both = command(["tailgauge", "run", "quickstart", "--dry-run", "--workers", "2", "--out", str(tmp_path)])
+    both = command(
+        ["tailgauge", "run", "quickstart", "--dry-run", "--workers", "2", "--out", str(tmp_path)]
+    )
     one = command(
-        ["tailgauge", "run", "quickstart", "--dry-run", "--duration", "10", "--json", "--out", str(tmp_path)]
+        [
+            "tailgauge",
+            "run",
+            "quickstart",
+            "--dry-run",
+            "--duration",
+            "10",
+            "--json",
+            "--out",
+            str(tmp_path),
+        ]
     )
 
     assert (both.returncode, "omit --workers" in both.stderr) == (2, True)

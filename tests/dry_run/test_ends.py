@@ -43,14 +43,18 @@ def test_an_answer_at_its_limit_is_cut_where_answers_end_by_themselves(protocol,
         limit: {"cut" if ends == "natural" else "ok"},
         ("end_turn" if protocol == "anthropic" else "stop"): {"ok"},
     }
-    assert [row.output_tokens for row in kept.attempts] == [row.output_tokens for row in kept.server_rows]
+    assert [row.output_tokens for row in kept.attempts] == [
+        row.output_tokens for row in kept.server_rows
+    ]
 
 
 @pytest.mark.parametrize("served", [{}, DECODED], ids=["plain", "decoded"])
 def test_a_user_who_leaves_has_what_came_until_then(served):
     kept = run(served, cancel={"share": 1.0, "after_chunks": 5})
 
-    assert {(row.ended, row.chunks, row.stop_reason) for row in kept.attempts} == {("cancelled", 5, None)}
+    assert {(row.ended, row.chunks, row.stop_reason) for row in kept.attempts} == {
+        ("cancelled", 5, None)
+    }
     assert {row.output_tokens for row in kept.server_rows} == {5}
     assert {row.cancelled_at_ns - row.first_content_at_ns for row in kept.attempts} == {20_000_000}
 
@@ -74,7 +78,15 @@ def test_decoded_answers_have_the_times_of_plain_ones():
         "stopped_at_ns",
     )
 
-    for name in (*times, "ended_at_ns", "chunks", "input_tokens", "output_tokens", "ended", "model"):
+    for name in (
+        *times,
+        "ended_at_ns",
+        "chunks",
+        "input_tokens",
+        "output_tokens",
+        "ended",
+        "model",
+    ):
         expected = [getattr(row, name) for row in plain.attempts]
         assert [getattr(row, name) for row in decoded.attempts] == expected
     for key, chunks in plain.chunks_of.items():
@@ -126,9 +138,13 @@ def test_a_limit_that_refuses_inside_a_200_is_that_limit(protocol):
 
     assert [row.ended for row in kept.attempts] == [row.ended for row in plain.attempts]
     assert [row.limit_kind for row in kept.attempts] == [row.limit_kind for row in plain.attempts]
-    assert [row.retry_after_s for row in kept.attempts] == [row.retry_after_s for row in plain.attempts]
+    assert [row.retry_after_s for row in kept.attempts] == [
+        row.retry_after_s for row in plain.attempts
+    ]
     assert {row.status for row in kept.attempts} == {200}
-    assert [row.error_status for row in kept.server_rows] == [row.error_status for row in plain.server_rows]
+    assert [row.error_status for row in kept.server_rows] == [
+        row.error_status for row in plain.server_rows
+    ]
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])

@@ -33,7 +33,9 @@ def hedges(kept):
 def off(values, expected, statistic):
     """Distance to the expected, and four standard errors of the measured value."""
     batches = [statistic(batch) for batch in np.array_split(np.asarray(values), BATCHES)]
-    return abs(statistic(np.asarray(values)) - expected), 4 * np.std(batches, ddof=1) / math.sqrt(BATCHES)
+    return abs(statistic(np.asarray(values)) - expected), 4 * np.std(batches, ddof=1) / math.sqrt(
+        BATCHES
+    )
 
 
 def p99(values):
@@ -44,7 +46,9 @@ def p99(values):
 def test_row_10_hedged_exponential(n, delay_in_means):
     delay_s, count = delay_in_means * MEAN_S, n(200_000)
     policy = "fixed" if delay_s else "immediate"
-    kept = run_in_memory(flow(count, 200.0, **hedged(policy, delay_s)), engine=queueing(exponential_ms(100)))
+    kept = run_in_memory(
+        flow(count, 200.0, **hedged(policy, delay_s)), engine=queueing(exponential_ms(100))
+    )
     count = len(kept.requests)
 
     times = kept.latencies_s(0)
@@ -55,7 +59,9 @@ def test_row_10_hedged_exponential(n, delay_in_means):
     sent = len(hedges(kept))
     assert abs(sent / count - extra) <= max(0.003, 4 * math.sqrt(extra * (1 - extra) / count))
     won = sum(row.winner == 1 for row in kept.requests)
-    assert abs(won / sent - 0.5) <= max(0.02, 2 / math.sqrt(sent))  # of the hedged ones, as nothing remembers
+    assert abs(won / sent - 0.5) <= max(
+        0.02, 2 / math.sqrt(sent)
+    )  # of the hedged ones, as nothing remembers
 
 
 @pytest.mark.parametrize("independent", [True, False])
@@ -77,7 +83,9 @@ def duplication_ratio(rho, count):
     """Mean response with every call sent twice, to that with every call sent once, at 20 servers; losers run on."""
     means = []
     for policy in ("off", "immediate"):
-        servers = queueing(exponential_ms(100), replicas=20, slots=1, router="random", cancel_mode="never")
+        servers = queueing(
+            exponential_ms(100), replicas=20, slots=1, router="random", cancel_mode="never"
+        )
         rate = rho * 20 / MEAN_S
         kept = run_in_memory(flow(count, rate, **hedged(policy)), engine=servers)
         means.append(mean(kept.latencies_s()))
@@ -95,7 +103,9 @@ def collapse(cancel_mode, policy, count):
     """p99 and share of hedges at 20 servers and 0.6 of their load; 3% of (prompt, server) pairs ten times slower."""
     unloaded_p95_s = 0.3
     slow = {"size_sigma": 0.5, "slow_share": 0.03, "slow_factor": 10.0}
-    servers = queueing(lambda _: MEAN_S * 1e3, replicas=20, slots=1, router="random", cancel_mode=cancel_mode)
+    servers = queueing(
+        lambda _: MEAN_S * 1e3, replicas=20, slots=1, router="random", cancel_mode=cancel_mode
+    )
     mean_work_s = MEAN_S * math.exp(0.125) * (1 + 0.03 * 9)
     kept = run_in_memory(
         flow(count, 0.6 * 20 / mean_work_s, **hedged(policy, unloaded_p95_s))

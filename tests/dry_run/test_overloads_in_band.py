@@ -34,15 +34,21 @@ def overloaded(protocol="anthropic", shape="provider", **traffic):
 def planted(kept):
     """Calls that the server log has an overload of."""
     return {
-        (row.request_id, row.leg, row.attempt) for row in kept.server_rows if row.error_status in {503, 529}
+        (row.request_id, row.leg, row.attempt)
+        for row in kept.server_rows
+        if row.error_status in {503, 529}
     }
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-@pytest.mark.parametrize("shape", ["provider", "wrapped", "flat", "message", "detail", "field", "chunk"])
+@pytest.mark.parametrize(
+    "shape", ["provider", "wrapped", "flat", "message", "detail", "field", "chunk"]
+)
 def test_each_shape_of_an_overload_is_one(protocol, shape):
     kept = overloaded(protocol, shape)
-    classed = {(row.request_id, row.leg, row.attempt) for row in kept.attempts if row.ended == "overloaded"}
+    classed = {
+        (row.request_id, row.leg, row.attempt) for row in kept.attempts if row.ended == "overloaded"
+    }
 
     assert classed == planted(kept)
     assert len(classed) == pytest.approx(SHARE * len(kept.attempts), rel=0.2)
@@ -52,7 +58,9 @@ def test_each_shape_of_an_overload_is_one(protocol, shape):
 def test_polite_retries_each_of_them():
     kept = overloaded(retry={"policy": "polite", **OPEN_BUDGET})
     refused = planted(kept)
-    retried = {(row.request_id, row.leg, row.of_attempt) for row in kept.attempts if row.cause == "retry"}
+    retried = {
+        (row.request_id, row.leg, row.of_attempt) for row in kept.attempts if row.cause == "retry"
+    }
     last = {key for key in refused if key[2] == 3}
 
     assert len(refused) > 150
@@ -75,7 +83,10 @@ def test_they_hold_hedges_back():
 
 
 def test_an_overload_after_content_breaks_the_answer_and_is_not_retried():
-    simulated = {"ttft_ms": 100.0, "faults": {"busy": {"kind": "error_event", "share": SHARE, "at_chunk": 2}}}
+    simulated = {
+        "ttft_ms": 100.0,
+        "faults": {"busy": {"kind": "error_event", "share": SHARE, "at_chunk": 2}},
+    }
     kept = run_in_memory(
         {
             "arrival": {"rate_per_s": 20.0},

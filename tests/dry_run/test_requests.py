@@ -57,9 +57,13 @@ def test_the_requests_are_those_of_the_plan(busy):
     rows = sorted(busy.requests, key=lambda row: row.request_id)
 
     assert [row.request_id for row in rows] == [one.request_id for one in planned]
-    assert [row.scheduled_at_ns - busy.run.start_at_ns for row in rows] == [one.at_ns for one in planned]
+    assert [row.scheduled_at_ns - busy.run.start_at_ns for row in rows] == [
+        one.at_ns for one in planned
+    ]
     asked = [(one.traffic, one.prompt_tokens, one.output_tokens) for one in planned]
-    assert [(row.traffic, row.asked_prompt_tokens, row.asked_output_tokens) for row in rows] == asked
+    assert [
+        (row.traffic, row.asked_prompt_tokens, row.asked_output_tokens) for row in rows
+    ] == asked
 
 
 def test_every_request_is_counted_once_and_its_calls_are_its_rows(busy):
@@ -144,7 +148,10 @@ def test_what_is_open_when_the_drain_ends_is_censored():
 
 
 def test_a_call_beyond_its_deadline_times_out():
-    tree = {"limits": {"attempt_deadline_s": 0.5}, "simulated": {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}}
+    tree = {
+        "limits": {"attempt_deadline_s": 0.5},
+        "simulated": {"ttft_ms": 200.0, "chunk_gap_ms": 10.0},
+    }
     kept = run_in_memory({**tree, "stages": {"duration_s": 2.0}})
 
     assert {(row.ended, row.ended_at_ns - row.sent_at_ns, row.chunks) for row in kept.attempts} == {
@@ -189,7 +196,9 @@ def test_a_session_s_turn_follows_the_answer_before_it_and_carries_it():
         before = attempts[row.request_id - 1]
         assert row.scheduled_at_ns == before.ended_at_ns + 2_000_000_000
         # The turn before, its answer of 20 tokens, and about 50 of its own.
-        assert attempts[row.request_id].input_tokens == pytest.approx(before.input_tokens + 20 + 50, abs=15)
+        assert attempts[row.request_id].input_tokens == pytest.approx(
+            before.input_tokens + 20 + 50, abs=15
+        )
     counters = kept.run.counters
     assert counters.leased == counters.dispatched + counters.not_reached
     assert counters.not_due == counters.not_reached > 0, "nothing that was due was left out"

@@ -74,7 +74,9 @@ def test_the_retry_budget_is_never_exceeded(full_size):
     assert retries > 5
 
 
-def test_no_copy_is_sent_of_a_call_that_was_refused_nor_while_the_target_asks_for_patience(full_size):
+def test_no_copy_is_sent_of_a_call_that_was_refused_nor_while_the_target_asks_for_patience(
+    full_size,
+):
     hedge = {
         "policy": "fixed",
         "delay_ms": 10.0,
@@ -99,7 +101,11 @@ def test_no_copy_is_sent_of_a_call_that_was_refused_nor_while_the_target_asks_fo
 @pytest.fixture(scope="module")
 def outage():
     """A table and a seed with one outage of 20 s, early in the first two minutes, and when it ends."""
-    table = {"brownout_factor": 50.0, "brownout_on_s": OUTAGE_S, "brownout_off_s": CYCLE_S - OUTAGE_S}
+    table = {
+        "brownout_factor": 50.0,
+        "brownout_on_s": OUTAGE_S,
+        "brownout_off_s": CYCLE_S - OUTAGE_S,
+    }
     for seed in range(100):
         stragglers = Stragglers(StragglersTable(**table), seed)
         bad = [s for s in range(CYCLE_S) if stragglers.brownout(0, s * 10**9) > 1]
@@ -111,10 +117,14 @@ def outage():
 def goodput(outage, policy):
     """Share of the calls that went well, of those scheduled from 40 s after the outage to the end."""
     table, seed, end_s = outage
-    tree = flow(8 * (CYCLE_S - 10), 8.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1})
+    tree = flow(
+        8 * (CYCLE_S - 10), 8.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1}
+    )
     tree["limits"] = {**UNBOUNDED, "attempt_deadline_s": 2.0, "drain_s": 30.0}
     tree |= {"simulated": {"stragglers": table}, "seed": seed}
-    servers = queueing(exponential_ms(100), slots=1, queue_cap=40, cancel_mode="never")  # 0.8 of the load
+    servers = queueing(
+        exponential_ms(100), slots=1, queue_cap=40, cancel_mode="never"
+    )  # 0.8 of the load
     kept = run_in_memory(tree, engine=servers)
     later = [row for row in kept.requests if row.scheduled_at_ns > (end_s + 40) * 10**9]
     return sum(row.ended == "ok" for row in later) / len(later)

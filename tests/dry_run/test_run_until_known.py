@@ -15,7 +15,12 @@ from tailgauge.dry_run.command import DryRun
 from tailgauge_analysis.report.report import make
 
 SIGMA, RHO = 0.6, 0.7
-BURSTS = {"pareto_alpha": 1.5, "brownout_factor": 8.0, "brownout_on_s": 10.0, "brownout_off_s": 50.0}
+BURSTS = {
+    "pareto_alpha": 1.5,
+    "brownout_factor": 8.0,
+    "brownout_on_s": 10.0,
+    "brownout_off_s": 50.0,
+}
 
 
 def tree(seed, rate, duration_s=600.0, process="poisson", **simulated):
@@ -48,7 +53,9 @@ def lognormal(seed, out):
 def mm1(seed, out):
     """A queue of 400 calls a second that gets 0.7 of that, for as long as it may take."""
     engine = queueing(exponential_ms(2.5, seed), slots=1)
-    return math.log(20) * 2.5 / (1 - RHO), reported(tree(seed, 400 * RHO, 900.0), out, engine=engine)
+    return math.log(20) * 2.5 / (1 - RHO), reported(
+        tree(seed, 400 * RHO, 900.0), out, engine=engine
+    )
 
 
 @pytest.fixture(scope="module")

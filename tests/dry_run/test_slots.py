@@ -13,7 +13,11 @@ SPREAD = {"output_tokens": 30, "output_sigma": 0.8}
 
 def counted(requests: int, users: int, **changes):
     closed = {"users": users, "think_s": 0.0, "requests": requests}
-    return {"arrival": {"process": "closed", "closed": closed}, "traffic": {"chat": SPREAD}, **changes}
+    return {
+        "arrival": {"process": "closed", "closed": closed},
+        "traffic": {"chat": SPREAD},
+        **changes,
+    }
 
 
 def most_at_once(begun_ns, ended_ns) -> int:
@@ -74,7 +78,9 @@ def test_a_request_of_a_number_follows_the_end_of_another_and_its_legs_take_one_
     ends = {row.ended_at_ns for row in rows}
     assert all(row.scheduled_at_ns in ends for row in rows[2:])
     assert at_client(kept) == 6
-    assert most_at_once([row.dispatched_at_ns for row in rows], [row.ended_at_ns for row in rows]) == 2
+    assert (
+        most_at_once([row.dispatched_at_ns for row in rows], [row.ended_at_ns for row in rows]) == 2
+    )
 
 
 def test_users_of_a_number_think_between_their_requests():
@@ -112,7 +118,9 @@ def test_arrivals_beyond_the_slots_wait_in_order_and_none_is_dropped(slots, rate
     begun = [row.dispatched_at_ns + row.slot_wait_ns for row in rows]
 
     assert at_client(kept) == at_server(kept) == slots < at_client(free)
-    assert [row.scheduled_at_ns for row in rows] == sorted(row.scheduled_at_ns for row in free.requests)
+    assert [row.scheduled_at_ns for row in rows] == sorted(
+        row.scheduled_at_ns for row in free.requests
+    )
     assert [row.dispatched_at_ns for row in rows] == [row.scheduled_at_ns for row in rows]
     assert begun == sorted(begun)
     assert 0 < sum(row.slot_wait_ns > 0 for row in rows) <= len(rows)
@@ -124,7 +132,9 @@ def test_a_wait_is_until_the_slot_and_the_call_begins_then():
     kept = run_in_memory(queued(2, 6.0))
     sent = {row.request_id: row.sent_at_ns for row in kept.attempts}
 
-    assert all(sent[row.request_id] == row.dispatched_at_ns + row.slot_wait_ns for row in kept.requests)
+    assert all(
+        sent[row.request_id] == row.dispatched_at_ns + row.slot_wait_ns for row in kept.requests
+    )
 
 
 def test_slots_that_suffice_make_nobody_wait():

@@ -23,7 +23,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """`start("run", "streaming", ...)` with --out in a folder of the test's own, `into`; `program` may be locust."""
 
     def start_command(
-        *arguments: str, env: Mapping[str, str] | None = None, program: str = TAILGAUGE, into: str = "out"
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        program: str = TAILGAUGE,
+        into: str = "out",
     ) -> Running:
         out = tmp_path / into
         with_out = arguments[:1] == ("run",) or (program == LOCUST and "--worker" not in arguments)

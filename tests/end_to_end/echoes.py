@@ -28,7 +28,14 @@ FAIR = 2  # requests of each path
 
 def _named(key: str) -> str:
     """As HTML with the names of its punctuation."""
-    names = {"-": "&#45;", "_": "&lowbar;", ".": "&period;", "+": "&plus;", "/": "&sol;", "=": "&equals;"}
+    names = {
+        "-": "&#45;",
+        "_": "&lowbar;",
+        ".": "&period;",
+        "+": "&plus;",
+        "/": "&sol;",
+        "=": "&equals;",
+    }
     return "".join(names.get(one, one) for one in key)
 
 
@@ -39,7 +46,9 @@ def _every(form: str) -> Callable[[str], str]:
 
 def _some(form: str) -> Callable[[str], str]:
     """Every other character in this form."""
-    return lambda key: "".join(form.format(ord(one)) if at % 2 else one for at, one in enumerate(key))
+    return lambda key: "".join(
+        form.format(ord(one)) if at % 2 else one for at, one in enumerate(key)
+    )
 
 
 def _shifted(key: str) -> str:
@@ -136,19 +145,30 @@ class Request:
 
     def __init__(self, head: str) -> None:
         found = re.search(r"(?im)^(?:x-api-key: |authorization: Bearer )(\S+)", head)
-        self.key, self.is_anthropic = found[1] if found else "", "/messages" in head.partition("\r\n")[0]
+        self.key, self.is_anthropic = (
+            found[1] if found else "",
+            "/messages" in head.partition("\r\n")[0],
+        )
 
     def opening(self, model: str = "m", identity: str = "id-1") -> str:
         if not self.is_anthropic:
-            return data({"id": identity, "model": model, "choices": [{"delta": {"role": "assistant"}}]})
+            return data(
+                {"id": identity, "model": model, "choices": [{"delta": {"role": "assistant"}}]}
+            )
         usage = {"input_tokens": 9, "output_tokens": 1}
-        return data({"type": "message_start", "message": {"id": identity, "model": model, "usage": usage}})
+        return data(
+            {"type": "message_start", "message": {"id": identity, "model": model, "usage": usage}}
+        )
 
     def word(self, text: str) -> str:
         if not self.is_anthropic:
             return data({"choices": [{"delta": {"content": text}}]})
         return data(
-            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": text},
+            }
         )
 
     def closing(self, reason: str = "stop", count: object = 2) -> str:
@@ -156,12 +176,18 @@ class Request:
             usage = {"prompt_tokens": 9, "completion_tokens": count}
             last = {"choices": [{"delta": {}, "finish_reason": reason}], "usage": usage}
             return data(last) + chunk("data: [DONE]\n\n") + "0\r\n\r\n"
-        last = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": count}}
+        last = {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason},
+            "usage": {"output_tokens": count},
+        }
         return data(last) + data({"type": "message_stop"}) + "0\r\n\r\n"
 
     def fair(self, *headers: str, between: str = "") -> str:
         """A good answer, but for these headers and events."""
-        head = HEAD + "".join(f"{one}\r\n" for one in headers) + "transfer-encoding: chunked\r\n\r\n"
+        head = (
+            HEAD + "".join(f"{one}\r\n" for one in headers) + "transfer-encoding: chunked\r\n\r\n"
+        )
         return head + self.opening() + self.word("a") + between + self.closing()
 
 
@@ -175,7 +201,9 @@ def data(tree: object) -> str:
 
 def whole(status: int, body: str, *headers: str, kind: str = "application/json") -> str:
     size = len(body.encode("utf-8"))
-    lines = "".join(f"{one}\r\n" for one in (*headers, f"content-type: {kind}", f"content-length: {size}"))
+    lines = "".join(
+        f"{one}\r\n" for one in (*headers, f"content-type: {kind}", f"content-length: {size}")
+    )
     return f"HTTP/1.1 {status} No\r\n{lines}\r\n" + body.encode("utf-8").decode("latin-1")
 
 
@@ -252,21 +280,30 @@ class Handler(socketserver.StreamRequestHandler):
                 lines = [first, *iter(self.rfile.readline, b"\r\n")]
                 head = b"".join(lines).decode("latin-1")
                 length = re.search(r"(?i)content-length: (\d+)", head)
-                body, request = self.rfile.read(int(length[1]) if length else 0).decode(), Request(head)
+                body, request = (
+                    self.rfile.read(int(length[1]) if length else 0).decode(),
+                    Request(head),
+                )
                 with self.lock:
-                    Handler.served["with the key in the body"] += bool(request.key and request.key in body)
+                    Handler.served["with the key in the body"] += bool(
+                        request.key and request.key in body
+                    )
                 self.wfile.write(self._answer(head.split()[1], request).encode("latin-1"))
 
     def _answer(self, path: str, request: Request) -> str:
         if path.startswith("/refused"):
             listed = {"data": [{"id": request.key}, {"id": _base64(request.key)}]}
             return (
-                whole(200, json.dumps(listed)) if path.endswith("models") else PLACES["error, cut"](request)
+                whole(200, json.dumps(listed))
+                if path.endswith("models")
+                else PLACES["error, cut"](request)
             )
         with self.lock:
             number = Handler.served[path] - FAIR
             Handler.served[path] += 1
-        return request.fair() if number < 0 else list(ECHOES.values())[number % len(ECHOES)](request)
+        return (
+            request.fair() if number < 0 else list(ECHOES.values())[number % len(ECHOES)](request)
+        )
 
 
 def main() -> None:

@@ -37,7 +37,9 @@ class Channel:
         self._sent.mkdir(parents=True)
         (folder / "sitecustomize.py").write_text(SITE)
         self.env = {
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, (str(folder), os.environ.get("PYTHONPATH")))
+            ),
             "SPIED": str(self._sent),
         }
 
@@ -68,7 +70,9 @@ class Processes:
         seen = (process.pid, " ".join(text))
         if seen not in self.lines:
             output = "\0".join(f"{name}={value}" for name, value in process.environ().items())
-            role = next((word for word in text if word in {"run", "worker", "endpoint", "report"}), "other")
+            role = next(
+                (word for word in text if word in {"run", "worker", "endpoint", "report"}), "other"
+            )
             self.lines.add(seen)
             self.environments.setdefault(role, []).append(output)
 
@@ -82,5 +86,7 @@ def everything(done: Finished) -> list[str]:
     """Text of every file and every cell of every table that a command left, and of what it printed."""
     texts = [done.stdout, done.stderr]
     texts += [path.read_bytes().decode("latin-1") for path in done.out.rglob("*") if path.is_file()]
-    texts += [pq.read_table(path).to_pandas().astype(str).to_csv() for path in done.out.rglob("*.parquet")]
+    texts += [
+        pq.read_table(path).to_pandas().astype(str).to_csv() for path in done.out.rglob("*.parquet")
+    ]
     return texts

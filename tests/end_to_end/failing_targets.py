@@ -26,7 +26,9 @@ KEY = "TG_TEST_KEY"  # the variable with the key of cases that have one
 LOAD = r"lower the rate|fewer users|headroom|curve|run longer"
 HEADROOM = r"experiment\.kind=headroom"
 CURVE = r"experiment\.kind=curve"
-PAGE = b"<html><head><title>Sign in - Corporate Proxy</title></head><body>Please sign in</body></html>"
+PAGE = (
+    b"<html><head><title>Sign in - Corporate Proxy</title></head><body>Please sign in</body></html>"
+)
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,9 @@ def limited(per_s: float, burst: float, refusal: Behaviour) -> Behaviour:
     return behave
 
 
-def slots(number: int, service_s: float, *, queue: int = 10**6, refusal: Behaviour = ok) -> Behaviour:
+def slots(
+    number: int, service_s: float, *, queue: int = 10**6, refusal: Behaviour = ok
+) -> Behaviour:
     """Return an engine with so many slots; beyond its queue it refuses."""
     free = threading.Semaphore(number)
 

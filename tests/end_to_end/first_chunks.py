@@ -24,7 +24,9 @@ class Firsts:
     def of(cls, run: RunData) -> Firsts:
         attempts = run.table("attempts").query("stage != 'preflight'")
         server_log = run.table("target")[["request_id", "leg", "attempt", "chunk_sent_at_ns"]]
-        rows = attempts.merge(server_log, on=["request_id", "leg", "attempt"], validate="one_to_one")
+        rows = attempts.merge(
+            server_log, on=["request_id", "leg", "attempt"], validate="one_to_one"
+        )
         rows = rows[rows.first_content_at_ns.notna()]
         written = rows.chunk_sent_at_ns.map(lambda sent: sent[0])
         reported, logged, low = (

@@ -37,7 +37,10 @@ def event(tree: Any, name: str = "") -> bytes:
 def whole(status: int, tree: Any, *headers: bytes) -> bytes:
     body = json.dumps(tree).encode()
     lines = b"".join([b"%b\r\n" % header for header in headers])
-    head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (status, len(body))
+    head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (
+        status,
+        len(body),
+    )
     return head + lines + b"\r\n" + body
 
 
@@ -48,16 +51,24 @@ class OpenAI:
 
     @staticmethod
     def opening() -> bytes:
-        return event({"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]})
+        return event(
+            {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+        )
 
     @staticmethod
     def word(text: str) -> bytes:
-        return event({"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}]})
+        return event(
+            {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}]}
+        )
 
     @staticmethod
     def closing(reason: str) -> list[bytes]:
         usage = {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26}
-        last = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+        last = {
+            "id": "c",
+            "model": "m",
+            "choices": [{"index": 0, "delta": {}, "finish_reason": reason}],
+        }
         return [event(last), event({"id": "c", "choices": [], "usage": usage}), b"data: [DONE]\n\n"]
 
     @staticmethod
@@ -79,11 +90,17 @@ class Anthropic:
     @staticmethod
     def word(text: str) -> bytes:
         delta = {"type": "text_delta", "text": text}
-        return event({"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta")
+        return event(
+            {"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta"
+        )
 
     @staticmethod
     def closing(reason: str) -> list[bytes]:
-        delta = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 6}}
+        delta = {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason},
+            "usage": {"output_tokens": 6},
+        }
         return [event(delta, "message_delta"), event({"type": "message_stop"}, "message_stop")]
 
     @staticmethod

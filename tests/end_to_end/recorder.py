@@ -52,8 +52,12 @@ class Recorder:
 
             def do_GET(self) -> None:
                 recorder.received.append(Received(self.path, self.headers.items(), None))
-                models = [{"id": "tiny", "object": "model", "created": 0, "owned_by": recorder.engine}]
-                self._send(200, json.dumps({"object": "list", "data": models}).encode(), "application/json")
+                models = [
+                    {"id": "tiny", "object": "model", "created": 0, "owned_by": recorder.engine}
+                ]
+                self._send(
+                    200, json.dumps({"object": "list", "data": models}).encode(), "application/json"
+                )
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -67,7 +71,9 @@ class Recorder:
                     time.sleep(SLOW_S)
                 if why := invalid(body):
                     recorder.refused.append(why)
-                    self._send(400, json.dumps({"error": {"message": why}}).encode(), "application/json")
+                    self._send(
+                        400, json.dumps({"error": {"message": why}}).encode(), "application/json"
+                    )
                     return
                 self._send(200, answer(self.path, body).encode(), "text/event-stream")
 
@@ -127,5 +133,8 @@ def answer(path: str, body: dict[str, Any]) -> str:
         return "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
     pieces = [{"choices": [{"index": 0, "delta": {"content": "yes "}}]} for _ in range(tokens)]
     usage = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
-    end = [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, {"choices": [], "usage": usage}]
+    end = [
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": usage},
+    ]
     return "".join(f"data: {json.dumps(one)}\n\n" for one in pieces + end) + "data: [DONE]\n\n"

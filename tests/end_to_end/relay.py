@@ -91,7 +91,9 @@ async def main(url: str, delay_ms: str, mode: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await Connection(at.hostname or "", at.port or 0, float(delay_ms) / 1000, mode).serve(reader, writer)
+        await Connection(at.hostname or "", at.port or 0, float(delay_ms) / 1000, mode).serve(
+            reader, writer
+        )
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)

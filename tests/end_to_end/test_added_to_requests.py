@@ -112,7 +112,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         name: [one for one in server.received if one not in posts[name] and one.path != "/metrics"]
         for name, server in servers.items()
     }  # the engine's page is read by the master, without what is added
-    yield Recorded(done, posts, before, [why for server in servers.values() for why in server.refused])
+    yield Recorded(
+        done, posts, before, [why for server in servers.values() for why in server.refused]
+    )
     for server in servers.values():
         server.close()
 
@@ -134,7 +136,9 @@ def test_every_attempt_of_the_rows_was_received_hedges_and_retries_included(
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_headers_are_those_that_were_asked_for_in_every_attempt(seen: Recorded, protocol: str) -> None:
+def test_headers_are_those_that_were_asked_for_in_every_attempt(
+    seen: Recorded, protocol: str
+) -> None:
     rows = seen.done.run_of(protocol).requests().set_index("request_id")
     for one in seen.posts[protocol]:
         request, traffic = one.call[0], rows.traffic[one.call[0]]
@@ -196,7 +200,9 @@ def test_the_full_url_is_shown_and_recorded(seen: Recorded) -> None:
 
         assert len(urls) == 1
         assert urls.pop().endswith(path)
-        assert re.search(rf"calls go to http://127\.0\.0\.1:\d+{path}\n", seen.done.stderr + seen.done.stdout)
+        assert re.search(
+            rf"calls go to http://127\.0\.0\.1:\d+{path}\n", seen.done.stderr + seen.done.stdout
+        )
 
 
 def test_the_report_proves_exact_answers(seen: Recorded) -> None:
@@ -212,13 +218,18 @@ def test_the_report_proves_exact_answers(seen: Recorded) -> None:
         lengths = data["traffic"][name]["lengths"]
         assert lengths["same"] == lengths["counted"] == lengths["answers"] == n > 0
     assert set(ok[ok.traffic == "legs"].output_tokens) == {6}
-    assert "output tokens, got" not in next((seen.done.out / "reports").glob("*-sse-*/report.md")).read_text()
+    assert (
+        "output tokens, got"
+        not in next((seen.done.out / "reports").glob("*-sse-*/report.md")).read_text()
+    )
 
 
 def test_the_secret_is_nowhere(seen: Recorded) -> None:
     texts = [seen.done.stdout, seen.done.stderr]
     texts += [
-        path.read_bytes().decode(errors="replace") for path in seen.done.out.rglob("*") if path.is_file()
+        path.read_bytes().decode(errors="replace")
+        for path in seen.done.out.rglob("*")
+        if path.is_file()
     ]
 
     assert len(texts) > 20
@@ -251,11 +262,15 @@ def test_an_unknown_engine_is_named_or_refused(recorder, tmp_path: Path) -> None
     assert "target.engine: expected one of vllm, sglang, llama.cpp" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert gateway.posts == []
-    (tmp_path / "named.toml").write_text(EXACT.format(url=gateway.url, engine='engine = "llama.cpp"'))
+    (tmp_path / "named.toml").write_text(
+        EXACT.format(url=gateway.url, engine='engine = "llama.cpp"')
+    )
     named = run(tmp_path, "named")
 
     assert named.code in {0, 1, 3, 5}, named.stderr  # the recorder refuses some calls, for retries
-    assert {(one.body["n_predict"], one.body["ignore_eos"]) for one in gateway.posts} == {(11, True)}
+    assert {(one.body["n_predict"], one.body["ignore_eos"]) for one in gateway.posts} == {
+        (11, True)
+    }
     (report,) = (tmp_path / "out" / "reports").glob("*-named-*/report.md")
     proof = r"chat: asked 11 output tokens, got 11 in 0% of \d+ answers?\. The work was not fixed\."
     assert re.search(proof, report.read_text())

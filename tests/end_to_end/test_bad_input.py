@@ -58,8 +58,14 @@ WRONG_USAGE = {
         ["streaming", "--set", "arrival.process=closed", "--rate", "5"],
         "--rate: a closed loop has no rate: set closed.users and closed.think_s",
     ),
-    "a cost without a price": (["streaming", "--max-cost", "5"], "no price is known for model 'tiny'"),
-    "a limit below the preflight": (["streaming", "--max-requests", "2"], "--max-requests: expected at"),
+    "a cost without a price": (
+        ["streaming", "--max-cost", "5"],
+        "no price is known for model 'tiny'",
+    ),
+    "a limit below the preflight": (
+        ["streaming", "--max-requests", "2"],
+        "--max-requests: expected at",
+    ),
     "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
     "no scenario": ([], "name a scenario, as `tailgauge run quickstart`"),
     "a folder as scenario": (["."], ".: a folder, not a file: it holds no *.toml file"),
@@ -88,7 +94,8 @@ print(json.dumps(told))
 
 @pytest.fixture(scope="module")
 def summary(
-    tmp_path_factory: pytest.TempPathFactory, command: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path_factory: pytest.TempPathFactory,
+    command: Callable[..., subprocess.CompletedProcess[str]],
 ) -> dict[str, tuple[int, str]]:
     """Exit code and message of each case."""
     folder = tmp_path_factory.mktemp("usage")
@@ -100,7 +107,9 @@ def summary(
 
 
 @pytest.mark.parametrize("case", WRONG_USAGE)
-def test_wrong_usage_exits_2_with_one_clear_line(summary: dict[str, tuple[int, str]], case: str) -> None:
+def test_wrong_usage_exits_2_with_one_clear_line(
+    summary: dict[str, tuple[int, str]], case: str
+) -> None:
     code, output = summary[case]
 
     assert code == 2
@@ -146,7 +155,9 @@ def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout
     mine.write_text('[traffic.chat]\n[target]\nurl = "http://192.0.2.1:8000"\n')
     file = str(checkout / "locustfiles" / "streaming.py")
 
-    done = start("-f", file, "--headless", "-t", "3s", "--scenario", str(mine), program=LOCUST).finish(30)
+    done = start(
+        "-f", file, "--headless", "-t", "3s", "--scenario", str(mine), program=LOCUST
+    ).finish(30)
 
     assert done.code == 2
     assert f"{mine}: target.url: http://192.0.2.1:8000 is not on this machine" in done.stderr
@@ -165,7 +176,9 @@ def test_an_output_folder_that_cannot_be_written_exits_2(start: Start, tmp_path:
 @pytest.fixture(scope="module")
 def plain_web_server() -> Iterator[str]:
     """A web server that knows nothing of any model."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler
+    ) as server:
         server.RequestHandlerClass.log_message = lambda *_: None  # type: ignore[method-assign]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -201,9 +214,13 @@ def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begi
 ) -> None:
     files = [tmp_path / f"{name}.toml" for name in ("one", "two", "three")]
     for file in files:
-        file.write_text('[traffic.chat]\n[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n')
+        file.write_text(
+            '[traffic.chat]\n[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n'
+        )
 
-    done = start("-c", LATE_USERS, "run", *map(str, files), "--json", program=sys.executable).finish(60)
+    done = start(
+        "-c", LATE_USERS, "run", *map(str, files), "--json", program=sys.executable
+    ).finish(60)
 
     assert [json.loads(line)["exit_code"] for line in done.stdout.splitlines()] == [4] * 3
     assert done.stderr.count("Connection refused. Is it running") == 3
@@ -242,7 +259,9 @@ class Tried:
 
 
 @pytest.fixture(scope="module")
-def tried(plain_web_server: str, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Tried:
+def tried(
+    plain_web_server: str, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory
+) -> Tried:
     folder = tmp_path_factory.mktemp("targets")
     trusting = f'ca_file = "{guarded.authority}"'
     targets = {
@@ -255,7 +274,9 @@ def tried(plain_web_server: str, guarded: Guarded, tmp_path_factory: pytest.Temp
     }
     files = [folder / f"{name}.toml" for name in targets]
     for file, lines in zip(files, targets.values(), strict=True):
-        file.write_text("\n".join(["[traffic.chat]", "[target]", *lines, "[stages]", "duration_s = 2", ""]))
+        file.write_text(
+            "\n".join(["[traffic.chat]", "[target]", *lines, "[stages]", "duration_s = 2", ""])
+        )
     out, keys = folder / "out", {"MY_KEY": "right-key-123", "OTHER": "wrong-key-456"}
     line = [TAILGAUGE, "run", *map(str, files), "--json", f"--out={out}"]
     done = Running(line, out, keys, folder).finish(120)
@@ -288,7 +309,9 @@ def test_no_key_is_printed(tried: Tried) -> None:
         assert key not in tried.done.stderr + tried.done.stdout
 
 
-def test_the_right_key_is_taken_from_the_named_variable_and_the_authority_can_be_named(tried: Tried) -> None:
+def test_the_right_key_is_taken_from_the_named_variable_and_the_authority_can_be_named(
+    tried: Tried,
+) -> None:
     attempts = tried.run("usable").table("attempts")
 
     assert (attempts.ended == "ok").all()
@@ -305,7 +328,9 @@ def unusable(start: Start, *arguments: str, env: dict[str, str] | None = None) -
 
 
 def test_a_host_without_an_address_exits_4(start: Start) -> None:
-    assert "no address for no-such-host.invalid" in unusable(start, "--target=http://no-such-host.invalid")
+    assert "no address for no-such-host.invalid" in unusable(
+        start, "--target=http://no-such-host.invalid"
+    )
 
 
 def test_no_key_for_the_provider_exits_4_before_anything_starts(start: Start) -> None:

@@ -59,7 +59,11 @@ def gaps(run: RunData) -> tuple[np.ndarray, np.ndarray]:
     server_log = run.table("target").explode("chunk_sent_at_ns")
     server_log["chunk_index"] = server_log.groupby("request_id").cumcount()
     keys = ["request_id", "leg", "attempt", "chunk_index"]
-    both = run.table("chunks").merge(server_log[[*keys, "chunk_sent_at_ns"]], on=keys).sort_values(keys)
+    both = (
+        run.table("chunks")
+        .merge(server_log[[*keys, "chunk_sent_at_ns"]], on=keys)
+        .sort_values(keys)
+    )
     follows = (both.chunk_index > 0) & both.low_at_ns.isna() & both.low_at_ns.shift().isna()
     reported, logged = (
         both.arrived_at_ns.diff()[follows],
@@ -130,7 +134,9 @@ def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> Non
         assert assert_conserved(run)["ended"] == pytest.approx({"ok": rate * seconds})
         firsts = Firsts.of(run)
         print(name, firsts)
-        assert (firsts.reported >= firsts.logged).mean() > 0.999, "nothing arrives before it was written"
+        assert (firsts.reported >= firsts.logged).mean() > 0.999, (
+            "nothing arrives before it was written"
+        )
         close(firsts.reported[firsts.exact], firsts.logged[firsts.exact], f"{name}: TTFT")
         close(*gaps(run), f"{name}: chunk gap")
         close(*per_token(run), f"{name}: time per output token")

@@ -14,20 +14,31 @@ PLANTED = (
 
 
 def test_a_dry_run_with_a_finding_reports_it_everywhere_and_exits_with_1(command, tmp_path):
-    done = command(["tailgauge", "checkup", "--dry-run", "--quick", "--json", *PLANTED, "--out", tmp_path])
+    done = command(
+        ["tailgauge", "checkup", "--dry-run", "--quick", "--json", *PLANTED, "--out", tmp_path]
+    )
     assert done.returncode == Exit.FAILED, done.stderr
     summary = json.loads(done.stdout)
-    files = {kind: Path(path).read_text(encoding="utf-8") for kind, path in summary["report"].items()}
+    files = {
+        kind: Path(path).read_text(encoding="utf-8") for kind, path in summary["report"].items()
+    }
 
     assert summary["facts"]["findings"] == ["cancel_ignored"]
     assert summary["result"]["sentence"].startswith("1 problem found")
     assert set(files) == {"html", "markdown", "json", "junit"}
-    assert all("the endpoint keeps generating after its client has left" in text for text in files.values())
+    assert all(
+        "the endpoint keeps generating after its client has left" in text for text in files.values()
+    )
     assert 'failures="1"' in files["junit"]
-    assert "skipped by experiment.checkup.skip: cached, fan_out, loaded" in summary["result"]["details"]
+    assert (
+        "skipped by experiment.checkup.skip: cached, fan_out, loaded"
+        in summary["result"]["details"]
+    )
 
 
-def test_the_traffic_of_a_scenario_is_judged_and_a_dry_run_says_nothing_of_its_target(command, tmp_path):
+def test_the_traffic_of_a_scenario_is_judged_and_a_dry_run_says_nothing_of_its_target(
+    command, tmp_path
+):
     url = "http://127.0.0.1:9"
     mine = tmp_path / "mine.toml"
     mine.write_text(
@@ -36,7 +47,18 @@ def test_the_traffic_of_a_scenario_is_judged_and_a_dry_run_says_nothing_of_its_t
         encoding="utf-8",
     )
     done = command(
-        ["tailgauge", "checkup", mine, "--dry-run", "--quick", "--json", "--target", url, "--out", tmp_path]
+        [
+            "tailgauge",
+            "checkup",
+            mine,
+            "--dry-run",
+            "--quick",
+            "--json",
+            "--target",
+            url,
+            "--out",
+            tmp_path,
+        ]
     )
     assert done.returncode in {Exit.OK, Exit.FAILED}, done.stderr
     summary = json.loads(done.stdout)

@@ -65,7 +65,11 @@ def logged_ms(run: RunData) -> dict[str, Any]:
 def assert_not_blamed(done: Finished) -> None:
     report = json.loads((done.report / "report.json").read_text())
     sentences = texts(report)
-    print(report["verdict"]["status"], [reason["text"] for reason in report["verdict"]["reasons"]], sentences)
+    print(
+        report["verdict"]["status"],
+        [reason["text"] for reason in report["verdict"]["reasons"]],
+        sentences,
+    )
     if any(reason["check"] == "endpoint" for reason in report["verdict"]["reasons"]):
         pytest.skip("the endpoint itself was late: its log says so, and the report")
     assert not OF_TARGET.search(sentences), sentences
@@ -73,9 +77,13 @@ def assert_not_blamed(done: Finished) -> None:
         return
     for metric, server_ms in logged_ms(done.run).items():
         since = "sent" if metric == "ttft" else None
-        row = next(row for row in report["latency"] if (row["metric"], row["since"]) == (metric, since))
+        row = next(
+            row for row in report["latency"] if (row["metric"], row["since"]) == (metric, since)
+        )
         for label, p in PS.items():
-            assert_right(row["percentiles"][label], np.quantile(server_ms, p, method="inverted_cdf"))
+            assert_right(
+                row["percentiles"][label], np.quantile(server_ms, p, method="inverted_cdf")
+            )
 
 
 def assert_right(figure: dict[str, Any], expected_ms: float) -> None:
@@ -112,7 +120,9 @@ def by_locust(start: Start, file: str, path: Path, *sets: str, **env: str) -> Fi
     return start(*line, program=LOCUST, env=env).finish(120)
 
 
-def stopped(start: Start, path: Path, seconds: int, *, after_s: float, lasts_s: float, every_s: float):
+def stopped(
+    start: Start, path: Path, seconds: int, *, after_s: float, lasts_s: float, every_s: float
+):
     """A run of two workers of which one is stopped, again and again where `every_s` is not 0."""
     running = start("run", str(path), "--workers=2", *NO_SDK)
     run = running.wait_for_start(0.5)
@@ -139,7 +149,9 @@ def test_a_client_that_spins(
 
 
 @pytest.mark.parametrize("loop", [OPEN, CLOSED], ids=["open", "closed"])
-@pytest.mark.parametrize("file", ["busy_locustfile.py", "stalling_locustfile.py", "tracing_locustfile.py"])
+@pytest.mark.parametrize(
+    "file", ["busy_locustfile.py", "stalling_locustfile.py", "tracing_locustfile.py"]
+)
 @pytest.mark.parametrize("reader", ["compiled", "python"])
 def test_a_client_that_computes_or_is_traced(
     start: Start, tmp_path: Path, full_size: bool, loop: str, file: str, reader: str
@@ -157,7 +169,13 @@ def test_a_client_that_computes_or_is_traced(
     ids=["once", "often", "near the end"],
 )
 def test_a_worker_that_is_stopped(
-    start: Start, tmp_path: Path, full_size: bool, loop: str, after_s: float, lasts_s: float, every_s: float
+    start: Start,
+    tmp_path: Path,
+    full_size: bool,
+    loop: str,
+    after_s: float,
+    lasts_s: float,
+    every_s: float,
 ) -> None:
     if not full_size:
         pytest.skip("make verify: test_stalled_workers has a short one")

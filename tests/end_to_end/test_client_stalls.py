@@ -41,7 +41,13 @@ def by_locust(start: Start, file: str, seconds: int, *texts: str) -> Finished:
     sets = [item for text in texts for item in ("--set", text)]
     line = ("-f", str(HERE / file), "--headless", "-t", "90s", "--scenario", "streaming", *sets)
     return start(
-        *line, "--set", f"stages.duration_s={seconds}", "--set", "stages.warmup_s=0", *NO_SDK, program=LOCUST
+        *line,
+        "--set",
+        f"stages.duration_s={seconds}",
+        "--set",
+        "stages.warmup_s=0",
+        *NO_SDK,
+        program=LOCUST,
     ).finish(120)
 
 
@@ -96,22 +102,33 @@ def _assert_chunks_match(run: RunData) -> None:
     server_log["chunk_index"] = server_log.groupby("request_id").cumcount()
     server_log["written_ns"] = server_log.chunk_sent_at_ns.astype("int64")
     keys = ["request_id", "leg", "attempt", "chunk_index"]
-    chunks = run.table("chunks").merge(server_log[[*keys, "written_ns"]], on=keys, validate="one_to_one")
+    chunks = run.table("chunks").merge(
+        server_log[[*keys, "written_ns"]], on=keys, validate="one_to_one"
+    )
     exact, interval = chunks[chunks.low_at_ns.isna()], chunks[chunks.low_at_ns.notna()]
-    assert (chunks.arrived_at_ns >= chunks.written_ns).mean() > 0.999, "nothing arrives before it was written"
+    assert (chunks.arrived_at_ns >= chunks.written_ns).mean() > 0.999, (
+        "nothing arrives before it was written"
+    )
     assert len(exact) > 500
     assert len(interval) > 50
     assert np.quantile((exact.arrived_at_ns - exact.written_ns).abs(), 0.99) < CLOSE_MS * 1e6
     assert np.quantile(chunks.lag_ns, 0.95) > 30e6, "our own clock is off by the stall"
-    held = (interval.low_at_ns < interval.written_ns) & (interval.written_ns <= interval.arrived_at_ns)
+    held = (interval.low_at_ns < interval.written_ns) & (
+        interval.written_ns <= interval.arrived_at_ns
+    )
     assert held.mean() >= 0.99
 
 
 def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
     """And its times are in order. Where another process had the worker's core, the kernel's own count says so."""
-    sets = [*NO_SDK, *(f"--set={text}" for text in (*PACE, "stages.warmup_s=0", "target.preopened=80"))]
+    sets = [
+        *NO_SDK,
+        *(f"--set={text}" for text in (*PACE, "stages.warmup_s=0", "target.preopened=80")),
+    ]
     for number in range(TRIES):
-        done = start("run", "streaming", "--rate=20", "--duration=3", *sets, into=f"try-{number}").finish()
+        done = start(
+            "run", "streaming", "--rate=20", "--duration=3", *sets, into=f"try-{number}"
+        ).finish()
         _assert_in_order(done.run)
         firsts = Firsts.of(done.run)
         assert firsts.exact.mean() > 0.9
@@ -127,7 +144,9 @@ def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
             return
         assert checks(done) <= MACHINE, verdict["reasons"]
         assert done.run.table("health").core_wait_ns.max() > BUSY_NS, verdict["reasons"]
-    pytest.skip(f"other processes had the worker's core in each of {TRIES} runs: {verdict['reasons']}")
+    pytest.skip(
+        f"other processes had the worker's core in each of {TRIES} runs: {verdict['reasons']}"
+    )
 
 
 def _assert_in_order(run: RunData) -> None:
@@ -144,7 +163,9 @@ def _assert_in_order(run: RunData) -> None:
     assert (attempts.stamps == "kernel").all()
 
 
-def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start: Start, full_size: bool) -> None:
+def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(
+    start: Start, full_size: bool
+) -> None:
     """A request costs 25 ms of its core, so that it can do 40 a second at most; it is asked for 120."""
     seconds, rate, cap = (60 if full_size else 4), 120, 20
     done = by_locust(
@@ -161,7 +182,9 @@ def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start: St
     done_of_it = counts["ended"]["ok"] / (rate * seconds)
     assert done_of_it < 0.5, "it was asked for far more than it could do"
     assert counts["client_drop"] > 0.1 * counts["scheduled"], "what found no place is counted"
-    assert np.quantile(since_scheduled, 0.9) > 2 * np.quantile(firsts.logged, 0.9), "the user's wait shows"
+    assert np.quantile(since_scheduled, 0.9) > 2 * np.quantile(firsts.logged, 0.9), (
+        "the user's wait shows"
+    )
     assert firsts.exact.sum() > 2 * seconds
     assert firsts.error_ms < CLOSE_MS
     assert firsts.contained >= 0.99

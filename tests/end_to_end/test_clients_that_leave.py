@@ -49,7 +49,10 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
     rows = rows[rows.stage != "preflight"]
     whole, left = rows[rows.ended == "ok"], rows[rows.ended == "cancelled"]
     summary = run.facts["engine_tokens"]
-    made, shown = summary["after"] - summary["before"], whole.output_tokens.sum() + left.chunks.sum()
+    made, shown = (
+        summary["after"] - summary["before"],
+        whole.output_tokens.sum() + left.chunks.sum(),
+    )
     found = by_engine(load([run.path]), 0.1)
 
     assert summary["engine"] == "vLLM"

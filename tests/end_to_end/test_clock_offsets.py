@@ -19,7 +19,9 @@ from tailgauge_analysis.reading.frames import load
 
 SHIFT_NS = 50_000_000
 SETS = tuple(
-    item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))
+    item
+    for s in (*QUICK, "--set=arrival.rate_per_s=30")
+    for item in ("--set", s.removeprefix("--set="))
 )
 FORWARD = f"""
 import time

@@ -104,7 +104,9 @@ def test_sessions_go_on_a_think_time_after_each_answer_until_ctrl_c(done: Finish
     assert (rows.dispatched_at_ns >= rows.scheduled_at_ns).all()
     asked = run.table("attempts").set_index("request_id").input_tokens
     grown = asked.loc[later.request_id].to_numpy() - asked.loc[later.request_id - 1].to_numpy()
-    assert (grown >= 100).all(), "each turn carries the question of 100 tokens before it, and its answer"
+    assert (grown >= 100).all(), (
+        "each turn carries the question of 100 tokens before it, and its answer"
+    )
     assert (done.out / "reports" / run.path.name / "report.md").is_file()
 
 
@@ -121,7 +123,9 @@ def test_users_of_a_closed_loop_wait_for_their_answers(done: Finished) -> None:
     assert set(rows.request_id // TURNS) == set(range(5))
     assert set(rows.thought_ns.dropna()) == {THINK_NS}
     assert (rows.scheduled_at_ns < run.facts["start_at_ns"] + 4e9).all()
-    first_left_out = rows.groupby("session_id").ended_at_ns.max() + THINK_NS - run.facts["start_at_ns"]
+    first_left_out = (
+        rows.groupby("session_id").ended_at_ns.max() + THINK_NS - run.facts["start_at_ns"]
+    )
     assert (first_left_out >= 4e9).all(), "nobody stopped before the run was over"
 
 
@@ -131,7 +135,9 @@ def most_at_once(begun_ns: pd.Series, ended_ns: pd.Series) -> int:
     return max(accumulate(change for _, change in changes))
 
 
-def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(done: Finished) -> None:
+def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(
+    done: Finished,
+) -> None:
     run = done.run_of("counted")
     counts = assert_conserved(run)
     calls = run.table("attempts")
@@ -140,7 +146,9 @@ def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(do
     served = served[served.request_id >= 0]
 
     assert (run.facts["state"], counts["scheduled"], counts["dispatched"]) == ("complete", 40, 40)
-    assert sorted(calls.request_id // TURNS) == sorted(served.request_id // TURNS) == list(range(40))
+    assert (
+        sorted(calls.request_id // TURNS) == sorted(served.request_id // TURNS) == list(range(40))
+    )
     assert [worker["leased"] for worker in run.facts["workers"]] == [20, 20]
     assert most_at_once(served.received_at_ns, served.ended_at_ns) <= 5
     assert set(run.requests().stage) == {"steady"}

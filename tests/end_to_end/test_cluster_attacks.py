@@ -26,7 +26,13 @@ LOAD = (
     "--set=target.url=simulated",
     *NO_SDK,
 )
-OUTSIDERS = ("garbage", "http", "a_greeting_byte_by_byte", "an_enormous_frame", "a_forged_handshake")
+OUTSIDERS = (
+    "garbage",
+    "http",
+    "a_greeting_byte_by_byte",
+    "an_enormous_frame",
+    "a_forged_handshake",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Attacked:
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory, run_script: Callable[..., Any]) -> Iterator[Attacked]:
+def attacked(
+    tmp_path_factory: pytest.TempPathFactory, run_script: Callable[..., Any]
+) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked")
     port = free_port()
     env = {"TAILGAUGE_TOKEN": TOKEN}
@@ -61,7 +69,12 @@ def attacked(tmp_path_factory: pytest.TempPathFactory, run_script: Callable[...,
         run = running.wait_for_start(0.5)
         victim = run.facts["workers"][-1]["name"]
         facts = run_script(
-            "channel/scripts/attacks.py", str(port), victim, run.facts["run_id"], timeout_s=120, **env
+            "channel/scripts/attacks.py",
+            str(port),
+            victim,
+            run.facts["run_id"],
+            timeout_s=120,
+            **env,
         )
         import time
 
@@ -130,7 +143,9 @@ def test_a_worker_of_another_version_is_refused_by_both_versions(attacked: Attac
         "messages_of_a_stranger", "an_enormous_message",
     ],
 )  # fmt: skip
-def test_who_has_the_token_and_no_place_in_the_run_changes_nothing(attacked: Attacked, attack: str) -> None:
+def test_who_has_the_token_and_no_place_in_the_run_changes_nothing(
+    attacked: Attacked, attack: str
+) -> None:
     assert attacked.facts[attack] == []
 
 

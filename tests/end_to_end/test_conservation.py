@@ -31,7 +31,10 @@ RATE, SECONDS, SEED = 60.0, 4.0, 11
 def planned() -> dict[int, int]:
     """Request ids and times of the plan, drawn here a second time."""
     schedule = plan(
-        Arrival(rate_per_s=RATE), {"chat": Traffic(prompt_tokens=100, output_tokens=20)}, SECONDS, SEED
+        Arrival(rate_per_s=RATE),
+        {"chat": Traffic(prompt_tokens=100, output_tokens=20)},
+        SECONDS,
+        SEED,
     )
     return {row[0]: row[1] for row in schedule.slice(0, int(SECONDS * 1e9))}
 
@@ -43,7 +46,11 @@ def scheduled(run: RunData) -> dict[int, int]:
 
 SCENARIOS = {
     "schedule": ("simulated.ttft_ms=60", "simulated.chunk_gap_ms=5"),
-    "capped": ("simulated.ttft_ms=1500", "simulated.chunk_gap_ms=1", "limits.in_flight_per_worker=5"),
+    "capped": (
+        "simulated.ttft_ms=1500",
+        "simulated.chunk_gap_ms=1",
+        "limits.in_flight_per_worker=5",
+    ),
 }
 
 
@@ -89,7 +96,9 @@ def test_every_worker_count_sends_exactly_the_schedule(
     server_log, attempts = run.table("target"), run.table("attempts")
     assert sorted(server_log.request_id) == sorted(attempts.request_id)
     assert server_log.client_request_id.is_unique
-    ok = attempts[attempts.ended == "ok"].merge(server_log, on="request_id", suffixes=("", "_logged"))
+    ok = attempts[attempts.ended == "ok"].merge(
+        server_log, on="request_id", suffixes=("", "_logged")
+    )
     assert (ok.output_tokens == ok.output_tokens_logged).all()
     assert (ok.input_tokens == ok.input_tokens_logged).all()
     assert_health_rows_add_up(run)
@@ -113,13 +122,18 @@ def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(
 
 def assert_health_rows_add_up(run: RunData) -> None:
     """What the workers counted by the second is, at the end, what their rows say."""
-    files = [pq.read_table(path).to_pandas() for path in sorted((run.path / "health").glob("part-*"))]
+    files = [
+        pq.read_table(path).to_pandas() for path in sorted((run.path / "health").glob("part-*"))
+    ]
     last = pd.DataFrame([rows.iloc[-1] for rows in files])
     attempts, chunks = run.table("attempts"), run.table("chunks")
     begun = attempts[(attempts.stage != "preflight") & attempts.first_content_at_ns.notna()]
     assert last.first_chunks.sum() == len(begun)
     assert last.first_intervals.sum() == begun.first_content_low_at_ns.notna().sum()
-    assert (last.chunks.sum(), last.chunk_intervals.sum()) == (len(chunks), chunks.low_at_ns.notna().sum())
+    assert (last.chunks.sum(), last.chunk_intervals.sum()) == (
+        len(chunks),
+        chunks.low_at_ns.notna().sum(),
+    )
     assert last.pool_waits.sum() == attempts.connection_is_new.sum()
     seconds = pd.concat(files)
     summary = seconds[seconds.receive_lag_p50_ns.notna()]
@@ -174,7 +188,9 @@ def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
 
 
 def _live(page: str) -> dict[str, Any]:
-    summary: dict[str, Any] = json.load(urllib.request.urlopen(f"{page}/tailgauge/live.json", timeout=5))
+    summary: dict[str, Any] = json.load(
+        urllib.request.urlopen(f"{page}/tailgauge/live.json", timeout=5)
+    )
     return summary
 
 
@@ -189,7 +205,9 @@ def _post(url: str, **headers: str) -> str:
 
 def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(start: Start) -> None:
     page = f"http://127.0.0.1:{(port := free_port())}"
-    running = start("run", "streaming", "--workers=2", "--rate=30", "--duration=16", f"--web={port}", *QUICK)
+    running = start(
+        "run", "streaming", "--workers=2", "--rate=30", "--duration=16", f"--web={port}", *QUICK
+    )
     run = running.wait_for_start(6)
     victim = run.facts["workers"][0]
 
@@ -197,7 +215,10 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
     until(lambda: "worker 0 is gone" in _live(page)["run"]["reason"], timeout_s=9)
     shown = _live(page)
     assert "`tailgauge run` starts its scenarios itself" in _post(f"{page}/swarm")
-    assert _post(f"{page}/stop", Origin="http://elsewhere.example") == "403 a request from another site\n"
+    assert (
+        _post(f"{page}/stop", Origin="http://elsewhere.example")
+        == "403 a request from another site\n"
+    )
     done = running.finish()
 
     assert done.code == 3

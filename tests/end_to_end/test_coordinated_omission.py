@@ -53,8 +53,14 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
     run = running.wait_for_start(0)
     begin = run.facts["start_at_ns"]
     middle = (every_s - stall_s) / 2
-    stalled = [stall(pid, begin + int((k * every_s + middle) * 1e9), stall_s) for k in range(stalls)]
-    assert running.finish().code in {0, 3, 5}  # how the verdict judges such a target is not at stake here
+    stalled = [
+        stall(pid, begin + int((k * every_s + middle) * 1e9), stall_s) for k in range(stalls)
+    ]
+    assert running.finish().code in {
+        0,
+        3,
+        5,
+    }  # how the verdict judges such a target is not at stake here
 
     assert_conserved(run)
     rows = run.table("attempts").query("stage != 'preflight'")
@@ -66,7 +72,9 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
     real_s = np.mean([ended - began for began, ended in stalled]) / 1e9
     base = np.median((first - back)[within]) / 1e9  # of a server that finds all who waited at once
     assert len(rows) == rate * every_s * stalls, "nothing was left out"
-    assert within.sum() == pytest.approx(rate * real_s * stalls, abs=2 * stalls), "nor sent at another time"
+    assert within.sum() == pytest.approx(rate * real_s * stalls, abs=2 * stalls), (
+        "nor sent at another time"
+    )
     assert np.median(waited[~within]) < base < 0.3
     share = real_s / every_s
     spread = (
@@ -76,5 +84,7 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
         expected = real_s - every_s * (1 - p) + base
         assert np.quantile(waited, p) == pytest.approx(expected, abs=0.03 + spread)
     late = (rows.sent_at_ns - rows.scheduled_at_ns).to_numpy()[within] / 1e9
-    lag_s = run.table("health").loop_lag_max_ns.max() / 1e9  # what the machine took from the client itself
+    lag_s = (
+        run.table("health").loop_lag_max_ns.max() / 1e9
+    )  # what the machine took from the client itself
     assert np.quantile(late, 0.9) < 0.03 + lag_s, "sent while the server stood"

@@ -19,7 +19,12 @@ from starting.command import QUICK, commands, free_port, until
 from starting.opened import Opened
 from starting.programs import TAILGAUGE
 
-SHORT = (*QUICK, "--set=stages.duration_s=1", "--set=stages.warmup_s=0", "--set=arrival.rate_per_s=20")
+SHORT = (
+    *QUICK,
+    "--set=stages.duration_s=1",
+    "--set=stages.warmup_s=0",
+    "--set=arrival.rate_per_s=20",
+)
 PLANTED = "a planted module runs"
 SETTINGS = {
     "locust.conf": "this is no option = [\nusers = many\n",
@@ -49,12 +54,16 @@ def _module_names() -> set[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planted")
     for name in _module_names():
-        (folder / f"{name}.py").write_text(f"import sys\nsys.stderr.write({PLANTED!r})\nsys.exit(1)\n")
+        (folder / f"{name}.py").write_text(
+            f"import sys\nsys.stderr.write({PLANTED!r})\nsys.exit(1)\n"
+        )
     for name, text in SETTINGS.items():
         (folder / name).write_text(text)
     for name in ("anthropic-99.dist-info", "tailgauge-99.dist-info", "locust_plugins-1.dist-info"):
         (folder / name).mkdir()
-        (folder / name / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 99\n")
+        (folder / name / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: planted\nVersion: 99\n"
+        )
         (folder / name / "entry_points.txt").write_text("[tailgauge.plugins]\nplanted = random\n")
     return folder
 
@@ -70,7 +79,11 @@ def _not_named(opened: Opened, *named: str) -> set[str]:
     return {name for name in opened.names() if not MADE.match(name) and name not in named}
 
 
-LOCUST_VARIABLES = {"LOCUST_USERS": "many", "LOCUST_EXCLUDE_TAGS": "chat", "LOCUST_HEADLESS": "perhaps"}
+LOCUST_VARIABLES = {
+    "LOCUST_USERS": "many",
+    "LOCUST_EXCLUDE_TAGS": "chat",
+    "LOCUST_HEADLESS": "perhaps",
+}
 
 
 def test_a_run_its_report_and_a_comparison_open_nothing_else(folder, opened, command):

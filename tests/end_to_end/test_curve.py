@@ -56,7 +56,10 @@ def test_a_sweep_upwards_bends_through_the_cache_and_the_curve_does_not(
     sweep = []
     for number, load in enumerate(LOADS):
         made = run(
-            f"sweep-{number}", SCENARIO.format(url=url, more="repeat_prompts = true"), "--rate", str(load)
+            f"sweep-{number}",
+            SCENARIO.format(url=url, more="repeat_prompts = true"),
+            "--rate",
+            str(load),
         )
         report = json.loads(Path(made["report"]["json"]).read_text(encoding="utf-8"))
         (ttft,) = (

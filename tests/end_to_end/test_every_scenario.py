@@ -31,7 +31,15 @@ from tailgauge.scenario.packaged import packaged
 AT_ONCE = 3
 SHORT_S = "2"
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
-SHORT = ("batch", "fan_out_cache_race", "custom_stream", "nonstreaming", "slow_reader", "thinking", "tools")
+SHORT = (
+    "batch",
+    "fan_out_cache_race",
+    "custom_stream",
+    "nonstreaming",
+    "slow_reader",
+    "thinking",
+    "tools",
+)
 IN_FULL = {"gateway": ("stages.duration_s=90",)}
 # Variants whose part in the worker a dry run does not have; tests/scenario/test_variants.py has all, as dry runs.
 VARIANTS = {
@@ -80,7 +88,10 @@ def most_at_once(seen: Result) -> int:
     for _, calls in seen.attempts.groupby("request_id"):
         starts = calls.assign(at=calls.dispatched_at_ns, step=1)
         ends = calls.assign(at=calls.ended_at_ns, step=-1)
-        most = max(most, int(pd.concat([ends, starts]).sort_values("at", kind="stable").step.cumsum().max()))
+        most = max(
+            most,
+            int(pd.concat([ends, starts]).sort_values("at", kind="stable").step.cumsum().max()),
+        )
     return most
 
 
@@ -138,8 +149,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[
     names = NAMES if full_size else SHORT
     groups = [tuple(names[number::AT_ONCE]) for number in range(AT_ONCE)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        begun = [(names, pool.submit(_run, names, folder / names[0], full_size)) for names in groups]
-        yield {name: (future, number) for names, future in begun for number, name in enumerate(names)}
+        begun = [
+            (names, pool.submit(_run, names, folder / names[0], full_size)) for names in groups
+        ]
+        yield {
+            name: (future, number) for names, future in begun for number, name in enumerate(names)
+        }
 
 
 def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:

@@ -64,7 +64,15 @@ def advised(name: str, folder: Path, certificate: str) -> Advised:
     place.mkdir(parents=True)
     (place / "chat.toml").write_text(SCENARIO.format(url=server.url, protocol=case.protocol))
     sets = [f"--set={text}" for text in case.sets]
-    line = [TAILGAUGE, "run", "my runs/chat.toml", "--json", "--out=out", f"--target={server.url}", *sets]
+    line = [
+        TAILGAUGE,
+        "run",
+        "my runs/chat.toml",
+        "--json",
+        "--out=out",
+        f"--target={server.url}",
+        *sets,
+    ]
     done = run_command(line, 120, cwd=place.parent, env=VARIABLES)
     printed = json.loads(done.stdout)
     if "result" in printed:
@@ -80,7 +88,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advised
     certificate = folder / "certificate.pem"
     names = ("-keyout", str(certificate), "-out", str(folder / "c.pem"), "-subj", "/CN=localhost")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names], check=True, capture_output=True
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names],
+        check=True,
+        capture_output=True,
     )
     certificate.write_text(certificate.read_text() + (folder / "c.pem").read_text())
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -104,7 +114,9 @@ LIMITED = [name for name in NAMES if "kind=" in CASES[name].must]
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_its_command_starts_and_reaches_the_same_target(runs: dict[str, Advised], name: str) -> None:
+def test_its_command_starts_and_reaches_the_same_target(
+    runs: dict[str, Advised], name: str
+) -> None:
     one = runs[name]
     command = one.advice[one.advice.index("tailgauge run") :]
     before = len(one.server.paths)

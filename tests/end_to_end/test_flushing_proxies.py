@@ -48,19 +48,28 @@ def test_a_proxy_that_passes_on_in_pieces_is_named(
         options = ("--set=ttft_ms=100", f"--set=chunk_gap_ms={pace_ms}")
         served = stack.enter_context(endpoint(*options, cwd=tmp_path))
         url = stack.enter_context(flushing(served.url, mode))
-        sets = (f"target.url={url}", f"target.protocol={protocol}", f"traffic.chat.output_tokens={tokens}")
+        sets = (
+            f"target.url={url}",
+            f"target.protocol={protocol}",
+            f"traffic.chat.output_tokens={tokens}",
+        )
         file = variant(tmp_path, "streaming", *LOAD, *sets)
         (report,), _ = run_scenarios([file], out=tmp_path, timeout_s=120)
     name = Path(report["run_dir"]).name
     report = json.loads((tmp_path / "reports" / name / "report.json").read_text())
     missing = report["tpot_missing"]
     reasons = {reason["reason"]: reason["answers"] for reason in missing["reasons"]}
-    shown = [row["percentiles"]["p50"] for row in report["latency"] if row["metric"].startswith("tpot")]
+    shown = [
+        row["percentiles"]["p50"] for row in report["latency"] if row["metric"].startswith("tpot")
+    ]
     median = next(error for error in report["client_error"] if error["metric"] == "chunk_gap")
 
     # A busy machine reads the first piece of some answers late.
     assert set(reasons) <= {"buffered", "read_late", "at_once"}
     assert missing["answers"] >= 0.95 * missing["of"] > 40
     assert reasons["buffered"] > 0.5 * missing["of"]
-    assert all(percentile["value"] is None for percentile in shown) or missing["answers"] < missing["of"]
+    assert (
+        all(percentile["value"] is None for percentile in shown)
+        or missing["answers"] < missing["of"]
+    )
     assert median["quantile"] != 0.5 or median["verdict"] == "VALID"

@@ -13,7 +13,12 @@ import pytest
 from starting.command import NO_SDK, commands, run_command
 from starting.programs import TAILGAUGE
 
-SCENARIO = ("--set=stages.duration_s=5", "--set=stages.warmup_s=0", "--set=arrival.rate_per_s=20", *NO_SDK)
+SCENARIO = (
+    "--set=stages.duration_s=5",
+    "--set=stages.warmup_s=0",
+    "--set=arrival.rate_per_s=20",
+    *NO_SDK,
+)
 
 
 @contextmanager

@@ -27,7 +27,10 @@ from starting.nginx import needs_nginx, proxy
 
 SETS = ("simulated.ttft_ms=40", "simulated.ttft_sigma=0.02", "simulated.chunk_gap_ms=4")
 OUTPUT = 20
-LONG, SHORT = (24, 1.5, 0.3), (40, 0.8, 0.2)  # requests per second, length of a block, of its washout
+LONG, SHORT = (
+    (24, 1.5, 0.3),
+    (40, 0.8, 0.2),
+)  # requests per second, length of a block, of its washout
 NEAR_MS = 1.0
 SEED = 3
 # What one run in twenty is refused for by chance, as the test of its blocks is one at 95%; and on a busy machine.
@@ -75,7 +78,11 @@ Gateway = Callable[[str, Path], contextlib.AbstractContextManager[str]]
 
 
 def measure(
-    gateway: Gateway, folder: Path, pairs: int, blocks: tuple[int, float, float] = LONG, seed: int = SEED
+    gateway: Gateway,
+    folder: Path,
+    pairs: int,
+    blocks: tuple[int, float, float] = LONG,
+    seed: int = SEED,
 ) -> Measured:
     """A run directly and through a gateway, before which the relay with the log stands."""
     rate, block_s, washout_s = blocks
@@ -145,7 +152,10 @@ def by_relay(mode: str, delay_ms: float = DELAY_MS) -> Gateway:
 def nginx(buffering: str) -> Gateway:
     @contextlib.contextmanager
     def through(url: str, folder: Path) -> Iterator[str]:
-        with proxy(folder / "nginx", url, buffering, "64k") as at, relay(at, folder / "relay.json") as before:
+        with (
+            proxy(folder / "nginx", url, buffering, "64k") as at,
+            relay(at, folder / "relay.json") as before,
+        ):
             yield before
 
     return through
@@ -180,7 +190,11 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
 
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
-    seen = measure(nginx("on"), tmp_path / "run", 20) if full_size else measure_short(nginx("on"), tmp_path)
+    seen = (
+        measure(nginx("on"), tmp_path / "run", 20)
+        if full_size
+        else measure_short(nginx("on"), tmp_path)
+    )
     seen.print("nginx on")
 
     assert "of the answers back until they end" in seen.gateway["sentence"]
@@ -216,5 +230,9 @@ def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path: Path, full_si
         if seen.gateway:
             answers += 1
             seen.print(f"seed {seed}")
-            assert not [row["title"] for row in seen.gateway["rows"] if row["verdict"] in {"worse", "better"}]
+            assert not [
+                row["title"]
+                for row in seen.gateway["rows"]
+                if row["verdict"] in {"worse", "better"}
+            ]
     assert answers >= 7

@@ -17,7 +17,9 @@ ONE_RUN = ("--set=experiment.headroom.no_429=true", "--set=experiment.headroom.n
 def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> None:
     if not full_size:
         pytest.skip("make verify: some 15 s of a core; dry runs test the plan itself")
-    done = start("run", "headroom", *ONE_RUN, "--set=experiment.headroom.step_s=5", "--json").finish(120)
+    done = start(
+        "run", "headroom", *ONE_RUN, "--set=experiment.headroom.step_s=5", "--json"
+    ).finish(120)
     summary = json.loads(done.stdout)
     run = RunData(next((done.out / "runs").iterdir()))
 
@@ -52,5 +54,7 @@ def test_ctrl_c_ends_the_run_and_the_experiment(start: Start, full_size: bool) -
     assert run.facts["state"] == "interrupted"
     assert_conserved(run)
     assert theirs
-    assert not psutil.wait_procs(theirs, timeout=5)[1]  # one that has just ended may still be listed
+    assert not psutil.wait_procs(theirs, timeout=5)[
+        1
+    ]  # one that has just ended may still be listed
     assert not list((done.out / "reports").glob("*-headroom-????/report.json"))

@@ -24,15 +24,35 @@ SHARE, BURST = 0.2, 4
 
 # Three in ten calls are slow and due for a copy; in the spike the limit of requests is passed, before and after it not.
 HEDGED = [
-    *("--rate=20", "--duration=6", "--set=stop.min_completed=0"),  # the spike would end a longer run
-    *("--set=arrival.shape.kind=spike", "--set=arrival.shape.at=0.5", "--set=arrival.shape.width=0.15"),
-    *("--set=arrival.shape.factor=5", "--set=simulated.limits.rpm=1200", "--set=simulated.limits.burst=15"),
+    *(
+        "--rate=20",
+        "--duration=6",
+        "--set=stop.min_completed=0",
+    ),  # the spike would end a longer run
+    *(
+        "--set=arrival.shape.kind=spike",
+        "--set=arrival.shape.at=0.5",
+        "--set=arrival.shape.width=0.15",
+    ),
+    *(
+        "--set=arrival.shape.factor=5",
+        "--set=simulated.limits.rpm=1200",
+        "--set=simulated.limits.burst=15",
+    ),
     *("--set=simulated.stragglers.slow_share=0.3", "--set=traffic.chat.hedge.policy=fixed"),
     "--set=traffic.chat.hedge.delay_ms=300",
-    *(f"--set=traffic.chat.hedge.budget_share={SHARE}", f"--set=traffic.chat.hedge.budget_burst={BURST}"),
+    *(
+        f"--set=traffic.chat.hedge.budget_share={SHARE}",
+        f"--set=traffic.chat.hedge.budget_burst={BURST}",
+    ),
     *("--set=traffic.chat.hedge.throttle_tokens=0", "--set=traffic.chat.retry.policy=polite"),
 ]
-RETRIED = ["--rate=12", "--duration=3", "--set=simulated.limits.rpm=300", "--set=simulated.limits.burst=3"]
+RETRIED = [
+    "--rate=12",
+    "--duration=3",
+    "--set=simulated.limits.rpm=300",
+    "--set=simulated.limits.burst=3",
+]
 COMMANDS = {("next_step", "never", "hub"): HEDGED, ("polite", "naive"): RETRIED}
 # Each run is a packaged scenario with one key of it changed.
 FROM = {
@@ -87,7 +107,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[
     longer = ["--duration=30"] if full_size else []
     with ThreadPoolExecutor(len(COMMANDS)) as pool:
         begun = {
-            names: pool.submit(_run, names, [*line, *longer], folder) for names, line in COMMANDS.items()
+            names: pool.submit(_run, names, [*line, *longer], folder)
+            for names, line in COMMANDS.items()
         }
         yield {name: partial(_of, begun[names], name) for names in COMMANDS for name in names}
 
@@ -98,9 +119,14 @@ def _of(command: Future[dict[str, Result]], name: str) -> Result:
 
 def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Result]:
     files = [variant(folder, *FROM[name], name=name) for name in names]
-    reports, stderr = run_scenarios(files, *line, "--seed=3", *NO_SDK, out=folder / names[0], timeout_s=200)
+    reports, stderr = run_scenarios(
+        files, *line, "--seed=3", *NO_SDK, out=folder / names[0], timeout_s=200
+    )
     assert [report["exit_code"] in TOOK_PLACE for report in reports] == [True] * len(names), stderr
-    return {name: Result(RunData(Path(one["run_dir"]))) for name, one in zip(names, reports, strict=True)}
+    return {
+        name: Result(RunData(Path(one["run_dir"])))
+        for name, one in zip(names, reports, strict=True)
+    }
 
 
 @pytest.fixture(params=["next_step", "never"])
@@ -132,7 +158,9 @@ class TestHedges:
 
         assert not causes.map({"hedge", "retry"}.issubset).any()
         assert (
-            hedged.attempts.groupby(["request_id", "leg"]).cause.agg(lambda c: (c == "hedge").sum()).max()
+            hedged.attempts.groupby(["request_id", "leg"])
+            .cause.agg(lambda c: (c == "hedge").sum())
+            .max()
             == 1
         )
 
@@ -148,8 +176,12 @@ class TestHedges:
 
         assert len(closed) > 0
         assert [at for at in begun if any(known < at < back for known, back in closed)] == []
-        if full_size:  # the three seconds after the spike may be closed to the end on a busy machine
-            assert (begun > min(known for known, _ in closed)).any()  # and after such a time they go on
+        if (
+            full_size
+        ):  # the three seconds after the spike may be closed to the end on a busy machine
+            assert (
+                begun > min(known for known, _ in closed)
+            ).any()  # and after such a time they go on
 
     def test_the_budget_is_never_exceeded(self, hedged: Result) -> None:
         """The bucket, replayed: a call that is no copy puts its share in, a copy takes a whole token out."""
@@ -197,7 +229,9 @@ class TestLosers:
 
         between = [
             int(((reads > content) & (reads < closed)).sum())
-            for content, closed in zip(won.first_content_read_at_ns, lost.cancelled_at_ns, strict=True)
+            for content, closed in zip(
+                won.first_content_read_at_ns, lost.cancelled_at_ns, strict=True
+            )
         ]
         assert (won.first_content_read_at_ns.to_numpy() <= lost.cancelled_at_ns.to_numpy()).all()
         assert set(between) == {0}
@@ -208,7 +242,9 @@ class TestLosers:
 
         assert len(server_log) > 0
         assert server_log.cancelled_at_ns.notna().all()
-        assert (server_log.cancelled_at_ns.to_numpy() >= hedged.losers.cancelled_at_ns.to_numpy()).all()
+        assert (
+            server_log.cancelled_at_ns.to_numpy() >= hedged.losers.cancelled_at_ns.to_numpy()
+        ).all()
         assert stayed.cancelled_at_ns.isna().all()
         assert (stayed.output_tokens == 20).all()
 

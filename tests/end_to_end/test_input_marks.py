@@ -43,7 +43,10 @@ prompts.file = "dense.jsonl"
 [stop]
 min_completed = 0
 """
-PROSE = "The generator keeps the time at which a request was due, and the time at which it was sent. " * 20
+PROSE = (
+    "The generator keeps the time at which a request was due, and the time at which it was sent. "
+    * 20
+)
 DENSE = [
     "3141592653589793 " * 60,
     "大规模语言模型的推理服务" * 60,

@@ -31,7 +31,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_internal_error_in_the_middle_of_a_run_exits_70(start: Start, tmp_path: Path, fault: str) -> None:
+def test_an_internal_error_in_the_middle_of_a_run_exits_70(
+    start: Start, tmp_path: Path, fault: str
+) -> None:
     plugin = tmp_path / "breaks.py"
     plugin.write_text(BREAKS.format(fault=FAULTS[fault]), encoding="utf-8")
     env = {"TMPDIR": str(tmp_path)}
@@ -51,7 +53,11 @@ def test_an_internal_error_in_the_middle_of_a_run_exits_70(start: Start, tmp_pat
     assert done.code == 70, done.stderr
     assert done.run.facts["state"] == "error"
     notes = " ".join(done.run.facts["notes"])
-    assert re.search(r"worker \d on \S+ failed: internal error: TypeError: .*\(traceback: \S+\)", notes)
+    assert re.search(
+        r"worker \d on \S+ failed: internal error: TypeError: .*\(traceback: \S+\)", notes
+    )
     traces = [path.read_text() for path in tmp_path.glob("tailgauge-error-*.txt")]
     assert any("Traceback" in trace and "TypeError: " in trace for trace in traces)
-    assert "The run failed before its end: internal error" in (done.report / "report.md").read_text()
+    assert (
+        "The run failed before its end: internal error" in (done.report / "report.md").read_text()
+    )

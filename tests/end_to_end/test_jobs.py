@@ -28,22 +28,30 @@ class Jobs:
     def __init__(self, folder: Path) -> None:
         self.run = RunData(folder)
         self.requests, self.attempts, self.log = (
-            rows[rows.request_id >= 0] for rows in map(self.run.table, ("requests", "attempts", "target"))
+            rows[rows.request_id >= 0]
+            for rows in map(self.run.table, ("requests", "attempts", "target"))
         )
 
     @cached_property
     def turnaround(self) -> pd.DataFrame:
         """Of the requests that are ok: ours, and the log's from the submission's arrival to the result's last byte."""
         ok = self.requests[self.requests.ended == "ok"].set_index("request_id")
-        calls = self.log[self.log.request_id.isin(ok.index)].sort_values("attempt").groupby("request_id")
+        calls = (
+            self.log[self.log.request_id.isin(ok.index)]
+            .sort_values("attempt")
+            .groupby("request_id")
+        )
         logged = calls.ended_at_ns.last() - calls.received_at_ns.first()
         return pd.DataFrame({"ours": ok.ended_at_ns - ok.scheduled_at_ns, "logged": logged})
 
     def wasted(self, requests: pd.Index[int]) -> dict[str, int]:
         """Polls that were answered `under way`: by our rows, and by what the log says of the job at that time."""
-        polls = self.attempts[(self.attempts.cause == "poll") & self.attempts.request_id.isin(requests)]
+        polls = self.attempts[
+            (self.attempts.cause == "poll") & self.attempts.request_id.isin(requests)
+        ]
         ours = polls[
-            polls.stop_reason.isna() & ~polls.attempt.eq(polls.groupby("request_id").attempt.transform("max"))
+            polls.stop_reason.isna()
+            & ~polls.attempt.eq(polls.groupby("request_id").attempt.transform("max"))
         ]
         submitted = self.log[self.log.status == 202].set_index("request_id")
         ends = submitted.received_at_ns + submitted.planned_ttft_ns
@@ -54,7 +62,9 @@ class Jobs:
 
 def ran(out: Path, *sets: str, dry: bool = False) -> Jobs:
     changes = [f"--set={one}" for one in (*LOAD, *sets)]
-    (report,), _ = run_scenarios(["job"], *changes, *(["--dry-run"] if dry else []), out=out, timeout_s=300)
+    (report,), _ = run_scenarios(
+        ["job"], *changes, *(["--dry-run"] if dry else []), out=out, timeout_s=300
+    )
     return Jobs(Path(report["run_dir"]))
 
 
@@ -99,13 +109,18 @@ def test_a_job_of_a_user_who_gave_up_is_cancelled_and_polled_no_more(jobs: Jobs)
     left = jobs.requests.loc[jobs.requests.ended == "cancelled", "request_id"]
     assert len(left) > 0
     calls = (
-        jobs.attempts[jobs.attempts.request_id.isin(left)].sort_values("attempt").groupby("request_id").cause
+        jobs.attempts[jobs.attempts.request_id.isin(left)]
+        .sort_values("attempt")
+        .groupby("request_id")
+        .cause
     )
     assert set(calls.last()) == {"cancel"}
     assert set(jobs.attempts.loc[jobs.attempts.cause == "cancel", "request_id"]) == set(left)
 
 
-def test_ten_thousand_jobs_need_no_more_memory_than_one_thousand(tmp_path: Path, full_size: bool) -> None:
+def test_ten_thousand_jobs_need_no_more_memory_than_one_thousand(
+    tmp_path: Path, full_size: bool
+) -> None:
     if not full_size:
         pytest.skip("make verify: two minutes of jobs")
     jobs = ran(

@@ -138,7 +138,9 @@ def test_every_answer_was_kept_and_is_replayed_byte_for_byte(replayed: Replayed,
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_gaps_and_time_to_the_first_chunk_agree_with_the_record(replayed: Replayed, name: str) -> None:
+def test_gaps_and_time_to_the_first_chunk_agree_with_the_record(
+    replayed: Replayed, name: str
+) -> None:
     first = replayed.answers(replayed.first, name)
     counts = Counter(answer.data for answer in first)
     by_data = {answer.data: answer for answer in first}

@@ -102,7 +102,9 @@ class Page:
         """Status and body of a request with these headers; `HERE` is the page's address."""
         here = urllib.parse.urlsplit(self.url).netloc
         with contextlib.closing(http.client.HTTPConnection(here, timeout=10)) as connection:
-            connection.request(method, path, headers={k: v.replace("HERE", here) for k, v in headers.items()})
+            connection.request(
+                method, path, headers={k: v.replace("HERE", here) for k, v in headers.items()}
+            )
             answer = connection.getresponse()
             assert answer.headers.get("Access-Control-Allow-Origin") != "*"
             return answer.status, answer.read().decode()
@@ -143,7 +145,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         "--metrics",
         f"--out={folder}",
     ]
-    running = Running([*line, *(item for s in SETS for item in s.split("=", 1))], folder, {}, folder)
+    running = Running(
+        [*line, *(item for s in SETS for item in s.split("=", 1))], folder, {}, folder
+    )
     page = Page(f"http://127.0.0.1:{port}", folder)
     try:
         until(lambda: running.process.poll() is not None or page.get("/").status == 200)
@@ -155,7 +159,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             with browser.Browser(folder / "profile", timeout_s=60) as chromium:
                 page.seen["browser"] = watch(chromium, page)
         until(lambda: page.live()["run"] is not None and len(page.live()["points"]["at_s"]) > 1)
-        page.seen["during"], page.seen["metrics"] = page.live(), page.get("/metrics").read().decode()
+        page.seen["during"], page.seen["metrics"] = (
+            page.live(),
+            page.get("/metrics").read().decode(),
+        )
         page.await_end(1)
         page.begin()
         page.await_end(2)
@@ -171,7 +178,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def watch(chromium: browser.Browser, page: Page) -> dict[str, Any]:
     """From Locust's page by the tab to the live view, in both widths and schemes."""
     chromium.send(
-        "Emulation.setDeviceMetricsOverride", width=1440, height=900, deviceScaleFactor=1, mobile=False
+        "Emulation.setDeviceMetricsOverride",
+        width=1440,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=False,
     )
     chromium.send("Page.navigate", url=page.url)
     seen = {"tab": chromium.run(TAB)}
@@ -285,7 +296,12 @@ CHANGES = [
 def assert_refuses_strangers(page: Page) -> None:
     """DNS rebinding, and pages of other sites."""
     for host in OTHER_HOSTS:
-        for method, path in [("GET", "/"), ("GET", "/tailgauge/live.json"), ("GET", "/metrics"), *CHANGES]:
+        for method, path in [
+            ("GET", "/"),
+            ("GET", "/tailgauge/live.json"),
+            ("GET", "/metrics"),
+            *CHANGES,
+        ]:
             headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
             status, body = page.status(method, path, headers)
             assert (status, "expected an IP address, localhost or " in body) == (403, True), (
@@ -299,7 +315,9 @@ def assert_refuses_strangers(page: Page) -> None:
     for host in OUR_HOSTS:
         assert (
             page.status(
-                "GET", "/tailgauge/live.json", {"Host": host.replace("HOSTNAME", socket.gethostname())}
+                "GET",
+                "/tailgauge/live.json",
+                {"Host": host.replace("HOSTNAME", socket.gethostname())},
             )[0]
             == 200
         )
@@ -322,10 +340,14 @@ def test_locusts_page_has_the_tab_and_a_link(page: Page) -> None:
 @pytest.mark.parametrize(
     "path", ["/tailgauge", "/tailgauge/live.json", "/tailgauge/live.js", "/tailgauge/plotly.min.js"]
 )
-def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(page: Page, path: str) -> None:
+def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(
+    page: Page, path: str
+) -> None:
     headers = page.get(path).headers
 
-    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";")
+    )
     assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == (
         "'none'",
         "'self'",

@@ -82,12 +82,21 @@ def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_pa
     """A listener blocks the hub for longer than a worker may be silent; then all is sent, late."""
     port = str(free_port())
     line = ("-f", str(HERE / "blocked_locustfile.py"))
-    sets = ("--set", "arrival.rate_per_s=10", "--set", "stages.duration_s=9", "--set", "stages.warmup_s=0")
+    sets = (
+        "--set",
+        "arrival.rate_per_s=10",
+        "--set",
+        "stages.duration_s=9",
+        "--set",
+        "stages.warmup_s=0",
+    )
     master = start(
         *line, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless", "-u", "1",
         "--expect-workers", "1", *sets, *NO_SDK, program=LOCUST,
     )  # fmt: skip
-    worker = start(*line, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST)
+    worker = start(
+        *line, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST
+    )
     done = master.finish()
 
     assert worker.finish(30).code == 0

@@ -75,7 +75,9 @@ class Shape(LoadTestShape):
 
 
 def server_log(url: str, run: str) -> pd.DataFrame:
-    with urllib.request.urlopen(f"{url}/tailgauge/server-log?run={run}&settled", timeout=10) as response:
+    with urllib.request.urlopen(
+        f"{url}/tailgauge/server-log?run={run}&settled", timeout=10
+    ) as response:
         return pd.read_parquet(io.BytesIO(response.read()))
 
 
@@ -101,7 +103,9 @@ def user_file(tmp_path: Path) -> UserFile:
 @pytest.fixture
 def target(endpoint: Callable[..., str]) -> str:
     return endpoint(
-        f"--set=simulated.ttft_ms={TTFT_MS}", "--set=simulated.ttft_sigma=0", "--set=simulated.chunk_gap_ms=5"
+        f"--set=simulated.ttft_ms={TTFT_MS}",
+        "--set=simulated.ttft_sigma=0",
+        "--set=simulated.chunk_gap_ms=5",
     )
 
 
@@ -116,7 +120,9 @@ def assert_rows_are_tasks(run: RunData, user_file: UserFile, url: str) -> pd.Dat
     assert run.facts["target"]["url"] == url
     assert not run.facts["target"]["simulated"]
     assert counts["scheduled"] == counts["dispatched"] == len(rows) == len(attempts) > 10
-    assert len(received[received.request_id >= 0]) == len(rows), "each reached the host that was named"
+    assert len(received[received.request_id >= 0]) == len(rows), (
+        "each reached the host that was named"
+    )
     ok = rows[rows.ended == "ok"]
     assert ok.name.value_counts().to_dict() == noted.task.value_counts().to_dict()
     assert set(rows.traffic) == {"Chat"}
@@ -137,7 +143,8 @@ def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = Fa
     go on until then: on a busy machine Locust misses some.
     """
     counted = {
-        (one["name"], one["method"]): (one["num_requests"], one["num_failures"]) for one in json.loads(stdout)
+        (one["name"], one["method"]): (one["num_requests"], one["num_failures"])
+        for one in json.loads(stdout)
     }
     noted = user_file.noted().task.value_counts()
     for name in ("short", "long"):
@@ -195,7 +202,19 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
 
 def test_the_run_time_counts_from_the_first_request(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
     user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
-    line = ("-f", str(user_file.file), "--headless", "-u", "6", "-r", "6", "-t", "7s", "--host", target)
+    line = (
+        "-f",
+        str(user_file.file),
+        "--headless",
+        "-u",
+        "6",
+        "-r",
+        "6",
+        "-t",
+        "7s",
+        "--host",
+        target,
+    )
 
     done = start(*line, program=LOCUST, env=user_file.env).finish()
 
@@ -208,7 +227,9 @@ def test_the_run_time_counts_from_the_first_request(start: Start, user_file: Use
     assert f"-t 7s --host {target}" in (done.report / "report.md").read_text()
 
 
-def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserFile, target: str) -> None:
+def test_a_master_and_two_workers_share_the_tasks(
+    start: Start, user_file: UserFile, target: str
+) -> None:
     port, file = str(free_port()), str(user_file.file)
     line = (
         "--master",
@@ -280,7 +301,17 @@ def test_a_worker_that_is_killed_is_accounted(
     if not full_size:
         pytest.skip("full form")
     port, file = str(free_port()), str(user_file.file)
-    line = ("--master", f"--master-bind-port={port}", "--headless", "-u", "6", "-r", "6", "-t", "20s")
+    line = (
+        "--master",
+        f"--master-bind-port={port}",
+        "--headless",
+        "-u",
+        "6",
+        "-r",
+        "6",
+        "-t",
+        "20s",
+    )
     master = start(
         "-f", file, *line, "--expect-workers=2", "--host", target, program=LOCUST, env=user_file.env
     )
@@ -306,7 +337,9 @@ def test_a_worker_that_is_killed_is_accounted(
 def page(start: Start, user_file: UserFile) -> tuple[str, Running]:
     url = f"http://127.0.0.1:{free_port()}"
     web_port = url.rpartition(":")[2]
-    locust = start("-f", str(user_file.file), f"--web-port={web_port}", program=LOCUST, env=user_file.env)
+    locust = start(
+        "-f", str(user_file.file), f"--web-port={web_port}", program=LOCUST, env=user_file.env
+    )
     until(lambda: urllib.request.urlopen(f"{url}/stats/requests", timeout=5))
     return url, locust
 
@@ -317,29 +350,45 @@ def post(url: str, path: str, **form: Any) -> dict[str, Any]:
     return answer
 
 
-def test_the_start_form_names_the_target(page: tuple[str, Running], user_file: UserFile, target: str) -> None:
+def test_the_start_form_names_the_target(
+    page: tuple[str, Running], user_file: UserFile, target: str
+) -> None:
     url, locust = page
 
     def users() -> int:
-        return int(json.load(urllib.request.urlopen(f"{url}/stats/requests", timeout=5))["user_count"])
+        return int(
+            json.load(urllib.request.urlopen(f"{url}/stats/requests", timeout=5))["user_count"]
+        )
 
     for host in ("", "my engine"):
         refused = post(url, "/swarm", user_count=2, spawn_rate=2, host=host)
         assert not refused["success"]
         assert ("no target is named" if not host else "--host: ") in refused["message"]
     assert post(
-        url, "/swarm", user_count=2, spawn_rate=2, host=target, tailgauge_out="/", scenario="/etc/passwd"
+        url,
+        "/swarm",
+        user_count=2,
+        spawn_rate=2,
+        host=target,
+        tailgauge_out="/",
+        scenario="/etc/passwd",
     )["success"]
     locust.wait_for_start(1)
     elsewhere = post(url, "/swarm", user_count=4, spawn_rate=4, host="http://127.0.0.1:1")
     assert elsewhere["message"] == f"the run in progress has the target {target}: stop it first"
     assert post(url, "/swarm", user_count=4, spawn_rate=4)["success"], "more users, on the same run"
     until(lambda: users() == 4)
-    until(lambda: len(user_file.noted()) > 40 and {"short", "long", "models"} <= set(user_file.noted().task))
+    until(
+        lambda: (
+            len(user_file.noted()) > 40
+            and {"short", "long", "models"} <= set(user_file.noted().task)
+        )
+    )
     assert post(url, "/stop")["success"]
     until(lambda: list((locust.out / "reports").glob("*/report.md")))
     names = {
-        one["name"] for one in json.load(urllib.request.urlopen(f"{url}/stats/requests", timeout=5))["stats"]
+        one["name"]
+        for one in json.load(urllib.request.urlopen(f"{url}/stats/requests", timeout=5))["stats"]
     }
     locust.signal(signal.SIGINT)
     done: Finished = locust.finish()
@@ -349,7 +398,9 @@ def test_the_start_form_names_the_target(page: tuple[str, Running], user_file: U
     assert done.run.facts["state"] == "complete"
 
 
-def test_the_packaged_locustfile_sends_to_the_host_of_its_class(start: Start, tmp_path: Path) -> None:
+def test_the_packaged_locustfile_sends_to_the_host_of_its_class(
+    start: Start, tmp_path: Path
+) -> None:
     """Nobody listens there: the run must fail at that address, not pass at another."""
     file = tmp_path / "mine.py"
     dead = f"http://127.0.0.1:{free_port()}"

@@ -54,7 +54,9 @@ def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(
     (line,) = [text for text in done.stderr.splitlines() if text.startswith("tailgauge: ")]
     before, _, after = line.partition("limits.in_flight_per_worker: 1,000 need ")
     assert before.endswith(" failed: ")
-    number, _, rest = after.partition(" file descriptors, RLIMIT_NOFILE allows 64: raise it (ulimit -Hn ")
+    number, _, rest = after.partition(
+        " file descriptors, RLIMIT_NOFILE allows 64: raise it (ulimit -Hn "
+    )
     assert rest.startswith(f"{number.replace(',', '')})")
     assert 1_050 < int(number.replace(",", "")) < 1_200
     assert "Traceback" not in done.stderr
@@ -84,7 +86,9 @@ def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_e
         "all file descriptors are in use (RLIMIT_NOFILE 160): raise it (ulimit -Hn), or lower limits."
     )
     assert f"The run failed before its end: {why}" in (done.report / "report.md").read_text()
-    assert "Traceback" not in done.stderr + "".join(p.read_text() for p in run.path.glob("worker-*.log"))
+    assert "Traceback" not in done.stderr + "".join(
+        p.read_text() for p in run.path.glob("worker-*.log")
+    )
 
 
 def test_memory_under_a_limit_is_checked_before_the_start_and_ends_a_run_with_every_row(
@@ -92,7 +96,13 @@ def test_memory_under_a_limit_is_checked_before_the_start_and_ends_a_run_with_ev
 ) -> None:
     if not full_size:
         pytest.skip("at full size")
-    load = ("streaming", "--rate=200", "--duration=30", "--set=traffic.chat.prompt_tokens=100000", *QUICK)
+    load = (
+        "streaming",
+        "--rate=200",
+        "--duration=30",
+        "--set=traffic.chat.prompt_tokens=100000",
+        *QUICK,
+    )
     limit, refusals, out = 700_000, 0, tmp_path / "out"
     while True:  # what a worker takes at its start depends on what it may take
         done = limited(start, f"-v {limit}", *load, f"--out={out}")
@@ -111,7 +121,9 @@ def test_memory_under_a_limit_is_checked_before_the_start_and_ends_a_run_with_ev
     why = run.facts["workers"][0]["why"]
     assert why.startswith("no memory is left (RLIMIT_AS ")
     assert "MB): raise it (ulimit -v), add workers, or lower the rate" in why
-    assert "Traceback" not in done.stderr + "".join(p.read_text() for p in run.path.glob("worker-*.log"))
+    assert "Traceback" not in done.stderr + "".join(
+        p.read_text() for p in run.path.glob("worker-*.log")
+    )
 
 
 def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
@@ -121,7 +133,12 @@ def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
     if not full_size:
         pytest.skip("at full size")
     running = start(
-        "run", "streaming", "--rate=100", "--duration=30", "--set=traffic.chat.prompt_tokens=30000", *QUICK
+        "run",
+        "streaming",
+        "--rate=100",
+        "--duration=30",
+        "--set=traffic.chat.prompt_tokens=30000",
+        *QUICK,
     )
     (worker,) = running.wait_for_start(3).facts["workers"]
     limit = psutil.Process(worker["pid"]).memory_info().vms + 5_000_000
@@ -132,12 +149,16 @@ def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
     assert (done.code, done.run.facts["state"]) == (3, "failed"), done.stderr
     every_row_is_there(done.run)
     facts = done.run.facts
-    assert facts["ended_at_ns"] - facts["admission_end_at_ns"] < 40e9, "what lost an event is not waited for"
+    assert facts["ended_at_ns"] - facts["admission_end_at_ns"] < 40e9, (
+        "what lost an event is not waited for"
+    )
     assert facts["workers"][0]["why"].startswith("no memory is left (RLIMIT_AS ")
 
 
 @pytest.mark.parametrize("more", [-5, 0, 3])
-def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(start: Start, more: int) -> None:
+def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(
+    start: Start, more: int
+) -> None:
     """The limit comes during the run, at fewer than are open, at as many, and at a few more: nothing can be opened any more."""
     running = start(
         "run", "streaming", "--rate=40", "--duration=30", *QUICK, "--set=simulated.ttft_ms=400",

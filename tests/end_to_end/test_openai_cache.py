@@ -19,7 +19,12 @@ TOKENS = {
     "cache_read_input_tokens": "cache_read_tokens",
     "cache_creation_input_tokens": "cache_created_tokens",
 }
-RATES = {"uncached": Fraction(1), "read": Fraction(1, 10), "written": Fraction(5, 4), "output": Fraction(5)}
+RATES = {
+    "uncached": Fraction(1),
+    "read": Fraction(1, 10),
+    "written": Fraction(5, 4),
+    "output": Fraction(5),
+}
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,11 @@ class Target:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                self._send(200, json.dumps({"data": [{"id": "tiny", "owned_by": "me"}]}), "application/json")
+                self._send(
+                    200,
+                    json.dumps({"data": [{"id": "tiny", "owned_by": "me"}]}),
+                    "application/json",
+                )
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -126,8 +130,13 @@ class Target:
 def responses(body: dict[str, Any]) -> Iterator[str]:
     for word in ("one ", "two ", "three"):
         yield event({"type": "response.output_text.delta", "delta": word})
-    usage = {"input_tokens": 9 + len(body["input"].split()), "output_tokens": body["max_output_tokens"]}
-    yield event({"type": "response.completed", "response": {"model": body["model"], "usage": usage}})
+    usage = {
+        "input_tokens": 9 + len(body["input"].split()),
+        "output_tokens": body["max_output_tokens"],
+    }
+    yield event(
+        {"type": "response.completed", "response": {"model": body["model"], "usage": usage}}
+    )
 
 
 def completion(body: dict[str, Any]) -> Iterator[str]:
@@ -198,10 +207,14 @@ def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
     assert target.url not in done.stderr.splitlines()[-1]
 
 
-def test_every_worker_sends_what_the_preflight_found(run: Callable[..., Finished], target: Target) -> None:
+def test_every_worker_sends_what_the_preflight_found(
+    run: Callable[..., Finished], target: Target
+) -> None:
     done = run("openai", "--workers=2")
 
-    fields = [sorted(body.keys() & {"max_tokens", "max_completion_tokens"}) for _, body in target.bodies]
+    fields = [
+        sorted(body.keys() & {"max_tokens", "max_completion_tokens"}) for _, body in target.bodies
+    ]
     assert fields == [["max_tokens"], *[["max_completion_tokens"]] * 22]
     rows = done.run.table("attempts")
     assert set(rows[rows["stage"] != "preflight"]["ended"]) == {"ok"}, done.stderr

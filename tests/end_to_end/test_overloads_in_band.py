@@ -22,7 +22,13 @@ LOAD = (
     "slo.overloads.metric=529_rate", "slo.overloads.max=0.05",
 )  # fmt: skip
 POLITE = ("policy=polite", "max_retries=3", "budget_share=1.0", "budget_burst=1000", "base_s=0.05")
-HEDGED = ("policy=fixed", "delay_ms=20", "budget_share=1.0", "budget_burst=1000", "throttle_tokens=10")
+HEDGED = (
+    "policy=fixed",
+    "delay_ms=20",
+    "budget_share=1.0",
+    "budget_burst=1000",
+    "throttle_tokens=10",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +37,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunData
     folder = tmp_path_factory.mktemp("in_band")
     policies = {
         "polite": [f"traffic.chat.retry.{text}" for text in POLITE],
-        "hedged": ["traffic.chat.pattern=hedged", *(f"traffic.chat.hedge.{text}" for text in HEDGED)],
+        "hedged": [
+            "traffic.chat.pattern=hedged",
+            *(f"traffic.chat.hedge.{text}" for text in HEDGED),
+        ],
     }
-    files = [variant(folder, "streaming", *LOAD, *BUSY, *sets, name=name) for name, sets in policies.items()]
+    files = [
+        variant(folder, "streaming", *LOAD, *BUSY, *sets, name=name)
+        for name, sets in policies.items()
+    ]
     reports, _ = run_scenarios(files, "--seed=4", out=folder / "out", timeout_s=180)
     found = {}
     for name, printed in zip(policies, reports, strict=True):

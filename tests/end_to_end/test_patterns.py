@@ -72,7 +72,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
     path.write_text(SCENARIO)
     (facts,), _ = run_scenarios([str(path)], "--seed=20261", out=out, timeout_s=120)
     folder = Path(facts["run_dir"])
-    return Sentences(RunData(folder), json.loads((out / "reports" / folder.name / "report.json").read_text()))
+    return Sentences(
+        RunData(folder), json.loads((out / "reports" / folder.name / "report.json").read_text())
+    )
 
 
 def near(number: float, logged: float) -> bool:
@@ -89,7 +91,9 @@ def test_second_calls_are_counted(seen: Sentences, traffic: str) -> None:
     first, second = seen.of(traffic), seen.of(traffic, attempt=1)
 
     assert seen.number(traffic, f"{len(first)} requests (95% CI") > 0
-    assert float(seen.texts[traffic].split("%")[0]) == pytest.approx(100 * len(second) / len(first), abs=0.06)
+    assert float(seen.texts[traffic].split("%")[0]) == pytest.approx(
+        100 * len(second) / len(first), abs=0.06
+    )
 
 
 def test_what_duplicates_and_users_who_left_took(seen: Sentences) -> None:
@@ -105,7 +109,9 @@ def test_what_duplicates_and_users_who_left_took(seen: Sentences) -> None:
     assert float(seen.texts["leaves"].split("%")[0]) == pytest.approx(
         100 * len(left) / len(seen.of("leaves")), abs=0.06
     )
-    assert re.search(rf"made {left.tokens_after_cancel.sum():.0f} more tokens?", seen.texts["leaves"])
+    assert re.search(
+        rf"made {left.tokens_after_cancel.sum():.0f} more tokens?", seen.texts["leaves"]
+    )
 
 
 def test_what_a_second_leg_gains_or_adds(seen: Sentences) -> None:
@@ -116,7 +122,8 @@ def test_what_a_second_leg_gains_or_adds(seen: Sentences) -> None:
 
     assert near(seen.number("early", "first content p50"), p(first, 0.5))
     assert near(
-        seen.number("early", "of the large model alone p50"), p(large["first"] - large.scheduled_at_ns, 0.5)
+        seen.number("early", "of the large model alone p50"),
+        p(large["first"] - large.scheduled_at_ns, 0.5),
     )
     assert near(seen.number("fields", "adds p50"), p(fields["last"] - prose["last"], 0.5))
     assert f"and {tokens:,.0f} tokens per request to " in seen.texts["fields"]
@@ -135,7 +142,8 @@ def test_the_turnaround_of_batches_is_drawn_and_reported_from_their_submission_t
     assert near(seen.turnaround, p(took, 0.5))
     # The endpoint took it between the two, and then its time began.
     earliest, latest = (
-        rows.request_id.map(at + planned) for at in (submitted.received_at_ns, submitted.headers_at_ns)
+        rows.request_id.map(at + planned)
+        for at in (submitted.received_at_ns, submitted.headers_at_ns)
     )
     assert (rows.received_at_ns >= latest).groupby(rows.request_id).sum().max() <= 2, (
         "the first poll after it finds it"
@@ -144,7 +152,9 @@ def test_the_turnaround_of_batches_is_drawn_and_reported_from_their_submission_t
         "and the results follow"
     )
     assert set(results.output_tokens) == {21}
-    tokens = results.loc[results.ended_at_ns < (seen.facts["steady_to_s"] * 1e9 + _start_ns(seen.run.path))]
+    tokens = results.loc[
+        results.ended_at_ns < (seen.facts["steady_to_s"] * 1e9 + _start_ns(seen.run.path))
+    ]
     assert seen.facts["output_tokens_per_s"] * 4 > tokens.output_tokens.sum() > 0
 
 

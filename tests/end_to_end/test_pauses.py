@@ -35,7 +35,9 @@ class Pause:
     done: Finished
     counts: dict[str, Any]
     busiest: int  # requests in any second, by the endpoint's log
-    most: float  # twice what was planned, and what piles up while this machine keeps a worker waiting
+    most: (
+        float  # twice what was planned, and what piles up while this machine keeps a worker waiting
+    )
     reasons: dict[str, str]
     worker: int  # number of the worker that was stopped
 
@@ -58,7 +60,11 @@ def paused(start: Start, who: str, seconds: float) -> Pause:
     try:
         run = running.wait_for_start(0.5)
         entry = run.facts["workers"][-1]
-        pid = {"master": running.process.pid, "worker": entry["pid"], "link": relay.pid if relay else 0}[who]
+        pid = {
+            "master": running.process.pid,
+            "worker": entry["pid"],
+            "link": relay.pid if relay else 0,
+        }[who]
         time.sleep(max(0.0, PAUSED_AT_S - (time.monotonic_ns() - run.facts["start_at_ns"]) / 1e9))
         os.kill(pid, signal.SIGSTOP)
         time.sleep(seconds)
@@ -81,11 +87,15 @@ def paused(start: Start, who: str, seconds: float) -> Pause:
     return Pause(done, counts, busiest, most, reasons, entry["worker"])
 
 
-FULL = pytest.mark.skipif(os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: other lengths")
+FULL = pytest.mark.skipif(
+    os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: other lengths"
+)
 
 
 @pytest.mark.parametrize("seconds", [11, pytest.param(3, marks=FULL), pytest.param(15, marks=FULL)])
-def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(start: Start, seconds: int) -> None:
+def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(
+    start: Start, seconds: int
+) -> None:
     pause = paused(start, "link", seconds)
 
     print(pause.counts, pause.busiest, pause.most, pause.reasons, pause.notes)
@@ -93,7 +103,9 @@ def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(start: 
     assert pause.counts["lost"] == 0
     if seconds > 10:  # of the slices on their way the first was due while the link was away
         assert pause.counts["not_reached"] > PER_S
-        assert "the link between the master and worker 0 was away from 00:0" in pause.reasons["unsent"]
+        assert (
+            "the link between the master and worker 0 was away from 00:0" in pause.reasons["unsent"]
+        )
 
 
 @pytest.mark.parametrize("seconds", [7, pytest.param(3, marks=FULL), pytest.param(10, marks=FULL)])

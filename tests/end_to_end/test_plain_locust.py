@@ -12,7 +12,9 @@ from starting.command import QUICK, Start, free_port
 from starting.programs import LOCUST
 
 SETS = tuple(
-    item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))
+    item
+    for s in (*QUICK, "--set=arrival.rate_per_s=30")
+    for item in ("--set", s.removeprefix("--set="))
 )
 
 
@@ -55,13 +57,21 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
     )  # fmt: skip
     workers = [
         start(
-            "-f", locustfile, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST
+            "-f",
+            locustfile,
+            "--worker",
+            "--master-host=127.0.0.1",
+            f"--master-port={port}",
+            program=LOCUST,
         )
         for _ in range(2)
     ]
 
     master.wait_for_start(0.5)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:  # no token: nothing keeps it out
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as stranger,
+    ):  # no token: nothing keeps it out
         stranger.identity, stranger.linger = b"\x1b[2Jstranger", 1000
         stranger.connect(f"tcp://127.0.0.1:{port}")
         for message in NONSENSE:
@@ -75,7 +85,9 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
     counts = assert_conserved(done.run)
     assert counts["scheduled"] == counts["ended"]["ok"] > 100
     assert [w["state"] for w in done.run.facts["workers"]] == ["drained", "drained"]
-    assert all(w["counts"]["dispatched"] > 0 for w in done.run.facts["workers"]), "-u 1 does not matter"
+    assert all(w["counts"]["dispatched"] > 0 for w in done.run.facts["workers"]), (
+        "-u 1 does not matter"
+    )
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 

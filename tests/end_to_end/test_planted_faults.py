@@ -32,11 +32,18 @@ STALL_S, SHARE, AT_CHUNK = 1.5, 0.15, 5
 FAULTS = tuple(
     f"simulated.faults.{kind}.{key}={value}"
     for kind in ("stall", "error_event", "cut")
-    for key, value in (("kind", kind), ("share", SHARE), ("at_chunk", AT_CHUNK), ("seconds", STALL_S))
+    for key, value in (
+        ("kind", kind),
+        ("share", SHARE),
+        ("at_chunk", AT_CHUNK),
+        ("seconds", STALL_S),
+    )
 )
 OBJECTIVE = ("slo.pace.metric=tpot", "slo.pace.quantile=0.9", "slo.pace.max_ms=25")
 PATIENCE_NS = 250_000_000
-WRITING_NS = 20_000_000  # from the endpoint's stamp to its write, where another has the core meanwhile
+WRITING_NS = (
+    20_000_000  # from the endpoint's stamp to its write, where another has the core meanwhile
+)
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
 
 
@@ -82,7 +89,9 @@ def by_command(folder: Path) -> dict[str, Result]:
                 ("buffered", "on", "64k"),
                 ("pieces", "on", "4k"),
             ):
-                targets[name] = [f"target.url={stack.enter_context(proxy(folder / name, url, *buffers))}"]
+                targets[name] = [
+                    f"target.url={stack.enter_context(proxy(folder / name, url, *buffers))}"
+                ]
             targets["pieces"] += ["traffic.chat.output_tokens=120", *OBJECTIVE]
         files = [variant(folder, "streaming", *sets, name=name) for name, sets in targets.items()]
         options = ["--seed=2", *(f"--set={text}" for text in LOAD)]
@@ -98,7 +107,15 @@ def by_locust(folder: Path, *more: str) -> Result:
     """Of a locustfile that blocks its own hub for a third of the time."""
     paced = (f"simulated.{text}" for text in PACE)
     sets = [item for text in (*LOAD, *paced, *more) for item in ("--set", text)]
-    line = ("-f", str(HERE / "stalling_locustfile.py"), "--headless", "-t", "60s", "--scenario", "streaming")
+    line = (
+        "-f",
+        str(HERE / "stalling_locustfile.py"),
+        "--headless",
+        "-t",
+        "60s",
+        "--scenario",
+        "streaming",
+    )
     stalls = {"STALLS": str(folder.with_suffix(".stalls"))}
     done = run_command([LOCUST, *line, *sets, *NO_SDK, "--out", str(folder)], 120, env=stalls)
     folders = [*folder.glob("runs/*"), *folder.glob("reports/*")]
@@ -118,7 +135,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         locust = pool.submit(by_locust, folder / "locust")
         yield {
             "blocked": locust.result,
-            **{name: partial(_of, command, name) for name in ("faulty", "healthy", "buffered", "pieces")},
+            **{
+                name: partial(_of, command, name)
+                for name in ("faulty", "healthy", "buffered", "pieces")
+            },
         }
 
 
@@ -159,7 +179,9 @@ def all_buffered_but_for_those_read_late(seen: Any) -> int:
 def test_a_buffering_proxy_is_found(runs: Runs) -> None:
     seen = runs["buffered"]()
     streams = seen.report["streams"]
-    ttft = next(row for row in seen.report["latency"] if row["metric"] == "ttft" and row["since"] == "sent")
+    ttft = next(
+        row for row in seen.report["latency"] if row["metric"] == "ttft" and row["since"] == "sent"
+    )
 
     assert_conserved(seen.run)
     assert streams["answers"] == len(seen.run.requests()) > 40
@@ -276,7 +298,9 @@ def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(
 
     calls = seen.run.table("attempts").query("stage != 'preflight'").set_index("request_id")
     first, second = calls[calls.attempt == 0], calls[calls.attempt == 1]
-    log = seen.run.table("target").query("attempt == 0").set_index("request_id").reindex(first.index)
+    log = (
+        seen.run.table("target").query("attempt == 0").set_index("request_id").reindex(first.index)
+    )
     written = log.chunk_sent_at_ns.map(lambda sent: sent[0] if len(sent) else np.inf)
     over = first.sent_at_ns + PATIENCE_NS
     in_time = written < over - WRITING_NS

@@ -13,7 +13,9 @@ from starting.programs import LOCUST
 
 TOOK_PLACE = {0, 3}  # beside other tests a measurement may be INVALID
 RAISING = Path(__file__).parents[1] / "plugins/raising.py"
-LEAVES_A_MARK = 'from pathlib import Path\nPath(__file__).with_name("imported").touch()\nPATTERNS = []\n'
+LEAVES_A_MARK = (
+    'from pathlib import Path\nPath(__file__).with_name("imported").touch()\nPATTERNS = []\n'
+)
 RAISES = """
 description = "Requests of which most end in an error of the plugin"
 [arrival]
@@ -58,7 +60,11 @@ def shows_everything(done: Finished) -> None:
     attempts = done.run.table("attempts").query("request_id >= 0")
     assert set(attempts.protocol) == {"plain_chat"}
     assert set(attempts.groupby("request_id").leg.agg(tuple)) == {(0, 1)}
-    assert [row["n"] > 5 for row in report["latency"] if (row["metric"], row["group"]) == ("decode", "all")]
+    assert [
+        row["n"] > 5
+        for row in report["latency"]
+        if (row["metric"], row["group"]) == ("decode", "all")
+    ]
     text = (done.report / "report.md").read_text()
     assert "Silence by traffic" in text
     assert PLUGIN in text.partition("tailgauge run ")[2].partition("\n")[0], (
@@ -73,12 +79,17 @@ def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start: Start, desk: P
 
     assert done.code == 1, done.stderr
     objectives = json.loads((done.report / "report.json").read_text())["slo"]
-    assert [(one["metric"], one["outcome"]) for one in objectives] == [("decode", "pass"), ("decode", "fail")]
+    assert [(one["metric"], one["outcome"]) for one in objectives] == [
+        ("decode", "pass"),
+        ("decode", "fail"),
+    ]
     shows_everything(done)
     assert_conserved(done.run)
 
 
-def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(start: Start, desk: Path) -> None:
+def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(
+    start: Start, desk: Path
+) -> None:
     done = start("run", desk, "--allow-plugins", "--workers", "2", "--duration", "3").finish()
 
     assert done.code in TOOK_PLACE, done.stderr
@@ -147,7 +158,9 @@ def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
     assert "Traceback" not in done.stderr
     notes = "\n".join(done.run.facts["notes"])
     assert "plugin raising.py, line 23: KeyError: 'which'" in notes
-    assert "plugin raising.py, line 25: TypeError: a pattern yielded 3, which is not a step" in notes
+    assert (
+        "plugin raising.py, line 25: TypeError: a pattern yielded 3, which is not a step" in notes
+    )
     assert "TypeError: a pattern returned None, not Done" in notes
     assert "plugin raising.py, line 34: RuntimeError" in notes
     assert "plugin raising.py, line 42: KeyError" in notes
@@ -183,7 +196,18 @@ def test_a_worker_without_the_plugin_is_refused_and_one_with_it_takes_part(
     other.parent.mkdir()
     other.write_text(plugin_file.read_text() + "# changed\n", encoding="utf-8")
     env = {"TAILGAUGE_TOKEN": "0123456789abcdef"}
-    line = ("run", desk, "--plugin", plugin_file, "--bind", bind, "--expect-workers", "1", "--duration", "3")
+    line = (
+        "run",
+        desk,
+        "--plugin",
+        plugin_file,
+        "--bind",
+        bind,
+        "--expect-workers",
+        "1",
+        "--duration",
+        "3",
+    )
     master = start(*line, env=env)
     for given, why in (
         ((), "it has no plugin 'desk'"),

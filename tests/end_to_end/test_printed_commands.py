@@ -26,7 +26,9 @@ def test_the_first_steps_that_run_nothing(shell: Shell) -> None:
     first = shell.type("tailgauge").ended(Exit.OK)
     searched = shell.type("tailgauge docs retries").ended(Exit.OK)
 
-    assert {"tailgauge docs", "tailgauge scenario list", "tailgauge -h"} <= set(beginnings(first.text))
+    assert {"tailgauge docs", "tailgauge scenario list", "tailgauge -h"} <= set(
+        beginnings(first.text)
+    )
     assert "  prompts " in shell.type("tailgauge docs").ended(Exit.OK).text
     assert "  compare " in shell.type("tailgauge -h").ended(Exit.OK).text
     assert "quickstart" in shell.type("tailgauge scenario list").ended(Exit.OK).text
@@ -48,7 +50,9 @@ def beginnings(text: str) -> list[str]:
         ("tailgauge run chat.py", "tailgauge docs locustfile", "StreamingUser"),
     ],
 )
-def test_a_mistake_names_a_command_that_helps(line: str, command: str, text: str, shell: Shell) -> None:
+def test_a_mistake_names_a_command_that_helps(
+    line: str, command: str, text: str, shell: Shell
+) -> None:
     (shell.folder / "chat.py").write_text("from locust import task\n", encoding="utf-8")
     wrong = shell.type(line).ended(Exit.USAGE)
 
@@ -61,7 +65,9 @@ def test_a_mistake_names_a_command_that_helps(line: str, command: str, text: str
 
 def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell: Shell) -> None:
     shell.write(rate=10)
-    short = shell.type(f"tailgauge run {MINE} --dry-run --slo 'ttft p90 < 5s'").ended(Exit.INCONCLUSIVE)
+    short = shell.type(f"tailgauge run {MINE} --dry-run --slo 'ttft p90 < 5s'").ended(
+        Exit.INCONCLUSIVE
+    )
     longer = shell.type(short.command).ended(Exit.OK)
 
     assert "--duration" in short.command
@@ -70,7 +76,9 @@ def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell: Shell) -> No
 
 def test_the_command_of_a_report_makes_the_same_run_again(shell: Shell) -> None:
     shell.write(more="[simulated]\nttft_sigma = 0.3")
-    shell.type(f"tailgauge run {MINE} --dry-run --seed 7 --concurrency 2 --requests 30").ended(Exit.OK)
+    shell.type(f"tailgauge run {MINE} --dry-run --seed 7 --concurrency 2 --requests 30").ended(
+        Exit.OK
+    )
     (first,) = shell.reports()
     shell.type(first["run"]["reproduce"]).ended(Exit.OK)
     _, second = shell.reports()

@@ -107,7 +107,8 @@ def test_a_locustfile_is_run_by_locust(shell: Shell, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "option"), [("--rate 10", "--duration"), ("--concurrency 2 --requests 10", "--requests")]
+    ("load", "option"),
+    [("--rate 10", "--duration"), ("--concurrency 2 --requests 10", "--requests")],
 )
 def test_a_longer_run_has_the_requests_that_an_objective_needs(
     load: str, option: str, shell: Shell, url: str
@@ -131,7 +132,9 @@ def test_a_longer_run_of_a_locustfile_has_them_too(shell: Shell, url: str) -> No
     assert short.command.startswith("locust -f 'my chat.py'")
     assert TOO_FEW in short.stdout
     assert longer.stdout.count("report ") == 1
-    assert shell.reports()[1]["run"]["steady_requests"] > shell.reports()[0]["run"]["steady_requests"]
+    assert (
+        shell.reports()[1]["run"]["steady_requests"] > shell.reports()[0]["run"]["steady_requests"]
+    )
 
 
 def test_a_refused_rate_is_searched_below(shell: Shell, endpoint: Endpoint) -> None:
@@ -147,7 +150,9 @@ def test_a_refused_rate_is_searched_below(shell: Shell, endpoint: Endpoint) -> N
 
 
 def test_the_rates_of_a_ramp_are_measured_each(shell: Shell) -> None:
-    ramp = "--set arrival.shape.kind=ramp --set arrival.shape.factor=6 --set simulated.ttft_sigma=0.16"
+    ramp = (
+        "--set arrival.shape.kind=ramp --set arrival.shape.factor=6 --set simulated.ttft_sigma=0.16"
+    )
     shell.write(rate=1, seconds=200)
     pooled = shell.type(f"tailgauge run {MINE} --dry-run {ramp} --slo 'ttft p90 < 255ms'")
     curve = shell.type(pooled.ended(Exit.INCONCLUSIVE).command).ended(*ENDED)
@@ -272,7 +277,9 @@ def test_a_safety_limit_is_no_number_of_requests(shell: Shell, url: str) -> None
         ("--max-cost 5", "--max-tokens 100000", "--max-tokens"),
     ],
 )  # fmt: skip
-def test_what_may_have_been_meant_is_accepted(wrong: str, right: str, named: str, shell: Shell) -> None:
+def test_what_may_have_been_meant_is_accepted(
+    wrong: str, right: str, named: str, shell: Shell
+) -> None:
     shell.write(seconds=2)
     refused = shell.type(f"tailgauge run {MINE} --dry-run {wrong}").ended(Exit.USAGE)
     shell.type(f"tailgauge run {MINE} --dry-run {right}").ended(*ENDED)

@@ -56,7 +56,9 @@ def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_l
     # Where nothing was left, the end mark is what came.
     first = first.fillna(resumed.ended_at_ns[calls.ended.reindex(resumed.index) == "ok"]).dropna()
     ended = calls.ended_at_ns
-    before = pd.Series([ended[request, attempt - 1] for request, attempt in first.index], first.index)
+    before = pd.Series(
+        [ended[request, attempt - 1] for request, attempt in first.index], first.index
+    )
     logged = (first - before).to_numpy(np.float64)
     (found,) = json.loads(
         (rows.run.path.parents[1] / "reports" / rows.run.path.name / "report.json").read_text()
@@ -75,7 +77,11 @@ def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(
         pytest.skip("make verify: short, as a dry run and by the decoder's test")
     faults = (f"simulated.resumption.{kind}=0.2" for kind in DAMAGE)
     rows = ran(
-        tmp_path, *faults, "traffic.questions.resume.cuts=1", "simulated.faults.broken.share=0", dry=dry
+        tmp_path,
+        *faults,
+        "traffic.questions.resume.cuts=1",
+        "simulated.faults.broken.share=0",
+        dry=dry,
     )
     log, ends = log_of(rows), rows.requests.set_index("request_id").ended
 

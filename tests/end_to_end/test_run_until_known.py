@@ -31,7 +31,9 @@ precision = 0.2
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_ends_when_it_is_known(start: Start, tmp_path: Path, workers: int, full_size: bool) -> None:
+def test_a_run_ends_when_it_is_known(
+    start: Start, tmp_path: Path, workers: int, full_size: bool
+) -> None:
     if not full_size:
         pytest.skip("make verify: more than a minute; the same as a dry run in tests/dry_run")
     (tmp_path / "mine.toml").write_text(SCENARIO)

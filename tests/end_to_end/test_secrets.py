@@ -106,18 +106,27 @@ def test_no_secret_is_in_any_file_or_output(seen: Result) -> None:
 
 
 def test_no_secret_is_in_a_message_between_processes(seen: Result) -> None:
-    for kind in (b"tailgauge:plan", b"tailgauge:tried", b"tailgauge:counters", b"tailgauge:drained"):
+    for kind in (
+        b"tailgauge:plan",
+        b"tailgauge:tried",
+        b"tailgauge:counters",
+        b"tailgauge:drained",
+    ):
         assert seen.channel.count(kind) >= len(RUNS), "the messages were seen"
     assert CANARY.encode() not in seen.channel
 
 
 def test_no_secret_is_in_a_command_line(seen: Result) -> None:
-    assert set(seen.processes.environments) >= {"run", "worker", "endpoint", "report"}, "all were seen"
+    assert set(seen.processes.environments) >= {"run", "worker", "endpoint", "report"}, (
+        "all were seen"
+    )
     assert [line for _, line in seen.processes.lines if CANARY in line] == []
 
 
 @pytest.mark.parametrize("role", ["endpoint", "report"])
-def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(seen: Result, role: str) -> None:
+def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(
+    seen: Result, role: str
+) -> None:
     summary = seen.processes.environments[role]
 
     assert all("PATH=" in text for text in summary), "they were read"
@@ -159,7 +168,15 @@ content = { text = "/choices/0/delta/content" }
 phase = { event = "status" }
 output_tokens = "/usage/completion_tokens"
 """
-PAGES = ("/", "/metrics", "/stats/requests", "/exceptions", "/logs", "/tailgauge", "/tailgauge/live.json")
+PAGES = (
+    "/",
+    "/metrics",
+    "/stats/requests",
+    "/exceptions",
+    "/logs",
+    "/tailgauge",
+    "/tailgauge/live.json",
+)
 
 
 def _drawn(alphabet: str, length: int = 40) -> str:
@@ -230,7 +247,9 @@ def echoed(
         def run(name: str, protocol: str, base: str) -> Finished:
             table = ADDED + (SSE if protocol == "sse" else KEY_OF_TARGET)
             seconds = (len(echoes.ECHOES) - 0.5) / RATE
-            text = ECHOING.format(url=base, protocol=protocol, table=table, rate=RATE, seconds=seconds)
+            text = ECHOING.format(
+                url=base, protocol=protocol, table=table, rate=RATE, seconds=seconds
+            )
             (folder / f"{name}.toml").write_text(text)
             port, out = free_port(), folder / f"out-{name}"
             line = [
@@ -243,7 +262,9 @@ def echoed(
             ]
             return watch(Running([*line, "--out", str(out)], out, env, folder), port, pages)
 
-        protocols = ("anthropic", "openai", "sse") if full_size and shape == "mixed" else ("anthropic",)
+        protocols = (
+            ("anthropic", "openai", "sse") if full_size and shape == "mixed" else ("anthropic",)
+        )
         runs = {protocol: run(protocol, protocol, url) for protocol in protocols}
         refused = run("refused", "openai", f"{url}/refused")
         named = run("named", "sse", f"{url}/refused")
@@ -270,7 +291,9 @@ def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
         rows = rows[rows.stage != "preflight"]
 
         assert len(rows) >= len(echoes.ECHOES) - 1, done.stderr
-        assert rows.error_body.fillna("").str.contains("[redacted]", regex=False).sum() > len(echoes.FORMS)
+        assert rows.error_body.fillna("").str.contains("[redacted]", regex=False).sum() > len(
+            echoes.FORMS
+        )
         for column in ("model", "stop_reason", "server_request_id", "rate_limit_headers", "phases"):
             if protocol == "anthropic":
                 assert rows[column].str.contains("[redacted]", regex=False).any(), column
@@ -300,7 +323,9 @@ def test_no_8_characters_of_a_key_that_a_target_repeats_are_anywhere(echoed: Ech
     texts = [*echoed.pages]
     for done in (*echoed.runs.values(), *echoed.others.values()):
         texts += everything(done)
-    texts += [path.read_text(errors="replace") for path in echoed.temporary.rglob("*") if path.is_file()]
+    texts += [
+        path.read_text(errors="replace") for path in echoed.temporary.rglob("*") if path.is_file()
+    ]
 
     assert len(texts) > 20
     for text in texts:

@@ -108,7 +108,9 @@ def expected_class(call: Any) -> str:
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 @pytest.mark.parametrize("form", ["real", "dry"])
-def test_every_call_has_the_class_that_the_server_log_gives_it(runs: Runs, protocol: str, form: str) -> None:
+def test_every_call_has_the_class_that_the_server_log_gives_it(
+    runs: Runs, protocol: str, form: str
+) -> None:
     attempts = rows(runs[protocol, form], "attempts")
     log = rows(runs[protocol, form], "target")
     expected = [expected_class(call) for call in log.itertuples()]
@@ -126,7 +128,9 @@ def test_a_dry_run_has_what_the_real_one_has(runs: Runs, protocol: str) -> None:
         pd.testing.assert_series_equal(real[column], dry[column], check_dtype=False, obj=column)
     sent, dry_sent = (rows(runs[protocol, form], "target") for form in ("real", "dry"))
     for column in SENT:
-        pd.testing.assert_series_equal(sent[column], dry_sent[column], check_dtype=False, obj=column)
+        pd.testing.assert_series_equal(
+            sent[column], dry_sent[column], check_dtype=False, obj=column
+        )
 
 
 def test_errors_inside_a_200_are_known_by_the_server_log(runs: Runs) -> None:

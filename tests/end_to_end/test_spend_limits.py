@@ -76,7 +76,9 @@ def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded: Finished) 
     # before the first request: told, tried, written
     assert "expected: " in guarded.stderr
     assert facts["estimate"]["requests"] == counts["scheduled"]
-    preflight = guarded.run.table("requests").query("stage == 'preflight'").sort_values("request_id")
+    preflight = (
+        guarded.run.table("requests").query("stage == 'preflight'").sort_values("request_id")
+    )
     assert preflight.request_id.tolist() == [-5, -4, -3, -2, -1]
     assert facts["tokens_per_word"] == pytest.approx(1.75, abs=0.2), "four bytes a token"
     written = attempts[attempts.request_id.between(-5, -3)]

@@ -39,8 +39,14 @@ def hogs(pid: int, number: int) -> Iterator[None]:
     core = min(os.sched_getaffinity(0))
     for thread in psutil.Process(pid).threads():
         os.sched_setaffinity(thread.id, {core})
-    line = [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
-    busy = [subprocess.Popen(line, start_new_session=True) for _ in range(number)]  # a session has its share
+    line = [
+        sys.executable,
+        "-c",
+        f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass",
+    ]
+    busy = [
+        subprocess.Popen(line, start_new_session=True) for _ in range(number)
+    ]  # a session has its share
     try:
         yield
     finally:
@@ -69,7 +75,9 @@ def stalled(start: Start, how: str, seconds: int) -> Any:
 
 
 @pytest.mark.parametrize("how", ["once", "again and again", "without a core"])
-def test_the_worker_that_was_stalled_is_named_first(start: Start, full_size: bool, how: str) -> None:
+def test_the_worker_that_was_stalled_is_named_first(
+    start: Start, full_size: bool, how: str
+) -> None:
     if how != "once" and not full_size:
         pytest.skip("make verify: other kinds of stall")
     seconds = 12 if full_size else 8
@@ -80,7 +88,9 @@ def test_the_worker_that_was_stalled_is_named_first(start: Start, full_size: boo
     spells = report["bad_seconds"]["spells"]
     assert spells[0]["worker"] == STALLED == max(lags, key=lags.__getitem__)
     assert report["verdict"]["explanations"][1].startswith(f"worker {STALLED} ")
-    assert [one["worst_ms"] for one in spells] == sorted((one["worst_ms"] for one in spells), reverse=True)
+    assert [one["worst_ms"] for one in spells] == sorted(
+        (one["worst_ms"] for one in spells), reverse=True
+    )
     if how == "once":
         mine = [one for one in spells if one["worker"] == STALLED]
         frozen = (seconds / 2 - 1, seconds / 2 + 1)
@@ -90,7 +100,9 @@ def test_the_worker_that_was_stalled_is_named_first(start: Start, full_size: boo
         assert frozen[0] - 2 <= spells[0]["from_s"] <= spells[0]["to_s"] <= caught_up + 2
 
 
-def test_a_worker_that_goes_on_after_it_was_given_up_adds_no_row(start: Start, full_size: bool) -> None:
+def test_a_worker_that_goes_on_after_it_was_given_up_adds_no_row(
+    start: Start, full_size: bool
+) -> None:
     """Its folder is that of the run: the rows that it still has would be in no count."""
     if not full_size:
         pytest.skip("at full size")

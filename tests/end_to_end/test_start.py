@@ -16,7 +16,9 @@ from starting.simulator import served
 from tailgauge.errors import Exit
 
 WORKERS = 4
-FULL = pytest.mark.skipif(os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: the other SDK")
+FULL = pytest.mark.skipif(
+    os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: the other SDK"
+)
 # Python imports this at its start: it writes down who imports what when, and how many threads there are before each fork.
 SITE = """
 import os, sys, time
@@ -73,7 +75,9 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_the_master_alone_imports_the_sdk_and_no_other_one(seen: StartedRun) -> None:
     run = seen.done.run
-    imported = [(note.pid, note.text) for note in seen.notes if note.text in {"anthropic", "openai"}]
+    imported = [
+        (note.pid, note.text) for note in seen.notes if note.text in {"anthropic", "openai"}
+    ]
     workers = {entry["pid"] for entry in run.facts["workers"]}
 
     assert imported == [(seen.master, seen.sdk)]

@@ -43,7 +43,9 @@ def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(
     if not full_size:
         pytest.skip("at full size: -t does the same, see test_plain_locust.py")
     port = free_port()
-    running = start("run", "streaming", "--rate=30", "--duration=60", f"--web=127.0.0.1:{port}", *QUICK)
+    running = start(
+        "run", "streaming", "--rate=30", "--duration=60", f"--web=127.0.0.1:{port}", *QUICK
+    )
     running.wait_for_start(3)
 
     with urllib.request.urlopen(
@@ -68,7 +70,13 @@ def test_a_run_whose_workers_were_all_killed_is_not_complete(
     if during and not full_size:
         pytest.skip("at full size")
     running = start(
-        "run", "streaming", "--rate=20", f"--duration={60 if during else 3}", "--workers=2", *QUICK, *SLOW
+        "run",
+        "streaming",
+        "--rate=20",
+        f"--duration={60 if during else 3}",
+        "--workers=2",
+        *QUICK,
+        *SLOW,
     )
     run = running.wait_for_start(4)
     time.sleep(0.5)  # the drain has begun
@@ -81,7 +89,9 @@ def test_a_run_whose_workers_were_all_killed_is_not_complete(
     facts = done.run.facts
     assert (facts["state"], done.code) == ("failed", 3), done.stderr
     assert [worker["state"] for worker in facts["workers"]] == ["lost", "lost"]
-    assert any("lost connection to every worker: the run has ended" in note for note in facts["notes"])
+    assert any(
+        "lost connection to every worker: the run has ended" in note for note in facts["notes"]
+    )
     counts = assert_conserved(done.run)
     assert counts["lost"] > 0
     assert "Traceback" not in done.stderr

@@ -22,8 +22,17 @@ from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 
 DELTA = {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
-CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "tiny", "choices": [DELTA]}
-USED = CHUNK | {"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44}}
+CHUNK = {
+    "id": "1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "tiny",
+    "choices": [DELTA],
+}
+USED = CHUNK | {
+    "choices": [],
+    "usage": {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44},
+}
 ANSWER = "".join(f"data: {text}\n\n" for text in (json.dumps(CHUNK), json.dumps(USED), "[DONE]"))
 ERROR = json.dumps({"error": {"message": "broken"}})
 
@@ -49,7 +58,9 @@ class Handler(BaseHTTPRequestHandler):
         self.server.calls.append((time.monotonic(), status))
         body = (ANSWER if status == 200 else ERROR).encode()
         self.send_response(status)
-        self.send_header("content-type", "text/event-stream" if status == 200 else "application/json")
+        self.send_header(
+            "content-type", "text/event-stream" if status == 200 else "application/json"
+        )
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -113,7 +124,9 @@ def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
 def packaged_scenarios() -> list[str]:
     files = sorted(packaged("scenarios").glob("*.toml"))
     return [
-        f.stem for f in files if f.stem not in NOT_DRY and "experiment" not in tomllib.loads(f.read_text())
+        f.stem
+        for f in files
+        if f.stem not in NOT_DRY and "experiment" not in tomllib.loads(f.read_text())
     ]
 
 

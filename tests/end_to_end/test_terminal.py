@@ -33,15 +33,25 @@ def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_wo
     (folder,) = (tmp_path / "runs").iterdir()
     run = RunData(folder)
     attempts = run.table("attempts").query("stage != 'preflight'")
-    limited, sent = int((attempts["ended"] == "rate_limited").sum()), run.facts["conservation"]["dispatched"]
+    limited, sent = (
+        int((attempts["ended"] == "rate_limited").sum()),
+        run.facts["conservation"]["dispatched"],
+    )
     counts = [re.findall(r"(\d+) sent .* (\d+) err  (\d+) 429$", text) for text in screen.shown]
     seen = [tuple(map(int, one[0])) for one in counts if one]
 
     broken = "".join(screen.wrapped).lstrip()
-    assert not broken or broken.startswith("--set 'target.sse.body={"), "nothing but a long value to copy"
+    assert not broken or broken.startswith("--set 'target.sse.body={"), (
+        "nothing but a long value to copy"
+    )
     assert len(screen.wrapped) <= 4, "of two commands"
-    assert screen.lines[0] == "quickstart  1 worker  simulated endpoint  50 requests/s for 8s, 7.2 s measured"
-    assert code in {1, 3}, "so many errors fail the default objective; 3 on a machine that is too busy"
+    assert (
+        screen.lines[0]
+        == "quickstart  1 worker  simulated endpoint  50 requests/s for 8s, 7.2 s measured"
+    )
+    assert code in {1, 3}, (
+        "so many errors fail the default objective; 3 on a machine that is too busy"
+    )
     assert any("FAIL" in text for text in screen.lines)
     assert len(seen) >= 8
     assert seen == sorted(seen)

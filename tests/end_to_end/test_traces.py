@@ -41,7 +41,9 @@ def test_the_first_rows_of_a_trace_are_sent_at_their_times(
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     at_s = np.array([seconds(row["TIMESTAMP"]) for row in rows])
-    at_s = (at_s - at_s[0]) / ((at_s[-1] - at_s[0]) / (len(rows) - 1) * RATE)  # to 50 a second in the mean
+    at_s = (at_s - at_s[0]) / (
+        (at_s[-1] - at_s[0]) / (len(rows) - 1) * RATE
+    )  # to 50 a second in the mean
     duration_s = 13
     count = int((at_s < duration_s).sum())
 
@@ -57,7 +59,9 @@ def test_the_first_rows_of_a_trace_are_sent_at_their_times(
         sent.request_id // 65_536
     ).tolist()  # a hiccup at the very end leaves the last ones not reached
     assert arrival == list(range(count - assert_conserved(run)["not_reached"]))
-    assert np.abs((sent.scheduled_at_ns - run.facts["start_at_ns"]) / 1e9 - at_s[arrival]).max() < 1e-6
+    assert (
+        np.abs((sent.scheduled_at_ns - run.facts["start_at_ns"]) / 1e9 - at_s[arrival]).max() < 1e-6
+    )
     assert sent.asked_prompt_tokens.tolist() == [int(rows[i]["ContextTokens"]) for i in arrival]
     assert sent.asked_output_tokens.tolist() == [int(rows[i]["GeneratedTokens"]) for i in arrival]
     assert run.facts["trace"]["rows_read"] == len(rows)

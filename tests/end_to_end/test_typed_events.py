@@ -74,13 +74,28 @@ class Judged:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
     folder = tmp_path_factory.mktemp("typed")
     ai_sdk = example("AI SDK").replace('path = "/api/chat"', 'path = "/ai-sdk"')
-    texts = {"fastapi": example("FastAPI"), "ai-sdk": ai_sdk, "langserve": LANGSERVE, "detail": DETAIL}
+    texts = {
+        "fastapi": example("FastAPI"),
+        "ai-sdk": ai_sdk,
+        "langserve": LANGSERVE,
+        "detail": DETAIL,
+    }
     for name, text in texts.items():
         (folder / f"{name}.toml").write_text(text)
     with serving() as url:
         files = [str(folder / f"{name}.toml") for name in texts]
-        line = [TAILGAUGE, "run", *files, f"--set=target.url={url}", *SHORT, "--out", str(folder / "out")]
-        yield Judged(Running(line, folder / "out", {"APP_KEY": "key-of-the-app"}, folder).finish(150))
+        line = [
+            TAILGAUGE,
+            "run",
+            *files,
+            f"--set=target.url={url}",
+            *SHORT,
+            "--out",
+            str(folder / "out"),
+        ]
+        yield Judged(
+            Running(line, folder / "out", {"APP_KEY": "key-of-the-app"}, folder).finish(150)
+        )
 
 
 def only(rows: pd.DataFrame, *columns: str) -> tuple[object, ...]:
@@ -120,7 +135,10 @@ def test_a_fastapi_error_before_any_word_is_what_its_code_would_be(judged: Judge
 
 @pytest.mark.parametrize("scenario", ["fastapi", "ai-sdk", "langserve", "detail"])
 def test_a_stream_that_just_stops_is_truncated(judged: Judged, scenario: str) -> None:
-    assert only(judged.attempts(scenario)["cut"], "ended", "error_type") == ("truncated", "no_end_mark")
+    assert only(judged.attempts(scenario)["cut"], "ended", "error_type") == (
+        "truncated",
+        "no_end_mark",
+    )
 
 
 def test_an_ai_sdk_stream_is_judged(judged: Judged) -> None:
@@ -155,7 +173,9 @@ def test_a_detail_in_a_200_is_a_failure(judged: Judged) -> None:
 
 
 def test_a_run_with_three_failures_in_four_is_no_success(judged: Judged) -> None:
-    assert judged.done.code in {1, 3}, judged.done.stderr  # 3: a busy machine made the measurement invalid
+    assert judged.done.code in {1, 3}, (
+        judged.done.stderr
+    )  # 3: a busy machine made the measurement invalid
     assert "Traceback" not in judged.done.stderr
     for scenario in ("fastapi", "ai-sdk", "langserve", "detail"):
         assert_conserved(judged.done.run_of(scenario))

@@ -14,7 +14,12 @@ from starting.command import NO_SDK, Running
 from starting.programs import LOCUST, TAILGAUGE
 
 HERE = Path(__file__).parent
-PACE = ("simulated.ttft_ms=100", "simulated.chunk_gap_ms=20", "arrival.rate_per_s=20", "stages.duration_s=3")
+PACE = (
+    "simulated.ttft_ms=100",
+    "simulated.chunk_gap_ms=20",
+    "arrival.rate_per_s=20",
+    "stages.duration_s=3",
+)
 SETS = [item for text in PACE for item in ("--set", text)]
 LINES = {
     "chosen": [TAILGAUGE, "run", "streaming", "--clock", "user", *SETS],

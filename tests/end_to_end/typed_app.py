@@ -34,7 +34,9 @@ async def chat_stream(end: str) -> Frames:
     yield typed("status", name="retrieval")
     await asyncio.sleep(GAP_S)
     yield typed("status", name="generation")
-    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(TEXT_PIECES))
+    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(
+        end, len(TEXT_PIECES)
+    )
     for word in TEXT_PIECES[:text_pieces]:
         await asyncio.sleep(GAP_S)
         yield typed("text", text=word)
@@ -55,8 +57,12 @@ async def ui_messages(end: str) -> Frames:
     parts += [{"type": "tool-input-start", "toolCallId": "c", "toolName": "search"}]
     parts += [{"type": "source-url", "sourceId": "s", "url": "https://example.org"}]
     parts += [{"type": "text-start", "id": "t"}]
-    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(TEXT_PIECES))
-    parts += [{"type": "text-delta", "id": "t", "delta": word} for word in TEXT_PIECES[:text_pieces]]
+    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(
+        end, len(TEXT_PIECES)
+    )
+    parts += [
+        {"type": "text-delta", "id": "t", "delta": word} for word in TEXT_PIECES[:text_pieces]
+    ]
     if end in {"broken", "busy"}:
         parts += [{"type": "error", "errorText": "An error occurred."}]
     if end == "ok":
@@ -71,7 +77,9 @@ async def ui_messages(end: str) -> Frames:
 async def langserve(end: str) -> Frames:
     """Yield what LangServe's route sends: line ends of two characters, and an end without data."""
     yield b'event: metadata\r\ndata: {"run_id": "7"}\r\n\r\n'
-    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(TEXT_PIECES))
+    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(
+        end, len(TEXT_PIECES)
+    )
     for word in TEXT_PIECES[:text_pieces]:
         await asyncio.sleep(GAP_S)
         yield f"event: data\r\ndata: {json.dumps(word)}\r\n\r\n".encode()

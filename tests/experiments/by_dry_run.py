@@ -26,7 +26,9 @@ def conducted(tree: Mapping[str, Any], folder: Path) -> Conducted:
 def conducted_on(base: Base) -> Conducted:
     """The same on a base that the test made."""
     base.out.mkdir(parents=True, exist_ok=True)
-    return conduct(planner_of(base.table.kind)(base), base, DryRunner(base.out), base.out, lambda _: None)
+    return conduct(
+        planner_of(base.table.kind)(base), base, DryRunner(base.out), base.out, lambda _: None
+    )
 
 
 def requests_of(tree: Mapping[str, Any], folder: Path) -> pd.DataFrame:

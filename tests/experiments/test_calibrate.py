@@ -84,10 +84,14 @@ def test_the_largest_valid_load_is_within_a_quarter_of_the_machines_limit(
     lowest_beyond = answer.finding.lowest_not_valid.requests_per_s
     assert largest <= limit < lowest_beyond
     assert lowest_beyond / largest <= 1.2501
-    assert exit_code(answer.result, planner.measurement(rows(planner)), interrupted=False) == Exit.OK
+    assert (
+        exit_code(answer.result, planner.measurement(rows(planner)), interrupted=False) == Exit.OK
+    )
 
 
-def test_the_rate_doubles_then_the_gap_is_halved_and_what_is_not_valid_runs_twice(tmp_path: Path) -> None:
+def test_the_rate_doubles_then_the_gap_is_halved_and_what_is_not_valid_runs_twice(
+    tmp_path: Path,
+) -> None:
     machine = PlantedMachine(130.0)
     machine.calibrate(CalibratePlanner(base_of(tmp_path)))
 
@@ -104,7 +108,9 @@ def test_a_load_whose_second_run_is_valid_is_valid(tmp_path: Path) -> None:
 
 def test_the_minutes_bound_the_runs(tmp_path: Path) -> None:
     machine = PlantedMachine(1e9)
-    planner = CalibratePlanner(base_of(tmp_path, experiment__minutes=1, experiment__calibrate__step_s=5.0))
+    planner = CalibratePlanner(
+        base_of(tmp_path, experiment__minutes=1, experiment__calibrate__step_s=5.0)
+    )
     answer = machine.calibrate(planner)
 
     assert machine.rates == [50, 100, 200, 400]
@@ -152,7 +158,9 @@ def test_loads_beyond_the_machine_do_not_weaken_the_answer(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("planned", "code"), [(120.0, Exit.OK), (140.0, Exit.FAILED)])
-def test_a_planned_load_is_tried_first_and_decides(tmp_path: Path, planned: float, code: Exit) -> None:
+def test_a_planned_load_is_tried_first_and_decides(
+    tmp_path: Path, planned: float, code: Exit
+) -> None:
     planner = CalibratePlanner(base_of(tmp_path, experiment__calibrate__planned=planned))
     machine = PlantedMachine(130.0)
     answer = machine.calibrate(planner)
@@ -160,7 +168,10 @@ def test_a_planned_load_is_tried_first_and_decides(tmp_path: Path, planned: floa
     assert machine.rates[0] == planned
     assert exit_code(answer.result, planner.measurement(rows(planner)), interrupted=False) == code
     (objective,) = answer.result.objectives
-    assert (objective.name, objective.bound) == ("largest VALID load", f"≥ {planned:.0f} requests/s")
+    assert (objective.name, objective.bound) == (
+        "largest VALID load",
+        f"≥ {planned:.0f} requests/s",
+    )
 
 
 def test_the_sentence_names_both_loads_and_the_reason() -> None:
@@ -171,7 +182,9 @@ def test_the_sentence_names_both_loads_and_the_reason() -> None:
         "This machine measures up to 141 requests/s with 40 chunks each: VALID up to there, DEGRADED at 177, "
         "because endpoint saturated: it sent chunks up to 70 ms late"
     )
-    assert "because TTFT is off" in sentence(largest, CalibrationRun(1.0, 1.0, 1, DEGRADED, "TTFT is off."))
+    assert "because TTFT is off" in sentence(
+        largest, CalibrationRun(1.0, 1.0, 1, DEGRADED, "TTFT is off.")
+    )
     assert sentence(None, None) == "No load was run"
 
 
@@ -186,7 +199,9 @@ def test_the_sentence_names_both_loads_and_the_reason() -> None:
         ),
     ],
 )
-def test_what_cannot_be_calibrated_is_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_calibrated_is_refused(
+    tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         CalibratePlanner(base_of(tmp_path, **keys))
 
@@ -207,7 +222,16 @@ def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(
     command: Any, tmp_path: Path
 ) -> None:
     sets = ["--set=experiment.minutes=0.25", "--set=experiment.calibrate.step_s=5", "--rate=20"]
-    line = ["tailgauge", "run", "calibrate", "--json", *sets, "--output-tokens=10", "--out", tmp_path]
+    line = [
+        "tailgauge",
+        "run",
+        "calibrate",
+        "--json",
+        *sets,
+        "--output-tokens=10",
+        "--out",
+        tmp_path,
+    ]
     done = command(line, 90)
     answer = answer_of(done)
 
@@ -220,10 +244,14 @@ def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(
     assert in_report(report, done.stderr + done.stdout) == []
 
 
-def test_the_quick_form_ends_within_its_minute(command: Any, full_size: bool, tmp_path: Path) -> None:
+def test_the_quick_form_ends_within_its_minute(
+    command: Any, full_size: bool, tmp_path: Path
+) -> None:
     if not full_size:
         pytest.skip("make verify: a minute of a quiet machine")
-    answer = answer_of(command(["tailgauge", "calibrate", "--quick", "--json", "--out", tmp_path], 120))
+    answer = answer_of(
+        command(["tailgauge", "calibrate", "--quick", "--json", "--out", tmp_path], 120)
+    )
 
     assert answer["exit_code"] == Exit.OK
     assert 2 <= len(answer["runs"]) <= 4

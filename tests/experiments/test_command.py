@@ -24,7 +24,9 @@ def planned(tmp_path, kind, url=URL, more="", cost=None):
     text = f'[experiment]\nkind = "{kind}"\nminutes = 3\n[arrival]\nrate_per_s = 8\n[traffic.chat]\n{more}'
     path.write_text(f'{text}[target]\nurl = "{url}"\n', encoding="utf-8")
     base = Base(path, scenarios.load(str(path)), (), tmp_path)
-    ledger = StepLedger(runs=8, load_s=100.0, calls=14_143, tokens=1_980_020, cost=cost, currency="USD")
+    ledger = StepLedger(
+        runs=8, load_s=100.0, calls=14_143, tokens=1_980_020, cost=cost, currency="USD"
+    )
     return SimpleNamespace(experiment=planner_of(kind)(base), ledger=ledger), base
 
 
@@ -40,7 +42,10 @@ def planned(tmp_path, kind, url=URL, more="", cost=None):
 def test_the_plan_says_what_its_calls_depend_on(tmp_path, kind, more, length, unlike):
     lines = plan_lines(*planned(tmp_path, kind, more=more))
 
-    assert lines[0] == f"{length}, 8 runs, 14,143 calls, 1,980,020 tokens; the model has no known price"
+    assert (
+        lines[0]
+        == f"{length}, 8 runs, 14,143 calls, 1,980,020 tokens; the model has no known price"
+    )
     assert lines[1] == unlike
     assert [line for line in lines[2:] if not line.startswith("order of the loads: ")] == [
         MINUTES,
@@ -73,7 +78,9 @@ def test_a_guard_ends_the_search_at_another_target_and_refuses_what_is_known_to_
     check_guard(*planned(tmp_path, "curve", more=guard), lines.append)
 
     assert len(lines) == 1
-    assert "max_requests: expected 14,143 calls, allowed 5,000: the search may end early" in lines[0]
+    assert (
+        "max_requests: expected 14,143 calls, allowed 5,000: the search may end early" in lines[0]
+    )
     for kind, url, more in (("headroom", "simulated", ""), ("curve", URL, LOADS)):
         with pytest.raises(UsageError, match=r"raise it, or set experiment.minutes lower"):
             check_guard(*planned(tmp_path, kind, url, more + guard), lines.append)

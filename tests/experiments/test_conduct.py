@@ -10,7 +10,15 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, caveat, exit_code, measured, report
+from tailgauge.experiments.answer import (
+    Answer,
+    AnswerFile,
+    RunRow,
+    caveat,
+    exit_code,
+    measured,
+    report,
+)
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, Planner, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
@@ -20,7 +28,14 @@ from tailgauge.scenario.experiment import EXPERIMENTS
 from tailgauge_analysis.report.report import write_report
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.picture import Mark, Panel, Picture, PlotCurve
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, ObjectiveLine, Result, Section, Table
+from tailgauge_analysis.text.section import (
+    FAIL,
+    INCONCLUSIVE,
+    ObjectiveLine,
+    Result,
+    Section,
+    Table,
+)
 from tailgauge_analysis.verdict.checks import COMPARABLE
 
 TEXT = """
@@ -81,7 +96,9 @@ FIGURE = Picture(
 
 
 def answer(results, remark):
-    rows = tuple((one.step.name, str(one.measured["calls"]), str(one.measured["refused"])) for one in results)
+    rows = tuple(
+        (one.step.name, str(one.measured["calls"]), str(one.measured["refused"])) for one in results
+    )
     line = ObjectiveLine("20 requests/s", FAIL, "5 requests/s", ">= 20 requests/s")
     details = (remark,) if remark else ()
     return Answer(
@@ -110,7 +127,9 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(base, tmp_path_factory):
-    return conduct(Doubling(), base, DryRunner(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
+    return conduct(
+        Doubling(), base, DryRunner(base.out), tmp_path_factory.mktemp("steps"), lambda _: None
+    )
 
 
 def test_the_course_gets_the_results_of_its_steps_in_order(done):
@@ -128,7 +147,11 @@ def test_a_step_is_a_whole_scenario_with_its_own_seed_and_without_the_experiment
     made = base.prepare(step, 4, tmp_path, sends=False)
     tree = tomllib.loads(made.file.read_text())
 
-    assert (tree["seed"], tree["arrival"], tree["stages"]) == (99, {"rate_per_s": 3.5}, {"duration_s": 12.0})
+    assert (tree["seed"], tree["arrival"], tree["stages"]) == (
+        99,
+        {"rate_per_s": 3.5},
+        {"duration_s": 12.0},
+    )
     assert "experiment" not in tree
     assert "hedge" not in tree["traffic"]["chat"]
     assert made.settings.scenario.name == "levels-004"
@@ -196,7 +219,9 @@ def test_ctrl_c_before_the_first_run_has_ended_leaves_nothing_to_answer_with(bas
 
 
 def together(doubling):
-    results = yield [Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(doubling.rates)]
+    results = yield [
+        Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(doubling.rates)
+    ]
     try:
         yield [Step("never run", (), 20.0, 9)]
     except SpentError as spent:
@@ -269,7 +294,10 @@ def test_invalid_runs_are_not_used_and_nothing_else_is_an_invalid_answer():
         (["DEGRADED"], "the only run is DEGRADED"),
         (["DEGRADED", "DEGRADED", "DEGRADED"], "all 3 runs DEGRADED"),
         (["VALID", "INVALID", "DEGRADED"], "1 of 3 runs INVALID and not used"),
-        (["INVALID", "DEGRADED", "INVALID"], "2 of 3 runs INVALID and not used, the others DEGRADED"),
+        (
+            ["INVALID", "DEGRADED", "INVALID"],
+            "2 of 3 runs INVALID and not used, the others DEGRADED",
+        ),
         (["INVALID", "INVALID"], ""),  # the report begins with INVALID
     ],
 )
@@ -278,7 +306,9 @@ def test_the_first_line_says_where_runs_are_not_valid(verdicts, text):
 
     assert caveat(runs, measured(runs)) == text
     if "INVALID" not in verdicts and "DEGRADED" in verdicts:
-        assert measured(runs).sentence.startswith(f"{verdicts.count('DEGRADED')} of {len(verdicts)} run")
+        assert measured(runs).sentence.startswith(
+            f"{verdicts.count('DEGRADED')} of {len(verdicts)} run"
+        )
 
 
 def test_runs_whose_outcome_rests_on_no_moved_figure_are_not_in_the_first_line():
@@ -295,7 +325,9 @@ def test_runs_whose_outcome_rests_on_no_moved_figure_are_not_in_the_first_line()
         == "2 of 2 runs: the client moved only chunk gap and TPOT, no figure of an objective"
     )
     assert caveat([*moved, run_row("c", "DEGRADED")], measurement) == "all 3 runs DEGRADED"
-    lines = terminal(dataclasses.replace(report_of(answer([], "")), measurement=measurement), None, 100)
+    lines = terminal(
+        dataclasses.replace(report_of(answer([], "")), measurement=measurement), None, 100
+    )
 
     assert "a: reads late\n" in lines
     assert lines.index("a: reads late") < lines.index("and 1 more reason")
@@ -310,5 +342,7 @@ def test_options_of_another_kind_are_refused(tmp_path):
     path = tmp_path / "wrong.toml"
     path.write_text(TEXT + "[experiment.hedging]\npairs = 7\n", encoding="utf-8")
 
-    with pytest.raises(UsageError, match=r"experiment.hedging: does not apply with kind = 'headroom'"):
+    with pytest.raises(
+        UsageError, match=r"experiment.hedging: does not apply with kind = 'headroom'"
+    ):
         scenarios.load(str(path))

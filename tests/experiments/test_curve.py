@@ -7,7 +7,12 @@ import pytest
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base, StepResult
-from tailgauge.experiments.curve import CurvePlanner, CurveRun, disturbance_of, faster_with_more_load
+from tailgauge.experiments.curve import (
+    CurvePlanner,
+    CurveRun,
+    disturbance_of,
+    faster_with_more_load,
+)
 from tailgauge.experiments.loads.planner import IN_FLIGHT, Unit
 from tailgauge.experiments.loads.run import Charges, Exceedance, Interval, LoadRun
 from tailgauge.scenario import model as scenarios
@@ -42,7 +47,9 @@ def planner(
         "limits": limits or {},
     }  # fmt: skip
     pairs = (("experiment.kind", "curve"),)  # of --rate 2,4
-    return CurvePlanner(Base(folder / "planted.toml", scenarios.parse(tree, "planted"), pairs, folder))
+    return CurvePlanner(
+        Base(folder / "planted.toml", scenarios.parse(tree, "planted"), pairs, folder)
+    )
 
 
 def result(step, *, kinds=None, is_open=True):
@@ -79,11 +86,15 @@ def played(of, slo=True, invalid=(), **how):
     while True:
         groups.append(steps)
         found = [result(step, **how) for step in steps]
-        found = found if slo else [replace(one, run=replace(one.run, objectives=())) for one in found]
+        found = (
+            found if slo else [replace(one, run=replace(one.run, objectives=())) for one in found]
+        )
         try:
             verdicts = ["INVALID" if step.given.load in invalid else "VALID" for step in steps]
             ran = zip(steps, verdicts, found, strict=True)
-            steps = course.send([StepResult(step, "run", verdict, "", one) for step, verdict, one in ran])
+            steps = course.send(
+                [StepResult(step, "run", verdict, "", one) for step, verdict, one in ran]
+            )
         except StopIteration as end:
             return groups, end.value
 
@@ -132,7 +143,9 @@ def test_the_minutes_are_kept_within_ten_per_cent(tmp_path, minutes):
 
 
 @pytest.mark.parametrize(("knee", "turns"), [(1.7, 3.0), (2.0, 8.0), (2.3, 5.0)])
-def test_runs_of_conversations_around_the_knee_are_longer_and_fewer(tmp_path, monkeypatch, knee, turns):
+def test_runs_of_conversations_around_the_knee_are_longer_and_fewer(
+    tmp_path, monkeypatch, knee, turns
+):
     monkeypatch.setitem(globals(), "KNEE", knee)
     monkeypatch.setitem(globals(), "FULL", 1.4 * knee)
     plain, _ = played(planner(tmp_path, today=0.4 * knee))
@@ -168,13 +181,17 @@ def test_loads_that_are_given_are_run_once_each_in_random_order(tmp_path):
         ([18.0, 24.0], [], "the objective does not hold at 18 requests/s, the lowest load of this sweep", FAIL),
     ],
 )  # fmt: skip
-def test_the_answer_claims_nothing_of_loads_without_a_valid_run(tmp_path, given, invalid, sentence, outcome):
+def test_the_answer_claims_nothing_of_loads_without_a_valid_run(
+    tmp_path, given, invalid, sentence, outcome
+):
     groups, answer = played(planner(tmp_path, loads=given), invalid=invalid)
     ran = [step for group in groups for step in group]
     texts = [text for text in answer.result.details if text.startswith("no valid run at ")]
 
     assert (answer.result.sentence, answer.result.outcome) == (sentence, outcome)
-    assert [point.load for point in answer.finding.points] == [load for load in given if load not in invalid]
+    assert [point.load for point in answer.finding.points] == [
+        load for load in given if load not in invalid
+    ]
     assert sorted(step.given.load for step in ran if step.is_repeat) == invalid
     assert len(texts) == bool(invalid)
     assert answer.smallest == ""
@@ -235,7 +252,9 @@ def test_an_inconclusive_load_has_its_cause_and_the_command_that_answers(tmp_pat
     assert command.endswith(f" --rate 9.514,11.31,13.45 {option}")
 
 
-@pytest.mark.parametrize(("late", "latter"), [(0, "0 of 60 requests miss"), (8, "8 of 60 requests miss")])
+@pytest.mark.parametrize(
+    ("late", "latter"), [(0, "0 of 60 requests miss"), (8, "8 of 60 requests miss")]
+)
 def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_path, late, latter):
     """More than allowed in one slow period, or none in few requests: both leave it open, and the headline says so."""
     course = planner(tmp_path, loads=[4.0, 5.0], by="concurrency", step_s=60.0).course()
@@ -244,7 +263,9 @@ def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_pat
         (step,) = steps
         found = result(step, is_open=False)
         share = (
-            replace(counted(late, 60, 12), low=0.01, high=0.5) if step.given.load == 4.0 else counted(60, 150)
+            replace(counted(late, 60, 12), low=0.01, high=0.5)
+            if step.given.load == 4.0
+            else counted(60, 150)
         )
         run = replace(found.run, requests=share.n, objectives=(Exceedance(LABEL, share, 0.05),))
         try:
@@ -260,9 +281,13 @@ def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_pat
         else "the objective probably holds at 4 requests in flight (TTFT p95 420 ms, 8 requests/s, 800 output tokens/s) "
         "and fails at 5 (TTFT p95 420 ms); not shown at any load"
     )
-    assert answer.result.details[0].startswith(f"inconclusive at 4 requests in flight: {latter} {LABEL}")
+    assert answer.result.details[0].startswith(
+        f"inconclusive at 4 requests in flight: {latter} {LABEL}"
+    )
     assert "backlog" not in answer.result.details[0]
-    why, loads = ("find a load that holds", "1,2") if late else ("run the inconclusive loads longer", "4")
+    why, loads = (
+        ("find a load that holds", "1,2") if late else ("run the inconclusive loads longer", "4")
+    )
     assert answer.result.advice.startswith(f"{why}, about ")
     assert f" --concurrency {loads} " in answer.result.advice
     assert [point.meets for point in answer.finding.points] == [INCONCLUSIVE, FAIL]
@@ -345,13 +370,18 @@ def test_the_command_repeats_options_as_they_are_typed(tmp_path):
             [1.0, 9.0, 64.0],
             "saturation at 9 requests in flight: at most 2,000 output tokens/s, 20 requests/s; more only wait longer",
         ),
-        ([4.0, 6.0, 8.0], "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
+        (
+            [4.0, 6.0, 8.0],
+            "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6",
+        ),
     ],
 )
 def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given, text):
     """12 and 13 are no doubling, but a closed loop that completes no more is full."""
     _, answer = played(planner(tmp_path, loads=given, by="concurrency"), is_open=False)
-    texts = [part for part in (answer.result.sentence, *answer.result.details) if "saturation" in part]
+    texts = [
+        part for part in (answer.result.sentence, *answer.result.details) if "saturation" in part
+    ]
 
     assert len(texts) == 1
     assert texts[0].startswith(text)
@@ -374,7 +404,9 @@ def test_a_gain_of_throughput_counts_beyond_its_intervals(tmp_path, ends, text):
         found = result(step, is_open=False)
         rate = found.point.output_tokens_per_s.value
         low, high = (None if end is None else end * rate for end in ends)
-        found = replace(found, point=replace(found.point, output_tokens_per_s=Ends(rate, low, high)))
+        found = replace(
+            found, point=replace(found.point, output_tokens_per_s=Ends(rate, low, high))
+        )
         try:
             steps = course.send([StepResult(step, "run", "VALID", "", found)])
         except StopIteration as end:
@@ -456,7 +488,10 @@ def test_the_card_of_given_loads_names_the_largest_that_was_run(tmp_path):
 
     assert section.card.value.text == "8 requests/s"
     assert section.card.detail.endswith("at which the objective holds; it fails at 16")
-    assert section.card.lines[0] == "at 8 requests/s: TTFT p95 420 ms, 8 requests/s, 800 output tokens/s"
+    assert (
+        section.card.lines[0]
+        == "at 8 requests/s: TTFT p95 420 ms, 8 requests/s, 800 output tokens/s"
+    )
     assert answer.result.objectives[0].value == "8 requests/s"
 
 
@@ -479,8 +514,15 @@ def test_a_number_of_requests_in_a_closed_loop_has_no_warm_up(tmp_path, step_s):
     for step in [step for group in groups for step in group]:
         overrides = dict(step.overrides)
 
-        assert overrides["arrival"]["closed"] == {"users": step.given.load, "think_s": 0.0, "requests": 200}
-        assert (overrides["stages.warmup_s"], overrides["stages.duration_s"]) == (0.0, step_s or ENDLESS_S)
+        assert overrides["arrival"]["closed"] == {
+            "users": step.given.load,
+            "think_s": 0.0,
+            "requests": 200,
+        }
+        assert (overrides["stages.warmup_s"], overrides["stages.duration_s"]) == (
+            0.0,
+            step_s or ENDLESS_S,
+        )
     assert len(answer.finding.points) == 3
 
 
@@ -492,7 +534,9 @@ def shaped(rates, p50s=None):
         rate = rates[number]
         p50 = 400.0 if p50s is None else p50s[number]
         latency = {"ttft": {"p50": Ends(p50, 0.9 * p50, 1.1 * p50)}}
-        points.append(replace(point, requests_per_s=Ends(rate, 0.85 * rate, 1.15 * rate), latency=latency))
+        points.append(
+            replace(point, requests_per_s=Ends(rate, 0.85 * rate, 1.15 * rate), latency=latency)
+        )
     return points
 
 
@@ -503,7 +547,10 @@ def planner_of_users(count):
 @pytest.mark.parametrize(
     ("rates", "text"),
     [
-        ([1.82, 1.33, 3.8], "2 requests in flight gave 1.33 requests/s, 1 gave 1.82 and 4 gave 3.8"),
+        (
+            [1.82, 1.33, 3.8],
+            "2 requests in flight gave 1.33 requests/s, 1 gave 1.82 and 4 gave 3.8",
+        ),
         ([2, 4, 2.4, 4.2], "4 requests in flight gave 2.4 requests/s, 2 gave 4 and 8 gave 4.2"),
         ([2, 4, 3.8, 4.1], ""),
         ([2, 4, 3, 2], ""),
@@ -612,13 +659,13 @@ def test_requests_in_flight_are_whole_and_doubled_until_no_more_are_answered(tmp
 def test_loads_in_flight_stay_below_the_cap_that_the_scenario_sets(tmp_path):
     limits = {"in_flight_per_worker": 12}
     closed = {"process": "closed", "closed": {"users": 2}}
-    groups, _ = played(planner(tmp_path, arrival=closed, limits=limits, by="concurrency"), is_open=False)
+    groups, _ = played(
+        planner(tmp_path, arrival=closed, limits=limits, by="concurrency"), is_open=False
+    )
 
     assert max(load for group in loads(groups) for load in group) == 12
 
-    message = (
-        "experiment.curve.loads: expected at most 12: limits.in_flight_per_worker is 12: raise it, or add"
-    )
+    message = "experiment.curve.loads: expected at most 12: limits.in_flight_per_worker is 12: raise it, or add"
     with pytest.raises(UsageError, match=message):
         planner(tmp_path, arrival=closed, limits=limits, by="concurrency", loads=[4.0, 16.0])
 
@@ -674,7 +721,9 @@ def test_that_other_processes_took_the_cores_stands_once(tmp_path):
     steps = next(course)
     while True:
         (step,) = steps
-        found = replace(result(step), core_wait_ms=0.0 if step.given.load == 4.0 else 30.0 * step.given.load)
+        found = replace(
+            result(step), core_wait_ms=0.0 if step.given.load == 4.0 else 30.0 * step.given.load
+        )
         try:
             steps = course.send([StepResult(step, "run", "VALID", "", found)])
         except StopIteration as end:

@@ -40,8 +40,12 @@ def test_the_interval_holds_the_planted_rate_and_names_what_binds(tmp_path, bind
     assert facts["binding"] == binding
     assert facts["growth"] == pytest.approx(expected / TODAY, rel=0.06)
     assert answer.result.outcome == "PASS"
-    source = "what it answers at capacity" if binding == "capacity" else "the limit's refill and burst"
-    assert any(text.startswith(f"computed from {source}; confirmed at ") for text in answer.result.details)
+    source = (
+        "what it answers at capacity" if binding == "capacity" else "the limit's refill and burst"
+    )
+    assert any(
+        text.startswith(f"computed from {source}; confirmed at ") for text in answer.result.details
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,10 @@ def test_a_rate_of_conversations_is_compared_with_a_limit_on_requests_in_one_uni
     answer = conducted(planted, tmp_path).answer
     facts = answer.facts
 
-    assert (facts["unit"], facts["requests_per_arrival"]) == ("conversations/s", pytest.approx(5.0, rel=0.05))
+    assert (facts["unit"], facts["requests_per_arrival"]) == (
+        "conversations/s",
+        pytest.approx(5.0, rel=0.05),
+    )
     assert facts["low_per_s"] <= CONVERSATIONS_PER_S <= facts["high_per_s"]
     assert facts["growth"] == pytest.approx(CONVERSATIONS_PER_S / 0.8, rel=0.1)
     assert answer.result.details[0].startswith("without refusals: ")
@@ -85,12 +92,16 @@ CACHED = {
     },
     "simulated": {"profile": "tiny", "cache": {"mode": "marked"}, "limits": {"rpm": 600, "itpm": 180_000}},
 }  # fmt: skip
-WITHOUT_CACHE = 180_000 / 60 / (PROMPT + 1600)  # requests/s that use all of the limit on input tokens
+WITHOUT_CACHE = (
+    180_000 / 60 / (PROMPT + 1600)
+)  # requests/s that use all of the limit on input tokens
 
 
 @pytest.fixture(scope="module")
 def cached(tmp_path_factory):
-    return conducted(tree("requests", 3, **SHORT) | CACHED, tmp_path_factory.mktemp("cached")).answer
+    return conducted(
+        tree("requests", 3, **SHORT) | CACHED, tmp_path_factory.mktemp("cached")
+    ).answer
 
 
 def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
@@ -150,7 +161,9 @@ def test_one_quiet_run_promises_no_more_than_the_headers_allow(tmp_path):
     assert facts["low_per_s"] <= facts["high_per_s"] < TODAY
 
 
-def test_where_no_header_names_a_limit_a_quiet_run_says_that_todays_rate_holds_if_it_shows_that(tmp_path):
+def test_where_no_header_names_a_limit_a_quiet_run_says_that_todays_rate_holds_if_it_shows_that(
+    tmp_path,
+):
     answer, short = (
         conducted(tree("capacity", 4, no_429=True, step_s=step_s), tmp_path / f"{step_s}").answer
         for step_s in (60.0, 5.0)
@@ -209,28 +222,43 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
     wanted["arrival"] = {"process": "closed"}
     base = Base(tmp_path / "closed.toml", scenarios.parse(wanted, "closed"), (), tmp_path)
 
-    with pytest.raises(UsageError, match=r"closed.toml: arrival.process: .* expected an open process"):
+    with pytest.raises(
+        UsageError, match=r"closed.toml: arrival.process: .* expected an open process"
+    ):
         HeadroomPlanner(base)
 
 
 def test_an_objective_may_be_what_is_met_first(tmp_path):
     wanted = tree("capacity", 7, growth=1.6, confirm=2, step_s=51.0)
     wanted["slo"] = {
-        "first_token": {"metric": "ttft_sched", "max_ms": 400.0, "quantile": 0.95, "traffic": "chat"}
+        "first_token": {
+            "metric": "ttft_sched",
+            "max_ms": 400.0,
+            "quantile": 0.95,
+            "traffic": "chat",
+        }
     }
     answer = conducted(wanted, tmp_path).answer
 
     assert answer.facts["binding"] == "objectives"
-    assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
+    assert (
+        TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24
+    )  # what it answers a second
     assert answer.result.details[0].endswith("an objective of [slo] binds first")
     assert "beyond [slo]" in answer.sections[0].tables[0].header
 
 
 @pytest.mark.parametrize(
     ("slo", "is_timed"),
-    [({}, False), ({"metric": "error_rate", "max": 0.01}, False), ({"metric": "ttft", "max_ms": 800}, True)],
+    [
+        ({}, False),
+        ({"metric": "error_rate", "max": 0.01}, False),
+        ({"metric": "ttft", "max_ms": 800}, True),
+    ],
 )
-def test_a_client_that_read_late_spoils_a_run_only_where_its_latency_is_judged(tmp_path, slo, is_timed):
+def test_a_client_that_read_late_spoils_a_run_only_where_its_latency_is_judged(
+    tmp_path, slo, is_timed
+):
     tree_of_slo = tree("requests", 1) | {"slo": {"first": slo} if slo else {}}
     base = Base(tmp_path / "planted.toml", scenarios.parse(tree_of_slo, "planted"), (), tmp_path)
 

@@ -63,7 +63,9 @@ def test_a_named_limit_is_confirmed_just_below_it_after_the_first_refusals(tmp_p
     assert loads[0] == rate
     assert len(set(loads[1:])) == 1
     assert 0.85 * per_s < loads[1] < per_s
-    assert answer.facts["low_per_s"] <= answer.facts["sustained_per_s"] <= answer.facts["high_per_s"]
+    assert (
+        answer.facts["low_per_s"] <= answer.facts["sustained_per_s"] <= answer.facts["high_per_s"]
+    )
     assert 0.9 * per_s < answer.facts["sustained_per_s"] <= 1.02 * per_s
     assert answer.facts["rarely_refused_per_s"] < answer.facts["sustained_per_s"]
     burst = f"{6 * per_s:.3g}"
@@ -83,7 +85,9 @@ def test_a_named_limit_is_confirmed_just_below_it_after_the_first_refusals(tmp_p
     assert source == f"computed from the limit's refill and burst; {confirmed}"
     assert all(len(text) <= 78 for text in answer.result.details[1:])
     names = [step.name for step in steps[1:]]
-    assert names == [f"confirms {loads[1]:.4g} requests/s (run {number} of 3)" for number in (1, 2, 3)]
+    assert names == [
+        f"confirms {loads[1]:.4g} requests/s (run {number} of 3)" for number in (1, 2, 3)
+    ]
 
 
 def test_a_rate_that_no_run_confirms_is_named_as_such(tmp_path):
@@ -100,7 +104,11 @@ def test_a_rate_that_no_run_confirms_is_named_as_such(tmp_path):
 
 @pytest.mark.parametrize("need", [0, 3])
 def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_path, need):
-    sets = ["guard.max_requests=9000", "traffic.*.output_tokens=50", f"experiment.headroom.need={need}"]
+    sets = [
+        "guard.max_requests=9000",
+        "traffic.*.output_tokens=50",
+        f"experiment.headroom.need={need}",
+    ]
     answer, _ = answer_at(base_of(tmp_path, *sets), Limit(5.0, is_named=True).run)
     pace, limit = answer.result.advice.split("\n")
     needed = 8.0 * max(1, need)
@@ -111,7 +119,8 @@ def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_p
     low = answer.facts["low_per_s"]
     first, others = pace.partition(". A run of ")[0].split("; ")
     assert (
-        first == f"pace the client at {rare:.3g} requests/s: no refusals with random arrivals (1 in 10,000)"
+        first
+        == f"pace the client at {rare:.3g} requests/s: no refusals with random arrivals (1 in 10,000)"
     )
     evenly = "up to 5 if evenly spaced (--set arrival.process=constant)"
     assert others == f"{evenly}, {low:.3g} if 1% may be refused"
@@ -127,7 +136,9 @@ def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_p
 
 
 @pytest.mark.parametrize(("per_s", "needs_s"), [(5.0, 2_000 / 5), (60.0, 360 / (0.05 * 60))])
-def test_the_run_that_confirms_the_pace_decides_its_share_beyond_a_full_burst(tmp_path, per_s, needs_s):
+def test_the_run_that_confirms_the_pace_decides_its_share_beyond_a_full_burst(
+    tmp_path, per_s, needs_s
+):
     """The share needs 2,000 requests; a burst of 6 s at 5% above the refill lasts 120 s."""
     base = base_of(tmp_path, "stages.duration_s=30", rate=2 * per_s)
     answer, _ = answer_at(base, Limit(per_s, is_named=True).run)
@@ -147,7 +158,9 @@ def test_the_run_that_confirms_the_pace_decides_its_share_beyond_a_full_burst(tm
 
 
 def test_a_run_that_is_not_allowed_so_many_requests_is_not_said_to_confirm(tmp_path):
-    answer, _ = answer_at(base_of(tmp_path, "guard.max_requests=900"), Limit(5.0, is_named=True).run)
+    answer, _ = answer_at(
+        base_of(tmp_path, "guard.max_requests=900"), Limit(5.0, is_named=True).run
+    )
 
     pace = answer.result.advice.split("\n")[0]
     assert pace.startswith("pace the client at ")
@@ -232,7 +245,9 @@ def test_the_plan_names_a_guard_that_may_end_it(tmp_path):
     )
     base = base_of(tmp_path, "guard.max_requests=900000")
     assert not [
-        line for line in search_lines(HeadroomPlanner(base), base, tmp_path) if "max-requests" in line
+        line
+        for line in search_lines(HeadroomPlanner(base), base, tmp_path)
+        if "max-requests" in line
     ]
 
 

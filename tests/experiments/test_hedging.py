@@ -6,12 +6,22 @@ import numpy as np
 import pytest
 
 from tailgauge.experiments import hedging
-from tailgauge.experiments.hedging import Attempt, Blocks, HedgedRun, Hedges, Hedging, compare, quantile_for
+from tailgauge.experiments.hedging import (
+    Attempt,
+    Blocks,
+    HedgedRun,
+    Hedges,
+    Hedging,
+    compare,
+    quantile_for,
+)
 from tailgauge_analysis import MeanEstimate
 from tailgauge_analysis.report.plot import plot
 
 PAIRS, EACH = 10, 60
-HEDGED = Hedges(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=1.0, refused=(0.0, 0.0))
+HEDGED = Hedges(
+    hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=1.0, refused=(0.0, 0.0)
+)
 
 
 def variant(rng, factor=1.0, late=0.0, each=EACH):
@@ -82,7 +92,9 @@ def test_a_change_too_small_to_be_worth_one_is_no_effect():
 def test_equal_variants_are_hardly_ever_called_different():
     labels = [label(run(4.0, 1.0, seed, (0.1, 0.1))) for seed in range(60)]
 
-    assert sum(one != "no clear effect" for one in labels) <= 9  # of 60 at 7.5%: more have a chance of 1.5%
+    assert (
+        sum(one != "no clear effect" for one in labels) <= 9
+    )  # of 60 at 7.5%: more have a chance of 1.5%
 
 
 def test_where_no_hedge_was_sent_the_load_is_not_compared():
@@ -97,7 +109,9 @@ def test_where_no_hedge_was_sent_the_load_is_not_compared():
 
 def backlog(value, half, *, grows):
     """A growth of the requests in flight with its interval; `grows`: whether it is shown."""
-    estimate = MeanEstimate(value=value, low=value - half, high=value + half, p_value=0.001 if grows else 0.5)
+    estimate = MeanEstimate(
+        value=value, low=value - half, high=value + half, p_value=0.001 if grows else 0.5
+    )
     return {"backlog_per_s": estimate, "backlog_grows": grows}
 
 
@@ -139,10 +153,15 @@ CROSSING = ((2.0, 0.4), (4.0, 0.5), (6.0, 1.0), (8.0, 2.5))
         (8.0, "FAIL", "hurts at today's 8 requests/s, helps at 4", "leave it off"),
     ],
 )  # fmt: skip
-def test_the_outcome_is_that_at_todays_load_and_other_loads_stand_beside_it(today, outcome, text, advice):
+def test_the_outcome_is_that_at_todays_load_and_other_loads_stand_beside_it(
+    today, outcome, text, advice
+):
     answer = answer_to([run(rate, factor, int(rate) + 20) for rate, factor in CROSSING], today)
 
-    assert (answer.result.outcome, answer.result.sentence) == (outcome, f"hedging after 250 ms {text}")
+    assert (answer.result.outcome, answer.result.sentence) == (
+        outcome,
+        f"hedging after 250 ms {text}",
+    )
     assert answer.result.details[0].startswith(f"{advice} at today's load")
     assert "it turns from help to harm between 4 and 8 requests/s" in answer.result.details
     assert answer.facts["crossover"] == [4.0, 8.0]
@@ -163,7 +182,9 @@ def test_without_a_run_at_todays_load_there_is_no_answer_for_it():
         answer = answer_to(runs)
 
         assert answer.result.outcome == "INCONCLUSIVE"
-        assert "was not compared at today's 4 requests/s (no run was valid" in answer.result.sentence
+        assert (
+            "was not compared at today's 4 requests/s (no run was valid" in answer.result.sentence
+        )
 
 
 def test_the_details_have_size_cost_and_cause():
@@ -183,7 +204,10 @@ def test_the_details_have_size_cost_and_cause():
 
 def test_the_smallest_effect_that_is_printed_is_found_in_four_of_five():
     texts = [answer_to([run(4.0, 1.0, seed)]).smallest for seed in range(10)]
-    sizes = [text.removeprefix("a p99 that differs by ").removesuffix("% at today's load") for text in texts]
+    sizes = [
+        text.removeprefix("a p99 that differs by ").removesuffix("% at today's load")
+        for text in texts
+    ]
     factor = 1 + np.mean([float(size) for size in sizes]) / 100
     labels = [label(run(4.0, by, seed)) for seed in range(20) for by in (factor, 1 / factor)]
 
@@ -224,7 +248,9 @@ def test_every_cause_is_named_where_the_rows_show_it(text, low, high):
 
 
 @pytest.mark.parametrize(("factor", "is_named"), [(1.0, True), (2.0, True), (0.4, False)])
-def test_slowness_after_the_first_content_is_named_unless_hedging_helps_all_the_same(factor, is_named):
+def test_slowness_after_the_first_content_is_named_unless_hedging_helps_all_the_same(
+    factor, is_named
+):
     (today,) = [run(4.0, factor, 22, slow_after_first=True)]
     causes = list(hedging.causes(found([today])))
 

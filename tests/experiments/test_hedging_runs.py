@@ -53,7 +53,9 @@ def test_the_crossover_of_long_runs_lies_between_what_helps_and_what_hurts(
 ):
     expected = EXPECTED
     if full_size:
-        expected = by_brute_force(tmp_path_factory.mktemp("long"), (4.0, 4.4, 4.8, 5.2, 5.6), 20_000)
+        expected = by_brute_force(
+            tmp_path_factory.mktemp("long"), (4.0, 4.4, 4.8, 5.2, 5.6), 20_000
+        )
     contained = [contains(one.facts, expected["p95"]) for one in found]
 
     assert expected["p95"] == pytest.approx(EXPECTED["p95"], abs=NEAR)
@@ -103,7 +105,10 @@ def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_b
 def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size, tmp_path_factory):
     labels = []
     for seed in range(421, 441) if full_size else (421,):
-        wanted = {**tomllib.loads(saturated.scenario(seed, 17.0, 60, {"chat": PILES_UP})), "name": "full"}
+        wanted = {
+            **tomllib.loads(saturated.scenario(seed, 17.0, 60, {"chat": PILES_UP})),
+            "name": "full",
+        }
         wanted["stages"] = {}
         wanted["experiment"] = {"kind": "hedging", "minutes": 16.0, "hedging": {"loads": 2}}
         labels.append(conducted(wanted, tmp_path_factory.mktemp("full")).answer.facts["label"])
@@ -111,7 +116,9 @@ def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size
     assert labels.count("unstable without hedging too") >= 0.9 * len(labels), labels
 
 
-def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(full_size, tmp_path_factory):
+def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(
+    full_size, tmp_path_factory
+):
     wanted: dict[str, Any] = {
         "name": "stragglers", "arrival": {"rate_per_s": 1.2},
         "traffic": {"chat": {"pattern": "hedged", "prompt_tokens": 4000, "output_tokens": 70, "hedge": STRAGGLERS}},
@@ -216,7 +223,9 @@ def test_an_objective_on_the_tested_table_judges_both_variants_and_one_on_anothe
 
 
 def base(folder, **hedging):
-    return Base(folder / "planted.toml", scenarios.parse(tree(ON, 1, **hedging), "planted"), (), folder)
+    return Base(
+        folder / "planted.toml", scenarios.parse(tree(ON, 1, **hedging), "planted"), (), folder
+    )
 
 
 def planned(folder, hurts_from=np.inf, p99_s=1.0, backlog_from=np.inf, **hedging):
@@ -238,7 +247,9 @@ def planned(folder, hurts_from=np.inf, p99_s=1.0, backlog_from=np.inf, **hedging
             rng = np.random.default_rng(step.seed)
             factor = 2.0 if step.given.rate_per_s >= hurts_from else 0.5
             off, on = (
-                Blocks(tuple(by * rng.lognormal(5, 0.2, 60) for _ in range(10)), (np.zeros(60),) * 10)
+                Blocks(
+                    tuple(by * rng.lognormal(5, 0.2, 60) for _ in range(10)), (np.zeros(60),) * 10
+                )
                 for by in (1.0, factor)
             )
             grows = step.given.hedged and step.given.rate_per_s >= backlog_from
@@ -336,7 +347,10 @@ def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
     ("change", "message"),
     [
         ({"arrival": {"process": "closed"}}, r"arrival.process: .* expected an open process"),
-        ({"traffic": {"chat": {}}}, r"hedging.traffic: expected one of the tables .* there is none"),
+        (
+            {"traffic": {"chat": {}}},
+            r"hedging.traffic: expected one of the tables .* there is none",
+        ),
     ],
 )
 def test_what_cannot_be_tried_is_refused(tmp_path, change, message):

@@ -72,7 +72,11 @@ def test_the_card_names_the_cheapest_and_the_figure_has_a_point_for_each(answers
             "quick costs 3x as much",
             "slow costs 0.5x as much and misses an objective",
         )
-        assert states == {"cheap": "cheapest that meets all", "quick": "meets all", "slow": "misses one"}
+        assert states == {
+            "cheap": "cheapest that meets all",
+            "quick": "meets all",
+            "slow": "misses one",
+        }
 
 
 def test_cost_is_that_of_the_tokens_at_the_price_of_each(answers):
@@ -160,7 +164,9 @@ def block(number, name, median_ms, cost, no_cost=""):
 
 
 def answer_to(**models):
-    blocks = [block(number, name, *values) for number in range(8) for name, values in models.items()]
+    blocks = [
+        block(number, name, *values) for number in range(8) for name, values in models.items()
+    ]
     return answer(choice(list(models), blocks, ASKED))
 
 
@@ -168,7 +174,10 @@ def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
     found = answer_to(large=(300.0, 500.0), small=(400.0, 200.0), late=(2000.0, 100.0))
 
     assert found.facts["meet"] == ["large", "small"]
-    assert (found.result.outcome, found.result.sentence) == ("PASS", "large and small meet every objective")
+    assert (found.result.outcome, found.result.sentence) == (
+        "PASS",
+        "large and small meet every objective",
+    )
     cost, late = found.result.details
     assert cost == "small costs least, 60.0% less than large"
     assert late.startswith("late misses e2e_sched p95 < 1,000 ms: ")
@@ -191,7 +200,9 @@ def test_where_none_meets_them_or_it_is_inconclusive_the_outcome_shows_it(median
 
 
 def test_without_a_price_costs_are_unknown():
-    found = answer_to(one=(300.0, None, "no price for one"), other=(300.0, None, "no price for other"))
+    found = answer_to(
+        one=(300.0, None, "no price for one"), other=(300.0, None, "no price for other")
+    )
 
     assert found.facts["cheapest"] is None
     assert found.result.sentence == "one and other meet every objective"

@@ -55,7 +55,9 @@ def test_a_load_whose_shares_are_decided_has_an_unclear_backlog():
 
 
 def open_load(load, times, leans=PASS):
-    return InconclusiveLoad(load=load, times=times, times_at_best=min(times, 1.5), text="", leans=leans)
+    return InconclusiveLoad(
+        load=load, times=times, times_at_best=min(times, 1.5), text="", leans=leans
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOK_PLACE = {0, 3, 5}  # exit codes of a short real run: beside other tests its measurement may be INVALID
+TOOK_PLACE = {
+    0,
+    3,
+    5,
+}  # exit codes of a short real run: beside other tests its measurement may be INVALID
 COPIED = ("src", "analysis", "scenarios", "locustfiles")
 
 
@@ -44,7 +48,9 @@ class Scratch:
     def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run Python on the copy: `run("-m", "tailgauge", ...)` or `run("-c", CODE)`; the working folder is the copy's."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(self.root / "src"), str(self.root / "analysis")])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(self.root / "src"), str(self.root / "analysis")]
+        )
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         return subprocess.run(
             [sys.executable, *arguments], cwd=self.root, env=environment, capture_output=True, text=True,

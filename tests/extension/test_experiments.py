@@ -59,7 +59,9 @@ rate_per_s = 10.0
 
 def test_an_experiment_is_one_file_and_its_row(scratch):
     scratch.write(FILE, PLANNER)
-    scratch.insert(ROWS, "EXPERIMENTS = {\n", '    "twice": "tailgauge.experiments.twice:TwicePlanner",\n')
+    scratch.insert(
+        ROWS, "EXPERIMENTS = {\n", '    "twice": "tailgauge.experiments.twice:TwicePlanner",\n'
+    )
     scratch.insert(ROWS, "Positive, Table\n", f"\n\n{SETTINGS}")
     scratch.insert(ROWS, "    headroom: Headroom = Headroom()\n", "    twice: Twice = Twice()\n")
     (scratch.root / "run.toml").write_text(SCENARIO, encoding="utf-8")

@@ -6,7 +6,9 @@ from extension.scratch import TOOK_PLACE
 
 FAULTS = "src/tailgauge/simulator/behaviours/faults.py"
 SIMULATED = "src/tailgauge/scenario/simulated.py"
-ENDPOINT, EXCHANGE = (f"src/tailgauge/simulator/core/{name}.py" for name in ("endpoint", "exchange"))
+ENDPOINT, EXCHANGE = (
+    f"src/tailgauge/simulator/core/{name}.py" for name in ("endpoint", "exchange")
+)
 SILENCE_S = 0.3
 ROW = """    # The headers at once, then nothing for a while.
     "silent_start": lambda table: Fault(headers_at_once=True, delay_ns=_seconds_ns(table)),
@@ -109,7 +111,9 @@ def test_a_behaviour_is_a_file_with_settings_and_the_places_that_call_it(scratch
     scratch.write("src/tailgauge/simulator/behaviours/sizes.py", BEHAVIOUR)
     scratch.insert(SIMULATED, '    """number of text blocks"""\n\n\n', SETTINGS)
     scratch.insert(
-        SIMULATED, "    content: ContentTable = ContentTable()\n", "    sizes: SizesTable = SizesTable()\n"
+        SIMULATED,
+        "    content: ContentTable = ContentTable()\n",
+        "    sizes: SizesTable = SizesTable()\n",
     )
     metrics = "from tailgauge.simulator.core.metrics import Meters\n"
     scratch.insert(ENDPOINT, metrics, "from tailgauge.simulator.behaviours.sizes import Sizes\n")

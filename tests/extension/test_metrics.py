@@ -76,12 +76,16 @@ def test_a_number_of_the_report_is_one_file(scratch, reported):
     """Answers of a single chunk, on the page, in Markdown and in report.json."""
     section = "analysis/tailgauge_analysis/sections/streaming.py"
     scratch.insert(section, "    answers: int\n", "    single_chunk: int\n")
-    scratch.insert(section, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n")
+    scratch.insert(
+        section, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n"
+    )
     row = '    rows.append(("Answers of one chunk", count(streams.single_chunk)))\n'
     scratch.insert(section, "    rows = []\n", row)
     folder = reported(SCENARIO)
 
-    assert isinstance(json.loads((folder / "report.json").read_text())["streams"]["single_chunk"], int)
+    assert isinstance(
+        json.loads((folder / "report.json").read_text())["streams"]["single_chunk"], int
+    )
     for name in ("report.html", "report.md"):
         assert "Answers of one chunk" in (folder / name).read_text()
     assert scratch.changed == {section}

@@ -26,7 +26,9 @@ def compared(tree: ast.AST) -> set[str]:
         for side in sides:
             inner = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
             found |= {
-                one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                one.value
+                for one in inner
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
             }
     return found
 
@@ -40,7 +42,9 @@ def compared(tree: ast.AST) -> set[str]:
     ids=["patterns", "protocols"],
 )
 def test_no_other_file_compares_with_a_name(checkout, names, folders):
-    files = [path for root in ("src", "analysis") for path in sorted((checkout / root).rglob("*.py"))]
+    files = [
+        path for root in ("src", "analysis") for path in sorted((checkout / root).rglob("*.py"))
+    ]
     hits = {}
     for path in files:
         name = path.relative_to(checkout).as_posix()

@@ -200,5 +200,6 @@ def test_what_it_does_not_offer_is_refused(with_lines):
 
     assert ran.returncode == 2
     assert (
-        "traffic.chat.tools: expected target.protocol 'anthropic' or 'openai', got 'json_lines'" in ran.stderr
+        "traffic.chat.tools: expected target.protocol 'anthropic' or 'openai', got 'json_lines'"
+        in ran.stderr
     )

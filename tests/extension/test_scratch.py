@@ -5,7 +5,8 @@ import pytest
 
 def test_the_copy_runs_itself(scratch):
     found = scratch.run(
-        "-c", "import tailgauge, tailgauge_analysis; print(tailgauge.__file__, tailgauge_analysis.__file__)"
+        "-c",
+        "import tailgauge, tailgauge_analysis; print(tailgauge.__file__, tailgauge_analysis.__file__)",
     )
 
     assert found.stdout.count(str(scratch.root)) == 2, found.stderr

@@ -48,9 +48,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--target", action="append", choices=session.NAMES)
     parser.add_argument(
-        "--replay", type=lambda name: Path(name).resolve(), help="check this file of the corpus only"
+        "--replay",
+        type=lambda name: Path(name).resolve(),
+        help="check this file of the corpus only",
     )
-    parser.add_argument("--keep-nothing", action="store_true", help="print failing inputs, write no file")
+    parser.add_argument(
+        "--keep-nothing", action="store_true", help="print failing inputs, write no file"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--current", type=Path, help=argparse.SUPPRESS)
@@ -68,7 +72,9 @@ def replay_file(path: Path) -> int:
 
 def child(options: argparse.Namespace) -> None:
     """Check one target and print its result."""
-    checked = session.Session(options.child, keeps=not options.keep_nothing, current=options.current)
+    checked = session.Session(
+        options.child, keeps=not options.keep_nothing, current=options.current
+    )
     checked.replay()
     began = time.monotonic()
     before = checked.inputs
@@ -98,7 +104,9 @@ def target_result(name: str, options: argparse.Namespace, seconds: float | None)
             "--current",
             str(current),
         ]
-        line += ["--inputs", str(options.inputs)] if seconds is None else ["--seconds", str(seconds)]
+        line += (
+            ["--inputs", str(options.inputs)] if seconds is None else ["--seconds", str(seconds)]
+        )
         line += ["--keep-nothing"] if options.keep_nothing else []
         done = ended(line, folder, HANGS_S + (seconds or 0.0))
         *_, last = done.stdout.splitlines() or [""]
@@ -108,10 +116,15 @@ def target_result(name: str, options: argparse.Namespace, seconds: float | None)
             result = died(name, done, current, keeps=not options.keep_nothing)
     rate = result["inputs"] / max(result["seconds"], 1e-9)
     counts = f"{result['inputs']:,} inputs, {rate:,.0f}/s, {result['replayed']:,} of the corpus"
-    print(f"{name:20} {counts}, {len(result['failures'])} failures ({result['failed']:,} inputs)", flush=True)
+    print(
+        f"{name:20} {counts}, {len(result['failures'])} failures ({result['failed']:,} inputs)",
+        flush=True,
+    )
     for failure in result["failures"]:
         print(f"  {failure['place']}\n    {failure['text']}")
-        print(f"    repeat with: {sys.executable} {__file__} --replay {failure['file']}", flush=True)
+        print(
+            f"    repeat with: {sys.executable} {__file__} --replay {failure['file']}", flush=True
+        )
     return result
 
 
@@ -127,7 +140,9 @@ def ended(line: list[str], folder: str, timeout_s: float) -> subprocess.Complete
         )
 
 
-def died(name: str, done: subprocess.CompletedProcess[str], current: Path, *, keeps: bool) -> dict[str, Any]:
+def died(
+    name: str, done: subprocess.CompletedProcess[str], current: Path, *, keeps: bool
+) -> dict[str, Any]:
     """The result of a process that ended before its time: the input that it was at is the failure."""
     data = current.read_bytes() if current.exists() else b""
     file = str(session.keep(name, data)) if keeps else repr(data)

@@ -46,7 +46,9 @@ class Session:
 
     name: str
     keeps: bool
-    current: Path | None = None  # has the input that is checked, for whoever finds this process dead
+    current: Path | None = (
+        None  # has the input that is checked, for whoever finds this process dead
+    )
     inputs: int = 0
     failed: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -95,7 +97,9 @@ class Session:
             return "too long", f"over {CPU_S:g} s of CPU"
         except Exception as error:  # noqa: BLE001 - what is looked for
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.name}:{frame.lineno}"
+            place = (
+                f"{type(error).__name__} in {Path(frame.filename).name}:{frame.name}:{frame.lineno}"
+            )
             return place, f"{type(error).__name__}: {error}"[:1000]
         return "", ""
 

@@ -26,7 +26,15 @@ def test_a_target_keeps_its_rules(name: str, command: Any, fuzz: Any, tmp_path: 
     if name in COMPILED and find_spec("tailgauge.transport._core") is None:
         pytest.skip("nothing is compiled here: that needs Linux, a C compiler and Python's headers")
     seed, numbers, _ = fuzz(FEW, MANY)
-    options = ["--target", name, "--seed", str(seed), "--inputs", str(len(numbers)), "--keep-nothing"]
+    options = [
+        "--target",
+        name,
+        "--seed",
+        str(seed),
+        "--inputs",
+        str(len(numbers)),
+        "--keep-nothing",
+    ]
 
     done = command([sys.executable, RUN, *options], 600, cwd=tmp_path)
 

@@ -64,7 +64,10 @@ ENDPOINTS: dict[str, list[str]] = {
         *(f"faults.{name}.share={SHARE}" for name in FAULTS),
         *(f"faults.{name}.{text}" for name, texts in FAULTS.items() for text in texts.split()),
     ],
-    "limits": [f"limits.burst={BURST}", *(f"limits.{name}={value}" for name, value in LIMITS.items())],
+    "limits": [
+        f"limits.burst={BURST}",
+        *(f"limits.{name}={value}" for name, value in LIMITS.items()),
+    ],
     "automatic": ["cache.mode=automatic"],
     "marked": ["cache.mode=marked"],
 }
@@ -155,7 +158,9 @@ class Result:
         log = self.log.assign(deed=[_deed(row) for row in self.log.itertuples()])
         keys = ["request_id", "leg", "attempt"]
         rows = self.run.table("attempts")
-        joined = rows.merge(log, on=keys, how="outer", suffixes=("", "_log"), validate="1:1", indicator=True)
+        joined = rows.merge(
+            log, on=keys, how="outer", suffixes=("", "_log"), validate="1:1", indicator=True
+        )
         assert set(joined["_merge"]) == {"both"}
         return joined
 
@@ -187,7 +192,9 @@ def endpoints() -> Iterator[dict[str, str]]:
     program()
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(endpoint(f"--seed={SEED}", *(f"--set={text}" for text in sets))).url
+            name: stack.enter_context(
+                endpoint(f"--seed={SEED}", *(f"--set={text}" for text in sets))
+            ).url
             for name, sets in ENDPOINTS.items()
         }
 
@@ -272,7 +279,9 @@ def _run(name: str, proxy: LiteLLM, endpoints: dict[str, str], folder: Path) -> 
 
 
 def _server_log(url: str, run_id: str) -> pd.DataFrame:
-    with urllib.request.urlopen(f"{url}/tailgauge/server-log?run={run_id}&settled", timeout=30) as response:
+    with urllib.request.urlopen(
+        f"{url}/tailgauge/server-log?run={run_id}&settled", timeout=30
+    ) as response:
         return pq.read_table(io.BytesIO(response.read())).to_pandas(ignore_metadata=True)
 
 
@@ -337,7 +346,9 @@ def test_an_answer_has_the_stop_reason_that_arrived(runs, combination):
 
     for deed in COUNTED:
         reading = READINGS[deed][column]
-        reason = "refusal" if reading.endswith("for refusal") else reading.split(",")[0].split(" ")[0]
+        reason = (
+            "refusal" if reading.endswith("for refusal") else reading.split(",")[0].split(" ")[0]
+        )
         assert (deed, found[deed]) == (deed, {reason} if reading != "no reason" else set())
 
 
@@ -438,7 +449,8 @@ def test_retries_wait_as_long_as_litellm_says(runs, combination):
     retries = attempts[attempts["cause"] == "retry"]
     failed = refused.set_index(["request_id", "attempt"])["ended_at_ns"]
     paused_s = [
-        (row.dispatched_at_ns - failed[row.request_id, row.of_attempt]) / 1e9 for row in retries.itertuples()
+        (row.dispatched_at_ns - failed[row.request_id, row.of_attempt]) / 1e9
+        for row in retries.itertuples()
     ]
     assert len(paused_s) >= 5
     assert min(paused_s) >= max(waits, default=0)
@@ -449,7 +461,9 @@ def test_retries_wait_as_long_as_litellm_says(runs, combination):
 
 @pytest.mark.parametrize("combination", COMBINATIONS)
 @pytest.mark.parametrize("name", ["marked", "automatic"])
-def test_tokens_read_from_the_cache_and_written_to_it_are_those_of_the_endpoint(runs, name, combination):
+def test_tokens_read_from_the_cache_and_written_to_it_are_those_of_the_endpoint(
+    runs, name, combination
+):
     attempts = runs(name)[combination].attempts
     read = attempts["cache_read_tokens"].astype("Int64")
     created = attempts["cache_created_tokens"].astype("Int64")
@@ -487,7 +501,9 @@ QUESTION = [{"role": "user", "content": "river stone winter garden"}]
 def _read_chat(proxy: LiteLLM, model: str, call_id: str) -> Reading:
     import openai
 
-    with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.key, max_retries=0, timeout=30) as client:
+    with openai.OpenAI(
+        base_url=f"{proxy.url}/v1", api_key=proxy.key, max_retries=0, timeout=30
+    ) as client:
         return _completion(client, model, call_id)
 
 
@@ -525,7 +541,9 @@ def _completion(client: openai.OpenAI, model: str, call_id: str) -> Reading:
 def _read_message(proxy: LiteLLM, model: str, call_id: str) -> Reading:
     import anthropic
 
-    with anthropic.Anthropic(base_url=proxy.url, api_key=proxy.key, max_retries=0, timeout=30) as client:
+    with anthropic.Anthropic(
+        base_url=proxy.url, api_key=proxy.key, max_retries=0, timeout=30
+    ) as client:
         return _message(client, model, call_id)
 
 

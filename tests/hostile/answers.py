@@ -60,7 +60,9 @@ class Request:
         if self.protocol == "sse":
             return chunk(b"event: status\ndata: %b\n\n" % json.dumps({"phase": model}).encode())
         if self.protocol == "openai":
-            return self.event(id="c-1", model=model, choices=[{"index": 0, "delta": {"role": "assistant"}}])
+            return self.event(
+                id="c-1", model=model, choices=[{"index": 0, "delta": {"role": "assistant"}}]
+            )
         usage = {"input_tokens": 32, "output_tokens": 1}
         message = {
             "id": "m-1",
@@ -74,7 +76,11 @@ class Request:
 
     def end(self) -> bytes:
         """The end mark."""
-        return self.event(type="message_stop") if self.protocol == "anthropic" else chunk(b"data: [DONE]\n\n")
+        return (
+            self.event(type="message_stop")
+            if self.protocol == "anthropic"
+            else chunk(b"data: [DONE]\n\n")
+        )
 
     def summary(self, reason: str = "stop", usage: str | None = None) -> bytes:
         """Why it ended, and a `usage` of any kind, given as JSON text."""
@@ -167,14 +173,22 @@ def once(answer: Callable[[Request], bytes] | bytes) -> Callable[[Request], Sent
 
 def summary(usage: Callable[[Request], str]) -> Callable[[Request], Sent]:
     """A fair answer, but for its usage."""
-    return once(lambda asked: CHUNKED + asked.opening() + asked.word("a") + asked.closing(usage=usage(asked)))
+    return once(
+        lambda asked: (
+            CHUNKED + asked.opening() + asked.word("a") + asked.closing(usage=usage(asked))
+        )
+    )
 
 
 def within(data: bytes) -> Callable[[Request], Sent]:
     """A fair answer with this event in it."""
     return once(
         lambda asked: (
-            CHUNKED + asked.opening() + asked.word("a") + chunk(b"data: " + data + b"\n\n") + asked.closing()
+            CHUNKED
+            + asked.opening()
+            + asked.word("a")
+            + chunk(b"data: " + data + b"\n\n")
+            + asked.closing()
         )
     )
 
@@ -196,11 +210,20 @@ def script(asked: Request) -> Sent:
 
 
 def script_error(status: int) -> Callable[[Request], Sent]:
-    return once(whole(status, error(EVIL, EVIL), b"request-id: " + EVIL_BYTES, b"retry-after: " + EVIL_BYTES))
+    return once(
+        whole(
+            status, error(EVIL, EVIL), b"request-id: " + EVIL_BYTES, b"retry-after: " + EVIL_BYTES
+        )
+    )
 
 
 def script_event(asked: Request) -> Sent:
-    yield CHUNKED + asked.opening() + chunk(b"event: error\ndata: " + error(EVIL, EVIL) + b"\n\n") + END
+    yield (
+        CHUNKED
+        + asked.opening()
+        + chunk(b"event: error\ndata: " + error(EVIL, EVIL) + b"\n\n")
+        + END
+    )
 
 
 def echo(asked: Request) -> Sent:
@@ -227,13 +250,20 @@ def echo_error(asked: Request) -> Sent:
 
 def echo_event(asked: Request) -> Sent:
     text = "x" * 1990 + asked.key
-    yield CHUNKED + asked.opening() + chunk(b"event: error\ndata: " + error(text, asked.key) + b"\n\n") + END
+    yield (
+        CHUNKED
+        + asked.opening()
+        + chunk(b"event: error\ndata: " + error(text, asked.key) + b"\n\n")
+        + END
+    )
 
 
 def bomb(form: int) -> bytes:
     """Half a gigabyte of nothing in half a megabyte, as zlib (15) or gzip (31): a block that repeats."""
     packed = zlib.compressobj(9, zlib.DEFLATED, form)
-    first, again = (packed.compress(FLOOD * 256) + packed.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    first, again = (
+        packed.compress(FLOOD * 256) + packed.flush(zlib.Z_FULL_FLUSH) for _ in range(2)
+    )
     return first + again * 31 + packed.flush()
 
 
@@ -311,7 +341,13 @@ def behind(data: Callable[[Request], bytes]) -> Callable[[Request], Sent]:
     """These chunks between the end mark and the end."""
     return once(
         lambda asked: (
-            CHUNKED + asked.opening() + asked.word("a") + asked.summary() + asked.end() + data(asked) + END
+            CHUNKED
+            + asked.opening()
+            + asked.word("a")
+            + asked.summary()
+            + asked.end()
+            + data(asked)
+            + END
         )
     )
 
@@ -328,7 +364,11 @@ def in_pieces(size: int, *, chunks: bool = False) -> Callable[[Request], Sent]:
         wire = CHUNKED + asked.answer()
         if chunks:
             body = asked.stream()
-            wire = CHUNKED + b"".join(chunk(body[at : at + size]) for at in range(0, len(body), size)) + END
+            wire = (
+                CHUNKED
+                + b"".join(chunk(body[at : at + size]) for at in range(0, len(body), size))
+                + END
+            )
             size_sent = len(wire)
         else:
             size_sent = size
@@ -362,7 +402,10 @@ def refused(*headers: bytes) -> Callable[[Request], Sent]:
 def head(*headers: bytes, kind: bytes = b"text/event-stream") -> bytes:
     """The head of a chunked answer with other headers."""
     lines = b"".join(line + b"\r\n" for line in headers)
-    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (kind, lines)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (
+        kind,
+        lines,
+    )
 
 
 def packed(coding: bytes, body: bytes) -> Callable[[Request], Sent]:

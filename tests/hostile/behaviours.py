@@ -65,11 +65,17 @@ class Behaviour:
 
 
 def case(
-    send: Callable[[Request], Sent], *ends: str, flood: bool = False, late: bool = False, **other: str
+    send: Callable[[Request], Sent],
+    *ends: str,
+    flood: bool = False,
+    late: bool = False,
+    **other: str,
 ) -> Behaviour:
     """`late`: it may take the whole deadline."""
     more = ("timeout",) if flood or late else ()
-    return Behaviour(send, (*ends, *more), {name: (text, *more) for name, text in other.items()}, flood)
+    return Behaviour(
+        send, (*ends, *more), {name: (text, *more) for name, text in other.items()}, flood
+    )
 
 
 # fmt: off
@@ -321,5 +327,7 @@ def mix(first: int, step: int) -> list[str]:
     """Every so many of the behaviours, each with a script or a key, and fair answers between them."""
     names = [*SCRIPTS, *[name for name in BEHAVIOURS if name not in SCRIPTS][first::step]]
     return [
-        each for at in range(0, len(names), FAIR_EVERY) for each in (*names[at : at + FAIR_EVERY], "fair")
+        each
+        for at in range(0, len(names), FAIR_EVERY)
+        for each in (*names[at : at + FAIR_EVERY], "fair")
     ]

@@ -30,7 +30,9 @@ def _zeros(table: str, rows: int) -> pa.Table:
             arrays.append(pa.repeat(pa.scalar("text"), rows))
         elif pa.types.is_list(column.type):
             arrays.append(
-                pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], pa.int64()))
+                pa.ListArray.from_arrays(
+                    pa.array(np.zeros(rows + 1, np.int32)), pa.array([], pa.int64())
+                )
             )
         else:
             arrays.append(pa.repeat(pa.scalar(0).cast(column.type), rows))
@@ -69,7 +71,11 @@ def prefixed_text(folder: Path) -> Path:
     """Texts of which each has the one before as its beginning (DELTA_BYTE_ARRAY)."""
     rows = _put(_zeros("attempts", 50_000), "error_body", pa.array(["y" * 40_000] * 50_000))
     return _write(
-        folder, "attempts", rows, use_dictionary=False, column_encoding={"error_body": "DELTA_BYTE_ARRAY"}
+        folder,
+        "attempts",
+        rows,
+        use_dictionary=False,
+        column_encoding={"error_body": "DELTA_BYTE_ARRAY"},
     )
 
 
@@ -105,7 +111,9 @@ def many_numbers(folder: Path) -> Path:
     rows = _zeros("target", 1)
     numbers = pa.repeat(pa.scalar(0, pa.int64()), 100_000_000)
     rows = _put(
-        rows, "chunk_sent_at_ns", pa.ListArray.from_arrays(pa.array([0, 100_000_000], pa.int32()), numbers)
+        rows,
+        "chunk_sent_at_ns",
+        pa.ListArray.from_arrays(pa.array([0, 100_000_000], pa.int32()), numbers),
     )
     return _write(folder, "target", rows)
 
@@ -177,7 +185,9 @@ def smaller_than_it_is(folder: Path) -> Path:
     footer = pq.read_metadata(path)
     group = footer.row_group(0)
     place = next(
-        number for number in range(group.num_columns) if group.column(number).path_in_schema == "error_body"
+        number
+        for number in range(group.num_columns)
+        if group.column(number).path_in_schema == "error_body"
     )
     lie(path, group.column(place).total_uncompressed_size, 123)
     lie(path, group.total_byte_size, 123)

@@ -78,7 +78,9 @@ def taken(*arguments: object, folder: Path) -> Taken:
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     stdout, stderr = (path.read_text() for path in outputs)
-    return Taken(child.returncode, stdout, stderr, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+    return Taken(
+        child.returncode, stdout, stderr, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
+    )
 
 
 def test_every_row_of_the_table_has_a_test(checkout):
@@ -106,9 +108,7 @@ def test_a_part_that_unpacks_to_gigabytes(synthetic, tmp_path, full_size, name):
     )
     part = Path(bomb.stdout.strip())
     done = taken("report", folder, "--out", tmp_path, folder=tmp_path)
-    shown = (
-        f"exit {done.code}, {done.peak_bytes / GIB:.2f} GiB, {done.cpu_s:.1f} s: {done.stderr or done.stdout}"
-    )
+    shown = f"exit {done.code}, {done.peak_bytes / GIB:.2f} GiB, {done.cpu_s:.1f} s: {done.stderr or done.stdout}"
 
     assert done.peak_bytes < 2 * GIB, shown
     assert done.cpu_s < 1.2 * (SECONDS + SECONDS_PER_MIB * stored([folder]) / MIB), shown
@@ -143,14 +143,18 @@ def test_what_unpacks_to_far_more_than_text_does(tmp_path):
             file.write(b'{"timestamp": 1.0}\n' * 35_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
-        ScenarioError, match=r"bomb\.jsonl\.gz: unpacks to more than 100 times its size: expected text"
+        ScenarioError,
+        match=r"bomb\.jsonl\.gz: unpacks to more than 100 times its size: expected text",
     ):
         for _ in text_lines(bomb):
             pass
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
     honest = tmp_path / "honest.jsonl.gz"
-    rows = [json.dumps({"timestamp": number / 7, "input_length": number % 977}) for number in range(50_000)]
+    rows = [
+        json.dumps({"timestamp": number / 7, "input_length": number % 977})
+        for number in range(50_000)
+    ]
     honest.write_bytes(gzip.compress("\n".join(rows).encode()))
     assert len(list(text_lines(honest))) == 50_000
 
@@ -169,7 +173,8 @@ def test_a_scenario_of_20_000_traffic_tables(tmp_path, text):
     path.write_text(f'name = "many"\n{text}')
     began = time.process_time()
     with pytest.raises(
-        TailgaugeError, match=rf"many\.toml: expected at most {MOST_TABLES:,} tables and lists, got "
+        TailgaugeError,
+        match=rf"many\.toml: expected at most {MOST_TABLES:,} tables and lists, got ",
     ):
         read(path)
 
@@ -216,10 +221,15 @@ class Bucket(http.server.BaseHTTPRequestHandler):
     def _listing(self) -> bytes:
         names = self.names
         if self.endless:
-            names = [f"runs/x/chunks/{number}-{time.monotonic_ns()}-{'y' * 500}" for number in range(1000)]
+            names = [
+                f"runs/x/chunks/{number}-{time.monotonic_ns()}-{'y' * 500}"
+                for number in range(1000)
+            ]
         entries = "".join(ENTRY.format(key=name, size=self.sizes) for name in names)
         token = (
-            f"<NextContinuationToken>{time.monotonic_ns()}</NextContinuationToken>" if self.endless else ""
+            f"<NextContinuationToken>{time.monotonic_ns()}</NextContinuationToken>"
+            if self.endless
+            else ""
         )
         more = "true" if self.endless else "false"
         return PAGE.format(count=len(names), more=more, token=token, entries=entries).encode()
@@ -269,7 +279,8 @@ def test_a_listing_without_end(bucket, monkeypatch, attributes):
     url = bucket(**attributes)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of the largest child so far
     with pytest.raises(
-        TailgaugeError, match=r"s3://b/runs/x: cannot be read: (no end after 3 s|more than 2,048 MiB)"
+        TailgaugeError,
+        match=r"s3://b/runs/x: cannot be read: (no end after 3 s|more than 2,048 MiB)",
     ):
         object_store.local(url)
 
@@ -285,7 +296,8 @@ def test_a_listing_without_end(bucket, monkeypatch, attributes):
 def test_names_of_objects_that_cannot_be_files(bucket, names):
     url = bucket(names=names)
     with pytest.raises(
-        TailgaugeError, match=r"^s3://b/runs/x: (cannot be read|the name of an object leaves the folder)"
+        TailgaugeError,
+        match=r"^s3://b/runs/x: (cannot be read|the name of an object leaves the folder)",
     ):
         object_store.local(url)
 

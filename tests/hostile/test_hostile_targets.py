@@ -77,7 +77,12 @@ MOST_MEMORY = 400 << 20  # of a worker, at any time
 
 
 def scenario(
-    url: str, protocol: str, seconds: float, more: str, rate: float = RATE, deadline_s: float = DEADLINE_S
+    url: str,
+    protocol: str,
+    seconds: float,
+    more: str,
+    rate: float = RATE,
+    deadline_s: float = DEADLINE_S,
 ) -> str:
     return SCENARIO.format(
         url=url, protocol=protocol, seconds=seconds, more=more, rate=rate, deadline_s=deadline_s
@@ -140,7 +145,9 @@ class Result:
         )
         rows = rows.assign(error_type=rows.error_type.fillna(""))
         return rows.merge(
-            pd.DataFrame(self.did)[["id", "behaviour", "bytes", "cut", "last_at_ns"]], on="id", validate="1:1"
+            pd.DataFrame(self.did)[["id", "behaviour", "bytes", "cut", "last_at_ns"]],
+            on="id",
+            validate="1:1",
         )
 
     def report(self, scenario: str, name: str) -> str:
@@ -154,7 +161,10 @@ def seen(
     """Runs against every behaviour, dealt out to the protocols or, where there is time, in each, and one that cannot begin."""
     folder, target = tmp_path_factory.mktemp("hostile"), malicious()
     deals = [(0, 1) if full_size else (number, len(PROTOCOLS)) for number in range(len(PROTOCOLS))]
-    paths = {name: f"mix/{first}-{step}/{name}" for name, (first, step) in zip(PROTOCOLS, deals, strict=True)}
+    paths = {
+        name: f"mix/{first}-{step}/{name}"
+        for name, (first, step) in zip(PROTOCOLS, deals, strict=True)
+    }
     names = [set(mix(*deal)) for deal in deals]
     for name, path in {**paths, "unusable": "now/echo_error"}.items():
         protocol = name if name in PROTOCOLS else "anthropic"
@@ -184,7 +194,9 @@ def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Result) -> N
     for protocol, names, run in zip(PROTOCOLS, seen.names, seen.runs, strict=True):
         assert met[protocol] <= names
         # On a machine that stops for a while some are skipped, as the run says.
-        assert len(names - met[protocol]) <= run.facts["conservation"]["not_reached"] <= len(names) / 5
+        assert (
+            len(names - met[protocol]) <= run.facts["conservation"]["not_reached"] <= len(names) / 5
+        )
     assert set.union(*seen.names) == set(BEHAVIOURS) | {"fair"}
     assert len(BEHAVIOURS) >= 150
 
@@ -251,7 +263,14 @@ def test_many_that_hold_much_at_once_stay_within_the_bound(
     session = "[traffic.chat.session]\nturns_mean = 4\nthink_s = 0.2\n"
     text = scenario(f"{target.url}/crowd", "openai", seconds, session, rate=30, deadline_s=12)
     (tmp_path / "crowd.toml").write_text(text)
-    line = [TAILGAUGE, "run", str(tmp_path / "crowd.toml"), "--workers=1", "--out", str(tmp_path / "out")]
+    line = [
+        TAILGAUGE,
+        "run",
+        str(tmp_path / "crowd.toml"),
+        "--workers=1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     running = Running(line, tmp_path / "out", {"MY_ENGINE": KEY}, tmp_path)
     memory = Memory(running.process.pid)
     try:
@@ -263,11 +282,15 @@ def test_many_that_hold_much_at_once_stay_within_the_bound(
     assert "Traceback" not in done.stdout + done.stderr
     assert_conserved(done.run)
     assert len(rows) >= 0.9 * 30 * seconds
-    assert max(memory.most.values()) < MOST_MEMORY, rows.groupby(["ended", "error_type"], dropna=False).size()
+    assert max(memory.most.values()) < MOST_MEMORY, rows.groupby(
+        ["ended", "error_type"], dropna=False
+    ).size()
 
 
 def test_counts_that_cannot_be_are_null(seen: Result) -> None:
-    named = seen.attempts.error_body.str.contains("output_tokens = |ValueError", regex=True, na=False)
+    named = seen.attempts.error_body.str.contains(
+        "output_tokens = |ValueError", regex=True, na=False
+    )
     usage = seen.attempts[seen.attempts.behaviour.str.startswith("usage_") & named]
     fair = seen.attempts[seen.attempts.behaviour == "fair"]
     fair = fair[fair.ended == "ok"]  # a busy target may be late
@@ -295,7 +318,9 @@ def test_the_verdict_names_it(seen: Result) -> None:
             assert reason["text"].partition(":")[0] in " ".join(text.split())
 
 
-def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(seen: Result) -> None:
+def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(
+    seen: Result,
+) -> None:
     assert seen.done.code == 4
     assert "Traceback" not in seen.done.stderr
     (line,) = [
@@ -314,7 +339,8 @@ def test_no_terminal_obeys_it(seen: Result) -> None:
 def test_no_file_for_people_or_programs_has_its_powers(seen: Result) -> None:
     for scenario in seen.scenarios:
         page, text, summary, cases = (
-            seen.report(scenario, name) for name in ("report.html", "report.md", "report.json", "junit.xml")
+            seen.report(scenario, name)
+            for name in ("report.html", "report.md", "report.json", "junit.xml")
         )
         ours = page.partition("* plotly.js (")[0]
 
@@ -325,7 +351,9 @@ def test_no_file_for_people_or_programs_has_its_powers(seen: Result) -> None:
         assert not re.search(r"(?<!\\)\]\(", text)
         assert json.loads(summary)["errors"]
         assert ET.fromstring(cases).tag == "testsuite"  # noqa: S314 - what we wrote ourselves
-        assert json.loads((seen.folder("runs", scenario) / "run.json").read_text())["verdict"]["verdict"]
+        assert json.loads((seen.folder("runs", scenario) / "run.json").read_text())["verdict"][
+            "verdict"
+        ]
 
 
 def test_no_key_that_it_repeats_is_written_or_said(seen: Result) -> None:
@@ -356,7 +384,9 @@ def test_a_browser_shows_text_and_runs_none_of_it(seen: Result, tmp_path: Path) 
         assert reply
         for scenario in seen.scenarios:
             chromium.open((seen.folder("reports", scenario) / "report.html").as_uri(), 1200)
-            chromium.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+            chromium.run(
+                "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+            )
 
             assert chromium.run(f"typeof window.{MARK}") == "undefined"
             assert f"<script>window.{MARK}" in chromium.run("document.body.innerText")
@@ -366,7 +396,9 @@ def test_a_browser_shows_text_and_runs_none_of_it(seen: Result, tmp_path: Path) 
                 )
                 == 0
             )
-            assert chromium.run("document.querySelectorAll('.plot .main-svg:first-child').length") > 0
+            assert (
+                chromium.run("document.querySelectorAll('.plot .main-svg:first-child').length") > 0
+            )
         assert chromium.requests() == set()
         assert len(chromium.complaints()) == reply
         chromium.run(PLANT)

@@ -20,7 +20,9 @@ CODES = {
 }  # fmt: skip
 SHAPES = {"alone": "{}", "within": "a{}b", "often": "{0}x{0}{0}"}
 TEXTS = {
-    f"{code}, {shape}": form.format(text) for code, text in CODES.items() for shape, form in SHAPES.items()
+    f"{code}, {shape}": form.format(text)
+    for code, text in CODES.items()
+    for shape, form in SHAPES.items()
 }
 ALLOWED = re.compile(r"\x1b\[(?:[0-2]|[39][0-7])m|[\n\t]")  # our colours
 HARMFUL = re.compile(
@@ -87,7 +89,9 @@ PLACES: dict[str, Callable[[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_word_of_a_command_line_reaches_the_terminal_as_it_is(tmp_path: Path, place: str) -> None:
+def test_no_word_of_a_command_line_reaches_the_terminal_as_it_is(
+    tmp_path: Path, place: str
+) -> None:
     lines = [PLACES[place](text) for text in TEXTS.values()]
     for name, (_, output) in zip(TEXTS, answers(lines, tmp_path), strict=True):
         assert harmful(output) == [], (name, output)
@@ -123,10 +127,16 @@ def test_no_name_of_a_file_or_folder_reaches_the_terminal_as_it_is(tmp_path: Pat
     for number, text in enumerate(text.replace("/", "|") for text in TEXTS.values()):
         folder = tmp_path / "out" / "runs" / f"{number}{text}"
         folder.mkdir(parents=True)
-        (folder / "run.json").write_text(["", "{", '{"schema": 1}', json.dumps({"run_id": text})][number % 4])
+        (folder / "run.json").write_text(
+            ["", "{", '{"schema": 1}', json.dumps({"run_id": text})][number % 4]
+        )
         scenario = tmp_path / f"{number}{text}.toml"
         scenario.write_text(f"[{number}")
-        lines += [["report", str(folder)], ["compare", str(folder), str(folder)], ["run", str(scenario)]]
+        lines += [
+            ["report", str(folder)],
+            ["compare", str(folder), str(folder)],
+            ["run", str(scenario)],
+        ]
     lines.append(["runs", "--out", str(tmp_path / "out")])
     for line, (_, output) in zip(lines, answers(lines, tmp_path), strict=True):
         assert harmful(output) == [], (line, output)
@@ -160,8 +170,14 @@ def test_what_a_run_writes_and_says_holds_none(tmp_path: Path) -> None:
     ((code, output),) = answers([["run", str(file), "--dry-run", "--out", str(tmp_path)]], tmp_path)
 
     assert harmful(output) == [], output
-    written = [path for path in (tmp_path / "reports").rglob("*") if path.suffix in {".html", ".md", ".xml"}]
+    written = [
+        path
+        for path in (tmp_path / "reports").rglob("*")
+        if path.suffix in {".html", ".md", ".xml"}
+    ]
     assert len(written) >= 3, (code, output)
     for path in written:
-        text = re.sub(r"(?s)<script.*?</script>", "", path.read_text(encoding="utf-8"))  # Plotly's has some
+        text = re.sub(
+            r"(?s)<script.*?</script>", "", path.read_text(encoding="utf-8")
+        )  # Plotly's has some
         assert harmful(text) == [], path

@@ -35,14 +35,20 @@ def read():
         chunks=900,
         traffic=traffic,
         verdict="DEGRADED",
-        objectives=(objective(MET), objective(MISSED, "error_rate"), objective(TOO_FEW, "abandoned")),
+        objectives=(
+            objective(MET),
+            objective(MISSED, "error_rate"),
+            objective(TOO_FEW, "abandoned"),
+        ),
     )
     workers = [
         {"worker": 0, "state": "running", "cpu": 0.25, "clock_error_ms": 0.021},
         {"worker": 1, "state": "running", "cpu": None, "clock_error_ms": None},
         {"worker": 2, "state": "lost", "cpu": 0.5, "clock_error_ms": 0.0},
     ]
-    seen = RunView({"run_id": "run-1", "scenario": HOSTILE, "state": "running"}, progress, workers, 3)
+    seen = RunView(
+        {"run_id": "run-1", "scenario": HOSTILE, "state": "running"}, progress, workers, 3
+    )
     body, content_type = exposed(seen, "text/plain")
     assert content_type.startswith("text/plain")
     found = {}
@@ -63,7 +69,12 @@ def read():
         (("tailgauge_requests_in_flight",), 3.0),
         (("tailgauge_attempts_ended_total", ("outcome", "rate_limited"), *CHAT), 4.0),
         (
-            ("tailgauge_attempts_ended_total", ("outcome", "ok"), ("target", "second"), ("traffic", "chat")),
+            (
+                "tailgauge_attempts_ended_total",
+                ("outcome", "ok"),
+                ("target", "second"),
+                ("traffic", "chat"),
+            ),
             1.0,
         ),
         (("tailgauge_input_tokens_total", *CHAT), 5000.0),
@@ -92,14 +103,17 @@ def test_a_figure_is_exposed(read, sample, value):
 def test_what_is_not_known_is_not_exposed(read):
     assert ("tailgauge_worker_clock_error_seconds", ("worker", "1")) not in read
     assert ("tailgauge_worker_cpu_cores", ("worker", "1")) not in read
-    assert sum(name == "tailgauge_objective_met" for name, *_ in read) == 2  # too few requests for the third
+    assert (
+        sum(name == "tailgauge_objective_met" for name, *_ in read) == 2
+    )  # too few requests for the third
 
 
 def test_the_histogram_is_that_of_the_sketch(read):
     """30, three times 80 and 400 ms, and one beyond the last bound."""
     name = "tailgauge_ttft_seconds"
     at = {
-        le: read[f"{name}_bucket", ("le", le), *CHAT] for le in ("0.05", "0.1", "0.3", "0.5", "120.0", "+Inf")
+        le: read[f"{name}_bucket", ("le", le), *CHAT]
+        for le in ("0.05", "0.1", "0.3", "0.5", "120.0", "+Inf")
     }
 
     assert at == {"0.05": 1.0, "0.1": 4.0, "0.3": 4.0, "0.5": 5.0, "120.0": 5.0, "+Inf": 6.0}
@@ -110,7 +124,10 @@ def test_the_histogram_is_that_of_the_sketch(read):
 
 
 def test_a_name_of_any_characters_stays_a_label(read):
-    assert read["tailgauge_run_info", ("run_id", "run-1"), ("scenario", HOSTILE), ("state", "running")] == 1.0
+    assert (
+        read["tailgauge_run_info", ("run_id", "run-1"), ("scenario", HOSTILE), ("state", "running")]
+        == 1.0
+    )
 
 
 def test_the_dashboard_asks_for_metrics_that_exist_and_its_panels_do_not_overlap(read, checkout):

@@ -50,7 +50,13 @@ def test_rates_are_differences_of_counters_over_the_time_between_points():
     assert points["limited_per_s"] == [0.0, 2.0]
     assert points["failed_per_s"] == [0.0, 4.0]
     assert points["in_flight"] == [4, 5]
-    assert live.rates == {"sent": 4.0, "ended": 4.0, "failed": 4.0, "limited": 2.0, "output_tokens": 20.0}
+    assert live.rates == {
+        "sent": 4.0,
+        "ended": 4.0,
+        "failed": 4.0,
+        "limited": 2.0,
+        "output_tokens": 20.0,
+    }
 
 
 def test_a_page_is_reported_what_is_new_since_its_last_point():
@@ -70,7 +76,9 @@ def test_ttft_is_of_the_last_ten_seconds():
         live.fold(progress(float(second), *(early + late) * 60))
 
     p50, p99 = live.since(-1.0)["ttft_p50_ms"], live.since(-1.0)["ttft_p99_ms"]
-    assert p50[:10] == pytest.approx([100.0] * 10, rel=0.01)  # at 10 s five of each: the lower middle
+    assert p50[:10] == pytest.approx(
+        [100.0] * 10, rel=0.01
+    )  # at 10 s five of each: the lower middle
     assert p50[10:] == pytest.approx([900.0] * 10, rel=0.01)
     assert p99[:4] == [None] * 4  # fewer than 300
     assert p99[4] == pytest.approx(100.0, rel=0.01)
@@ -82,7 +90,9 @@ def test_ttft_is_of_the_last_ten_seconds():
     ("per_s", "p50_s", "p95_s", "p99_s"),
     [(40, 10, 10, 10), (12, 10, 10, 30), (6, 10, 10, 60), (1, 10, 60, None)],
 )
-def test_a_percentile_comes_from_the_shortest_window_with_enough_first_contents(per_s, p50_s, p95_s, p99_s):
+def test_a_percentile_comes_from_the_shortest_window_with_enough_first_contents(
+    per_s, p50_s, p95_s, p99_s
+):
     """At 6 a second the p99 of ten seconds would be their maximum."""
     values = np.random.default_rng(per_s).lognormal(6, 0.8, 100 * per_s)
     live = folded(*(progress(float(s), *values[: s * per_s]) for s in range(1, 101)))
@@ -105,7 +115,10 @@ def test_a_percentile_comes_from_the_shortest_window_with_enough_first_contents(
 def test_a_run_that_slows_down_has_no_percentile_of_few():
     """100 a second, then one every two seconds: the p99 ends when 60 s hold fewer than 300."""
     live = folded(
-        *(progress(float(s), *[50.0] * (min(s, 20) * 100 + max(0, s - 20) // 2)) for s in range(1, 121))
+        *(
+            progress(float(s), *[50.0] * (min(s, 20) * 100 + max(0, s - 20) // 2))
+            for s in range(1, 121)
+        )
     )
 
     p99, most = live.since(-1.0)["ttft_p99_ms"], live.since(-1.0)["ttft_max_ms"]
@@ -118,7 +131,9 @@ def test_a_fold_that_comes_early_or_late_takes_the_same_ten_seconds():
     first, second_ones = [5.0] * 9, [7.0] * 9
     live = folded(progress(1.2, *first), progress(2.0, *first, *second_ones))
     for second in range(3, 13):
-        live.fold(progress(second + (0.1 if second % 2 else -0.1), *first, *second_ones, *[9.0] * 6))
+        live.fold(
+            progress(second + (0.1 if second % 2 else -0.1), *first, *second_ones, *[9.0] * 6)
+        )
 
     assert live.last.at_s == 11.9  # so since 2 s
     assert live.last.ttft_p50_ms == pytest.approx(9.0, rel=0.01)
@@ -144,7 +159,9 @@ def test_a_long_run_keeps_its_counts_in_fewer_points():
     assert max(widths) <= 4.0
     assert points["at_s"][-1] > 4000 - live.every_s
     assert set(points["sent_per_s"]) == {3.0}
-    assert sum(w * r for w, r in zip(widths, points["limited_per_s"], strict=True)) == pytest.approx(20)
+    assert sum(
+        w * r for w, r in zip(widths, points["limited_per_s"], strict=True)
+    ) == pytest.approx(20)
     assert live.last.at_s == 4000.0  # the figures are of this second, whatever the points are
 
 
@@ -155,7 +172,11 @@ def test_a_stall_stays_in_the_series_when_points_are_dropped():
         live.fold(state(float(second), 2000.0, stalled_s=2.5 if second == 701 else 0.0))
 
     points = live.since(-1.0)
-    (at_s,) = [at_s for at_s, stalled_s in zip(points["at_s"], points["stalled_s"], strict=True) if stalled_s]
+    (at_s,) = [
+        at_s
+        for at_s, stalled_s in zip(points["at_s"], points["stalled_s"], strict=True)
+        if stalled_s
+    ]
     assert live.every_s == 2.0
     assert at_s == pytest.approx(701, abs=2)
 
@@ -164,7 +185,9 @@ def test_where_points_are_further_apart_than_the_window_ttft_is_since_the_point_
     """At 16 s from point to point an attempt of 12 s ago is still in the figure."""
     live = Live(every_s=16.0)
     for second in range(1, 30):
-        live.fold(progress(float(second), *[40.0] * 6 * (second >= 17), *[60.0] * 9 * (second >= 40)))
+        live.fold(
+            progress(float(second), *[40.0] * 6 * (second >= 17), *[60.0] * 9 * (second >= 40))
+        )
 
     assert live.last.ttft_p50_ms == pytest.approx(40.0, rel=0.01)
 
@@ -186,11 +209,17 @@ def test_no_run_yet_is_reported_as_such():
 def test_what_is_reported_is_plain_json():
     live = folded(progress(3.0, sent=7))
 
-    plain = json.loads(json.dumps(document(seen(worker(0), notes=("<b>",)), live, -1.0), allow_nan=False))
+    plain = json.loads(
+        json.dumps(document(seen(worker(0), notes=("<b>",)), live, -1.0), allow_nan=False)
+    )
 
     assert plain["run"]["notes"] == ["<b>"]
     assert plain["run"]["objectives"] == [asdict(objective("met"))]
-    assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == ("VALID", 7, None)
+    assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == (
+        "VALID",
+        7,
+        None,
+    )
     assert (plain["points"]["at_s"], plain["every_s"]) == ([3.0], 1.0)
     assert plain["windows_s"] == dict.fromkeys((*TTFT, *E2E)) | {"ttft_max_ms": 10.0}
     assert plain["workers"][0]["clock_error_ms"] == 0.0

@@ -120,7 +120,10 @@ def test_at_eighty_columns_there_is_a_bar_and_everything_else() -> None:
         ),
         (
             [objective(MET), objective(MISSED, "error_rate", "2.1%")],
-            ["   1 of 2 objectives met so far", "     missed so far: error_rate 2.1% (objective < 800 ms)"],
+            [
+                "   1 of 2 objectives met so far",
+                "     missed so far: error_rate 2.1% (objective < 800 ms)",
+            ],
         ),
         (
             [objective(MISSED, f"ttft p95 ({name * 9})", "1,298 ms") for name in "abcde"],
@@ -189,13 +192,16 @@ def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (119.9, "119s"), (150, "2m30s"), (3600, "1h00m"), (9000, "2h30m")]
+    ("seconds", "text"),
+    [(0, "0s"), (119.9, "119s"), (150, "2m30s"), (3600, "1h00m"), (9000, "2h30m")],
 )
 def test_a_time_is_short(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
-def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(tmp_path: Path) -> None:
+def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(
+    tmp_path: Path,
+) -> None:
     code, screen = run_in_terminal([sys.executable, "-c", SHOW], tmp_path, scripts_path())
 
     assert (code, screen.wrapped) == (0, [])
@@ -287,12 +293,17 @@ def test_tokens_per_second_are_of_the_last_ten_seconds() -> None:
         display.show(progress(float(second), 30, output_tokens=100 * min(second, 20)))
 
     rates = [line.rpartition("   ")[2] for line in stream.getvalue().splitlines()]
-    assert rates[1:] == ["100 tok/s"] * 4 + ["50 tok/s", " 30s of 30s  0 sent  0 open  0 err  0 429"]
+    assert rates[1:] == ["100 tok/s"] * 4 + [
+        "50 tok/s",
+        " 30s of 30s  0 sent  0 open  0 err  0 429",
+    ]
 
 
 def test_a_note_cannot_move_the_cursor() -> None:
     stream = io.StringIO()
-    Display(stream).print_line("note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID")
+    Display(stream).print_line(
+        "note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID"
+    )
 
     assert stream.getvalue() == "note: preflight -1 ended as empty: [2J[Hgone VALID\n"
 

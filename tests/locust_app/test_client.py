@@ -43,7 +43,9 @@ def test_stream_true_adds_the_time_to_the_headers_and_the_lines_are_a_replay(see
     found = seen["stream_argument"]
 
     assert found["headers_ms"] == [None, 2.0, 2.0, 2.0]
-    assert found["lines"] == [["data: {}", "data: [DONE]"]] * 2, "the answer of a stream could be read once"
+    assert found["lines"] == [["data: {}", "data: [DONE]"]] * 2, (
+        "the answer of a stream could be read once"
+    )
     assert found["pieces"] == "data: {}\n\ndata: [DONE]\n\n"
     assert found["statistics"] == {"TTFT": 3, "headers": 2}
     assert found["sum"] == 0, "a request counts once, as total"
@@ -64,13 +66,17 @@ def test_a_task_judges_its_answer_in_a_with_block(seen):
     assert found["nothing"] == [[None], [""], ""]
     assert found["success of a failure"] == [[None], [""], ""], "Locust's statistics alone"
     assert found["failure of a failure"] == [[None], ["no"], ""], "it has a class of its own"
-    assert found["raises"] == [[None], [""], "integer division or modulo by zero"], "and it is recorded"
+    assert found["raises"] == [[None], [""], "integer division or modulo by zero"], (
+        "and it is recorded"
+    )
 
 
 def test_a_caught_response_without_a_with_block_counts_as_it_ended(seen):
     text, before, after = seen["with_block"]["without"]
 
-    assert "Make sure you use a with-block" in text or text.startswith("LocustError: Tried to set status")
+    assert "Make sure you use a with-block" in text or text.startswith(
+        "LocustError: Tried to set status"
+    )
     assert before == []
     assert after == [None, None]
     assert "you must also pass catch_response=True" in seen["with_block"]["with, unasked"]
@@ -112,7 +118,9 @@ def test_exceptions_of_tasks_are_logged_once_a_line_and_all_are_counted(seen):
     assert sorted(found["logged"]) == sorted(logged)
     (division, divided), (literal, read) = found["counts"]
     assert (divided, read) == (4, 4)
-    assert re.fullmatch(r"ZeroDivisionError: integer division or modulo by zero \(client\.py:\d+\)", division)
+    assert re.fullmatch(
+        r"ZeroDivisionError: integer division or modulo by zero \(client\.py:\d+\)", division
+    )
     assert re.fullmatch(
         r"ValueError: invalid literal for int\(\) with base 10: 'z0' \(client\.py:\d+\)", literal
     )

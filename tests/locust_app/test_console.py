@@ -11,7 +11,13 @@ def seen(run_script):
 
 
 def test_the_result_stands_below_the_last_table_which_is_not_repeated(seen):
-    assert seen["ends"]["headless"] == ["table", "last table", "PASS  the summary", "exit code 0", ""]
+    assert seen["ends"]["headless"] == [
+        "table",
+        "last table",
+        "PASS  the summary",
+        "exit code 0",
+        "",
+    ]
 
 
 def test_the_result_is_on_standard_output_unless_the_json_of_locust_is_there(seen):
@@ -22,7 +28,16 @@ def test_with_a_page_the_result_is_printed_when_the_run_has_ended_and_at_the_end
     summary = "PASS  the summary"
     tables = ["table", "table while the report is made"]
 
-    assert seen["ends"]["page"] == [*tables, "", summary, "", "last table", summary, "exit code 0", ""]
+    assert seen["ends"]["page"] == [
+        *tables,
+        "",
+        summary,
+        "",
+        "last table",
+        summary,
+        "exit code 0",
+        "",
+    ]
 
 
 def test_the_exit_code_is_the_last_word_and_says_whose_it_is(seen):
@@ -46,7 +61,9 @@ def test_why_there_is_no_result_stands_below_the_tables_too(seen):
 
 def test_the_result_of_tasks_ends_with_the_response_time_that_an_http_user_shows(seen):
     found = seen["http_user"]
-    to_headers = "HttpUser  With stream=True it shows the time to the headers: p50 290 ms, p95 590 ms."
+    to_headers = (
+        "HttpUser  With stream=True it shows the time to the headers: p50 290 ms, p95 590 ms."
+    )
     to_end = "HttpUser  Without stream=True it shows the time to the end, as total:"
 
     assert found["streamed"] == [f"{to_headers} Here, total is the time to the end."]

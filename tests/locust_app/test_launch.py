@@ -21,5 +21,8 @@ def test_a_run_whose_workers_left_before_it_began_ends_and_says_so(command, tmp_
     done = command([*line, f"--out={tmp_path}"], 60, env=scripts_path())
 
     assert done.returncode == Exit.USAGE
-    assert done.stderr.splitlines()[-1] == "tailgauge: the workers left before the run began: run it again"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "tailgauge: the workers left before the run began: run it again"
+    )
     assert not (tmp_path / "runs").exists()

@@ -57,7 +57,10 @@ def test_users_whose_requests_would_not_be_measured_are_refused_with_what_to_cha
     assert found["ours first"] == A
     assert found["fast"].endswith("nothing is measured: leave out FastHttpUser")
     assert found["http"].endswith("nothing is measured: leave out HttpUser")
-    assert "Chat.chat: Locust calls tasks as plain functions: write def without async" in found["async"]
+    assert (
+        "Chat.chat: Locust calls tasks as plain functions: write def without async"
+        in found["async"]
+    )
     assert "Talk.chat: " in found["async in a set"]
     assert found["no users"].startswith("-u 0 starts no user")
 
@@ -69,7 +72,10 @@ def test_options_of_run_alone_name_where_locust_has_them(seen):
         "locust: error: --slo: here objectives are in a file of --scenario, or --set 'slo.a="
         in messages["--slo x"]
     )
-    assert "--model: here it is the model on the class, or --set target.model=NAME" in messages["--model=m"]
+    assert (
+        "--model: here it is the model on the class, or --set target.model=NAME"
+        in messages["--model=m"]
+    )
     assert "only `tailgauge run` has dry runs" in messages["--dry-run"]
     assert "unrecognized arguments: --nothing" in messages["--nothing"]
 
@@ -77,7 +83,9 @@ def test_options_of_run_alone_name_where_locust_has_them(seen):
 def test_mistakes_in_a_class_are_named_with_it(seen):
     found = seen["mistakes"]
 
-    assert "Chat.traffic: prompt_tokens: a task says itself what it asks, and when" in found["traffic"]
+    assert (
+        "Chat.traffic: prompt_tokens: a task says itself what it asks, and when" in found["traffic"]
+    )
     assert "Chat.traffic: retries" in found["unknown"]
     assert found["protocol"].startswith("ScenarioError: Chat.protocol: expected")
     assert (
@@ -90,7 +98,8 @@ def test_the_start_form_names_a_target_but_not_one_for_the_keys_of_another(seen)
     found = seen["start_form"]
 
     assert [
-        found[name] for name in ("as it is", "another", "the same while it runs", "a key of the command line")
+        found[name]
+        for name in ("as it is", "another", "the same while it runs", "a key of the command line")
     ] == [""] * 4
     assert "no target is named" in found["none"]
     assert found["while it runs"] == f"the run in progress has the target {A}: stop it first"

@@ -31,7 +31,10 @@ def planned(run: RunData) -> dict[int, int]:
         warmup_s=scenario.stages.warmup,
         alternating=scenario.alternating,
     )
-    return {row.request_id: row.at_ns for row in schedule.slice(0, int(scenario.stages.duration_s * 1e9))}
+    return {
+        row.request_id: row.at_ns
+        for row in schedule.slice(0, int(scenario.stages.duration_s * 1e9))
+    }
 
 
 def rows_of(run: RunData, table: str) -> pd.DataFrame:
@@ -77,7 +80,10 @@ def audit(run: RunData, server_log: pd.DataFrame, *, whole: bool = True) -> Book
     counts = assert_conserved(run)
     plan_of_run = planned(run)
     requests, attempts = rows_of(run, "requests"), rows_of(run, "attempts")
-    requests, attempts = requests[requests.stage != "preflight"], attempts[attempts.stage != "preflight"]
+    requests, attempts = (
+        requests[requests.stage != "preflight"],
+        attempts[attempts.stage != "preflight"],
+    )
     server_log = server_log[server_log.request_id >= 0]  # below are those of the preflight
     sent_once(run, server_log, plan_of_run)
 

@@ -32,7 +32,9 @@ class NetworkError(Exception):
 
 def _do(*line: str) -> str:
     program = shutil.which(line[0], path=_SBIN) or line[0]
-    done = subprocess.run([program, *line[1:]], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        [program, *line[1:]], capture_output=True, text=True, timeout=20, check=False
+    )
     if done.returncode:
         raise NetworkError(f"{' '.join(line)}: {done.stderr.strip()}")
     return done.stdout

@@ -53,7 +53,9 @@ async def serve(listen: str, port: int, to: str, to_port: int, delay_s: float) -
         except OSError:  # nobody listens yet: the caller sees its connection end, and tries again
             writer.close()
             return
-        await asyncio.gather(carry(reader, there_writer, delay_s), carry(there_reader, writer, delay_s))
+        await asyncio.gather(
+            carry(reader, there_writer, delay_s), carry(there_reader, writer, delay_s)
+        )
 
     server = await asyncio.start_server(accept, listen, port)
     print("relaying", flush=True)
@@ -62,4 +64,6 @@ async def serve(listen: str, port: int, to: str, to_port: int, delay_s: float) -
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5])))
+    asyncio.run(
+        serve(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
+    )

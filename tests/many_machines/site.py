@@ -28,7 +28,9 @@ PROBE = Path(__file__).parent / "scripts" / "probe.py"
 PORT = 5557
 SERVED = 8000
 LOST_S = 5.0  # a worker of which nothing is heard is noticed within this
-SILENCE_S = 20.0  # and one that stays away is given up within so long of the end, see winding_up.RETURN_S
+SILENCE_S = (
+    20.0  # and one that stays away is given up within so long of the end, see winding_up.RETURN_S
+)
 ENDPOINT = tuple(one for one in QUICK if one.startswith("--set=simulated."))
 TRAFFIC = tuple(one for one in QUICK if one not in ENDPOINT)
 
@@ -51,9 +53,20 @@ class Served:
         return f"http://{self.host.address('traffic')}:{SERVED}"
 
     def _start(self) -> subprocess.Popen[str]:
-        line = [TAILGAUGE, "endpoint", "--host=0.0.0.0", f"--port={SERVED}", "--lifeline", *self._sets]
+        line = [
+            TAILGAUGE,
+            "endpoint",
+            "--host=0.0.0.0",
+            f"--port={SERVED}",
+            "--lifeline",
+            *self._sets,
+        ]
         process = self.host.start(line, self._folder)
-        until(lambda: "listening" in self.host.output(cwd=self._folder), 30, "the endpoint did not start")
+        until(
+            lambda: "listening" in self.host.output(cwd=self._folder),
+            30,
+            "the endpoint did not start",
+        )
         return process
 
     def server_log(self, run_id: str) -> Any:
@@ -97,7 +110,11 @@ class Remote:
         self.host, self.out, self._folder = host, folder / host.name, folder
         self.out.mkdir(exist_ok=True)
         hidden = ("-t", "tmpfs", "-o", "size=64k", "none", master)
-        shifted = ["unshare", "--time", f"--monotonic={ahead_s}", "--fork", "--kill-child"] if ahead_s else []
+        shifted = (
+            ["unshare", "--time", f"--monotonic={ahead_s}", "--fork", "--kill-child"]
+            if ahead_s
+            else []
+        )
         line = [*shifted, TAILGAUGE, "worker", f"--master={address}", f"--out={self.out}", *options]
         self.process = host.start(line, folder, env, (hidden, *mounts), after)
         self._number = len(host.processes) - 1
@@ -110,7 +127,9 @@ class Remote:
         if not self._pid:
             pid = self.process.pid
             children = (
-                Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if self._waits else [str(pid)]
+                Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                if self._waits
+                else [str(pid)]
             )
             self._pid = int(children[0])
         return self._pid
@@ -240,7 +259,9 @@ class Site:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise SiteError(f"the run did not end within {timeout_s:.0f} s: {self.output}") from None
+            raise SiteError(
+                f"the run did not end within {timeout_s:.0f} s: {self.output}"
+            ) from None
 
     @property
     def output(self) -> str:

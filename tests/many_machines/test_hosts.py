@@ -48,16 +48,24 @@ def test_offsets_are_found_rows_are_transferred_and_the_schedule_is_exact(
     assert [w.code(20) for w in site.workers] == [0, 0, 0]
     books = audit(run, site.endpoint.server_log(run.facts["run_id"]))
     assert run.facts["state"] == "complete"
-    assert (books.counts["lost"], books.counts["not_reached"], books.counts["client_drop"]) == (0, 0, 0)
+    assert (books.counts["lost"], books.counts["not_reached"], books.counts["client_drop"]) == (
+        0,
+        0,
+        0,
+    )
     assert set(books.server_log.request_id) == set(books.planned), "each request was sent, once"
-    assert [w.folders() for w in site.workers] == [[], [], []], "transferred parts are kept nowhere else"
+    assert [w.folders() for w in site.workers] == [[], [], []], (
+        "transferred parts are kept nowhere else"
+    )
     drained = {w["worker"]: w["rows"] for w in run.facts["workers"]}
     assert {n for n, rows in drained.items() if rows["requests"]} == {0, 1, 2}
 
     for worker, ahead_s in zip(site.workers, AHEAD_S, strict=True):
         clock = books.entry(worker.number(run))["clock"]
         if ahead_s == 0:
-            assert clock == {"offset_ns": 0, "error_ns": 0, "drift_ppb": None}, "one kernel, one clock"
+            assert clock == {"offset_ns": 0, "error_ns": 0, "drift_ppb": None}, (
+                "one kernel, one clock"
+            )
             continue
         assert abs(clock["offset_ns"] + ahead_s * 1_000_000_000) <= clock["error_ns"]
         assert DELAY_S * 1000 * MS / 2 < clock["error_ns"] < 2 * DELAY_S * 1000 * MS
@@ -68,7 +76,9 @@ def nothing_arrives_before_it_was_sent(books: Books) -> None:
     """On the clock of the run, but for what an offset may be wrong by; and most of it is there within 20 ms."""
     frames = load([books.run.path])
     stamps = ["received_at_ns", "first_chunk_sent_at_ns"]
-    server_log = books.server_log.assign(first_chunk_sent_at_ns=books.server_log.chunk_sent_at_ns.str[0])
+    server_log = books.server_log.assign(
+        first_chunk_sent_at_ns=books.server_log.chunk_sent_at_ns.str[0]
+    )
     server_log[stamps] -= books.run.facts["start_at_ns"]  # endpoint and master have one clock
     keys = ["request_id", "leg", "attempt"]
     both = frames.attempts.merge(server_log[[*keys, *stamps]], on=keys)

@@ -21,7 +21,10 @@ from tailgauge_analysis.reading.frames import load
 
 pytestmark = pytest.mark.usefixtures("chaos")
 INTRUDER = Path(__file__).parent / "scripts" / "intruder.py"
-ENDLESS = ("--set=stop.min_completed=0", "--set=stop.connect_errors=0")  # whatever becomes of the target
+ENDLESS = (
+    "--set=stop.min_completed=0",
+    "--set=stop.connect_errors=0",
+)  # whatever becomes of the target
 AT = 4.0  # the second of the run at which it happens
 FLUSH_S = 5.0  # rows younger than this may be lost with their process
 
@@ -122,7 +125,11 @@ def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are
     books = audited(site, run, whole=True)
     entry = books.entry(number)
     assert (entry["state"], books.counts["lost"]) == ("drained", 0)
-    assert 0 < books.counts["not_reached"] == sum(interval["requests"] for interval in entry["missing"])
+    assert (
+        0
+        < books.counts["not_reached"]
+        == sum(interval["requests"] for interval in entry["missing"])
+    )
     assert f"worker {number}" in json.dumps(run.facts["verdict"]).lower()
     assert entry["silent"][0]["to_s"] == pytest.approx(16, abs=2)
     assert [w.code(20) for w in site.workers] == [0, 0]
@@ -143,7 +150,11 @@ def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
     assert books.counts["lost"] == 0
     assert len(books.requests_of(number)) > 50
     assert summary.folders() == []
-    assert 0 < books.counts["not_reached"] == sum(interval["requests"] for interval in entry["missing"])
+    assert (
+        0
+        < books.counts["not_reached"]
+        == sum(interval["requests"] for interval in entry["missing"])
+    )
     went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
 
 
@@ -173,7 +184,9 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     assert [w.folders() for w in site.workers] == [[], []]
 
 
-def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(site: Site, tmp_path: Path) -> None:
+def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(
+    site: Site, tmp_path: Path
+) -> None:
     run = site.run(20)
     cut, other = site.workers
     number = cut.number(run)
@@ -212,7 +225,9 @@ def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path
 
     left = [folder for worker in site.workers for folder in worker.folders()]
     assert len(left) == 2
-    assert all(str(folder) in worker.output for folder, worker in zip(left, site.workers, strict=True))
+    assert all(
+        str(folder) in worker.output for folder, worker in zip(left, site.workers, strict=True)
+    )
     code, summary = reported(run.path, *left, out=tmp_path / "all")
     assert code in {0, 1, 3}  # requests that were open at the end are no complete answers
     assert Path(summary["report"]["html"]).exists()
@@ -278,7 +293,9 @@ def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
 def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) -> None:
     closed = site.folder / "w0"
     closed.mkdir()
-    site.begin(20, first={"mounts": [("--bind", closed, closed), ("-o", "remount,bind,ro", closed)]})
+    site.begin(
+        20, first={"mounts": [("--bind", closed, closed), ("-o", "remount,bind,ro", closed)]}
+    )
 
     read_only = site.workers[0]
     assert read_only.code(60) == 2, read_only.output
@@ -343,7 +360,9 @@ def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> N
     assert "connections without this run's TAILGAUGE_TOKEN were refused" in books.notes
     assert "its TAILGAUGE_TOKEN differs from the master's" in stranger.output
     assert stranger.folders() == []
-    assert site.token not in stranger.output + site.output + run.path.joinpath("run.json").read_text()
+    assert (
+        site.token not in stranger.output + site.output + run.path.joinpath("run.json").read_text()
+    )
     assert knocking.wait(20) == 0, host.output(cwd=site.folder)
     assert json.loads(host.output(cwd=site.folder))["kinds"] == {}
 
@@ -370,7 +389,9 @@ def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site: Site) -> N
     assert f"worker {number}" in json.dumps(verdict)
 
 
-def test_a_cut_longer_than_the_leases_leaves_load_unsent_and_says_so(site: Site, tmp_path: Path) -> None:
+def test_a_cut_longer_than_the_leases_leaves_load_unsent_and_says_so(
+    site: Site, tmp_path: Path
+) -> None:
     """The only worker: what is due while it cannot be reached is sent by nobody."""
     run = site.run(36, workers=1, rate=10)
     (cut,) = site.workers

@@ -45,7 +45,9 @@ def done(network: Network, endpoint: Served, tmp_path_factory: pytest.TempPathFa
     site.at(KILLED_AT)
     killed.signal(signal.SIGKILL)
     host, name = network.host("stranger"), run.facts["workers"][frozen.number(run)]["name"]
-    knocking = host.start([sys.executable, INTRUDER, *site.address.split(":"), "6", name], site.folder)
+    knocking = host.start(
+        [sys.executable, INTRUDER, *site.address.split(":"), "6", name], site.folder
+    )
     site.at(FROZEN_AT)
     frozen.signal(signal.SIGSTOP)
     site.at(FROZEN_AT + FROZEN_S)
@@ -72,10 +74,14 @@ def test_the_run_ends_by_itself_and_says_what_happened(done: Done) -> None:
     assert [w.process.returncode for w in done.site.workers] == [-signal.SIGKILL, 0, 0]
 
 
-def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_living(done: Done) -> None:
+def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_living(
+    done: Done,
+) -> None:
     (stretch,) = done.books.entry(done.killed)["missing"]
     kept = set(done.books.requests.request_id)
-    later = {name for name, at in done.books.planned.items() if at > stretch["to_s"] * 1e9 + 1_000_000}
+    later = {
+        name for name, at in done.books.planned.items() if at > stretch["to_s"] * 1e9 + 1_000_000
+    }
 
     assert stretch["requests"] == done.books.counts["lost"] > 0
     assert f"worker {done.killed} was lost" in done.books.notes
@@ -91,7 +97,9 @@ def test_a_stopped_worker_sends_its_requests_late_and_takes_part_again(done: Don
     assert entry["missing"] == []
     assert len(mine) == entry["leased"]
     assert f"worker {done.frozen} reconnected" in done.books.notes
-    assert late_s[(mine.second > FROZEN_AT + 0.5) & (mine.second < FROZEN_AT + 2)].min() > FROZEN_S - 3
+    assert (
+        late_s[(mine.second > FROZEN_AT + 0.5) & (mine.second < FROZEN_AT + 2)].min() > FROZEN_S - 3
+    )
     assert late_s[mine.second < FROZEN_AT - 0.5].median() < 0.5
 
 
@@ -112,12 +120,18 @@ def test_a_worker_without_the_token_is_refused_and_learns_nothing_else(done: Don
 
 
 def test_every_row_was_transferred_over_the_wire(done: Done) -> None:
-    rows = {w["worker"]: w["rows"] for w in done.books.run.facts["workers"] if w["worker"] != done.killed}
+    rows = {
+        w["worker"]: w["rows"]
+        for w in done.books.run.facts["workers"]
+        if w["worker"] != done.killed
+    }
 
     assert {number: len(done.books.requests_of(number)) for number in rows} == {
         number: output["requests"] - preflight(done, number) for number, output in rows.items()
     }
-    assert [w.folders() for w in done.site.workers[1:]] == [[], []], "transferred parts are kept nowhere else"
+    assert [w.folders() for w in done.site.workers[1:]] == [[], []], (
+        "transferred parts are kept nowhere else"
+    )
 
 
 def preflight(done: Done, number: int) -> int:

@@ -56,7 +56,9 @@ class Harm:
 
     def __str__(self) -> str:
         lasts = (
-            f" for {self.for_s:.1f} s" if self.how in {"stop", "fill disk"} or self.who == ENDPOINT else ""
+            f" for {self.for_s:.1f} s"
+            if self.how in {"stop", "fill disk"} or self.who == ENDPOINT
+            else ""
         )
         return f"{self.at_s:.1f} s: {self.how} {self.who}{f' {self.worker}' if self.who == WORKER else ''}{lasts}"
 
@@ -75,7 +77,9 @@ def drawn(number: int) -> tuple[int, list[Harm]]:
         for_s = 30 ** random.random()  # 1 to 30
         if how == "fill disk" and random.random() < 0.5:
             for_s = STAYS_FULL_S
-        harms.setdefault((who, worker), Harm(random.uniform(1, SECONDS - 2), who, how, worker, for_s))
+        harms.setdefault(
+            (who, worker), Harm(random.uniform(1, SECONDS - 2), who, how, worker, for_s)
+        )
     return workers, sorted(harms.values(), key=lambda harm: harm.at_s)
 
 
@@ -102,7 +106,9 @@ class Round:
             self._left.sort(key=lambda one: -one[0])
             at_s, act = self._left.pop()
             self.site.at(at_s)
-            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it has ended meanwhile
+            with contextlib.suppress(
+                ProcessLookupError, psutil.NoSuchProcess
+            ):  # it has ended meanwhile
                 act()
 
     def _do(self, harm: Harm) -> None:
@@ -185,8 +191,12 @@ def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stat
     log, plan = log[log.request_id >= 0], planned(run)
     sent_once(run, log, plan)
     left = [folder for worker in site.workers for folder in worker.folders()]
-    done = run_command(["tailgauge", "report", run.path, *left, "--out", tmp_path / "all", "--json"])
-    assert "Traceback" not in done.stderr + site.output + "".join(worker.output for worker in site.workers)
+    done = run_command(
+        ["tailgauge", "report", run.path, *left, "--out", tmp_path / "all", "--json"]
+    )
+    assert "Traceback" not in done.stderr + site.output + "".join(
+        worker.output for worker in site.workers
+    )
     report = json.loads(Path(json.loads(done.stdout)["report"]["json"]).read_text())
     rows = load([run.path, *left]).requests
     rows = rows[rows.stage != "preflight"]
@@ -197,7 +207,9 @@ def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stat
     if kills.did(MASTER, "kill") and (code == -signal.SIGKILL or not kills.did(WORKER)):
         assert code == -signal.SIGKILL
         assert len(unseen) <= report["conservation"]["lost"]
-        assert unseen == set() or kills.did(WORKER), "workers outlive their master and keep their rows"
+        assert unseen == set() or kills.did(WORKER), (
+            "workers outlive their master and keep their rows"
+        )
     else:
         counts = stated(run, plan)
         assert len(unseen) <= counts["lost"]

@@ -11,7 +11,12 @@ from tailgauge.rows.run_folder import RunFolder
 
 
 def counts(dispatched=0, client_drop=0, censored=0, **ended):
-    return {"dispatched": dispatched, "client_drop": client_drop, "censored": censored, "ended": ended}
+    return {
+        "dispatched": dispatched,
+        "client_drop": client_drop,
+        "censored": censored,
+        "ended": ended,
+    }
 
 
 ZERO = {"dispatched": 0, "client_drop": 0, "not_reached": 0, "lost": 0, "ended": {}, "censored": 0}
@@ -40,7 +45,10 @@ def test_every_scheduled_request_is_in_exactly_one_place(scheduled, shares, expe
     books = conserve(scheduled, [Share(*share) for share in shares])
 
     assert books == {**ZERO, "scheduled": scheduled, **expected}
-    assert scheduled == books["dispatched"] + books["client_drop"] + books["not_reached"] + books["lost"]
+    assert (
+        scheduled
+        == books["dispatched"] + books["client_drop"] + books["not_reached"] + books["lost"]
+    )
 
 
 # --- rows of a lost worker --------------------------------------------------------------------------------------

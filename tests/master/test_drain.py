@@ -12,7 +12,11 @@ def seen(run_script):
 
 @pytest.mark.parametrize("case", ["drains", "reports", "ships", "back", "stalled"])
 def test_who_is_heard_of_is_waited_for(seen, case):
-    assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == ([0], "drained", [])
+    assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == (
+        [0],
+        "drained",
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,7 +28,11 @@ def test_who_is_heard_of_is_waited_for(seen, case):
     ],
 )
 def test_who_is_not_is_lost_and_it_is_reported_how(seen, case, printed):
-    assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == ([0], "lost", [printed])
+    assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == (
+        [0],
+        "lost",
+        [printed],
+    )
 
 
 def test_whose_process_has_ended_is_not_told_at_all(seen):

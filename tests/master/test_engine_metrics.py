@@ -171,9 +171,15 @@ llamacpp:prompt_tokens_cached_total {cached}
 
 
 def test_cached_tokens_are_asked_for_where_usage_does_not_tell_without_waiting():
-    pages = [(200, CACHE.format(new=new, cached=cached).encode()) for new, cached in ((100, 7), (150, 957))]
+    pages = [
+        (200, CACHE.format(new=new, cached=cached).encode())
+        for new, cached in ((100, 7), (150, 957))
+    ]
     with serving(*pages) as (url, asked):
-        page, notes = EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: pytest.fail("waited")), []
+        page, notes = (
+            EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: pytest.fail("waited")),
+            [],
+        )
         page.begin(notes.append, [{}])
         page.end(notes.append)
     assert (len(asked), notes) == (2, [])
@@ -183,7 +189,9 @@ def test_cached_tokens_are_asked_for_where_usage_does_not_tell_without_waiting()
 
 def test_an_engine_without_the_counters_or_restarted_in_between_says_nothing_of_its_cache():
     for before, after in (((100, 7), (5, 5)), ((100, "NaN"), (150, 957))):
-        pages = [(200, CACHE.format(new=new, cached=cached).encode()) for new, cached in (before, after)]
+        pages = [
+            (200, CACHE.format(new=new, cached=cached).encode()) for new, cached in (before, after)
+        ]
         with serving(*pages) as (url, _):
             page = EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: None)
             page.begin(lambda _: None, [{}])
@@ -208,9 +216,16 @@ def idle(new: int, cached: int) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("has_second", [False, True])
-def test_where_calls_are_hedged_every_engine_is_asked_although_usage_has_the_cached_tokens(has_second):
-    with serving(idle(100, 7), idle(150, 957)) as (url, _), serving(idle(10, 0), idle(40, 5)) as (second, _):
-        page = EngineMetrics(hedging(url, second if has_second else None), lambda _: pytest.fail("waited"))
+def test_where_calls_are_hedged_every_engine_is_asked_although_usage_has_the_cached_tokens(
+    has_second,
+):
+    with (
+        serving(idle(100, 7), idle(150, 957)) as (url, _),
+        serving(idle(10, 0), idle(40, 5)) as (second, _),
+    ):
+        page = EngineMetrics(
+            hedging(url, second if has_second else None), lambda _: pytest.fail("waited")
+        )
         page.begin(lambda _: None, USAGE_HAS_IT)
         page.end(lambda _: None)
     work = [

@@ -173,7 +173,9 @@ def test_missing_seconds_are_those_of_its_arrivals_without_a_row():
     rig.handout.up_to(S)  # its odd arrivals until 10 s
     seen = {i * TURNS for i in range(1, 40, 2)} | {51 * TURNS}
 
-    assert rig.handout.missing(rig.worker("w1"), seen) == [{"from_s": 4.1, "to_s": 9.9, "requests": 29}]
+    assert rig.handout.missing(rig.worker("w1"), seen) == [
+        {"from_s": 4.1, "to_s": 9.9, "requests": 29}
+    ]
 
 
 def test_a_hole_of_more_than_a_second_parts_two_stretches():

@@ -23,7 +23,9 @@ def port():
 
 
 def scenario(url, ready_s=0.0, **tables):
-    return parse({"name": "x", "target": {"url": url}, "limits": {"ready_s": ready_s}, **tables}, "test")
+    return parse(
+        {"name": "x", "target": {"url": url}, "limits": {"ready_s": ready_s}, **tables}, "test"
+    )
 
 
 @pytest.mark.parametrize("ready_s", [0.0, 0.05])
@@ -52,7 +54,9 @@ def test_the_wait_is_noted_and_ends_when_the_target_listens(port, monkeypatch):
     await_targets(scenario(url, 60.0), note)
 
     (text,) = notes
-    waiting = r"refuses the connection: waiting until it listens, [56]\d s at most \(limits.ready_s\)"
+    waiting = (
+        r"refuses the connection: waiting until it listens, [56]\d s at most \(limits.ready_s\)"
+    )
     assert re.fullmatch(rf"{url} {waiting}", text)
 
 

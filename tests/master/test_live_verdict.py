@@ -18,7 +18,9 @@ def packed(*values):
 
 def worker(number=0, state="running", dispatched=0, dropped=0, watch=None):
     counts = {"dispatched": dispatched, "client_drop": dropped}
-    return RunWorker(f"w{number}", number, {}, 0, state, counters={"counts": counts, "watch": watch or {}})
+    return RunWorker(
+        f"w{number}", number, {}, 0, state, counters={"counts": counts, "watch": watch or {}}
+    )
 
 
 def workers(**changes):

@@ -11,7 +11,11 @@ from tailgauge.master.looks import EVERY_S, WRITTEN_S, InterimLooks
 from tailgauge.plan.looks import InterimLook
 from tailgauge.rows.run_folder import RunFolder
 
-PLAN = (InterimLook(100.0, 500, 0.9875), InterimLook(200.0, 1000, 0.9875), InterimLook(400.0, 2000, 0.975))
+PLAN = (
+    InterimLook(100.0, 500, 0.9875),
+    InterimLook(200.0, 1000, 0.9875),
+    InterimLook(400.0, 2000, 0.975),
+)
 MISSING = {"known": False, "texts": []}
 UNKNOWN, KNOWN = ({"known": known, "texts": ["ttft p95 ..."]} for known in (False, True))
 
@@ -48,9 +52,17 @@ def test_a_look_is_repeated_until_its_rows_are_there() -> None:
     [
         ((), True, {"looks": 0, "confidence": 0.975}),
         ((UNKNOWN,), True, {"looks": 1, "confidence": 0.975}),
-        ((UNKNOWN,), False, {"looks": 1, "confidence": 0.9875}),  # by Ctrl-C: the level of the next look
+        (
+            (UNKNOWN,),
+            False,
+            {"looks": 1, "confidence": 0.9875},
+        ),  # by Ctrl-C: the level of the next look
         ((UNKNOWN, UNKNOWN), False, {"looks": 2, "confidence": 0.975}),
-        ((UNKNOWN, KNOWN), False, {"looks": 2, "confidence": 0.9875, "until_s": 200.0, "requests": 1000}),
+        (
+            (UNKNOWN, KNOWN),
+            False,
+            {"looks": 2, "confidence": 0.9875, "until_s": 200.0, "requests": 1000},
+        ),
     ],
 )
 def test_the_level_of_a_report_is_that_of_the_look_that_it_is(answers, is_whole, facts) -> None:

@@ -29,7 +29,9 @@ def counters(*ttft_ms: float, **counts: Any) -> TrafficCounters:
     return found
 
 
-def judged(objective: Any, since: dict[Any, TrafficCounters], passed_s: float = 60.0) -> tuple[str, str]:
+def judged(
+    objective: Any, since: dict[Any, TrafficCounters], passed_s: float = 60.0
+) -> tuple[str, str]:
     """State and value at a time when the counters have grown from nothing."""
     live = LiveObjectives(scenario(objective))
     live.judge(10.0, {})
@@ -51,7 +53,9 @@ def judged(objective: Any, since: dict[Any, TrafficCounters], passed_s: float = 
 def test_a_latency_is_judged_by_the_share_beyond_its_bound(
     fast: int, slow: int, failed: int, expected: tuple[str, str]
 ) -> None:
-    now = counters(*[500.0] * fast, *[3000.0] * slow, requests={"ok": fast + slow, "timeout": failed})
+    now = counters(
+        *[500.0] * fast, *[3000.0] * slow, requests={"ok": fast + slow, "timeout": failed}
+    )
 
     assert judged("ttft p95 < 800ms", {CHAT: now}) == expected
 
@@ -60,7 +64,10 @@ def test_a_latency_is_judged_by_the_share_beyond_its_bound(
     ("objective", "expected"),
     [
         ("complete > 80%", (MISSED, "70%")),
-        ("error_rate < 30%", (MET, "20%")),  # 20 of 100: those whose user left are offered, and no errors
+        (
+            "error_rate < 30%",
+            (MET, "20%"),
+        ),  # 20 of 100: those whose user left are offered, and no errors
         ("abandoned < 5%", (MISSED, "10%")),
         ("429_rate < 10%", (MISSED, "25%")),
         ("529_rate < 10%", (MET, "0%")),
@@ -72,7 +79,9 @@ def test_a_latency_is_judged_by_the_share_beyond_its_bound(
         ("ttft_sent p95 < 800ms", (IN_REPORT, "")),
     ],
 )
-def test_a_share_and_a_rate_are_judged_by_their_value(objective: str, expected: tuple[str, str]) -> None:
+def test_a_share_and_a_rate_are_judged_by_their_value(
+    objective: str, expected: tuple[str, str]
+) -> None:
     now = counters(
         requests={"ok": 70, "timeout": 15, "empty": 5, "cancelled": 10}, attempts={"ok": 75, "rate_limited": 25},
         input_tokens=1000, cached_tokens=800, output_tokens=7500,
@@ -119,17 +128,26 @@ def test_the_warm_up_does_not_count() -> None:
     live = LiveObjectives(scenario("ttft p50 < 800ms"))
     slow = [3000.0] * 100
 
-    assert [live.judge(at_s, {CHAT: counters(*slow)})[0].state for at_s in (2.0, 9.0, 10.2)] == [TOO_FEW] * 3
+    assert [live.judge(at_s, {CHAT: counters(*slow)})[0].state for at_s in (2.0, 9.0, 10.2)] == [
+        TOO_FEW
+    ] * 3
     (one,) = live.judge(20.0, {CHAT: counters(*slow, *[500.0] * 100)})
     assert (one.state, one.value) == (MET, "498 ms")
-    assert (one.label, one.bound_text, one.bound, one.sketch) == ("ttft p50", "< 800 ms", 800.0, "ttft")
+    assert (one.label, one.bound_text, one.bound, one.sketch) == (
+        "ttft p50",
+        "< 800 ms",
+        800.0,
+        "ttft",
+    )
 
 
 def test_a_rate_ends_with_the_last_arrival_and_a_latency_does_not() -> None:
     live = LiveObjectives(scenario("requests_per_s > 1.9", "ttft p50 < 800ms"))
     live.judge(10.0, {})
     live.judge(110.0, {CHAT: counters(*[500.0] * 100, requests={"ok": 200})})
-    rate, latency = live.judge(150.0, {CHAT: counters(*[500.0] * 100, *[3000.0] * 101, requests={"ok": 201})})
+    rate, latency = live.judge(
+        150.0, {CHAT: counters(*[500.0] * 100, *[3000.0] * 101, requests={"ok": 201})}
+    )
 
     assert (rate.state, rate.value) == (MET, "2/s")
     assert latency.state == MISSED

@@ -41,7 +41,8 @@ def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(
     inbox, size = PartReceiver(master), len(spool[0])
     third = size // 3 + 1
     names = [
-        (inbox.take(WORKER, message), sorted(files(master.path))) for message in pieces(spool[0], size=third)
+        (inbox.take(WORKER, message), sorted(files(master.path)))
+        for message in pieces(spool[0], size=third)
     ]
 
     answer = {"table": "health", "name": "part-3-0.parquet", "why": None}
@@ -78,7 +79,10 @@ def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(mast
 
     [answer] = given_to(inbox, pieces(spool[1]))
 
-    assert (answer["state"], answer["why"]) == ("refused", "another part of this name is already there")
+    assert (answer["state"], answer["why"]) == (
+        "refused",
+        "another part of this name is already there",
+    )
     assert files(master.path) == {"health/part-3-0.parquet": spool[0]}
 
 
@@ -96,7 +100,9 @@ def test_of_parts_that_came_long_ago_no_checksum_is_kept(master, spool):
     for n, data in spool.items():
         given_to(inbox, pieces(data, f"part-3-{n}.parquet"))
 
-    states = [inbox.take(WORKER, pieces(spool[n], f"part-3-{n}.parquet")[0])["state"] for n in (0, 1, 2)]
+    states = [
+        inbox.take(WORKER, pieces(spool[n], f"part-3-{n}.parquet")[0])["state"] for n in (0, 1, 2)
+    ]
 
     assert states == ["refused", "refused", "done"]
     assert inbox.rows[WORKER]["health"] == 3 * len(spool)
@@ -143,12 +149,16 @@ HOSTILE = {
     "bytes as text": lambda m: m | {"bytes": "x" * 10},
     "bytes as a list": lambda m: m | {"bytes": [1, 2, 3]},
     "more bytes than the part has": lambda m: m | {"bytes": m["bytes"] + b"x"},
-    "more bytes than a piece may have": lambda m: m | {"size": PIECE + 1, "bytes": bytes(PIECE + 1)},
+    "more bytes than a piece may have": lambda m: (
+        m | {"size": PIECE + 1, "bytes": bytes(PIECE + 1)}
+    ),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case, master, spool, tmp_path):
+def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(
+    case, master, spool, tmp_path
+):
     [message] = pieces(spool[0])
     inbox = PartReceiver(master)
 
@@ -169,13 +179,24 @@ def test_a_refusal_names_the_part_where_it_has_a_name(master, spool):
 
     answer = PartReceiver(master).take(WORKER, message | {"size": parquet.LARGEST + 1})
 
-    assert (answer["table"], answer["name"], answer["state"]) == ("health", "part-3-0.parquet", "refused")
+    assert (answer["table"], answer["name"], answer["state"]) == (
+        "health",
+        "part-3-0.parquet",
+        "refused",
+    )
     assert answer["why"] == "size: expected 1 to 268,435,456 bytes"
 
 
 junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 KEYS = ("table", "name", "size", "sha256", "offset", "bytes")
@@ -183,7 +204,9 @@ KEYS = ("table", "name", "size", "sha256", "offset", "bytes")
 
 @given(
     swaps=st.lists(
-        st.dictionaries(st.sampled_from(KEYS), junk | st.sampled_from([0, 1, b"x", "health"]), max_size=3),
+        st.dictionaries(
+            st.sampled_from(KEYS), junk | st.sampled_from([0, 1, b"x", "health"]), max_size=3
+        ),
         max_size=6,
     ),
     other=junk,
@@ -222,7 +245,10 @@ def test_damage_on_the_way_is_seen_by_the_checksum(master, spool):
 
     answer = given_to(PartReceiver(master), messages)[-1]
 
-    assert (answer["state"], answer["why"]) == ("refused", "the checksum of the received bytes is wrong")
+    assert (answer["state"], answer["why"]) == (
+        "refused",
+        "the checksum of the received bytes is wrong",
+    )
     assert files(master.path) == {}
 
 
@@ -235,7 +261,9 @@ def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(ma
 
     names = sorted(files(master.path))
 
-    assert names == sorted([f"health/part-3-{n}.tmp" for n in range(50 - OPEN, 50)] + ["health/part-4-0.tmp"])
+    assert names == sorted(
+        [f"health/part-3-{n}.tmp" for n in range(50 - OPEN, 50)] + ["health/part-4-0.tmp"]
+    )
     assert given_to(inbox, first[1:], 4)[-1]["state"] == "done"
 
 

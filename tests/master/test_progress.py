@@ -29,7 +29,9 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
 )
 @pytest.mark.parametrize("status", [None, 503])
 def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
-    found = seen(status=status, error_type="tcp", message="Loading model" if status else "Connection refused")
+    found = seen(
+        status=status, error_type="tcp", message="Loading model" if status else "Connection refused"
+    )
 
     assert preflight_failure(URL, "openai", found, ready_s=ready_s).endswith(hint)
 
@@ -127,7 +129,9 @@ def test_a_redirect_names_where_to_and_what_to_set(location, advice):
 def test_a_whole_answer_to_a_streamed_call_names_the_setting_for_endpoints_without_streams():
     whole = seen("client_error", 200, "not_an_event_stream", '{"choices": [{"message": {}}]}')
 
-    assert "set stream = false (--set 'traffic.*.stream=false')" in preflight_failure(URL, "openai", whole)
+    assert "set stream = false (--set 'traffic.*.stream=false')" in preflight_failure(
+        URL, "openai", whole
+    )
 
 
 @pytest.mark.parametrize(("streamed", "noun"), [(True, "stream"), (False, "answer")])
@@ -141,7 +145,12 @@ def test_only_a_streamed_call_has_a_stream(streamed, noun):
 
 @pytest.mark.parametrize(
     ("wanted_whole", "streamed", "words", "is_named"),
-    [(True, True, 32, True), (True, False, 32, False), (False, True, 32, False), (True, True, 0, False)],
+    [
+        (True, True, 32, True),
+        (True, False, 32, False),
+        (False, True, 32, False),
+        (True, True, 0, False),
+    ],
 )
 def test_a_target_that_only_streams_is_named_where_whole_answers_are_wanted(
     wanted_whole, streamed, words, is_named

@@ -143,7 +143,11 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
 
     answer = inbox.take(WORKER, other[1])
 
-    begin = "the master's disk is full: " if reports else "the master cannot write it: no space is left ("
+    begin = (
+        "the master's disk is full: "
+        if reports
+        else "the master cannot write it: no space is left ("
+    )
     assert answer["state"] == "refused"
     assert answer["why"].startswith(f"{begin}the file system at /")
     assert sorted(files(folder.path)) == ["health/part-3-0.parquet"]
@@ -184,7 +188,9 @@ def test_what_came_is_folded_into_one_part_a_table_in_the_order_written(master, 
     assert list(files(master.path)) == ["health/part-3-all.parquet"]
     whole = pq.read_table(master.part("health", WORKER, "all"))
     assert whole["at_ns"].to_pylist() == [1000 * n + i for n in range(12) for i in range(3)]
-    assert whole.schema.metadata[b"tailgauge.replaces"].decode().split(",")[10] == "part-3-10.parquet"
+    assert (
+        whole.schema.metadata[b"tailgauge.replaces"].decode().split(",")[10] == "part-3-10.parquet"
+    )
 
 
 def test_folding_twice_changes_nothing_and_late_pieces_of_that_worker_are_refused(master, spool):

@@ -18,7 +18,11 @@ def test_a_worker_that_repeats_its_hello_takes_part_once(facts: Any) -> None:
 
 
 def test_a_worker_that_repeats_its_ready_joins_once(facts: Any) -> None:
-    assert facts["repeated_ready"]["sent"] == ["tailgauge:welcome", "tailgauge:plan", "tailgauge:go"]
+    assert facts["repeated_ready"]["sent"] == [
+        "tailgauge:welcome",
+        "tailgauge:plan",
+        "tailgauge:go",
+    ]
     assert facts["repeated_ready"]["workers"] == {"w1": "running"}
     assert len(facts["repeated_ready"]["notes"]) == 1
 

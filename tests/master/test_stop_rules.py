@@ -53,9 +53,21 @@ class Workers:
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
-    "how", ["server_error", "overloaded", "timeout", "truncated", "empty", "refused", "filtered", "aborted"]
+    "how",
+    [
+        "server_error",
+        "overloaded",
+        "timeout",
+        "truncated",
+        "empty",
+        "refused",
+        "filtered",
+        "aborted",
+    ],
 )
-def test_a_target_that_fails_is_spared_after_a_few_seconds_whatever_the_number_of_workers(workers, how):
+def test_a_target_that_fails_is_spared_after_a_few_seconds_whatever_the_number_of_workers(
+    workers, how
+):
     run = Workers(workers)
     assert run.until_stopped(20, ok=10) == (0, "")
 
@@ -172,7 +184,9 @@ def test_one_answer_of_any_kind_ends_a_row_of_connection_errors():
     assert run.until_stopped(19, connect_error=1) == (0, "")
     run.second_of(server_error=1)
     assert run.until_stopped(19, connect_error=1) == (0, "")
-    assert Workers(slo={"mine": SLO}, stop={"connect_errors": 0}).until_stopped(60, connect_error=9) == (
+    assert Workers(slo={"mine": SLO}, stop={"connect_errors": 0}).until_stopped(
+        60, connect_error=9
+    ) == (
         0,
         "",
     )
@@ -247,7 +261,9 @@ def test_a_bound_of_the_user_is_to_be_raised_or_left_out():
 KEY = {"target": {"url": "http://127.0.0.1:9", "api_key_env": "MY_KEY"}}
 
 
-def streak(n: int, status: int = 401, target: str = "main", message: str | None = None) -> dict[str, Any]:
+def streak(
+    n: int, status: int = 401, target: str = "main", message: str | None = None
+) -> dict[str, Any]:
     url = "http://127.0.0.1:9/v1/messages"
     return {
         "in_a_row": n, "target": target, "status": status, "url": url, "error_type": None, "message": message,
@@ -258,7 +274,8 @@ def streak(n: int, status: int = 401, target: str = "main", message: str | None 
 def looks(streaks: list[dict[str, Any] | None], **tables: Any) -> list[str | None]:
     rules = StopRules(parse({"name": "x", "traffic": {"chat": {}}, **tables}, "test"))
     found = [
-        rules.broken(Progress(float(second), 1000.0, rejected=one)) for second, one in enumerate(streaks, 1)
+        rules.broken(Progress(float(second), 1000.0, rejected=one))
+        for second, one in enumerate(streaks, 1)
     ]
     if any(found):
         assert rules.how_to_go_on == "to go on all the same, add --set stop.rejections=0"
@@ -276,7 +293,9 @@ def looks(streaks: list[dict[str, Any] | None], **tables: Any) -> list[str | Non
 )
 def test_equal_rejections_stop_a_run_and_name_the_cause(status, named):
     message = "prompt is too long" if status == 400 else None
-    first, why = looks([streak(25, status, message=message), streak(80, status, message=message)], **KEY)
+    first, why = looks(
+        [streak(25, status, message=message), streak(80, status, message=message)], **KEY
+    )
 
     assert first is None, "it may be over in a moment"
     assert why.startswith("80 equal rejections in a row (stop.rejections 20): ")

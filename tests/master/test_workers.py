@@ -16,7 +16,12 @@ from tailgauge.rows.run_folder import RunFolder
 
 
 def counters(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
-    counts = {"leased": leased, "dispatched": dispatched, "client_drop": client_drop, "not_reached": 0}
+    counts = {
+        "leased": leased,
+        "dispatched": dispatched,
+        "client_drop": client_drop,
+        "not_reached": 0,
+    }
     return {"counts": {**counts, "censored": dispatched - sum(ended.values()), "ended": ended}}
 
 
@@ -38,7 +43,8 @@ def rows(folder: RunFolder, worker: int, count: int) -> None:
 
 def test_a_closed_loops_requests_are_what_its_workers_counted(tmp_path):
     books = workers(
-        ("drained", 7, counters(7, 6, 1, ok=6)), ("drained", 4, counters(4, 4, ok=3, server_error=1))
+        ("drained", 7, counters(7, 6, 1, ok=6)),
+        ("drained", 4, counters(4, 4, ok=3, server_error=1)),
     )
 
     assert books.conservation(None, RunFolder(tmp_path), final=True) == {
@@ -64,7 +70,11 @@ def test_what_a_lost_worker_had_counted_and_left_no_row_of_is_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "facts", [{"shared": True, "unwritten": {"requests": 2}}, {"shared": False, "unwritten": {"requests": 0}}]
+    "facts",
+    [
+        {"shared": True, "unwritten": {"requests": 2}},
+        {"shared": False, "unwritten": {"requests": 0}},
+    ],
 )
 def test_rows_that_a_drained_worker_could_not_write_or_transfer_are_lost_and_its_rest_is_not_reached(
     tmp_path, facts
@@ -180,7 +190,9 @@ def test_a_master_that_was_stalled_loses_nobody_and_says_when(clock):
     assert lost_at(books, clock, *looks(0, 3), 27.0, 27.25, messages_until=2) is None
     assert books.stalls == [(int(103e9), int(127e9))]
     assert lost_at(books, clock, *looks(27.5, 31), messages_until=0) is None
-    assert lost_at(books, clock, *looks(31, 35), messages_until=0) == 31.25, "a dead worker stays silent"
+    assert lost_at(books, clock, *looks(31, 35), messages_until=0) == 31.25, (
+        "a dead worker stays silent"
+    )
 
 
 def test_a_slow_look_is_no_stall(clock):

@@ -165,7 +165,9 @@ class World:
             for queue in self.queues.values():
                 for place in [p for p in queue if p[0] is request]:
                     queue.remove(place)
-            for gate in list(request.holds):  # given back for it, as it may not have received them yet
+            for gate in list(
+                request.holds
+            ):  # given back for it, as it may not have received them yet
                 self._give(request, gate)
 
     def _wait(self, request: Played, until_ns: int | None) -> None:

@@ -38,9 +38,16 @@ def test_a_table_without_sense_is_refused(cache: dict, complaint: str) -> None:
 
 
 def test_a_conversation_alone_is_prefix_enough() -> None:
-    traffic = {"pattern": "cached", "cache": {"breakpoints": ["last"]}, "session": {"turns_mean": 3}}
+    traffic = {
+        "pattern": "cached",
+        "cache": {"breakpoints": ["last"]},
+        "session": {"turns_mean": 3},
+    }
 
-    assert parse({"name": "x", "traffic": {"main": traffic}}, "x.toml").traffic["main"].cache is not None
+    assert (
+        parse({"name": "x", "traffic": {"main": traffic}}, "x.toml").traffic["main"].cache
+        is not None
+    )
 
 
 @pytest.mark.parametrize("pattern", ["structured", "progressive", "batch"])
@@ -53,4 +60,7 @@ def test_a_prefix_is_refused_where_the_pattern_has_none(pattern: str) -> None:
 def test_examples_are_not_pre_warmed_for_answers_that_are_asked_for_otherwise(answer: dict) -> None:
     cache = {**FULL, "breakpoints": ["few_shot"], "pre_warm": True}
     with pytest.raises(ScenarioError, match=r"cache\.pre_warm"):
-        parse({"name": "x", "traffic": {"main": {"pattern": "cached", "cache": cache, **answer}}}, "x.toml")
+        parse(
+            {"name": "x", "traffic": {"main": {"pattern": "cached", "cache": cache, **answer}}},
+            "x.toml",
+        )

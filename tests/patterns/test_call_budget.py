@@ -12,7 +12,9 @@ from tailgauge.patterns.policies import Budget
 
 
 @given(
-    st.integers(0, 1000), st.floats(1, 50).map(lambda x: round(x, 3)), st.lists(st.booleans(), max_size=400)
+    st.integers(0, 1000),
+    st.floats(1, 50).map(lambda x: round(x, 3)),
+    st.lists(st.booleans(), max_size=400),
 )
 def test_never_more_are_taken_than_the_burst_and_the_share_of_the_calls(thousandths, burst, acts):
     budget, calls, taken = Budget(thousandths / 1000, burst), 0, 0

@@ -56,14 +56,18 @@ def test_the_first_k_of_exponential_legs(full_size):
     n, tolerance = (20_000, 1) if full_size else (1500, 4)
     times = joins_ms(n, legs=8, join="first_k", k=5)
 
-    assert mean(times) / MEAN_MS == pytest.approx(sum(1 / i for i in range(4, 9)), rel=0.015 * tolerance)
+    assert mean(times) / MEAN_MS == pytest.approx(
+        sum(1 / i for i in range(4, 9)), rel=0.015 * tolerance
+    )
 
 
 def test_one_leg_after_the_other_is_their_sum(full_size):
     """Mean K / mu."""
     n, tolerance = (20_000, 1) if full_size else (1500, 4)
 
-    assert mean(joins_ms(n, legs=4, order="sequential")) / MEAN_MS == pytest.approx(4, rel=0.015 * tolerance)
+    assert mean(joins_ms(n, legs=4, order="sequential")) / MEAN_MS == pytest.approx(
+        4, rel=0.015 * tolerance
+    )
 
 
 def test_hedged_exponential_calls(full_size):
@@ -74,14 +78,20 @@ def test_hedged_exponential_calls(full_size):
     delay_ms = math.log(10) * MEAN_MS
     tree = {
         "pattern": "hedged",
-        "hedge": {"policy": "fixed", "delay_ms": delay_ms, "budget_share": 1.0, "budget_burst": 1.0},
+        "hedge": {
+            "policy": "fixed",
+            "delay_ms": delay_ms,
+            "budget_share": 1.0,
+            "budget_burst": 1.0,
+        },
     }
     make = PATTERNS["hedged"](Traffic.model_validate(tree))
     times, copies, won = [], 0, 0
     world = World(exponential(10))
     for start in range(0, n, 5000):  # in parts: a conversation is kept until its part is over
         for request in world.run(
-            make, [asked(i, world.now_ns + (i - start) * 100 * MS) for i in range(start, start + 5000)]
+            make,
+            [asked(i, world.now_ns + (i - start) * 100 * MS) for i in range(start, start + 5000)],
         ):
             times.append((request.done_at_ns - request.planned.scheduled_at_ns) / MS)
             copies += "hedge" in request.causes

@@ -7,7 +7,18 @@ from contextlib import nullcontext
 import pytest
 from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 
-from tailgauge.patterns.events import Cancel, Done, Ended, FirstContent, Give, Queued, Sent, Take, Taken, Wait
+from tailgauge.patterns.events import (
+    Cancel,
+    Done,
+    Ended,
+    FirstContent,
+    Give,
+    Queued,
+    Sent,
+    Take,
+    Taken,
+    Wait,
+)
 from tailgauge.patterns.fan_out import GATE, FanOut, gated
 from tailgauge.patterns.legs import Legs
 from tailgauge.patterns.table import Traffic
@@ -21,7 +32,9 @@ def table(retry="none", hedge=None, **values):
 def one(traffic, *outcomes, attempts=()):
     """The only request of a run; `outcomes` by leg, `attempts` those of later attempts, in the order of sending."""
     more = iter(attempts)
-    world = World(lambda _request, send, attempt, _now: next(more) if attempt else outcomes[send.leg])
+    world = World(
+        lambda _request, send, attempt, _now: next(more) if attempt else outcomes[send.leg]
+    )
     (request,) = world.run(FanOut(traffic), [asked(legs=len(outcomes))])
     return request
 
@@ -54,7 +67,9 @@ class TestLegs:
         assert [send.call.max_tokens for send in request.sends] == [7, 7, 400]
 
     def test_in_sequence_each_begins_when_the_one_before_ended(self):
-        request = one(table(legs=3, order="sequential"), answers(10, 100), answers(10, 200), answers(10, 300))
+        request = one(
+            table(legs=3, order="sequential"), answers(10, 100), answers(10, 200), answers(10, 300)
+        )
 
         assert sent_at_ms(request) == [0, 100, 300]
         assert request.done == Done("ok", winner=0, joined_at_ns=600 * MS)
@@ -70,7 +85,16 @@ class TestLegs:
 
         assert world.most_taken == {GATE: 3}
         assert world.taken == {GATE: 0}
-        assert sorted(t for r in requests for t in sent_at_ms(r)) == [0, 0, 0, 100, 100, 100, 200, 200]
+        assert sorted(t for r in requests for t in sent_at_ms(r)) == [
+            0,
+            0,
+            0,
+            100,
+            100,
+            100,
+            200,
+            200,
+        ]
         assert all(len(r.steps(Taken)) == len(r.steps(Give)) == 4 for r in requests)
 
     def test_what_is_closed_at_the_join_gives_its_place_back_at_once(self):
@@ -139,13 +163,18 @@ class TestJoin:
 
     def test_the_first_k_do_not_mind_others_that_fail(self):
         request = one(
-            table(legs=3, join="first_k", k=2), fails("overloaded", 1), answers(10, 50), answers(10, 90)
+            table(legs=3, join="first_k", k=2),
+            fails("overloaded", 1),
+            answers(10, 50),
+            answers(10, 90),
         )
 
         assert request.done.ended == "ok"
 
     def test_the_first_k_in_sequence_need_no_more(self):
-        request = one(table(legs=4, join="first_k", k=2, order="sequential"), *[answers(10, 100)] * 4)
+        request = one(
+            table(legs=4, join="first_k", k=2, order="sequential"), *[answers(10, 100)] * 4
+        )
 
         assert len(request.sends) == 2
 
@@ -159,19 +188,24 @@ class TestJoin:
         assert [entry.what for entry in request.steps(Cancel)] == [Cancel(1, 0), Cancel(2, 0)]
 
     def test_before_the_deadline_if_all_is_there(self):
-        request = one(table(legs=2, join="deadline", deadline_s=1.0), answers(10, 100), answers(10, 200))
+        request = one(
+            table(legs=2, join="deadline", deadline_s=1.0), answers(10, 100), answers(10, 200)
+        )
 
         assert request.done.joined_at_ns == 200 * MS
 
     def test_nothing_there_at_the_deadline_is_a_timeout(self):
-        request = one(table(legs=2, join="deadline", deadline_s=1.0), answers(2000), answers(10, 2000))
+        request = one(
+            table(legs=2, join="deadline", deadline_s=1.0), answers(2000), answers(10, 2000)
+        )
 
         assert request.done == Done("timeout")
         assert request.done_at_ns == S
 
     def test_legs_that_had_no_turn_by_the_deadline_have_none(self):
         request = one(
-            table(legs=9, join="deadline", deadline_s=1.0, order="sequential"), *[answers(10, 400)] * 9
+            table(legs=9, join="deadline", deadline_s=1.0, order="sequential"),
+            *[answers(10, 400)] * 9,
         )
 
         assert len(request.sends) == 3
@@ -181,7 +215,9 @@ class TestJoin:
 class TestFailures:
     @pytest.mark.parametrize("join", ["all", "deadline"])
     def test_a_leg_fails_the_request_at_once(self, join):
-        request = one(table(legs=3, join=join), answers(10, 900), fails("server_error", 50), answers(10, 20))
+        request = one(
+            table(legs=3, join=join), answers(10, 900), fails("server_error", 50), answers(10, 20)
+        )
 
         assert request.done == Done("server_error")
         assert request.done_at_ns == 50 * MS
@@ -197,7 +233,9 @@ class TestFailures:
         assert request.done == Done("ok", winner=0, joined_at_ns=900 * MS)
 
     def test_unless_there_are_none(self):
-        request = one(table(legs=2, partial="accept"), fails("overloaded", 10), fails("rate_limited", 50))
+        request = one(
+            table(legs=2, partial="accept"), fails("overloaded", 10), fails("rate_limited", 50)
+        )
 
         assert request.done == Done("rate_limited")
 
@@ -218,17 +256,25 @@ class TestFailures:
             fails("overloaded", 10), answers(10, 50), attempts=[answers(10, 60)],
         )  # fmt: skip
 
-        assert [(s.leg, s.cause) for s in request.sends] == [(0, "primary"), (1, "primary"), (0, "retry")]
+        assert [(s.leg, s.cause) for s in request.sends] == [
+            (0, "primary"),
+            (1, "primary"),
+            (0, "retry"),
+        ]
         assert request.done == Done("ok", winner=1, joined_at_ns=170 * MS)
 
     def test_a_run_that_ends_leaves_no_answer(self):
-        request = one(table(legs=2, partial="accept"), Outcome(None, 5 * MS, "censored"), answers(1, 2))
+        request = one(
+            table(legs=2, partial="accept"), Outcome(None, 5 * MS, "censored"), answers(1, 2)
+        )
 
         assert request.done == Done("censored", winner=None)
 
     def test_why_a_copy_was_held_is_reported(self):
         hedge = {"policy": "fixed", "delay_ms": 50.0, "budget_share": 0.0, "budget_burst": 1}
-        request = one(table(legs=2, hedge=hedge), answers(100), answers(100), attempts=[answers(900)])
+        request = one(
+            table(legs=2, hedge=hedge), answers(100), answers(100), attempts=[answers(900)]
+        )
 
         assert request.causes == ["primary", "primary", "hedge"]
         assert request.done.hedge_held == "budget"

@@ -58,7 +58,9 @@ class TestAdaptiveDelay:
         for time in times:
             hedger.waited(time, S)
 
-        assert hedger.due_at_ns(S, 0) - S == pytest.approx(times[math.ceil(0.95 * 5000) - 1], rel=0.01)
+        assert hedger.due_at_ns(S, 0) - S == pytest.approx(
+            times[math.ceil(0.95 * 5000) - 1], rel=0.01
+        )
 
     def test_two_windows_count_and_older_times_do_not(self):
         hedger = Hedger(Hedge(policy="adaptive", delay_ms=9, quantile=0.5, window_s=10, warm_up=1))
@@ -72,7 +74,9 @@ class TestAdaptiveDelay:
     @pytest.mark.parametrize("first_ms", [10, 5000])
     def test_it_finds_the_quantile_from_either_side_though_it_cuts_what_it_sees(self, first_ms):
         """A first copy that lost is known to have waited so long only; see the module's docstring."""
-        hedger = Hedger(Hedge(policy="adaptive", delay_ms=first_ms, quantile=0.9, window_s=10, warm_up=20))
+        hedger = Hedger(
+            Hedge(policy="adaptive", delay_ms=first_ms, quantile=0.9, window_s=10, warm_up=20)
+        )
         rng, now = Random(3), 0
         for _ in range(10_000):
             now += 10 * MS
@@ -124,7 +128,9 @@ class TestHeld:
         assert take(hedger) == "throttle"
 
     def test_the_throttle_neither_saves_nor_owes_more_than_it_has(self):
-        hedger = Hedger(Hedge(policy="fixed", throttle_tokens=4, throttle_ratio=1.0, budget_burst=99))
+        hedger = Hedger(
+            Hedge(policy="fixed", throttle_tokens=4, throttle_ratio=1.0, budget_burst=99)
+        )
         for _ in range(50):
             hedger.ended(Ended(0, 0, 0, "ok", None), "main")
         for _ in range(2):
@@ -136,7 +142,9 @@ class TestHeld:
             hedger.ended(Ended(0, 0, 0, "empty", None), "main")
         assert take(hedger) is None
 
-    @pytest.mark.parametrize("ended", ["cancelled", "client_error", "stream_error", "connect_error"])
+    @pytest.mark.parametrize(
+        "ended", ["cancelled", "client_error", "stream_error", "connect_error"]
+    )
     def test_other_endings_leave_the_throttle_alone(self, ended):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=1))
         for _ in range(9):
@@ -180,7 +188,9 @@ _ACTS = st.lists(
 @given(_ACTS, st.integers(0, 10), st.integers(1, 5), st.integers(0, 6))
 def test_whatever_happens_the_budget_holds_and_nobody_is_pressed(acts, tenths, burst, throttle):
     hedger = Hedger(
-        Hedge(policy="fixed", budget_share=tenths / 10, budget_burst=burst, throttle_tokens=throttle)
+        Hedge(
+            policy="fixed", budget_share=tenths / 10, budget_burst=burst, throttle_tokens=throttle
+        )
     )
     calls = copies = back_at = now = 0
     for act in acts:

@@ -65,7 +65,10 @@ class TestTheCopy:
     def test_at_once_both_leave_together(self):
         request = one(table(policy="immediate"), answers(80), answers(70))
 
-        assert [entry.at_ns for entry in request.log if getattr(entry.what, "cause", None)] == [0, 0]
+        assert [entry.at_ns for entry in request.log if getattr(entry.what, "cause", None)] == [
+            0,
+            0,
+        ]
         assert request.done == Done("ok", winner=1)
 
     def test_the_copy_goes_where_the_table_says(self):
@@ -89,9 +92,13 @@ class TestTheCopy:
     def test_adaptive_follows_what_it_saw(self):
         times = [Random(i).uniform(40, 140) for i in range(1000)]
         world = World(
-            lambda request, _send, attempt, _now: answers(10 if attempt else times[request.request_id])
+            lambda request, _send, attempt, _now: answers(
+                10 if attempt else times[request.request_id]
+            )
         )
-        traffic = table(policy="adaptive", quantile=0.8, budget_share=1.0, delay_ms=9999.0, warm_up=100)
+        traffic = table(
+            policy="adaptive", quantile=0.8, budget_share=1.0, delay_ms=9999.0, warm_up=100
+        )
         requests = world.run(Streaming(traffic), [asked(i, i * 100 * MS) for i in range(1000)])
 
         assert all(r.causes == ["primary"] for r in requests[:100])
@@ -111,7 +118,9 @@ class TestFailures:
 
     @pytest.mark.parametrize("ended", ["rate_limited", "server_error", "stream_error"])
     def test_the_first_fails_after_the_copy_left_and_the_copy_goes_on(self, ended):
-        assert one(table(retry="polite"), fails(ended, 150), answers(500)).done == Done("ok", winner=1)
+        assert one(table(retry="polite"), fails(ended, 150), answers(500)).done == Done(
+            "ok", winner=1
+        )
 
     def test_both_fail_and_the_last_failure_is_the_request_s(self):
         request = one(table(retry="polite"), fails("overloaded", 300), fails("server_error", 100))
@@ -169,10 +178,16 @@ class TestHeld:
 
     def test_no_copy_while_the_target_wants_to_be_left_alone(self):
         def outcome(request, *_):
-            return fails("rate_limited", 10, retry_after_s=5.0) if request.request_id == 0 else answers(500)
+            return (
+                fails("rate_limited", 10, retry_after_s=5.0)
+                if request.request_id == 0
+                else answers(500)
+            )
 
         times = [0, S, 4 * S, 6 * S]
-        requests = World(outcome).run(Streaming(table()), [asked(i, at) for i, at in enumerate(times)])
+        requests = World(outcome).run(
+            Streaming(table()), [asked(i, at) for i, at in enumerate(times)]
+        )
 
         assert [r.done.hedge_held for r in requests] == [None, "pushback", "pushback", None]
         assert ["hedge" in r.causes for r in requests] == [False, False, False, True]
@@ -186,4 +201,6 @@ class TestHeld:
         assert requests[-1].done.hedge_held == "throttle"
 
     def test_a_delay_that_had_not_come_is_not_held(self):
-        assert one(table(retry="naive"), fails("overloaded", 10), answers(50)).done.hedge_held is None
+        assert (
+            one(table(retry="naive"), fails("overloaded", 10), answers(50)).done.hedge_held is None
+        )

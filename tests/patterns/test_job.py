@@ -35,7 +35,13 @@ def test_it_is_polled_at_growing_intervals_then_fetched():
 
     assert kinds(played) == [JOB_SUBMIT, JOB_POLL, JOB_POLL, JOB_POLL, JOB_FETCH]
     sent = [entry.at_ns / MS for entry in played.steps(Send)]
-    assert sent == [0, 1001, 3002, 6003, 6004]  # 1 s, 2 s and 3 s after the answer before, the result at once
+    assert sent == [
+        0,
+        1001,
+        3002,
+        6003,
+        6004,
+    ]  # 1 s, 2 s and 3 s after the answer before, the result at once
     assert played.done.ended == "ok"
 
 

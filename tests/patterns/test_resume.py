@@ -11,7 +11,9 @@ from tailgauge.patterns.table import PATTERNS, Traffic
 
 def run(table, *connections, **request):
     """The only request of a run; a connection is its outcome and the ids that come over it."""
-    traffic = Traffic.model_validate({"pattern": "resume", "resume": table, **request.pop("more", {})})
+    traffic = Traffic.model_validate(
+        {"pattern": "resume", "resume": table, **request.pop("more", {})}
+    )
     rest, asked_for = iter(connections), []
 
     def outcome(_request, send, _attempt, _now):
@@ -44,7 +46,11 @@ def test_a_stream_that_is_not_cut_is_one_call():
 def test_a_cut_of_the_target_is_followed_by_a_call_for_what_is_missing():
     played = run({}, (cut(), ["a-0", "a-1"]), (answers(5, 40), ["a-2"]))
 
-    assert (played.done.ended, played.done.winner, played.causes) == ("ok", 1, ["primary", "resume"])
+    assert (played.done.ended, played.done.winner, played.causes) == (
+        "ok",
+        1,
+        ["primary", "resume"],
+    )
     assert played.asked_for == ["", "a-1"]
     assert [send.of_attempt for send in played.sends] == [None, 0]
     assert played.done_at_ns == 60 * MS
@@ -61,7 +67,9 @@ def test_a_user_cuts_and_comes_back_after_the_wait():
 
 
 def test_a_user_cuts_after_a_time():
-    played = run({"after_s": 0.4, "cuts": 2}, *[(answers(500, 900), [])] * 2, (answers(5, 40), ["a-0"]))
+    played = run(
+        {"after_s": 0.4, "cuts": 2}, *[(answers(500, 900), [])] * 2, (answers(5, 40), ["a-0"])
+    )
 
     assert played.causes == ["primary", "resume", "resume"]
     assert played.asked_for == ["", "", ""]  # nothing had come
@@ -73,7 +81,10 @@ def test_a_share_of_the_streams_is_cut():
 
 
 def test_cuts_are_drawn_anew_for_each_connection_and_the_same_in_each_run():
-    table, connections = {"after_chunks": 1000, "cuts": 3}, [(WATCHED, [])] * 3 + [(answers(5, 40), ["a-0"])]
+    table, connections = (
+        {"after_chunks": 1000, "cuts": 3},
+        [(WATCHED, [])] * 3 + [(answers(5, 40), ["a-0"])],
+    )
 
     first, again = (run(table, *connections) for _ in range(2))
     drawn = [send.call.watch_chunks for send in first.sends]
@@ -102,7 +113,9 @@ def test_what_is_no_cut_is_not_resumed(ended):
 
 def test_a_reconnection_that_is_refused_is_retried_by_the_policy():
     retry = {"retry": {"policy": "polite", "base_s": 0.01}}
-    played = run({}, (cut(), ["a-0"]), (fails("overloaded", 5), []), (answers(5, 40), ["a-1"]), more=retry)
+    played = run(
+        {}, (cut(), ["a-0"]), (fails("overloaded", 5), []), (answers(5, 40), ["a-1"]), more=retry
+    )
 
     assert played.causes == ["primary", "resume", "retry"]
     assert played.asked_for == ["", "a-0", "a-0"]

@@ -16,7 +16,9 @@ from tailgauge.rows.schema import ENDED_CLASSES
 S = 1_000_000_000
 
 
-def begins(table, ended="rate_limited", at_ns=0, after_s=None, should=None, *, n=0, scheduled=0, draw=0.5):
+def begins(
+    table, ended="rate_limited", at_ns=0, after_s=None, should=None, *, n=0, scheduled=0, draw=0.5
+):
     """When a first call's retry begins."""
     failed = Ended(0, 0, at_ns, ended, after_s, should)
     return Retrier(table).begins_at_ns(failed, retries=n, scheduled_at_ns=scheduled, draw=draw)
@@ -57,7 +59,9 @@ def test_may_retry_knows_the_same_classes():
 )
 def test_jitter_is_full_and_lies_above_the_floor(n, most_s):
     table = polite(max_retries=10)
-    lowest, middle, highest = (begins(table, after_s=3.0, n=n, draw=draw) for draw in (0.0, 0.5, 1 - 1e-12))
+    lowest, middle, highest = (
+        begins(table, after_s=3.0, n=n, draw=draw) for draw in (0.0, 0.5, 1 - 1e-12)
+    )
 
     assert lowest == 3 * S
     assert middle == 3 * S + most_s * S / 2
@@ -75,7 +79,9 @@ def test_a_fraction_of_a_nanosecond_is_waited_too():
 
 @pytest.mark.parametrize(("deadline_s", "may"), [(4.99, False), (5.0, True)])
 def test_no_retry_that_would_begin_after_the_deadline(deadline_s, may):
-    at = begins(polite(deadline_s=deadline_s), at_ns=12 * S, after_s=3.0, scheduled=10 * S, draw=0.0)
+    at = begins(
+        polite(deadline_s=deadline_s), at_ns=12 * S, after_s=3.0, scheduled=10 * S, draw=0.0
+    )
 
     assert at == (15 * S if may else None)
 
@@ -87,11 +93,16 @@ def test_at_most_as_many_as_allowed():
 
 
 def test_the_naive_policy_waits_as_long_as_it_always_does():
-    table = Retry(policy="naive", naive_wait_s=0.25, max_retries=50, budget_share=0.0, deadline_s=0.001)
+    table = Retry(
+        policy="naive", naive_wait_s=0.25, max_retries=50, budget_share=0.0, deadline_s=0.001
+    )
     retrier = Retrier(table)
     starts = {
         retrier.begins_at_ns(
-            Ended(0, 0, 9 * S, "rate_limited", 600.0), retries=n, scheduled_at_ns=0, draw=Random(n).random()
+            Ended(0, 0, 9 * S, "rate_limited", 600.0),
+            retries=n,
+            scheduled_at_ns=0,
+            draw=Random(n).random(),
         )
         for n in range(50)
     }

@@ -163,7 +163,9 @@ def test_it_makes_as_many_calls_as_the_sdk_and_waits_as_long(protocol, case, tar
 
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99\r\n\r\n: x\n\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99\r\n\r\n: x\n\n"
+)
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
@@ -187,7 +189,9 @@ def test_it_retries_the_broken_connections_that_the_sdk_retries(
     failed = Ended(0, 0, 0, ended, None, status=status)
     longest = []
     for retries in range(5):
-        begins = retrier.begins_at_ns(failed, retries=retries, scheduled_at_ns=0, draw=0.0, streams=stream)
+        begins = retrier.begins_at_ns(
+            failed, retries=retries, scheduled_at_ns=0, draw=0.0, streams=stream
+        )
         longest += [] if begins is None else [begins / S]
 
     assert len(longest) == len(waits) == calls - 1
@@ -212,9 +216,13 @@ def test_an_error_inside_a_200_is_retried_by_others_and_not_by_the_sdk(ended):
     assert (retried("sdk"), retried("polite"), retried("naive")) == (False, True, True)
 
 
-@pytest.mark.parametrize(("ended", "may"), [("connect_error", True), ("timeout", True), ("cancelled", False)])
+@pytest.mark.parametrize(
+    ("ended", "may"), [("connect_error", True), ("timeout", True), ("cancelled", False)]
+)
 def test_without_a_response_it_retries_lost_connections_and_timeouts(ended, may):
     failed = Ended(0, 0, 0, ended, None)
-    begins = Retrier(Retry(policy="sdk")).begins_at_ns(failed, retries=0, scheduled_at_ns=0, draw=0.0)
+    begins = Retrier(Retry(policy="sdk")).begins_at_ns(
+        failed, retries=0, scheduled_at_ns=0, draw=0.0
+    )
 
     assert begins == (S // 2 if may else None)

@@ -35,7 +35,9 @@ class TestStructured:
 
     def test_two_calls_prose_first_then_its_fields(self):
         tree = {"pattern": "structured", "structured": {"mode": "two_calls", "field_tokens": 33}}
-        request = run(tree, scripted(answers(10, 100, text="The answer is 42."), answers(10, 50, text="{}")))
+        request = run(
+            tree, scripted(answers(10, 100, text="The answer is 42."), answers(10, 50, text="{}"))
+        )
         prose, fields = request.sends
 
         assert (prose.leg, prose.call.schema, prose.call.watch_field) == (0, None, False)
@@ -106,7 +108,9 @@ def service(polls, results, *, instead=()):
             return answers(5, 10, text=json.dumps({"id": "b1", "processing_status": "in_progress"}))
         assert call.job == "b1"
         if call.kind == JOB_FETCH:
-            return answers(5, 10, text="\n".join(json.dumps({"result": result}) for result in results))
+            return answers(
+                5, 10, text="\n".join(json.dumps({"result": result}) for result in results)
+            )
         seen["polls"] += 1
         if seen["polls"] in dict(instead):
             return dict(instead)[seen["polls"]]
@@ -145,9 +149,15 @@ class TestBatch:
         [
             ({"type": "expired"}, "timeout"),
             ({"type": "canceled"}, "cancelled"),
-            ({"type": "errored", "error": {"type": "error", "error": {"type": "api_error"}}}, "server_error"),
             (
-                {"type": "errored", "error": {"type": "error", "error": {"type": "invalid_request_error"}}},
+                {"type": "errored", "error": {"type": "error", "error": {"type": "api_error"}}},
+                "server_error",
+            ),
+            (
+                {
+                    "type": "errored",
+                    "error": {"type": "error", "error": {"type": "invalid_request_error"}},
+                },
                 "client_error",
             ),
             ({"type": "unheard of"}, "client_error"),
@@ -187,7 +197,9 @@ class TestBatch:
     def test_the_targets_retry_after_goes_before_the_interval(self):
         request = run(
             batches(),
-            service(2, [WENT_WELL], instead={1: fails("rate_limited", 10, retry_after_s=7.0)}.items()),
+            service(
+                2, [WENT_WELL], instead={1: fails("rate_limited", 10, retry_after_s=7.0)}.items()
+            ),
         )
 
         assert request.done_at_ns == (2 + 7) * S + 4 * 10 * MS
@@ -204,7 +216,11 @@ class TestBatch:
 
 
 def jobs(*, cancel=None, **values):
-    return {"pattern": "job", "job": {"poll_s": 2.0, **values}, **({"cancel": cancel} if cancel else {})}
+    return {
+        "pattern": "job",
+        "job": {"poll_s": 2.0, **values},
+        **({"cancel": cancel} if cancel else {}),
+    }
 
 
 def queue(polls, ended="ok", *, instead=(), is_fetched=False):
@@ -231,7 +247,12 @@ class TestJob:
     def test_submitted_polled_and_fetched(self):
         request = run(jobs(), queue(2))
 
-        assert [send.call.kind for send in request.sends] == [JOB_SUBMIT, JOB_POLL, JOB_POLL, JOB_FETCH]
+        assert [send.call.kind for send in request.sends] == [
+            JOB_SUBMIT,
+            JOB_POLL,
+            JOB_POLL,
+            JOB_FETCH,
+        ]
         assert request.causes == ["primary", "poll", "poll", "poll"]
         assert (request.done.ended, request.done_at_ns) == ("ok", 2 * 2 * S + 4 * 10 * MS)
 
@@ -281,12 +302,15 @@ class TestJob:
 
         assert run(jobs(cancel={"share": 1.0, "after_s": 1.0}), outcome).done.ended == "cancelled"
 
-    @pytest.mark.parametrize("text", ["", "[]", None, "{}", '{"name": 7}', json.dumps({"name": "x" * 2001})])
+    @pytest.mark.parametrize(
+        "text", ["", "[]", None, "{}", '{"name": 7}', json.dumps({"name": "x" * 2001})]
+    )
     def test_a_submission_that_names_no_job_is_an_error_of_the_client(self, text):
         assert run(jobs(), scripted(Outcome(1, 2, text=text))).done.ended == "client_error"
 
     @pytest.mark.parametrize(
-        "cancel", [{"share": 0.5, "after_chunks": 3}, {"share": 0.5, "after_s": 1.0, "resubmit": True}]
+        "cancel",
+        [{"share": 0.5, "after_chunks": 3}, {"share": 0.5, "after_s": 1.0, "resubmit": True}],
     )
     def test_its_users_see_no_chunks_and_submit_once(self, cancel):
         with pytest.raises(ValueError, match='expected after_s alone, for pattern = "job"'):

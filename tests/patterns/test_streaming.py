@@ -55,7 +55,9 @@ class TestPlain:
         assert request.done == Done("truncated", winner=0)
 
     @pytest.mark.parametrize(("had_content", "winner"), [(True, 0), (False, None)])
-    def test_the_end_says_whether_there_was_content_where_nobody_acts_on_it(self, had_content, winner):
+    def test_the_end_says_whether_there_was_content_where_nobody_acts_on_it(
+        self, had_content, winner
+    ):
         pattern = PLAIN(REQUEST)
         next(pattern)
         pattern.send(Sent(0, 0, 2000))
@@ -111,7 +113,9 @@ class TestCall:
         assert step.call.thinking_tokens == 49  # the request at hand has 50 only
 
     def test_the_answer_is_handed_on_where_it_is_needed_again(self):
-        kept = one(Traffic.model_validate({"session": {"turns_mean": 2.0}}), answers(1, text="so it was"))
+        kept = one(
+            Traffic.model_validate({"session": {"turns_mean": 2.0}}), answers(1, text="so it was")
+        )
 
         assert kept.done.text == "so it was"
         assert one(Traffic(), answers(1, text="so it was")).done.text is None
@@ -143,7 +147,9 @@ class TestFallback:
         ("ended", "retried"),
         [(ended, ended not in {*SERVED, "cancelled", "client_error"}) for ended in ENDED_CLASSES],
     )
-    def test_a_failure_before_content_does_the_same_but_a_wrong_request_does_not(self, ended, retried):
+    def test_a_failure_before_content_does_the_same_but_a_wrong_request_does_not(
+        self, ended, retried
+    ):
         outcomes = [fails(ended, 10), answers(50)] if retried else [fails(ended, 10)]
         request = one(fallback(), *outcomes)
 
@@ -193,7 +199,9 @@ class TestLeaving:
         assert (request.done, request.done_at_ns) == (Done("cancelled"), 2 * S)
 
     def test_the_others_stay(self):
-        request = one(leaving(after_chunks=7, after_s=2.0), answers(5000, 9000, chunks_ns=1), draw=0.5)
+        request = one(
+            leaving(after_chunks=7, after_s=2.0), answers(5000, 9000, chunks_ns=1), draw=0.5
+        )
 
         assert request.sends[0].call.watch_chunks == 0
         assert request.done == Done("ok", winner=0)
@@ -204,7 +212,10 @@ class TestLeaving:
     def test_the_same_is_asked_again_and_read_to_its_end(self):
         table = leaving(resubmit=True, after_chunks=3, after_s=2.0)
         request = one(
-            table, answers(100, 9000, chunks_ns=300 * MS), answers(100, 9000, chunks_ns=300 * MS), draw=0.0
+            table,
+            answers(100, 9000, chunks_ns=300 * MS),
+            answers(100, 9000, chunks_ns=300 * MS),
+            draw=0.0,
         )
 
         assert request.causes == ["primary", "resubmit"]
@@ -215,7 +226,9 @@ class TestLeaving:
 
     def test_a_share_of_the_requests_leaves(self):
         world = World(lambda *_: answers(100, 9000))
-        requests = world.run(Streaming(leaving(after_s=1.0)), [asked(i, draw=i / 100) for i in range(100)])
+        requests = world.run(
+            Streaming(leaving(after_s=1.0)), [asked(i, draw=i / 100) for i in range(100)]
+        )
 
         assert [r.done.ended for r in requests] == ["cancelled"] * 50 + ["ok"] * 50
 

@@ -14,7 +14,15 @@ from patterns.scripted_calls import MS, Outcome, Played, S, World, answers, aske
 from tailgauge.call import JOB_FETCH, MESSAGE
 from tailgauge.patterns.events import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
 from tailgauge.patterns.table import OPTIONAL, PATTERNS, Traffic
-from tailgauge.rows.schema import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY, SERVED
+from tailgauge.rows.schema import (
+    ENDED_CLASSES,
+    HEDGE,
+    HEDGE_HELD,
+    OVERLOADED,
+    RATE_LIMITED,
+    RETRY,
+    SERVED,
+)
 
 _RETRY = st.fixed_dictionaries({
     "policy": st.sampled_from(["none", "polite", "naive"]), "max_retries": st.integers(0, 4),
@@ -79,7 +87,9 @@ def any_outcome(seed: int):
         wait = rng.choice([0, 20, 80, 200, 600]) * MS
         ended = rng.choice(["ok"] * 6 + ["censored"] + [c for c in ENDED_CLASSES if c != "ok"])
         content = (
-            wait if ended == "ok" or (ended in {"stream_error", "timeout"} and rng.random() < 0.5) else None
+            wait
+            if ended == "ok" or (ended in {"stream_error", "timeout"} and rng.random() < 0.5)
+            else None
         )
         text = json.dumps({
             "id": "b", "processing_status": rng.choice(["in_progress", "ended"]),
@@ -92,7 +102,9 @@ def any_outcome(seed: int):
             content,
             wait + rng.choice([0, 10, 400]) * MS,
             ended,
-            retry_after_s=rng.choice([None, 0.0, 0.3]) if ended in {"rate_limited", "overloaded"} else None,
+            retry_after_s=rng.choice([None, 0.0, 0.3])
+            if ended in {"rate_limited", "overloaded"}
+            else None,
             should_retry=rng.choice([None, None, True, False]),
             text=text if ended == "ok" else None,
             chunks_ns=None if content is None else content + 5 * MS,
@@ -109,7 +121,9 @@ def test_every_pattern_keeps_its_promises_whatever_happens(traffic, seed):
     legs = traffic.fan_out.total if traffic.pattern == "fan_out" else 1
     world = World(any_outcome(seed))
     arrivals = [asked(i, at, legs, draw=rng.random(), seed=seed) for i, at in enumerate(times)]
-    requests = world.run(PATTERNS[traffic.pattern](traffic), arrivals)  # which sees that each of them ends
+    requests = world.run(
+        PATTERNS[traffic.pattern](traffic), arrivals
+    )  # which sees that each of them ends
 
     for request in requests:
         check_one(request, traffic)
@@ -131,7 +145,9 @@ def check_one(request: Played, traffic: Traffic) -> None:
     assert len(request.steps(Taken)) == len(request.steps(Give))
     if done.winner is not None:
         first_contents = {(e.what.leg, e.what.attempt) for e in request.steps(FirstContent)}
-        whole = {(e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in SERVED}
+        whole = {
+            (e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in SERVED
+        }
         assert (0, done.winner) in first_contents | whole
     by_leg: dict[int, Counter] = {}
     for send in request.sends:
@@ -168,7 +184,10 @@ def check_order(request: Played, traffic: Traffic) -> None:
             if what.cause == RETRY:
                 assert entry.at_ns >= not_before.get(what.leg, 0) or traffic.retry.policy == "naive"
                 if traffic.retry.policy == "polite":
-                    assert entry.at_ns <= request.planned.scheduled_at_ns + traffic.retry.deadline_s * S
+                    assert (
+                        entry.at_ns
+                        <= request.planned.scheduled_at_ns + traffic.retry.deadline_s * S
+                    )
             if what.cause in {"resubmit", "poll", "cancel", "resume"}:  # a call of its own
                 committed.pop(what.leg, None)
         elif isinstance(what, Cancel):
@@ -208,7 +227,9 @@ def check_pushback(requests: list[Played]) -> None:
     back_at = 0
     for at_ns, group in _by_time(entry):
         # Of the same instant the order over all requests is not known: only what is pending from before counts.
-        assert not (at_ns < back_at and any(isinstance(w, Send) and w.cause == HEDGE for w in group))
+        assert not (
+            at_ns < back_at and any(isinstance(w, Send) and w.cause == HEDGE for w in group)
+        )
         for what in group:
             if isinstance(what, Ended) and what.retry_after_s:
                 back_at = max(back_at, what.at_ns + round(what.retry_after_s * S))

@@ -61,7 +61,10 @@ def test_a_plan_that_exceeds_a_limit_fails_before_its_dry_run(tmp_path, given, s
 
     assert (code, lines) == (Exit.FAILED, [f"FAIL  {text}"])
     assert errors[0].startswith("plan  dry run: nothing is sent  4 requests/s for 5s")
-    assert errors[1] == "expected: 20 requests, 2,000 input and up to 400 output tokens, up to 0.004 USD"
+    assert (
+        errors[1]
+        == "expected: 20 requests, 2,000 input and up to 400 output tokens, up to 0.004 USD"
+    )
     assert (as_json["exit_code"], as_json["result"]) == (1, {"outcome": "FAIL", "sentence": text})
     assert any(line.endswith(": the run will end early") for line in announcement(settings, 1))
     assert not (tmp_path / "runs").exists()
@@ -78,7 +81,9 @@ def test_a_plan_that_exceeds_a_limit_fails_before_its_dry_run(tmp_path, given, s
         (f"{OPEN}[guard]\nmax_requests = 12\n", {}, False),
     ],
 )
-def test_a_low_limit_of_requests_names_the_option_for_their_number(tmp_path, scenario, given, is_noted):
+def test_a_low_limit_of_requests_names_the_option_for_their_number(
+    tmp_path, scenario, given, is_noted
+):
     text = " ".join(line.strip() for line in announcement(settled(tmp_path, scenario, **given), 1))
 
     assert (
@@ -103,7 +108,9 @@ def test_where_no_plan_is_known_what_the_dry_run_used_is_compared(tmp_path):
     assert errors[1].startswith("expected: 2 users of a closed loop")
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_requests": 500, "max_tokens": 50_000, "max_cost": 1.0}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_requests": 500, "max_tokens": 50_000, "max_cost": 1.0}]
+)
 def test_a_plan_within_its_limits_does_not_fail(tmp_path, limits):
     settings = settled(tmp_path, OPEN, **limits)
 
@@ -112,7 +119,8 @@ def test_a_plan_within_its_limits_does_not_fail(tmp_path, limits):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1566, "1,566"), (0.04, "0.04"), (0.0012345, "0.0012"), (12.345, "12.35"), (3.0, "3")]
+    ("value", "text"),
+    [(1566, "1,566"), (0.04, "0.04"), (0.0012345, "0.0012"), (12.345, "12.35"), (3.0, "3")],
 )
 def test_amounts_are_readable(value, text):
     assert amount(value) == text

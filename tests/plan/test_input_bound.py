@@ -41,7 +41,9 @@ def most(
     return bound.most(Call(prompt, 10, **call), "chat", {"input_tokens": counted})
 
 
-def is_marked(prompt: Prompt, counted: float, wanted: Scenario = FILE, learnt: Learnt = LEARNT) -> bool:
+def is_marked(
+    prompt: Prompt, counted: float, wanted: Scenario = FILE, learnt: Learnt = LEARNT
+) -> bool:
     bound = most(prompt, round(counted), wanted, learnt)
     return bound is not None and counted > bound
 
@@ -155,7 +157,9 @@ def test_a_further_model_may_count_what_it_counted_for_the_short_prompt(target: 
 
     assert (bound.most(call, "chat", counts) or 0) > honest
     small = InputBound.learnt(wanted, LEARNT._replace(short_prompts=[(target, "other", 42)]))
-    assert (small.most(call, "chat", {"input_tokens": 5 * honest}) or 0) < honest + 5 * len(WORDS) * 20
+    assert (small.most(call, "chat", {"input_tokens": 5 * honest}) or 0) < honest + 5 * len(
+        WORDS
+    ) * 20
 
 
 BLOCKS = [
@@ -176,7 +180,9 @@ def test_nothing_bounds_what_is_not_text(block: dict[str, Any]) -> None:
 
 def test_nothing_bounds_a_tool_of_the_provider() -> None:
     given = json.dumps({"type": "computer_20250124", "name": "computer"})
-    prompt = Prompt((Message(USER, (Part("Click"),)),), tools=(Tool("computer", "", "", given=given),))
+    prompt = Prompt(
+        (Message(USER, (Part("Click"),)),), tools=(Tool("computer", "", "", given=given),)
+    )
 
     assert most(prompt, 1_000_000) is None
 

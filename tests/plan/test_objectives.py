@@ -52,7 +52,10 @@ def lines(slo, duration_s=60.0, **tables):
                 "  may end INCONCLUSIVE: --duration 1120s, or --set 'slo.goal=complete > 81%'",
             ],
         ),
-        ("chunk_gap p95 < 50ms", ["objective: chunk_gap p95 < 50 ms: needs 400 chunk gaps, has 432"]),
+        (
+            "chunk_gap p95 < 50ms",
+            ["objective: chunk_gap p95 < 50 ms: needs 400 chunk gaps, has 432"],
+        ),
         ("requests_per_s > 1.5", ["objective: requests_per_s > 1.5/s"]),
         (
             "cost_per_good_request < 0.01",
@@ -85,12 +88,18 @@ def test_only_the_requests_that_an_objective_is_about_are_counted():
 
 def test_a_closed_loop_does_not_know_what_it_has():
     arrival = {"process": "closed", "closed": {"users": 4}}
-    assert lines("ttft p99 < 1s", arrival=arrival) == ["objective: ttft p99 < 1,000 ms: needs 2,000 requests"]
+    assert lines("ttft p99 < 1s", arrival=arrival) == [
+        "objective: ttft p99 < 1,000 ms: needs 2,000 requests"
+    ]
 
 
 def test_a_run_that_is_as_long_as_advised_has_enough(tmp_path):
     """The advice holds where the warm-up is a share of the run."""
-    pairs = [("slo.goal", "ttft p99 < 1s"), ("arrival.rate_per_s", 4.0), ("arrival.process", "constant")]
+    pairs = [
+        ("slo.goal", "ttft p99 < 1s"),
+        ("arrival.rate_per_s", 4.0),
+        ("arrival.process", "constant"),
+    ]
     short = resolve("streaming", pairs, tmp_path, duration_s=30.0, sends=False).objectives
     seconds = float(short[-1].split(" --duration ")[1].partition("s")[0])
     longer = resolve("streaming", pairs, tmp_path, duration_s=seconds, sends=False).objectives
@@ -107,7 +116,10 @@ def test_a_comparison_in_blocks_says_how_many_pairs_it_needs_and_a_run_as_long_a
     def of(duration_s):
         return lines("ttft p50 < 1s", duration_s, traffic=both, crossover=blocks)[1:]
 
-    assert of(60.0) == ["comparison: needs 6 pairs of blocks, this plan has 2", "  add --duration 140s"]
+    assert of(60.0) == [
+        "comparison: needs 6 pairs of blocks, this plan has 2",
+        "  add --duration 140s",
+    ]
     assert of(140.0) == ["comparison: needs 6 pairs of blocks, has 6"]
 
 
@@ -132,6 +144,8 @@ def test_the_advice_on_a_plan_that_is_too_short_can_be_pasted_and_then_holds(nam
     (_, advice, *_) = objectives.lines(scenario, schedule)
 
     assert advice.endswith(f"or {option}")
-    weaker = override(option.split("'")[1]) if option.startswith("--set") else ("", option.split("'")[1])
+    weaker = (
+        override(option.split("'")[1]) if option.startswith("--set") else ("", option.split("'")[1])
+    )
     later = parse({**tree, **tables, "slo": {name: weaker[1]}}, "n.toml")
     assert len(objectives.lines(later, schedule)) == 1

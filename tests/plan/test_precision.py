@@ -83,5 +83,9 @@ def test_before_the_run_it_says_when_it_may_be_known(rate, expected):
 def test_where_looks_cannot_know_what_is_due_they_are_refused_by_key(tmp_path, sets):
     (tmp_path / "n.toml").write_text("[traffic.chat]\n")
 
-    with pytest.raises(ScenarioError, match=r"--set slo\.goal: precision: not with a closed loop, tasks, "):
-        resolve(str(tmp_path / "n.toml"), [("slo.goal", TEXT), *sets.items()], tmp_path, sends=False)
+    with pytest.raises(
+        ScenarioError, match=r"--set slo\.goal: precision: not with a closed loop, tasks, "
+    ):
+        resolve(
+            str(tmp_path / "n.toml"), [("slo.goal", TEXT), *sets.items()], tmp_path, sends=False
+        )

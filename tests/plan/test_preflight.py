@@ -41,14 +41,22 @@ def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
         (-4, "main", "small", 32, True),
     ]
     assert all(t.call.stream and t.call.max_tokens <= 16 for t in found)
-    assert [len(t.call.prompt.messages[0].parts[0].text.split()) for t in found] == [32, 232, 32, 32]
+    assert [len(t.call.prompt.messages[0].parts[0].text.split()) for t in found] == [
+        32,
+        232,
+        32,
+        32,
+    ]
 
 
 def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_length() -> None:
     cache = {"system_tokens": 2000, "pre_warm": True}
     wanted = scenario(
         second_target={"model": "other"},
-        traffic={"a": {"output_tokens": 9}, "b": {"target": "second", "output_tokens": 3, "cache": cache}},
+        traffic={
+            "a": {"output_tokens": 9},
+            "b": {"target": "second", "output_tokens": 3, "cache": cache},
+        },
     )
     found, (written,) = preflight_calls(wanted), writes(wanted, lambda _: [prompt(1, 0, 10)], -4)
 
@@ -58,7 +66,9 @@ def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_leng
     assert (written.call.target, written.model) == ("second", "other")
     assert sized_tables(wanted) == ["a"]
     assert (
-        preflight_calls(scenario(second_target={}, traffic={"b": {"target": "second"}}))[0].call.target
+        preflight_calls(scenario(second_target={}, traffic={"b": {"target": "second"}}))[
+            0
+        ].call.target
         == "second"
     )
 
@@ -87,7 +97,9 @@ def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern: str) -> Non
 
 
 @pytest.mark.parametrize(("per_word", "overhead"), [(1.0, 0), (1.31, 7), (2.5, 40), (0.5, 3)])
-def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(per_word: float, overhead: int) -> None:
+def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(
+    per_word: float, overhead: int
+) -> None:
     learnt = learn({words: round(per_word * words) + overhead for words in (32, 232)})
 
     assert learnt.known
@@ -123,9 +135,13 @@ SIZED = [
 
 
 @pytest.mark.parametrize(("table", "size"), SIZED)
-def test_only_prompts_of_one_question_are_called_exact(table: dict[str, Any], size: str | None) -> None:
+def test_only_prompts_of_one_question_are_called_exact(
+    table: dict[str, Any], size: str | None
+) -> None:
     """Not what comes with a prefix, tools or earlier turns, out of a file, or to a model whose tokens nobody asked for."""
-    found = Learnt(1.0, 5, known=True, words=["river"]).facts(scenario(traffic={"first": {}, "b": table}))
+    found = Learnt(1.0, 5, known=True, words=["river"]).facts(
+        scenario(traffic={"first": {}, "b": table})
+    )
 
     assert found["prompt_sizes"] == {"first": "exact"} | ({"b": size} if size else {})
 
@@ -133,7 +149,9 @@ def test_only_prompts_of_one_question_are_called_exact(table: dict[str, Any], si
 @pytest.mark.parametrize("words", [sorted(WORDS, key=len)[:16], list(WORDS)])
 def test_short_words_are_sized_above_what_the_target_counts(words: list[str]) -> None:
     learnt = Learnt(1.0, 5, known=True, words=words)
-    made = Maker(1, scenario().traffic["main"], "main", words=words).make(Planned(0, 0, "main", 500, 10))
+    made = Maker(1, scenario().traffic["main"], "main", words=words).make(
+        Planned(0, 0, "main", 500, 10)
+    )
 
     assert sizing(scenario(), learnt).tokens(made[0]) >= 1.2 * 505
 
@@ -172,7 +190,9 @@ def test_texts_that_are_not_ours_are_sized_by_their_bytes(table: dict[str, Any])
     assert sizing(scenario(traffic={"a": table}), Learnt(1.7, 5, known=True)) == Sizing()
 
 
-@pytest.mark.parametrize("learnt", [Learnt(1.0, 0, known=True), Learnt(1.76, 30, known=True), Learnt()])
+@pytest.mark.parametrize(
+    "learnt", [Learnt(1.0, 0, known=True), Learnt(1.76, 30, known=True), Learnt()]
+)
 @pytest.mark.parametrize("words", [1, 32, 2000])
 def test_our_own_words_are_sized_above_what_the_target_counts(learnt: Learnt, words: int) -> None:
     sized = sizing(scenario(), learnt).tokens(

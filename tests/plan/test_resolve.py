@@ -40,7 +40,9 @@ def refusal(tmp_path: Path, text: str, *sets: str, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(("rate_per_s", "seconds"), [(0.01, 5), (0.002, 60), (0.02, 0.4)])
-def test_a_plan_without_a_request_is_refused(tmp_path: Path, rate_per_s: float, seconds: float) -> None:
+def test_a_plan_without_a_request_is_refused(
+    tmp_path: Path, rate_per_s: float, seconds: float
+) -> None:
     text = f"[arrival]\nrate_per_s = {rate_per_s}\n[stages]\nduration_s = {seconds}\n"
 
     assert f"stages.duration_s: no request arrives within {seconds} s" in refusal(tmp_path, text)
@@ -68,19 +70,24 @@ def test_the_second_target_has_to_be_named_as_well(tmp_path: Path) -> None:
     assert "--set second_target.url=URL" in error_text
 
 
-@pytest.mark.parametrize("url", ["http://localhost:8000", "http://127.0.0.9", "http://[::1]:1", "simulated"])
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8000", "http://127.0.0.9", "http://[::1]:1", "simulated"]
+)
 def test_a_file_may_name_this_machine(tmp_path: Path, url: str) -> None:
     assert settled(tmp_path, f'[target]\nurl = "{url}"\n').scenario.target.url == url
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1.example", "http://localhost.example", "http://0.0.0.0:80", "http://[::]"]
+    "url",
+    ["http://127.0.0.1.example", "http://localhost.example", "http://0.0.0.0:80", "http://[::]"],
 )
 def test_what_only_looks_like_this_machine_is_another(tmp_path: Path, url: str) -> None:
     assert "is not on this machine" in refusal(tmp_path, f'[target]\nurl = "{url}"\n')
 
 
-@pytest.mark.parametrize("pair", ["target.url=https://llm.example", 'target={url="https://llm.example"}'])
+@pytest.mark.parametrize(
+    "pair", ["target.url=https://llm.example", 'target={url="https://llm.example"}']
+)
 def test_a_target_that_is_typed_is_taken(tmp_path: Path, pair: str) -> None:
     assert settled(tmp_path, REMOTE, pair).scenario.target.url == "https://llm.example"
 
@@ -104,9 +111,7 @@ def test_a_closed_loop_refuses_a_rate_and_says_what_to_set(tmp_path: Path) -> No
 
 
 def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -> None:
-    text = (
-        "[arrival]\nprocess = 'constant'\nrate_per_s = 100.0\n[arrival.shape]\nkind = 'step'\nfactor = 3.0\n"
-    )
+    text = "[arrival]\nprocess = 'constant'\nrate_per_s = 100.0\n[arrival.shape]\nkind = 'step'\nfactor = 3.0\n"
     text += "[stages]\nduration_s = 40\nwarmup_s = 8\ncooldown_s = 4\n"
 
     made = settled(tmp_path, text, duration_s=10.0)
@@ -139,7 +144,9 @@ def test_every_turn_of_a_session_counts_as_a_request(tmp_path: Path) -> None:
 
 
 def test_more_requests_than_a_trace_has_are_refused(tmp_path: Path) -> None:
-    assert resolve("trace", (), tmp_path, requests=100).schedule.requests == pytest.approx(100, abs=4)
+    assert resolve("trace", (), tmp_path, requests=100).schedule.requests == pytest.approx(
+        100, abs=4
+    )
     with pytest.raises(TailgaugeError) as raised:
         resolve("trace", (), tmp_path, requests=1000)
     assert str(raised.value) == "--requests 1,000: the trace has no more than 297"
@@ -152,7 +159,12 @@ def test_a_closed_loop_sends_a_number_of_requests_without_a_length(tmp_path: Pat
     made = settled(tmp_path, f"{CLOSED}[stages]\nduration_s = 20\nwarmup_s = 3\n", requests=5)
     stages = made.scenario.stages
 
-    assert made.scenario.arrival.closed.requests == made.schedule.requests == made.estimate.requests == 5
+    assert (
+        made.scenario.arrival.closed.requests
+        == made.schedule.requests
+        == made.estimate.requests
+        == 5
+    )
     assert (stages.is_endless, stages.warmup) == (True, 0.0)
 
 
@@ -160,17 +172,25 @@ def test_a_length_beside_a_number_is_its_longest_and_a_chosen_warm_up_stays(tmp_
     made = settled(tmp_path, CLOSED, "stages.warmup_s=2", requests=50, duration_s=9.0)
 
     assert made.scenario.arrival.closed.requests == 50
-    assert made.scenario.stages.model_dump() == {"duration_s": 9.0, "warmup_s": 2.0, "cooldown_s": 0.0}
+    assert made.scenario.stages.model_dump() == {
+        "duration_s": 9.0,
+        "warmup_s": 2.0,
+        "cooldown_s": 0.0,
+    }
 
 
-@pytest.mark.parametrize("stages", ["", "[stages]\nduration_s = 40\n", "[stages]\nwarmup_s = 1.5\n"])
+@pytest.mark.parametrize(
+    "stages", ["", "[stages]\nduration_s = 40\n", "[stages]\nwarmup_s = 1.5\n"]
+)
 def test_a_number_in_the_file_is_the_same(tmp_path: Path, stages: str) -> None:
     made = settled(tmp_path, f"{CLOSED}closed = {{requests = 12}}\n{stages}").scenario.stages
 
     assert made.duration_s == (40 if "40" in stages else 30 * 86400)
     assert made.warmup == (1.5 if "1.5" in stages else 0)
     assert (
-        settled(tmp_path, f"{CLOSED}closed = {{requests = 12}}\n", duration_s=7.0).scenario.stages.duration_s
+        settled(
+            tmp_path, f"{CLOSED}closed = {{requests = 12}}\n", duration_s=7.0
+        ).scenario.stages.duration_s
         == 7
     )
 
@@ -196,7 +216,9 @@ def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path: Path) -> None:
         (f"{CLOSED}closed = {{requests = 0}}\n", 1, "arrival.closed.requests: expected a number >= 1, got 0"),
     ],
 )  # fmt: skip
-def test_slots_that_cannot_be_are_refused(tmp_path: Path, text: str, workers: int, message: str) -> None:
+def test_slots_that_cannot_be_are_refused(
+    tmp_path: Path, text: str, workers: int, message: str
+) -> None:
     assert message in refusal(tmp_path, text, workers=workers)
 
 
@@ -240,10 +262,16 @@ def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path: Path
     ("text", "error_text"),
     [
         ("[traffic.chat]\nprompts.file = 'none.jsonl'\n", "none.jsonl: no such file"),
-        ("[arrival]\nprocess = 'trace'\n[arrival.trace]\nfile = 'none.csv'\n", "none.csv: no such file"),
+        (
+            "[arrival]\nprocess = 'trace'\n[arrival.trace]\nfile = 'none.csv'\n",
+            "none.csv: no such file",
+        ),
         ("[guard]\nprices = 'none.toml'\n", "none.toml: no such file"),
         ("[target]\nca_file = 'none.pem'\n", "target.ca_file: none.pem: no such file"),
-        ("[second_target]\nca_file = 'none.pem'\n", "second_target.ca_file: none.pem: no such file"),
+        (
+            "[second_target]\nca_file = 'none.pem'\n",
+            "second_target.ca_file: none.pem: no such file",
+        ),
     ],
 )
 def test_a_file_that_is_missing_is_reported_before_anything_starts(
@@ -260,7 +288,9 @@ def test_a_file_that_is_missing_is_reported_before_anything_starts(
         ("[arrival]\nprocess = 'on_off'\n[arrival.on_off]\non_s = 1e-9\noff_s = 1e-9\n", "arrival.on_off: over 20 million"),
     ],
 )  # fmt: skip
-def test_what_the_plan_refuses_is_named_with_the_file(tmp_path: Path, text: str, error_text: str) -> None:
+def test_what_the_plan_refuses_is_named_with_the_file(
+    tmp_path: Path, text: str, error_text: str
+) -> None:
     assert re.match(rf"{tmp_path}/\w+\.toml: {re.escape(error_text)}", refusal(tmp_path, text))
 
 
@@ -310,7 +340,9 @@ def test_a_cost_may_be_limited_where_every_model_has_a_price(tmp_path: Path) -> 
 
 # --- the estimate -----------------------------------------------------------------------------------------------
 
-TEN = "[arrival]\nprocess = 'constant'\nrate_per_s = 10.0\n[stages]\nduration_s = 1\n[traffic.chat]\n"
+TEN = (
+    "[arrival]\nprocess = 'constant'\nrate_per_s = 10.0\n[stages]\nduration_s = 1\n[traffic.chat]\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +383,9 @@ def test_a_growing_session_sends_its_turns_again(tmp_path: Path) -> None:
     turns = [int(n) for n in made.schedule.turns]
     assert max(turns) > 1
     assert made.estimate.requests == sum(turns)
-    assert made.estimate.input_tokens == sum(100 * (k + 1) + 20 * k for n in turns for k in range(n))
+    assert made.estimate.input_tokens == sum(
+        100 * (k + 1) + 20 * k for n in turns for k in range(n)
+    )
 
 
 def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> None:
@@ -376,9 +410,7 @@ def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
 
 # --- prefixes that are not cached ---------------------------------------------------------------------------------
 
-CACHED = (
-    '[traffic.chat]\npattern = "cached"\nprompt_tokens = 3000\n[traffic.chat.cache]\nsystem_tokens = 1600\n'
-)
+CACHED = '[traffic.chat]\npattern = "cached"\nprompt_tokens = 3000\n[traffic.chat.cache]\nsystem_tokens = 1600\n'
 
 
 @pytest.mark.parametrize(

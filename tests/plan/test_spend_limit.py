@@ -127,7 +127,13 @@ def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only() -> None:
     assert need(Call(Prompt.of("a"), 10, kind=JOB_POLL), Sizing(), PRICE) == Amount(1)
 
 
-@given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 200), st.integers(0, 200), st.integers(0, 50))
+@given(
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(0, 50),
+)
 def test_no_way_to_count_the_input_costs_more_than_was_taken(
     plain: int, short: int, hour: int, read: int, output: int
 ) -> None:
@@ -148,7 +154,9 @@ def test_what_an_ended_call_has_used() -> None:
 
     assert used(row(**counts), PRICE) == Amount(1, 65, PRICE.cost(Usage(10, 20, 10, 20, 5)))
     assert used(row(**counts), None) == Amount(1, 65, None)
-    assert used(row(ended="rate_limited", status=429), PRICE) == Amount(1), "refused: nothing was used"
+    assert used(row(ended="rate_limited", status=429), PRICE) == Amount(1), (
+        "refused: nothing was used"
+    )
     assert used(row(ended="connect_error", status=None, sent_at_ns=None), PRICE) == Amount(1)
     assert used(row(ended="cancelled", **counts), PRICE) is None, "the last count never came"
     assert used(row(), PRICE) is None, "the target does not tell"

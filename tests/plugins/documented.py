@@ -14,6 +14,8 @@ def example(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     text = PAGE.read_text(encoding="utf-8")
     for name, language in ((PLUGIN, "python"), (SCENARIO, "toml")):
-        (block,) = re.findall(rf"^`{name}`:\n\n```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        (block,) = re.findall(
+            rf"^`{name}`:\n\n```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+        )
         (folder / name).write_text(block, encoding="utf-8")
     return folder / SCENARIO

@@ -17,7 +17,9 @@ class Raises(Pattern):
     summary = "breaks its interface in three of four requests, each in another way"
 
     def steps(self, request: Request) -> Steps:
-        end = yield from leg(self.call(request.prompt, request.output_tokens), request, self.policies)
+        end = yield from leg(
+            self.call(request.prompt, request.output_tokens), request, self.policies
+        )
         which = request.request_id // TURNS % 4
         if which == 1:
             raise KeyError("which")  # line 23
@@ -52,7 +54,9 @@ def metrics() -> list[Any]:
         return [1.0]
 
     return [
-        Metric("gone", "Gone", NEITHER, REQUEST, True, "x", "y", lambda steady: steady.nothing),  # line 55
+        Metric(
+            "gone", "Gone", NEITHER, REQUEST, True, "x", "y", lambda steady: steady.nothing
+        ),  # line 55
         Metric("short", "Short", NEITHER, REQUEST, True, "x", "y", short),
     ]
 

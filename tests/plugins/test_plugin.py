@@ -28,7 +28,10 @@ BROKEN = {
     "exits.py": ("raise SystemExit(0)\n", "plugin exits.py, line 1: SystemExit"),
     "missing.py": ("import no_such_module\n", "plugin missing.py, line 1: ModuleNotFoundError"),
     "empty.py": ("x = 1\n", "adds nothing: expected one or more of PATTERNS, PROMPT_SOURCES"),
-    "wrong.py": ("PATTERNS = [3]\n", "plugin wrong.py: PATTERNS: expected subclasses of Pattern, got 3"),
+    "wrong.py": (
+        "PATTERNS = [3]\n",
+        "plugin wrong.py: PATTERNS: expected subclasses of Pattern, got 3",
+    ),
     "many.py": ("PATTERNS = 3\n", "plugin many.py: PATTERNS: 'int' object is not iterable"),
     "partial.py": (
         "from tailgauge.patterns.pattern import Pattern\nclass A(Pattern):\n  name = 'a'\nPATTERNS = [A]\n",
@@ -56,14 +59,25 @@ BROKEN = {
         ),
         "A.uses: expected some of ",
     ),
-    "protocol.py": ("PROTOCOLS = [dict]\n", "expected subclasses of WireProtocol, got <class 'dict'>"),
-    "objective.py": ("OBJECTIVES = ['ttft']\n", "expected names of metrics that are not taken, got 'ttft'"),
-    "called.py": ("def PROMPT_SOURCES():\n  return [1 / 0]\n", "plugin called.py, line 2: ZeroDivisionError"),
+    "protocol.py": (
+        "PROTOCOLS = [dict]\n",
+        "expected subclasses of WireProtocol, got <class 'dict'>",
+    ),
+    "objective.py": (
+        "OBJECTIVES = ['ttft']\n",
+        "expected names of metrics that are not taken, got 'ttft'",
+    ),
+    "called.py": (
+        "def PROMPT_SOURCES():\n  return [1 / 0]\n",
+        "plugin called.py, line 2: ZeroDivisionError",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_plugin_that_cannot_be_used_is_refused(tmp_path: Path, name: str, forgotten: None) -> None:
+def test_a_plugin_that_cannot_be_used_is_refused(
+    tmp_path: Path, name: str, forgotten: None
+) -> None:
     from tailgauge.scenario.model import Scenario  # the tables
 
     code, expected = BROKEN[name]
@@ -84,7 +98,9 @@ def test_a_missing_file_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
         plugin.load("gone")
 
 
-def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(tmp_path: Path, forgotten: None) -> None:
+def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(
+    tmp_path: Path, forgotten: None
+) -> None:
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "again.py").write_text("PATTERNS = []\n", encoding="utf-8")
@@ -97,7 +113,9 @@ def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(tmp_path: Path,
         plugin.load(str(tmp_path / "c/again.py"))
 
 
-def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(tmp_path: Path, forgotten: None) -> None:
+def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(
+    tmp_path: Path, forgotten: None
+) -> None:
     (tmp_path / "known.py").write_text("PATTERNS = []\n", encoding="utf-8")
     plugin.load(str(tmp_path / "known.py"))
     same = plugin.hashes()
@@ -135,15 +153,20 @@ def test_an_installed_package_is_loaded_by_name_and_its_hash_is_of_all_its_files
     assert [name, module, *others] == ["desk", "acme_load.desk", "desk", "--plugin", "desk", "True"]
     (package / "other.py").write_text("0 / 1\n")
     assert loaded()[2] != first
-    (package / "desk.py").write_text("import acme_load.other\nfrom acme_load.other import nothing\n")
+    (package / "desk.py").write_text(
+        "import acme_load.other\nfrom acme_load.other import nothing\n"
+    )
     assert "plugin desk.py, line 2: ImportError" in loaded()[-1]
 
 
 def test_a_plugin_that_loads_pandas_is_refused(command, tmp_path: Path) -> None:
     (tmp_path / "heavy.py").write_text("import pandas\nPATTERNS = []\n", encoding="utf-8")
-    refused = command(["tailgauge", "worker", "--master", "127.0.0.1:1", "--plugin", tmp_path / "heavy.py"])
+    refused = command(
+        ["tailgauge", "worker", "--master", "127.0.0.1:1", "--plugin", tmp_path / "heavy.py"]
+    )
 
     assert refused.returncode == 2
     assert (
-        "loads pandas, which a worker must not: import it inside metrics() and sections()" in refused.stderr
+        "loads pandas, which a worker must not: import it inside metrics() and sections()"
+        in refused.stderr
     )

@@ -65,7 +65,11 @@ def _put_in(value: Any, given: Mapping[str, str]) -> Any:
         return {key: _put_in(each, given) for key, each in value.items()}
     if isinstance(value, list):
         return [_put_in(each, given) for each in value]
-    return _VARIABLE.sub(lambda match: _variable(match, given), value) if isinstance(value, str) else value
+    return (
+        _VARIABLE.sub(lambda match: _variable(match, given), value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _variable(match: re.Match[str], given: Mapping[str, str]) -> str:

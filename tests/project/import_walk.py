@@ -69,7 +69,9 @@ def reached_by_test(path: Path) -> set[str]:
         if not file.exists():
             continue
         text = file.read_text(encoding="utf-8")
-        found |= imported(file) | (set(NAME.findall(text)) & modules().keys())  # some code stands in strings
+        found |= imported(file) | (
+            set(NAME.findall(text)) & modules().keys()
+        )  # some code stands in strings
         left |= set(_neighbours(text)) - files
         if "TAILGAUGE" in text or '"tailgauge"' in text:
             found.add("tailgauge.__main__")
@@ -82,5 +84,9 @@ def _neighbours(text: str) -> Iterator[Path]:
         if isinstance(node, ast.ImportFrom) and node.module:
             for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                 yield TESTS.joinpath(*name.split(".")).with_suffix(".py")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".py"):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.endswith(".py")
+        ):
             yield TESTS / node.value

@@ -71,7 +71,9 @@ class Runner:
         given = {name: inputs.get(name, one.get("default", "")) for name, one in declared.items()}
         (found,) = [one for one in self._action["runs"]["steps"] if one.get("name") == step]
         assert found["shell"] == "bash"
-        files = {name: self.temp / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "script.sh")}
+        files = {
+            name: self.temp / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "script.sh")
+        }
         for path in files.values():
             path.write_text("", encoding="utf-8")
         files["script.sh"].write_text(found["run"], encoding="utf-8")
@@ -149,7 +151,9 @@ def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runne
     options = "--dry-run\n--set simulated.ttft_sigma=0.2\n--seed "
     first = run(**given, accept="5", options=f"{options}1")
     kept = runner.workspace / "kept runs"
-    added = run_command([TAILGAUGE, "baseline", "add", kept, first.outputs["run"]], 60, runner.workspace, {})
+    added = run_command(
+        [TAILGAUGE, "baseline", "add", kept, first.outputs["run"]], 60, runner.workspace, {}
+    )
 
     assert (first.code, first.outputs["exit-code"]) == (0, "5"), first.log
     assert "Not enough history: 0 of 5 runs" in first.summary
@@ -195,7 +199,9 @@ def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runne
 HOSTILE = """x'"; touch pwned; $(touch pwned) `touch pwned` ${{ github.token }} && touch pwned\ntouch pwned"""
 
 
-@pytest.mark.parametrize("name", ["scenario", "target", "objectives", "options", "baseline", "accept"])
+@pytest.mark.parametrize(
+    "name", ["scenario", "target", "objectives", "options", "baseline", "accept"]
+)
 def test_an_input_is_never_run_by_the_shell(name, run, runner):
     ended = run(**{"scenario": "chat-load.toml", "options": "--set a.b=1", name: HOSTILE})
 

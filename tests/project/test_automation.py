@@ -9,10 +9,16 @@ import yaml
 
 @pytest.fixture(scope="module")
 def targets(checkout):
-    return set(re.findall(r"^([a-z-]+):", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(
+        re.findall(
+            r"^([a-z-]+):", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
 
 
-@pytest.mark.skipif("not config.rootpath.joinpath('.github').exists()", reason="an sdist has no workflow")
+@pytest.mark.skipif(
+    "not config.rootpath.joinpath('.github').exists()", reason="an sdist has no workflow"
+)
 def test_the_workflow_tests_every_python_from_the_oldest_supported(checkout, targets):
     text = (checkout / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
     job = yaml.safe_load(text)["jobs"]["test"]
@@ -24,7 +30,9 @@ def test_the_workflow_tests_every_python_from_the_oldest_supported(checkout, tar
     assert job["steps"][-1]["run"].split()[-1] in targets
 
 
-@pytest.mark.skipif("not config.rootpath.joinpath('.github').exists()", reason="an sdist has no hooks")
+@pytest.mark.skipif(
+    "not config.rootpath.joinpath('.github').exists()", reason="an sdist has no hooks"
+)
 def test_the_pre_commit_hook_runs_a_target(checkout, targets):
     tree = yaml.safe_load((checkout / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     (hook,) = tree["repos"][0]["hooks"]

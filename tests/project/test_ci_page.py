@@ -103,10 +103,19 @@ def test_the_script_for_other_build_servers_keeps_the_exit_code(page, code, tmp_
     program.parent.mkdir()
     program.write_text(TAILGAUGE)
     program.chmod(0o755)
-    variables = {"PATH": f"{program.parent}:/usr/bin:/bin", "CODE": str(code), "TARGET": "http://127.0.0.1:1"}
+    variables = {
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "CODE": str(code),
+        "TARGET": "http://127.0.0.1:1",
+    }
 
     done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        ["bash", "-e", "-c", script],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == code
@@ -122,4 +131,6 @@ def test_the_page_on_baselines_uses_the_action_and_commands_that_exist(checkout,
     assert action["uses"].endswith(f"@v{tailgauge.__version__}")
     assert action["with"].keys() <= inputs.keys()
     assert step["env"]["RUN"].split(".")[-1].strip(" }") in outputs
-    assert set(re.findall(r"baseline (add|list|drop)", text)) == set(cli.commands["baseline"].commands)
+    assert set(re.findall(r"baseline (add|list|drop)", text)) == set(
+        cli.commands["baseline"].commands
+    )

@@ -28,7 +28,9 @@ def p99(sigma: float, hedged: bool = False) -> float:
     low, high = 0.0, exp(sigma * NORMAL.inv_cdf(0.999))
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle) * beyond(middle - delay) > 0.01 else (low, middle)
+        low, high = (
+            (middle, high) if beyond(middle) * beyond(middle - delay) > 0.01 else (low, middle)
+        )
     return low
 
 
@@ -68,7 +70,13 @@ def test_the_number_is_right_and_on_the_page(claims, sentence, value, bounds):
 
 KINDS = "[{prompt_tokens = 80, output_tokens = 20, count = 6}, {prompt_tokens = 400, output_tokens = 40, count = 2}]"
 FAN_OUT = (
-    *("fan_out", "--dry-run", "--duration=60", "--rate=4", "--set=traffic.search.retry.policy=polite"),
+    *(
+        "fan_out",
+        "--dry-run",
+        "--duration=60",
+        "--rate=4",
+        "--set=traffic.search.retry.policy=polite",
+    ),
     *("--set=traffic.search.prompt_sigma=0", "--set=traffic.search.output_sigma=0"),
     "--set=traffic.search.fan_out.partial=accept",
     f"--set=traffic.search.fan_out.kinds={KINDS}",
@@ -76,10 +84,19 @@ FAN_OUT = (
 )
 
 
-@pytest.mark.parametrize(("at_once", "share", "join"), [(100, "20.5%", "782 ms"), (2, "2.7%", "1,603 ms")])
+@pytest.mark.parametrize(
+    ("at_once", "share", "join"), [(100, "20.5%", "782 ms"), (2, "2.7%", "1,603 ms")]
+)
 def test_fan_out_joins_as_fast_as_the_page_says(claims, command, tmp_path, at_once, share, join):
     done = command(
-        ["tailgauge", "run", *FAN_OUT, f"--set=traffic.search.fan_out.at_once={at_once}", "--out", tmp_path]
+        [
+            "tailgauge",
+            "run",
+            *FAN_OUT,
+            f"--set=traffic.search.fan_out.at_once={at_once}",
+            "--out",
+            tmp_path,
+        ]
     )
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()

@@ -22,7 +22,12 @@ def committed(checkout) -> dict[str, str]:
     if not (checkout / ".git").exists():
         pytest.skip("not a git checkout")
     listing = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=checkout, capture_output=True, text=True, timeout=30, check=True
+        ["git", "ls-files", "-z"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
     texts = {}
     for name in filter(None, listing.stdout.split("\0")):
@@ -34,10 +39,14 @@ def committed(checkout) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "pattern", [REGISTRY, MACHINE_PATH, SECRET], ids=["registry address", "path of one machine", "secret"]
+    "pattern",
+    [REGISTRY, MACHINE_PATH, SECRET],
+    ids=["registry address", "path of one machine", "secret"],
 )
 def test_no_committed_file_contains_a(pattern, committed):
-    found = {name: match.group() for name, text in committed.items() if (match := pattern.search(text))}
+    found = {
+        name: match.group() for name, text in committed.items() if (match := pattern.search(text))
+    }
 
     assert found == {}
 
@@ -45,7 +54,9 @@ def test_no_committed_file_contains_a(pattern, committed):
 def test_generated_runs_and_reports_are_not_committed(committed):
     allowed = ("reports/README.md", "reports/example/")
     generated = [
-        name for name in committed if name.startswith(("runs/", "reports/")) and not name.startswith(allowed)
+        name
+        for name in committed
+        if name.startswith(("runs/", "reports/")) and not name.startswith(allowed)
     ]
 
     assert generated == []

@@ -9,7 +9,14 @@ import shutil
 
 import pytest
 import yaml
-from project.compose_file import ENTRY_POINT, TOKEN, MissingError, command_line, on_this_machine, services
+from project.compose_file import (
+    ENTRY_POINT,
+    TOKEN,
+    MissingError,
+    command_line,
+    on_this_machine,
+    services,
+)
 
 from tailgauge.cli.main import cli
 
@@ -23,7 +30,9 @@ def docker_compose(checkout, command):
     if shutil.which("docker-compose") is None:
         pytest.skip("docker-compose is not installed")
 
-    variables = re.findall(r"\$\{(\w+):", (checkout / "docker-compose.yml").read_text(encoding="utf-8"))
+    variables = re.findall(
+        r"\$\{(\w+):", (checkout / "docker-compose.yml").read_text(encoding="utf-8")
+    )
 
     def config(given):
         env = {**dict.fromkeys([*SECRETS, *variables], ""), **given}
@@ -32,7 +41,9 @@ def docker_compose(checkout, command):
     return config
 
 
-def test_docker_compose_accepts_the_file_and_reads_the_commands_as_these_tests_do(checkout, docker_compose):
+def test_docker_compose_accepts_the_file_and_reads_the_commands_as_these_tests_do(
+    checkout, docker_compose
+):
     given = {**GIVEN, "WORKERS": "3", "OPTIONS": "--duration 2 --set 'target.model=a b'"}
 
     result = docker_compose(given)
@@ -55,7 +66,9 @@ def test_docker_compose_reports_a_missing_token(docker_compose):
 
 
 def test_without_a_token_the_file_cannot_be_used(checkout):
-    with pytest.raises(MissingError, match="TAILGAUGE_TOKEN: set it to 16 or more random characters"):
+    with pytest.raises(
+        MissingError, match="TAILGAUGE_TOKEN: set it to 16 or more random characters"
+    ):
         services(checkout, {"TAILGAUGE_TOKEN": ""})
 
 
@@ -87,10 +100,15 @@ def test_the_report_is_made_only_when_asked_for_and_of_the_newest_run(checkout):
 
     assert report["profiles"] == ["report"]
     assert "exec tailgauge report" in command_line(report)[-1]
-    assert cli.commands["report"].make_context("report", ["/data/runs/x", "--out", "/data"]).params != {}
+    assert (
+        cli.commands["report"].make_context("report", ["/data/runs/x", "--out", "/data"]).params
+        != {}
+    )
 
 
-def test_every_service_runs_one_image_that_is_built_once_and_may_write_only_into_its_volumes(checkout):
+def test_every_service_runs_one_image_that_is_built_once_and_may_write_only_into_its_volumes(
+    checkout,
+):
     all_of_them = services(checkout, GIVEN)
 
     assert {service["image"] for service in all_of_them.values()} == {"tailgauge:local"}
@@ -104,7 +122,9 @@ def test_every_service_runs_one_image_that_is_built_once_and_may_write_only_into
 def test_other_machines_reach_the_master_only_if_configured(checkout):
     def published(given):
         return {
-            name: s["ports"] for name, s in services(checkout, {**GIVEN, **given}).items() if "ports" in s
+            name: s["ports"]
+            for name, s in services(checkout, {**GIVEN, **given}).items()
+            if "ports" in s
         }
 
     assert published({}) == {"master": ["127.0.0.1::5557", "127.0.0.1::8089"]}

@@ -50,7 +50,9 @@ def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
     (context := out / "context").mkdir()
     for source in copied(checkout):
         if (checkout / source).is_dir():
-            shutil.copytree(checkout / source, context / source, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                checkout / source, context / source, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(checkout / source, context)
     build = ["python", "-m", "build", "--no-isolation", "--outdir"]
@@ -63,7 +65,9 @@ def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
         env = {"CC": str(out / "no-compiler")} if name == "pure" else {}
         result = command([*build, out / name, *flags, source], timeout_s=120, env=env)
         assert result.returncode == 0, result.stdout + result.stderr
-    return {build: next((out / build).glob("*.whl")) for build in ("wheel", "sdist", "image", "pure")}
+    return {
+        build: next((out / build).glob("*.whl")) for build in ("wheel", "sdist", "image", "pure")
+    }
 
 
 @pytest.fixture(scope="module", params=["wheel", "sdist", "pure"])
@@ -140,7 +144,9 @@ def test_the_platform_of_the_wheel_has_every_symbol_that_the_reader_needs(built,
     wheel = zipfile.ZipFile(built["wheel"])
     libraries = [wheel.extract(name, tmp_path) for name in COMPILED]
 
-    listed = subprocess.run(["objdump", "-p", *libraries], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["objdump", "-p", *libraries], capture_output=True, text=True, check=True
+    ).stdout
     needed = {int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed)}
     (promised,) = re.findall(r"manylinux_2_(\d+)_", built["wheel"].name)
 
@@ -151,14 +157,19 @@ def test_the_platform_of_the_wheel_has_every_symbol_that_the_reader_needs(built,
 def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
     names = zipfile.ZipFile(built["wheel"]).namelist()
 
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tailgauge", "tailgauge_analysis"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {
+        "tailgauge",
+        "tailgauge_analysis",
+    }
     assert [name for name in names if name.endswith("licenses/LICENSE")] != []
     assert [name for name in names if name.endswith("py.typed")] != []
     assert {"tailgauge/scenario/prices.toml", "tailgauge/docs/reference/cli.md"} <= set(names)
-    assert [name for name in names if name.startswith("tailgauge/docs/") and name.endswith(".py")] == []
-    assert {f"tailgauge/live/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")} <= set(
-        names
-    )
+    assert [
+        name for name in names if name.startswith("tailgauge/docs/") and name.endswith(".py")
+    ] == []
+    assert {
+        f"tailgauge/live/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")
+    } <= set(names)
 
 
 def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
@@ -174,7 +185,9 @@ def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
     pure = request.node.callspec.params["installed"] == "pure"
     assert found["compiled"] == (bool(shutil.which("cc")) and not pure)
     for folder in ("scenarios", "locustfiles"):
-        assert found[folder] == sorted(path.name for path in (checkout / folder).iterdir() if path.is_file())
+        assert found[folder] == sorted(
+            path.name for path in (checkout / folder).iterdir() if path.is_file()
+        )
         assert found[folder] != []
 
 
@@ -189,14 +202,18 @@ def interpreter(minor: int) -> str | None:
 
 
 @pytest.mark.parametrize("minor", [11, 12, 13, 14])
-def test_packages_work_with_every_python_in_an_empty_folder(minor, built, full_size, checkout, command):
+def test_packages_work_with_every_python_in_an_empty_folder(
+    minor, built, full_size, checkout, command
+):
     """Metadata, a real installation with its size, and three commands: what `make dist` does."""
     if not full_size:
         pytest.skip("make verify: a minute each")
     if (python := interpreter(minor)) is None:
         pytest.skip(f"Python 3.{minor} is not installed")
 
-    done = command(["python", checkout / "supply_chain.py", "check", built["sdist"].parent, python], 400)
+    done = command(
+        ["python", checkout / "supply_chain.py", "check", built["sdist"].parent, python], 400
+    )
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"^installed in \d+ s, \d+ MB$", done.stdout, re.MULTILINE)
@@ -272,7 +289,9 @@ def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_p
     endpoint.signal(signal.SIGTERM)
     served = endpoint.finish(20)
 
-    assert run.code in {0, 3, 5}, run.stderr  # 59 requests pass by little; INVALID on a busy machine
+    assert run.code in {0, 3, 5}, (
+        run.stderr
+    )  # 59 requests pass by little; INVALID on a busy machine
     assert [worker.code for worker in let_go] == [0, 0], [worker.stderr for worker in let_go]
     assert report.code == run.code, report.stderr
     assert report.stdout == run.stdout

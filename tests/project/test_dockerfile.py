@@ -70,10 +70,17 @@ def test_the_image_that_runs_has_no_tools_no_root_and_tailgauge_as_its_entry_poi
 def test_the_image_is_made_from_files_that_exist_and_that_dockerignore_lets_in(ignored, checkout):
     sources = copied(checkout)
 
-    assert {"pyproject.toml", "constraints.txt", "src", "analysis", "locustfiles", "scenarios"} <= set(
-        sources
-    )
-    assert [source for source in sources if not (checkout / source).exists() or ignored(source)] == []
+    assert {
+        "pyproject.toml",
+        "constraints.txt",
+        "src",
+        "analysis",
+        "locustfiles",
+        "scenarios",
+    } <= set(sources)
+    assert [
+        source for source in sources if not (checkout / source).exists() or ignored(source)
+    ] == []
     inside = [f"{folder}/x/y.py" for folder in sources if (checkout / folder).is_dir()]
     assert [path for path in inside if ignored(path)] == []
 
@@ -81,7 +88,9 @@ def test_the_image_is_made_from_files_that_exist_and_that_dockerignore_lets_in(i
 def test_dockerignore_keeps_out_everything_else(ignored, checkout):
     there = {entry.name for entry in os.scandir(checkout)}
 
-    let_in = {name for name in there | {".git", ".venv", ".env", "runs", "reports"} if not ignored(name)}
+    let_in = {
+        name for name in there | {".git", ".venv", ".env", "runs", "reports"} if not ignored(name)
+    }
 
     assert let_in == set(copied(checkout))
     assert ignored("src/tailgauge/__pycache__/cli.cpython-311.pyc")

@@ -14,14 +14,23 @@ from tailgauge.cli.main import cli
 from tailgauge.scenario.model import Scenario
 from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST
 
-PROSE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
+PROSE = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "reports/README.md",
+    "docs/**/*.md",
+)
 
 
 @pytest.fixture(scope="module")
 def pages(checkout) -> dict[str, str]:
     """Every page meant for readers, by its path from the root."""
     paths = [path for pattern in PROSE for path in sorted(checkout.glob(pattern))]
-    return {path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return {
+        path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in paths
+    }
 
 
 def command_paths(command: click.Command, path: str = "tailgauge") -> list[str]:
@@ -39,7 +48,9 @@ def test_every_generated_page_is_fresh(checkout, command):
 def test_every_generated_part_stands_in_one_page(checkout, pages):
     parts = runpy.run_path(str(checkout / "docs" / "generate.py"))["PARTS"]
 
-    assert sorted(re.findall(r"<!-- generated: ([a-z-]+) -->", "".join(pages.values()))) == sorted(parts)
+    assert sorted(re.findall(r"<!-- generated: ([a-z-]+) -->", "".join(pages.values()))) == sorted(
+        parts
+    )
 
 
 @pytest.mark.parametrize("path", command_paths(cli))
@@ -83,7 +94,9 @@ def test_every_key_of_a_scenario_is_documented(pages):
 
 def test_every_link_to_a_file_of_the_project_leads_somewhere(pages, checkout):
     links = [
-        (name, link) for name, text in pages.items() for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+        (name, link)
+        for name, text in pages.items()
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     ]
     inside = [(name, link) for name, link in links if "://" not in link]
 
@@ -92,9 +105,12 @@ def test_every_link_to_a_file_of_the_project_leads_somewhere(pages, checkout):
 
 def anchors(text: str) -> set[str]:
     """Where a page can be linked to: its headings, spelt as GitHub does."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE
+    )
     return {
-        re.sub(r"[^\w\- ]", "", re.sub(r"&\w+;", "", h)).strip().lower().replace(" ", "-") for h in headings
+        re.sub(r"[^\w\- ]", "", re.sub(r"&\w+;", "", h)).strip().lower().replace(" ", "-")
+        for h in headings
     }
 
 
@@ -111,10 +127,14 @@ def test_every_link_to_a_heading_leads_somewhere(pages, checkout):
 
 def test_every_make_target_named_in_a_page_exists(pages, checkout):
     targets = set(
-        re.findall(r"^([a-z-]+):", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        re.findall(
+            r"^([a-z-]+):", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
     )
     named = {
-        word for text in pages.values() for word in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
+        word
+        for text in pages.values()
+        for word in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
     }
 
     assert named - targets == set()
@@ -163,9 +183,13 @@ def test_a_list_follows_a_blank_line(pages):
 
 def test_the_site_lists_every_page(pages, checkout):
     """`make site` fails where a page is missing or a link is broken; it runs in `make verify` only."""
-    listed = re.findall(r"[\w/-]+\.md$", (checkout / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"[\w/-]+\.md$", (checkout / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+    )
 
     notebooks = [path.relative_to(checkout / "docs") for path in checkout.glob("docs/**/*.ipynb")]
     written = [name.removeprefix("docs/") for name in pages if name.startswith("docs/")]
 
-    assert sorted(listed) == sorted(written + [path.with_suffix(".md").as_posix() for path in notebooks])
+    assert sorted(listed) == sorted(
+        written + [path.with_suffix(".md").as_posix() for path in notebooks]
+    )

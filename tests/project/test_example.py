@@ -76,11 +76,14 @@ def test_it_has_the_sections_that_the_code_writes_today(example, today):
 
 
 def test_its_json_has_the_keys_of_today_and_obeys_the_schema(checkout, example, today):
-    here, there = (json.loads((folder / "report.json").read_text("utf-8")) for folder in (example, today))
+    here, there = (
+        json.loads((folder / "report.json").read_text("utf-8")) for folder in (example, today)
+    )
 
     assert keys(here) ^ keys(there) == set(), "make example"
     jsonschema.validate(
-        here, json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text("utf-8"))
+        here,
+        json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text("utf-8")),
     )
 
 

@@ -13,26 +13,36 @@ BANNED = {"utils", "common", "helpers", "base", "manager", "factory", "registry"
 def sources(checkout) -> dict[str, str]:
     """Text of every Python file of the project, by its path from the root."""
     files = [path for folder in FOLDERS for path in sorted((checkout / folder).rglob("*.py"))]
-    return {path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    return {
+        path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in files
+    }
 
 
 def test_every_python_file_opens_with_a_docstring(sources):
     silent = [
-        name for name, text in sources.items() if text.strip() and not ast.get_docstring(ast.parse(text))
+        name
+        for name, text in sources.items()
+        if text.strip() and not ast.get_docstring(ast.parse(text))
     ]
 
     assert silent == []
 
 
 def test_no_package_file_has_logic_in_its_init(sources):
-    long = [name for name, text in sources.items() if name.endswith("__init__.py") and text.count("\n") > 20]
+    long = [
+        name
+        for name, text in sources.items()
+        if name.endswith("__init__.py") and text.count("\n") > 20
+    ]
 
     assert long == []
 
 
 def test_no_file_or_folder_has_a_meaningless_name(sources):
     empty_names = [
-        name for name in sources if BANNED & {part.strip("_") for part in Path(name).with_suffix("").parts}
+        name
+        for name in sources
+        if BANNED & {part.strip("_") for part in Path(name).with_suffix("").parts}
     ]
 
     assert empty_names == []

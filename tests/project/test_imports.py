@@ -57,7 +57,13 @@ def test_importing_every_module_of_a_package_loads_nothing_that_the_package_must
 
 def test_the_command_line_loads_neither_locust_nor_an_sdk_until_a_subcommand_needs_it(command):
     result = command(
-        ["python", "-c", WATCH, "locust,gevent,anthropic,openai,pyarrow,pandas,aiohttp", "tailgauge.cli.main"]
+        [
+            "python",
+            "-c",
+            WATCH,
+            "locust,gevent,anthropic,openai,pyarrow,pandas,aiohttp",
+            "tailgauge.cli.main",
+        ]
     )
 
     assert result.returncode == 0, result.stderr

@@ -47,7 +47,9 @@ def manifests(checkout: Path) -> dict[str, Manifest]:
 @pytest.fixture(scope="module")
 def problems() -> Any:
     """`problems(manifest)`: what its schema says against it."""
-    schemas = json.loads(Path(__file__).with_name("kubernetes_schemas.json").read_text(encoding="utf-8"))
+    schemas = json.loads(
+        Path(__file__).with_name("kubernetes_schemas.json").read_text(encoding="utf-8")
+    )
 
     def check(manifest: Manifest) -> list[str]:
         name = schemas["kinds"][manifest["kind"]]
@@ -150,7 +152,9 @@ def test_the_page_names_the_files_and_the_objects_of_the_manifests(manifests, ch
     for file in re.findall(r"deploy/kubernetes/[\w.-]+\.yaml", page):
         assert (checkout / file).exists(), file
     named = set(re.findall(r"\b(job|pod)/([\w-]+)", page))
-    assert {f"{kind.title()}/{name}" for kind, name in named} == {name for name, _ in pods(manifests)}
+    assert {f"{kind.title()}/{name}" for kind, name in named} == {
+        name for name, _ in pods(manifests)
+    }
     assert page.count("configmap scenario --from-file=scenario.toml=") == 1
     port = container(manifests, "Job/tailgauge-master")["ports"][1]["containerPort"]
     assert f"`--web=0.0.0.0:{port}` and `--metrics`" in page
@@ -181,7 +185,9 @@ def test_the_command_lines_make_a_run_with_two_workers(manifests, tmp_path):
 
         env = {TOKEN_VARIABLE: TOKEN}
         master = start(line("Job/tailgauge-master"), tmp_path / "results", env, tmp_path)
-        workers = [start(line("Job/tailgauge-worker"), tmp_path / "spool", env, tmp_path) for _ in range(2)]
+        workers = [
+            start(line("Job/tailgauge-worker"), tmp_path / "spool", env, tmp_path) for _ in range(2)
+        ]
         ended = master.finish(90)
         ends = [worker.finish(30) for worker in workers]
 

@@ -125,10 +125,14 @@ def test_the_named_test_reaches_the_module_by_its_imports_or_by_the_command_line
 
 
 def test_every_folder_of_tests_mirrors_the_product() -> None:
-    folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - {"."}
+    folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - {
+        "."
+    }
     product = set(map(place, modules()))
 
-    assert {folder for folder in folders - product if folder.partition("/")[0] not in OTHERS} == set()
+    assert {
+        folder for folder in folders - product if folder.partition("/")[0] not in OTHERS
+    } == set()
 
 
 def test_the_lists_of_tests_that_run_alone_first_or_beside_the_others_name_what_is_there() -> None:
@@ -144,5 +148,7 @@ def test_the_lists_of_tests_that_run_alone_first_or_beside_the_others_name_what_
     files = [path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")]
 
     assert [
-        name for name in named if not any(file.startswith(name.partition("::")[0]) for file in files)
+        name
+        for name in named
+        if not any(file.startswith(name.partition("::")[0]) for file in files)
     ] == []

@@ -70,7 +70,9 @@ OK = {"first": 100, "stop_reason": "stop", "output_tokens": 20}
 LIMIT = {"ended": "rate_limited", "status": 429}
 BROKEN = {"ended": "server_error", "status": 500}
 BUSY = {"ended": "overloaded", "status": 529, "end": 4000.0}
-STORM = [{**BUSY, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n} for n in range(6)]
+STORM = [
+    {**BUSY, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n} for n in range(6)
+]
 COPIES = [
     {**OK, "first": None, "ended": "cancelled"},
     {**BUSY, "attempt": 1, "cause": "hedge", "sent": 50.0},
@@ -154,11 +156,18 @@ def run_of(mixed: Any, folder: Path, settings: Settings, attempts: list[Any]) ->
     rows = mixed(duration_s=100.0)
     for number, attempt in enumerate(attempts):
         several = attempt if isinstance(attempt, list) else [attempt]
-        rows.request(100 * number, several, ended=several[-1].get("ended", "ok"), asked_output_tokens=200)
+        rows.request(
+            100 * number, several, ended=several[-1].get("ended", "ok"), asked_output_tokens=200
+        )
     urls = ["http://127.0.0.1:8000"] * len(settings.scenario.targets)
     if folder.name == "stopped":
-        rows.run |= {"state": "stopped", "stopped": "at 9.9 s: 40% of 60 completed (stop.min_completed 0.5)"}
-    rows.run |= run_json.scenario_facts(settings.scenario, settings.scenario_file, settings.overrides, urls)
+        rows.run |= {
+            "state": "stopped",
+            "stopped": "at 9.9 s: 40% of 60 completed (stop.min_completed 0.5)",
+        }
+    rows.run |= run_json.scenario_facts(
+        settings.scenario, settings.scenario_file, settings.overrides, urls
+    )
     return Run([rows.write(folder)])
 
 
@@ -174,12 +183,16 @@ def of_experiments(folder: Path) -> dict[str, str]:
     hedged = traffic_under_test.tested(
         base_of("hedged", planned("tailgauge run hedged --set experiment.kind=checkup"))
     )
-    lines["hedged already"] = commands_in(checkup_hedging.advice(hedged, Hedged(), (), has_tail=False))[0]
+    lines["hedged already"] = commands_in(
+        checkup_hedging.advice(hedged, Hedged(), (), has_tail=False)
+    )[0]
     for name, check in CHECKS.items():
         if check.experiment:
             number = Number(evidence="it was seen", gain=0.9, n=100, value=0.9, low=0.9, high=1.0)
             found = checkup_report.judge(name, number, 0.1)
-            lines[f"check {name}"] = commands_in(checkup_report._problem(found, traffic.line_of).why)[0]
+            lines[f"check {name}"] = commands_in(
+                checkup_report._problem(found, traffic.line_of).why
+            )[0]
     return lines
 
 
@@ -277,7 +290,9 @@ OPTIONS = (
 )
 
 
-@pytest.mark.parametrize("path", sorted(packaged("scenarios").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(packaged("scenarios").glob("*.toml")), ids=lambda path: path.stem
+)
 def test_commands_of_packaged_scenarios_run(
     path: Path, full_size: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,7 +321,9 @@ def commands_of(settings: Settings, *, is_dry: bool) -> list[str]:
     lines = [commands.again(record)]
     if scenario.experiment is None:
         lines.append(commands.again(record, options=longer))
-        lines += [commands.experiment(record, kind, 2.5) for kind in (commands.HEADROOM, commands.CURVE)]
+        lines += [
+            commands.experiment(record, kind, 2.5) for kind in (commands.HEADROOM, commands.CURVE)
+        ]
     return [line for line in lines if line is not None]
 
 
@@ -315,7 +332,10 @@ def commands_of(settings: Settings, *, is_dry: bool) -> list[str]:
 NAMED = re.compile(r"(?<![\w./-])tailgauge ((?:[a-z]|-)[^`\n;,()\"]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 GROUPS = {"baseline", "scenario", "runs"}
-UNKNOWN_TO_USERS = {"--enable-prompt-tokens-details", "--lifeline"}  # of an engine, and of our own children
+UNKNOWN_TO_USERS = {
+    "--enable-prompt-tokens-details",
+    "--lifeline",
+}  # of an engine, and of our own children
 PLACEHOLDER = re.compile(r"[A-Z{%*.].*|.*\{\}.*")
 NO_COMMANDS = {"reads", "and", "its", "of", "is"}  # behind the name of the program
 
@@ -323,7 +343,9 @@ NO_COMMANDS = {"reads", "and", "its", "of", "is"}  # behind the name of the prog
 @cache
 def texts() -> list[tuple[str, str]]:
     """Every text of the sources that names a command or an option, with its place."""
-    return [(place, text) for place, text in _every_text() if NAMED.search(text) or OPTION.search(text)]
+    return [
+        (place, text) for place, text in _every_text() if NAMED.search(text) or OPTION.search(text)
+    ]
 
 
 def _every_text() -> Iterator[tuple[str, str]]:
@@ -344,10 +366,15 @@ def _every_text() -> Iterator[tuple[str, str]]:
                 place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
                 if isinstance(node, ast.JoinedStr):
                     filled = [
-                        value.value if isinstance(value, ast.Constant) else "{}" for value in node.values
+                        value.value if isinstance(value, ast.Constant) else "{}"
+                        for value in node.values
                     ]
                     yield place, "".join(map(str, filled))
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                elif (
+                    isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and id(node) not in parts
+                ):
                     yield place, node.value
 
 
@@ -409,7 +436,10 @@ def test_a_command_that_does_not_exist_is_found(text: str, problem: str | None) 
 def test_the_options_in_texts_exist() -> None:
     known = {*every_option(cli), *options_of_locust(), "--help", "--name", *UNKNOWN_TO_USERS}
     found = {
-        (place, option) for place, text in texts() for option in OPTION.findall(text) if option not in known
+        (place, option)
+        for place, text in texts()
+        for option in OPTION.findall(text)
+        if option not in known
     }
 
     assert sorted(found) == []
@@ -418,8 +448,13 @@ def test_the_options_in_texts_exist() -> None:
 def options_of_locust() -> set[str]:
     """Its options and those that we add; it is read, because its import patches the process."""
     (folder,) = importlib.util.find_spec("locust").submodule_search_locations
-    files = (Path(folder, "argument_parser.py"), SOURCES["src/tailgauge"] / "locust_app" / "users.py")
-    return {option for file in files for option in re.findall(r'"(--[a-z-]+)"', file.read_text("utf-8"))}
+    files = (
+        Path(folder, "argument_parser.py"),
+        SOURCES["src/tailgauge"] / "locust_app" / "users.py",
+    )
+    return {
+        option for file in files for option in re.findall(r'"(--[a-z-]+)"', file.read_text("utf-8"))
+    }
 
 
 def every_option(command: click.Command) -> Iterator[str]:

@@ -47,7 +47,9 @@ def test_no_report_of_a_packaged_scenario_uses_a_word_of_the_table(name, tmp_pat
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS - {"calibrate"}))
-def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(name, tmp_path, command, full_size):
+def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(
+    name, tmp_path, command, full_size
+):
     sets = [] if full_size else [f"--set={text}" for text in SHORTER.get(name, ())]
     done = command(["tailgauge", "run", name, "--dry-run", *sets, "--out", tmp_path], timeout_s=300)
     reports = list(tmp_path.glob("reports/*"))
@@ -56,6 +58,8 @@ def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(name, tmp_p
     assert in_report(reports[0], done.stdout + done.stderr) == []
 
 
-@pytest.mark.parametrize("context", list(contexts(cli, "tailgauge")), ids=lambda one: one.command_path)
+@pytest.mark.parametrize(
+    "context", list(contexts(cli, "tailgauge")), ids=lambda one: one.command_path
+)
 def test_no_help_text_uses_a_word_of_the_table(context):
     assert [str(one) for one in in_document("help", context.get_help())] == []

@@ -28,7 +28,9 @@ class TestPackagedScenario:
         assert text.startswith("# ")
         assert tomllib.loads(text)["description"]
 
-    def test_its_plan_is_90_seconds_of_light_traffic_at_most_but_for_blocks_and_finds_its_files(self, path):
+    def test_its_plan_is_90_seconds_of_light_traffic_at_most_but_for_blocks_and_finds_its_files(
+        self, path
+    ):
         scenario = load(path.stem)
         stages = scenario.stages
         schedule = plan(
@@ -61,12 +63,18 @@ def test_the_reference_lists_every_packaged_scenario_and_no_other(checkout):
     page = (checkout / "docs" / "reference" / "scenarios.md").read_text(encoding="utf-8")
     table = page.partition("<!-- generated: packaged-scenarios -->")[2].partition("<!-- end -->")[0]
 
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {path.stem for path in PACKAGED}
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {
+        path.stem for path in PACKAGED
+    }
 
 
 def test_every_scenario_that_a_command_of_a_page_names_is_packaged(checkout):
     """`run NAME`, `scenario show NAME` and `scenario copy NAME`; a file of the user's has a suffix."""
-    pages = [checkout / "README.md", checkout / "CONTRIBUTING.md", *sorted(checkout.glob("docs/**/*.md"))]
+    pages = [
+        checkout / "README.md",
+        checkout / "CONTRIBUTING.md",
+        *sorted(checkout.glob("docs/**/*.md")),
+    ]
     command = re.compile(r"tailgauge (?:run|scenario (?:show|copy)) ([a-z]\w*)(?![\w/.])")
     named = {name for page in pages for name in command.findall(page.read_text(encoding="utf-8"))}
 

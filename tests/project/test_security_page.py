@@ -14,7 +14,11 @@ BOUNDS = {
     "time of one attempt": (Limits().attempt_deadline_s,),
     "head of a response": (http1.MAX_HEAD >> 10, http1.MAX_LINES, http1.MAX_INTERIM),
     "line of a chunk's size": (http1.MAX_HEAD >> 10, http1.MAX_LINES),
-    "one event of a stream": (sse_parser.MAX_EVENT >> 20, sse_parser.MAX_LINES, sse_parser.MAX_VALUES),
+    "one event of a stream": (
+        sse_parser.MAX_EVENT >> 20,
+        sse_parser.MAX_LINES,
+        sse_parser.MAX_VALUES,
+    ),
     "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_PER_TOKEN),
     "malformed events": (decoder.MANY_MALFORMED,),
     "a stream as a whole": (exchange.MAX_BODY >> 20,),
@@ -37,7 +41,8 @@ def page(checkout):
 def test_a_bound_is_that_of_the_code(page, what):
     (row,) = re.findall(rf"^\| {re.escape(what)}[^|]*\|([^|]*)\|", page, re.MULTILINE)
     numbers = [
-        float(text.replace(",", "")) for text in re.findall(r"(?<![\w`])\d[\d,]*", row.replace("(1xx)", ""))
+        float(text.replace(",", ""))
+        for text in re.findall(r"(?<![\w`])\d[\d,]*", row.replace("(1xx)", ""))
     ]
 
     assert numbers == [float(number) for number in BOUNDS[what]]
@@ -56,7 +61,9 @@ def test_every_key_of_a_target_that_it_names_exists(page):
 
 def test_every_row_of_the_table_of_threats_names_tests_that_there_are(checkout):
     text = (checkout / "SECURITY.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\|.*\|$", text.partition("| who | may |")[2].partition("\n\n")[0], re.MULTILINE)[1:]
+    rows = re.findall(
+        r"^\|.*\|$", text.partition("| who | may |")[2].partition("\n\n")[0], re.MULTILINE
+    )[1:]
     named = [re.findall(r"`([\w/]+\.py)::(test_\w+)`", row) for row in rows]
     missing = [
         f"{file}::{name}"

@@ -100,9 +100,15 @@ def test_a_service_that_cannot_be_reached_is_named_and_has_a_status_of_its_own(a
 
 def test_pins_that_pip_audit_skips_are_not_taken_for_sound(supply_chain, capsys):
     """Behind a mirror the service answers 404 to all; pip-audit then finds no vulnerability and exits 0."""
-    found = [{"name": name, "version": version, "vulns": []} for name, version in supply_chain.pins().items()]
+    found = [
+        {"name": name, "version": version, "vulns": []}
+        for name, version in supply_chain.pins().items()
+    ]
     assert supply_chain._report(found) == 0
-    assert capsys.readouterr().out == f"{len(found)} of {len(found)} pins looked up, 0 of them vulnerable\n"
+    assert (
+        capsys.readouterr().out
+        == f"{len(found)} of {len(found)} pins looked up, 0 of them vulnerable\n"
+    )
     found[3] = {"name": found[3]["name"], "skip_reason": "Dependency not found"}
 
     assert supply_chain._report(found) == 69
@@ -127,7 +133,9 @@ def test_the_bill_of_materials_follows_its_schema(bill):
     assert {key: bill[key] for key in required} == required
     assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", bill["serialNumber"])
     assert bill["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
-    assert all({"type", "name", "version", "purl", "bom-ref"} <= part.keys() for part in bill["components"])
+    assert all(
+        {"type", "name", "version", "purl", "bom-ref"} <= part.keys() for part in bill["components"]
+    )
 
 
 def test_it_names_each_package_of_the_run_time_in_its_pinned_version(bill, supply_chain, checkout):

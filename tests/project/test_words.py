@@ -1,7 +1,16 @@
 """One meaning a word: names and prose use the terms of the field (docs/reference/glossary.md), not those of the table in words.py."""
 
 import pytest
-from project.words import BANNED, EXCEPTIONS, Finding, in_name, in_prose, is_excepted, scan, scan_tree
+from project.words import (
+    BANNED,
+    EXCEPTIONS,
+    Finding,
+    in_name,
+    in_prose,
+    is_excepted,
+    scan,
+    scan_tree,
+)
 
 PLACES = ("src", "analysis", "bench", "locustfiles", "scenarios", "docs", "tests", "reports/README.md", "README.md",
           "CONTRIBUTING.md", "SECURITY.md", "supply_chain.py", "Makefile", "docker-compose.yml", "Dockerfile")  # fmt: skip
@@ -19,7 +28,9 @@ def test_no_name_and_no_sentence_uses_a_word_of_the_table(found):
 def test_every_exception_is_still_needed(found):
     """An exception that excuses nothing is one that the next reader trips over."""
     unused = [
-        exception for exception in EXCEPTIONS if not any(is_excepted(one, [exception]) for one in found)
+        exception
+        for exception in EXCEPTIONS
+        if not any(is_excepted(one, [exception]) for one in found)
     ]
 
     assert unused == []
@@ -38,7 +49,8 @@ def test_a_banned_word_is_found_in_a_name_however_it_is_written(name, word):
 
 
 @pytest.mark.parametrize(
-    "name", ["ground_truth", "GroundTruth", "master", "told3d_x".replace("told", "fold"), "true", "warm"]
+    "name",
+    ["ground_truth", "GroundTruth", "master", "told3d_x".replace("told", "fold"), "true", "warm"],
 )
 def test_a_name_that_only_looks_like_one_is_left_alone(name):
     assert list(in_name(name)) == []
@@ -70,7 +82,8 @@ def test_plain_prose_is_left_alone(sentence):
 def test_class_names_headings_comments_strings_and_file_names_are_looked_at(tmp_path):
     source = tmp_path / "crew_list.py"
     source.write_text(
-        'class Kind:\n    """The rehearsal."""\n\n\nnames = {"said": 1}  # the owner\n', encoding="utf-8"
+        'class Kind:\n    """The rehearsal."""\n\n\nnames = {"said": 1}  # the owner\n',
+        encoding="utf-8",
     )
     page = tmp_path / "page.md"
     page.write_text("# Arms\n\nPlain text.\n", encoding="utf-8")

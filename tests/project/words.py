@@ -112,7 +112,9 @@ SUFFIXES = {".py", ".md", ".jinja", ".html", ".toml", ".js", ".css", ".yml"}
 SPLIT = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 IDENTIFIER = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_]*([.-][A-Za-z0-9_]+)*")
 SCRIPT = re.compile(r"<(script|style)\b([^>]*)>(.*?)</\1>", re.DOTALL)  # of a page
-HEADING = re.compile(r"^\s*#{1,6} +(.+)$|<(?:h[1-6]|caption|summary|th)\b[^>]*>(.+?)<", re.MULTILINE)
+HEADING = re.compile(
+    r"^\s*#{1,6} +(.+)$|<(?:h[1-6]|caption|summary|th)\b[^>]*>(.+?)<", re.MULTILINE
+)
 
 
 # What is right in its place: word or whole name, path (regular expressions), reason.
@@ -128,7 +130,11 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
         r"(src/tailgauge|tests)/(channel|prompts|plan|dry_run|simulator|worker|master|real_engine)/.*",
         "the words that generated prompts are made of, and how many make a token",
     ),
-    (r"HOME", r"tests/(gateways/litellm_proxy|starting/shell)\.py", "the variable of the environment"),
+    (
+        r"HOME",
+        r"tests/(gateways/litellm_proxy|starting/shell)\.py",
+        "the variable of the environment",
+    ),
     (r"presence_penalty", r"src/tailgauge/plan/input_bound\.py", "a parameter of APIs"),
     (r"owned_by", r"tests/end_to_end/test_other_shapes\.py", "a field of a list of models"),
     (r"arrow", r".*", "pyarrow"),
@@ -196,7 +202,9 @@ def scan(root: Path, path: Path) -> Iterator[Finding]:
 def _python(name: str, text: str) -> Iterator[Finding]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         line = token.start[0]
-        if token.type == tokenize.NAME and token.string.startswith("test_"):  # a sentence, not a name
+        if token.type == tokenize.NAME and token.string.startswith(
+            "test_"
+        ):  # a sentence, not a name
             for _, phrase, instead in in_prose(token.string.replace("_", " ")):
                 yield Finding(name, line, token.string, phrase, instead)
         elif token.type == tokenize.NAME and not keyword.iskeyword(token.string):
@@ -236,7 +244,8 @@ def in_document(name: str, text: str) -> Iterator[Finding]:
 def in_report(folder: Path, terminal: str) -> list[str]:
     """Findings in what a user sees of one report: page, texts of its figures, Markdown, report.json, terminal."""
     page, text, data = (
-        (folder / f"report.{suffix}").read_text(encoding="utf-8") for suffix in ("html", "md", "json")
+        (folder / f"report.{suffix}").read_text(encoding="utf-8")
+        for suffix in ("html", "md", "json")
     )
     figures = [json.loads(one[3]) for one in SCRIPT.finditer(page) if "application/json" in one[2]]
     documents = {
@@ -246,9 +255,13 @@ def in_report(folder: Path, terminal: str) -> list[str]:
         "report.json": "\n".join(_texts(json.loads(data))),
         "terminal": terminal,
     }
-    short = [name for name, content in documents.items() if len(content) < 100 and name != "figures"]
+    short = [
+        name for name, content in documents.items() if len(content) < 100 and name != "figures"
+    ]
     assert not short, short  # else nothing would be searched
-    return sorted({str(one) for name, content in documents.items() for one in in_document(name, content)})
+    return sorted(
+        {str(one) for name, content in documents.items() for one in in_document(name, content)}
+    )
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -271,11 +284,15 @@ def is_excepted(finding: Finding, exceptions: list[tuple[str, str, str]] = EXCEP
 def scan_tree(root: Path, *places: str) -> list[Finding]:
     """Every finding in the files below `places` that git tracks; `*.min.js` is the code of others."""
     line = ["git", "ls-files", "-z", "--", *places]
-    names = subprocess.run(line, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
+    names = subprocess.run(line, cwd=root, check=True, capture_output=True, text=True).stdout.split(
+        "\0"
+    )
     files = [
         root / name
         for name in names
-        if Path(name).suffix in SUFFIXES and not name.endswith(".min.js") and (root / name).is_file()
+        if Path(name).suffix in SUFFIXES
+        and not name.endswith(".min.js")
+        and (root / name).is_file()
     ]
     return sorted({finding for file in files for finding in scan(root, file)})
 

@@ -64,7 +64,9 @@ class Replayed:
     def at(self, when: int, what: Any) -> None:
         heapq.heappush(self.events, (when, next(self.order), what))
 
-    def send(self, planned: Planned, turn: int, history: tuple[tuple[str, str], ...], now: int) -> None:
+    def send(
+        self, planned: Planned, turn: int, history: tuple[tuple[str, str], ...], now: int
+    ) -> None:
         prompts = self.maker.make(planned, turn, history)
         for leg, prompt in enumerate(prompts):
             key = (planned.request_id + turn, leg, 0)
@@ -72,7 +74,8 @@ class Replayed:
             found = self.look_up(prompt, now)
             self.seen.append((found, note.cache_expected if note else ""))
             self.at(
-                now + BEGINS_NS, lambda at, f=found, k=key: (self.cache.begin(f, at), self.book.begun(k, at))
+                now + BEGINS_NS,
+                lambda at, f=found, k=key: (self.cache.begin(f, at), self.book.begun(k, at)),
             )
         if turn + 1 < planned.turns:
             conversation = (*history, (prompts[0].messages[-1].parts[0].text, "so it is"))
@@ -122,7 +125,9 @@ KNOWN_BY_ONE_WORKER = [
 
 @pytest.mark.parametrize("names", SHOWS, ids=" ".join)
 @pytest.mark.parametrize("duration_s", [SHORT_S, None], ids=["two seconds", "whole"])
-def test_a_scenario_shows_what_it_is_there_for(names: tuple[str, ...], duration_s: float | None) -> None:
+def test_a_scenario_shows_what_it_is_there_for(
+    names: tuple[str, ...], duration_s: float | None
+) -> None:
     seen = replayed(*names, duration_s=duration_s)
 
     assert len(seen) >= 5
@@ -141,7 +146,9 @@ def test_sparse_traffic_reads_as_rarely_as_the_formula_says_and_marks_of_an_hour
 
 
 @pytest.mark.parametrize("names", KNOWN_BY_ONE_WORKER, ids=" ".join)
-def test_a_worker_that_is_alone_knows_of_every_call_whether_it_reads(names: tuple[str, ...]) -> None:
+def test_a_worker_that_is_alone_knows_of_every_call_whether_it_reads(
+    names: tuple[str, ...],
+) -> None:
     """But for an entry that expires within 0.3 s: few of all. `unknown` is expected of races only."""
     seen = replayed(*names, duration_s=20.0)
     agree = Counter((expected == WARM) == (found.reason == HIT) for found, expected in seen)

@@ -43,7 +43,9 @@ class Target:
     """The simulated cache and one worker that is alone with it."""
 
     def __init__(self, **settings: object) -> None:
-        chosen = CacheTable(**{"mode": "marked", "minimum_tokens": 0, "ttl_5m_s": TTL_S, **settings})  # type: ignore[arg-type]
+        chosen = CacheTable(
+            **{"mode": "marked", "minimum_tokens": 0, "ttl_5m_s": TTL_S, **settings}
+        )  # type: ignore[arg-type]
         self.cache, self.mode = PrefixCache(chosen, 0), chosen.mode
         self.book = CacheBook(alone=True, ttl_s={"5m": chosen.ttl_5m_s, "1h": chosen.ttl_1h_s})
         self.count = 0
@@ -72,15 +74,21 @@ class Target:
         return found, note
 
 
-def maker(cache: dict, pattern: str = "cached", *, marks: Marks = ALL_MARKS, **more: object) -> Maker:
-    return Maker(1, Traffic.model_validate({"pattern": pattern, "cache": cache, **more}), "main", marks=marks)
+def maker(
+    cache: dict, pattern: str = "cached", *, marks: Marks = ALL_MARKS, **more: object
+) -> Maker:
+    return Maker(
+        1, Traffic.model_validate({"pattern": pattern, "cache": cache, **more}), "main", marks=marks
+    )
 
 
 def requests(of: Maker, count: int, size: int = QUESTION) -> Iterable[Prompt]:
     return (of.make(Planned(i * TURNS, 0, "main", size, 10))[0] for i in range(count))
 
 
-def calls(cache: dict, count: int, every_s: float, **settings: object) -> list[tuple[Lookup, CacheNote]]:
+def calls(
+    cache: dict, count: int, every_s: float, **settings: object
+) -> list[tuple[Lookup, CacheNote]]:
     """So many requests at equal gaps."""
     target = Target(**settings)
     return [
@@ -124,14 +132,17 @@ class TestUsage:
         assert (first.creation_5m, first.creation_1h) == (0, sizes(cache)[0])
 
     @pytest.mark.parametrize("gap", [TTL_S - 1, TTL_S + 1])
-    def test_sparse_traffic_writes_each_time_once_its_gaps_are_longer_than_the_life(self, gap: float) -> None:
+    def test_sparse_traffic_writes_each_time_once_its_gaps_are_longer_than_the_life(
+        self, gap: float
+    ) -> None:
         cache = {**FULL, "few_shot": 0}
         prefix, _ = sizes(cache)
         found = calls(cache, 6, every_s=gap)
 
         later = (0, prefix, HIT, WARM) if gap < TTL_S else (prefix, 0, EXPIRED, COLD)
         assert [
-            (one.cache_creation, one.cache_read, one.reason, note.cache_expected) for one, note in found[1:]
+            (one.cache_creation, one.cache_read, one.reason, note.cache_expected)
+            for one, note in found[1:]
         ] == [later] * 5
         assert usage(found)[0][1:] == (prefix, 0)
         assert {note.cache_since_use_ns for _, note in found[1:]} == {round(gap * S)}
@@ -157,7 +168,9 @@ class TestUsage:
 
     def test_only_an_earlier_mark_is_read_where_the_later_part_changes(self) -> None:
         tools, _ = sizes({**FULL, "breakpoints": ("tools",)})
-        found = calls({**FULL, "breakpoints": ("tools", "system"), "volatile": "marked"}, 6, every_s=1)
+        found = calls(
+            {**FULL, "breakpoints": ("tools", "system"), "volatile": "marked"}, 6, every_s=1
+        )
 
         assert usage(found)[0][2] == 0
         assert all(creation > 300 and read == tools for _, creation, read in usage(found)[1:])
@@ -180,7 +193,9 @@ class TestUsage:
 
     def test_cold_prompts_read_nothing(self) -> None:
         found = calls(
-            {**FULL, "breakpoints": ("tools", "system", "few_shot", "last"), "cold": True}, 6, every_s=1
+            {**FULL, "breakpoints": ("tools", "system", "few_shot", "last"), "cold": True},
+            6,
+            every_s=1,
         )
 
         assert all(read == 0 and creation > 500 for _, creation, read in usage(found))
@@ -189,7 +204,9 @@ class TestUsage:
     def test_each_turn_of_a_conversation_reads_all_that_the_turn_before_had(self) -> None:
         of = maker({**FULL, "breakpoints": ("system", "last")}, session={"turns_mean": 5})
         target, history, found = Target(), (), []
-        for turn in range(12):  # 24 blocks: the start is beyond the lookback, the turn before never is
+        for turn in range(
+            12
+        ):  # 24 blocks: the start is beyond the lookback, the turn before never is
             prompt = of.make(Planned(0, 0, "main", QUESTION, 10, turns=12), turn, history)[0]
             found.append(target.answers(prompt, turn * S))
             history = (*history, (prompt.messages[-1].parts[0].text, f"answer {turn}"))
@@ -208,7 +225,9 @@ class TestUsage:
         assert [creation for _, creation, _ in usage(found)] == [0] * 5
         assert usage(found)[0][2] == 0
         # Up to a block more: two questions may begin with the same word.
-        assert all(prefix // 16 * 16 <= read <= prefix // 16 * 16 + 16 for _, _, read in usage(found)[1:])
+        assert all(
+            prefix // 16 * 16 <= read <= prefix // 16 * 16 + 16 for _, _, read in usage(found)[1:]
+        )
         assert expected(found) == [COLD] + [WARM] * 4
 
 
@@ -232,7 +251,9 @@ def test_row_16_hit_shares_of_poisson_calls(
     gaps = np.random.Generator(np.random.Philox(16)).exponential(TTL_S / load * S, count)
     hits = known = 0
     of = maker({"system_tokens": 1})
-    for now, prompt in zip(np.cumsum(gaps).astype(np.int64).tolist(), requests(of, count, 1), strict=True):
+    for now, prompt in zip(
+        np.cumsum(gaps).astype(np.int64).tolist(), requests(of, count, 1), strict=True
+    ):
         found, note = target.answers(prompt, now)
         hits += found.cache_read > 0
         known += (found.cache_read > 0) == (note.cache_expected == WARM)
@@ -249,7 +270,9 @@ class TestRow18:
     """The legs of a fan-out over a prefix that nobody has written yet."""
 
     def legs(self, legs: int, index: int = 0) -> tuple[Prompt, ...]:
-        return maker(PLAIN, "fan_out", fan_out={"legs": legs}).make(Planned(index * TURNS, 0, "main", 9, 9))
+        return maker(PLAIN, "fan_out", fan_out={"legs": legs}).make(
+            Planned(index * TURNS, 0, "main", 9, 9)
+        )
 
     def test_sent_at_once_each_of_them_writes_and_none_reads(self, legs: int) -> None:
         prefix, target = sizes(PLAIN)[0], Target()

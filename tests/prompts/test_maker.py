@@ -29,15 +29,22 @@ def maker(
     cache: dict | None = None, pattern: str = "cached", seed: int = 1, name: str = "main", **more
 ) -> Maker:
     options = {
-        key: more.pop(key) for key in ("words_per_token", "overhead_tokens", "marks", "run") if key in more
+        key: more.pop(key)
+        for key in ("words_per_token", "overhead_tokens", "marks", "run")
+        if key in more
     }
-    table = {"pattern": pattern if cache is not None or pattern != "cached" else "streaming", **more}
+    table = {
+        "pattern": pattern if cache is not None or pattern != "cached" else "streaming",
+        **more,
+    }
     if cache is not None:
         table["cache"] = cache
     return Maker(seed, Traffic.model_validate(table), name, **options)
 
 
-def planned(index: int = 0, tokens: int = 20, turns: int = 1, source: dict | None = None) -> Planned:
+def planned(
+    index: int = 0, tokens: int = 20, turns: int = 1, source: dict | None = None
+) -> Planned:
     return Planned(index * TURNS, 0, "main", tokens, 10, turns, source)
 
 
@@ -52,7 +59,11 @@ def question(prompt: Prompt) -> str:
 
 def ttls(prompt: Prompt) -> list[str | None]:
     """The mark, or none, of every block in order."""
-    blocks = [*prompt.tools, *prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    blocks = [
+        *prompt.tools,
+        *prompt.system,
+        *(part for message in prompt.messages for part in message.parts),
+    ]
     return [block.ttl for block in blocks]
 
 
@@ -83,7 +94,9 @@ CACHES = st.fixed_dictionaries(
         "system_tokens": st.integers(1, 100),
         "few_shot": st.integers(1, 3),
         "few_shot_tokens": st.integers(1, 30),
-        "breakpoints": st.sets(st.sampled_from(EVERYWHERE), min_size=1).map(lambda s: tuple(sorted(s))),
+        "breakpoints": st.sets(st.sampled_from(EVERYWHERE), min_size=1).map(
+            lambda s: tuple(sorted(s))
+        ),
         "ttl": st.sampled_from(["5m", "1h"]),
     }
 )
@@ -103,8 +116,12 @@ class TestPlain:
         ("per_token", "overhead", "tokens", "words"),
         [(1.0, 0, 30, 30), (0.58, 0, 100, 58), (1.5, 8, 48, 60), (1.0, 50, 20, 1)],
     )
-    def test_words_follow_the_tokens_asked_for_less_the_overhead(self, per_token, overhead, tokens, words):
-        made = maker(words_per_token=per_token, overhead_tokens=overhead).make(planned(tokens=tokens))
+    def test_words_follow_the_tokens_asked_for_less_the_overhead(
+        self, per_token, overhead, tokens, words
+    ):
+        made = maker(words_per_token=per_token, overhead_tokens=overhead).make(
+            planned(tokens=tokens)
+        )
 
         assert len(question(one(made)).split(" ")) == words
 
@@ -125,7 +142,9 @@ class TestPrefix:
         assert one_worker.make(planned(index)) == other_worker.make(planned(index))
 
     @given(CACHES, st.lists(st.integers(0, 100), min_size=2, max_size=2, unique=True))
-    def test_two_requests_share_exactly_the_prefix_of_their_number_and_nothing_else(self, cache, pair):
+    def test_two_requests_share_exactly_the_prefix_of_their_number_and_nothing_else(
+        self, cache, pair
+    ):
         of = maker(cache)
         first, second = (one(of.make(planned(index))) for index in pair)
         common = agreeing(whole(first), whole(second))
@@ -164,11 +183,18 @@ class TestPrefix:
 
     def test_sizes_are_about_those_asked_for(self):
         prompt = one(maker({**FULL, "tools_tokens": 600}).make(planned()))
-        tools = [json.dumps([tool.name, tool.description, json.loads(tool.schema)]) for tool in prompt.tools]
+        tools = [
+            json.dumps([tool.name, tool.description, json.loads(tool.schema)])
+            for tool in prompt.tools
+        ]
 
         assert len(prompt.system[0].text.split()) == 200
-        assert [len(message.parts[0].text.split()) for message in prompt.messages] == [20] * 4 + [20]
-        assert sum(map(len, tools)) / 4 == pytest.approx(600 * 1.7, rel=0.2)  # a word is 1.7 times four bytes
+        assert [len(message.parts[0].text.split()) for message in prompt.messages] == [20] * 4 + [
+            20
+        ]
+        assert sum(map(len, tools)) / 4 == pytest.approx(
+            600 * 1.7, rel=0.2
+        )  # a word is 1.7 times four bytes
 
     def test_tools_can_be_used(self):
         prompt = one(maker({**FULL, "tools": 100}, tools=2).make(planned()))
@@ -241,14 +267,18 @@ class TestMistakes:
         for place in ("tools", "system", "few_shot"):
             cache = {**FULL, "breakpoints": (place,)}
             stable = one(maker(cache).make(planned(1)))
-            first, second = (one(maker({**cache, "volatile": "marked"}).make(planned(i))) for i in (1, 2))
+            first, second = (
+                one(maker({**cache, "volatile": "marked"}).make(planned(i))) for i in (1, 2)
+            )
             block = ttls(stable).index("5m")
             texts = [[t.description for t in p.tools] + [s.text for s in p.system] + [m.parts[0].text for m in p.messages] for p in (stable, first, second)]  # fmt: skip
 
             assert texts[1][block] == f"{texts[0][block]} This is request 65536."
             assert texts[2][block] == f"{texts[0][block]} This is request 131072."
             assert not first.unique
-            without_marks = one(maker({**cache, "volatile": "marked"}, marks=NO_MARKS).make(planned(1)))
+            without_marks = one(
+                maker({**cache, "volatile": "marked"}, marks=NO_MARKS).make(planned(1))
+            )
             assert whole(without_marks) == whole(first)
 
 
@@ -257,7 +287,9 @@ class TestSession:
 
     def test_a_turn_carries_what_was_said_before_after_the_prefix(self):
         prompt = one(
-            maker({**FULL, "breakpoints": ("system", "last")}).make(planned(3, turns=5), 2, self.HISTORY)
+            maker({**FULL, "breakpoints": ("system", "last")}).make(
+                planned(3, turns=5), 2, self.HISTORY
+            )
         )
 
         piece = [(m.role, m.parts[0].text) for m in prompt.messages[prompt.shared : -1]]
@@ -272,10 +304,17 @@ class TestSession:
 
     def test_a_session_that_does_not_grow_asks_its_question_only(self):
         assert (
-            len(one(maker(session={"grow": False}).make(planned(3, turns=5), 2, self.HISTORY)).messages) == 1
+            len(
+                one(
+                    maker(session={"grow": False}).make(planned(3, turns=5), 2, self.HISTORY)
+                ).messages
+            )
+            == 1
         )
 
-    def test_a_session_keeps_the_prefix_of_its_first_turn_and_a_user_of_a_closed_loop_does_not(self):
+    def test_a_session_keeps_the_prefix_of_its_first_turn_and_a_user_of_a_closed_loop_does_not(
+        self,
+    ):
         of = maker({**FULL, "prefixes": 50})
 
         assert len({one(of.make(planned(3, turns=9), turn)).prefix for turn in range(9)}) == 1
@@ -344,7 +383,9 @@ class TestSaltOfTheRun:
 
     @pytest.mark.parametrize("kind", ["none", "front", "marked", "cold"])
     @given(CACHES, st.booleans(), st.integers(0, 100))
-    def test_two_runs_share_nothing_and_one_run_what_it_should(self, kind, cache, with_system, index):
+    def test_two_runs_share_nothing_and_one_run_what_it_should(
+        self, kind, cache, with_system, index
+    ):
         if kind == "marked" and cache["breakpoints"] == ("last",):
             return
         extra = {"cold": True} if kind == "cold" else {"volatile": kind}
@@ -362,12 +403,16 @@ class TestSaltOfTheRun:
             assert agreeing(ours, others) <= LAST_BYTES
         assert here == one(runs[0].make(planned(index)))
         if kind == "none":
-            pairs = [[one(of.make(planned(i))) for i in (index, index + 1)] for of in (runs[0], plain)]
+            pairs = [
+                [one(of.make(planned(i))) for i in (index, index + 1)] for of in (runs[0], plain)
+            ]
             salted, before = (agreeing(whole(a), whole(b)) for a, b in pairs)
             assert salted >= before or pairs[0][0].prefix != pairs[0][1].prefix
 
     def test_a_prompt_of_one_question_begins_with_it(self):
-        assert question(one(maker(run="abcdefghijkl").make(planned()))) == "abcdefghijkl " + text(1, "0", 20)
+        assert question(one(maker(run="abcdefghijkl").make(planned()))) == "abcdefghijkl " + text(
+            1, "0", 20
+        )
 
     def test_a_conversation_keeps_the_bytes_of_its_first_turn(self):
         of = maker(run="abcdefghijkl", pattern="streaming", session={"turns_mean": 3, "grow": True})

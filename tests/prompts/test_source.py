@@ -43,7 +43,9 @@ WORDS = text(1, "0", 600)
         ("trace", {"blocks": [1, 2]}, False),
     ],
 )
-def test_a_request_gets_the_source_that_was_chosen_else_what_the_plan_has(chosen, planned, is_words):
+def test_a_request_gets_the_source_that_was_chosen_else_what_the_plan_has(
+    chosen, planned, is_words
+):
     assert (question(prompt_of(planned, prompts={"source": chosen})) == WORDS) is is_words
 
 
@@ -99,7 +101,11 @@ class TestUsersSource:
         prompt = prompt_of(None, prompts=QUIZ)
 
         assert prompt.messages[0].parts[1].text == "0 600 1"
-        assert (prompt.system, prompt.tools[0].name, prompt.tokens) == ((Part("Be brief."),), "look", 99)
+        assert (prompt.system, prompt.tools[0].name, prompt.tokens) == (
+            (Part("Be brief."),),
+            "look",
+            99,
+        )
         assert prompt.prefix is None
 
     def test_shared_prefix_marks_and_salt_go_around_it(self):
@@ -119,10 +125,14 @@ class TestUsersSource:
 
     def test_cold_salt_comes_before_a_block_of_its_own(self, monkeypatch):
         monkeypatch.setattr(
-            Quiz, "make", lambda *_: Prompt((Message("user", (Part("", block='{"type": "image"}'),)),))
+            Quiz,
+            "make",
+            lambda *_: Prompt((Message("user", (Part("", block='{"type": "image"}'),)),)),
         )
         first, second = (
-            prompt_of(None, prompts=QUIZ, cache={"breakpoints": ["last"], "cold": True}).messages[0].parts
+            prompt_of(None, prompts=QUIZ, cache={"breakpoints": ["last"], "cold": True})
+            .messages[0]
+            .parts
         )
 
         assert len(first.text) == 12

@@ -17,7 +17,9 @@ def words_of(maker, tokens, blocks, block_tokens, request=0):
 
 @pytest.mark.parametrize("words_per_token", [1.0, 0.77, 0.04])
 @pytest.mark.parametrize("block_tokens", [1, 16, 64, 512])
-def test_a_prompt_is_as_long_as_in_the_trace_however_small_its_blocks_are(block_tokens, words_per_token):
+def test_a_prompt_is_as_long_as_in_the_trace_however_small_its_blocks_are(
+    block_tokens, words_per_token
+):
     maker = Maker(1, Traffic(), "main", words_per_token=words_per_token)
     for tokens in (1, 15, 16, 17, 100, 1000, 4099):
         blocks = list(range(-(-tokens // block_tokens)))

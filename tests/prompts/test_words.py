@@ -31,7 +31,9 @@ def test_texts_of_different_requests_share_no_beginning_that_a_cache_could_use()
     """Engines cache blocks of 16 tokens and more; here even the third word hardly ever agrees."""
     texts = sorted(text(1, str(i * TURNS), 100) for i in range(2000))
     shared = [
-        len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a.split(), b.split(), strict=True))))
+        len(
+            list(takewhile(lambda pair: pair[0] == pair[1], zip(a.split(), b.split(), strict=True)))
+        )
         for a, b in pairwise(texts)
     ]
 
@@ -53,7 +55,10 @@ def test_a_text_has_as_many_words_as_were_asked_for(count):
 def test_words_are_short_plain_and_different():
     """Four to eight lower-case letters are about one token each for the usual vocabularies."""
     assert len(set(WORDS)) == len(WORDS)
-    assert all(word.isascii() and word.isalpha() and word.islower() and 4 <= len(word) <= 8 for word in WORDS)
+    assert all(
+        word.isascii() and word.isalpha() and word.islower() and 4 <= len(word) <= 8
+        for word in WORDS
+    )
 
 
 def test_two_requests_with_neighbouring_seeds_and_numbers_do_not_coincide():

@@ -73,7 +73,11 @@ def facts_of(exchange: Exchange, decoder: StreamDecoder) -> dict[str, str]:
     facts |= {"usage": repr(decoder.usage.largest), "problem": repr(decoder.usage.problem)}
     facts |= {"unknown": repr(decoder.usage.unknown), "tools": repr(decoder.tools.ready_at_ns)}
     facts |= {name: repr(getattr(chunks, name)) for name in type(chunks).__slots__}
-    facts |= {"first": repr(first), "text": repr(decoder.text), "valid_json": repr(decoder.valid_json)}
+    facts |= {
+        "first": repr(first),
+        "text": repr(decoder.text),
+        "valid_json": repr(decoder.valid_json),
+    }
     for name in OF_EXCHANGE:
         facts[name] = repr(getattr(exchange, name))
     return facts

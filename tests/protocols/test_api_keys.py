@@ -81,7 +81,9 @@ def test_a_missing_key_is_a_target_error_that_names_the_variable(
     assert raised.value.exit_code == Exit.TARGET
 
 
-@pytest.mark.parametrize("key", ["two words", "line\r\nend", "umlaut-ä", "bell-\x07", "tab\tinside"])
+@pytest.mark.parametrize(
+    "key", ["two words", "line\r\nend", "umlaut-ä", "bell-\x07", "tab\tinside"]
+)
 def test_a_key_that_would_break_a_header_is_refused_and_not_shown(environment, key):
     environment.setenv("MY_ENGINE", key)
     with pytest.raises(TargetError) as raised:
@@ -95,7 +97,9 @@ def test_a_key_that_would_break_a_header_is_refused_and_not_shown(environment, k
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_what_an_sdk_would_send_to_any_host_is_out_of_its_sight_and_comes_back(environment, protocol):
+def test_what_an_sdk_would_send_to_any_host_is_out_of_its_sight_and_comes_back(
+    environment, protocol
+):
     provider = PROVIDERS[protocol]
     for name in provider.also_read:
         environment.setenv(name, f"value of {name}")

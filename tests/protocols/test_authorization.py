@@ -32,12 +32,16 @@ def authorized(protocol: str, url: str = ELSEWHERE, **target) -> dict[str, str]:
     capture = Capture()
     endpoint = Endpoint(url, Target(protocol=protocol, url=url, **target), capture)  # type: ignore[arg-type]
     call = Call(Prompt.of("why?"), 5)
-    built = capture.of(endpoint._built(endpoint._sdk, call, "a/0/0/0", endpoint._added_of(""), 0, ""))
+    built = capture.of(
+        endpoint._built(endpoint._sdk, call, "a/0/0/0", endpoint._added_of(""), 0, "")
+    )
     prepared = endpoint.prepared(call, "a/0/0/0")
     assert built is not None
     if protocol != "sse":
         assert prepared == built
-    lines = [line.decode().partition(": ") for line in built.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]]
+    lines = [
+        line.decode().partition(": ") for line in built.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
+    ]
     found = [(name.lower(), value) for name, _, value in lines if name.lower() in KEYS]
     assert len(dict(found)) == len(found)
     return dict(found)
@@ -94,7 +98,9 @@ def test_headers_that_authorize_are_alone(protocol, url, header):
 
 
 def test_an_authorization_of_ones_own_has_its_scheme():
-    assert authorized("openai", headers={"authorization": CUSTOM}) == {"authorization": "Bearer key-of-mine"}
+    assert authorized("openai", headers={"authorization": CUSTOM}) == {
+        "authorization": "Bearer key-of-mine"
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,8 +127,16 @@ def test_what_cannot_be_is_refused(target, expected):
 
 
 URLS = [
-    ("openai", "https://api.openai.com/v1/responses", "the Responses API has other requests and events"),
-    ("openai", "http://h/openai/v1/responses?api-version=preview", "the Responses API has other requests"),
+    (
+        "openai",
+        "https://api.openai.com/v1/responses",
+        "the Responses API has other requests and events",
+    ),
+    (
+        "openai",
+        "http://h/openai/v1/responses?api-version=preview",
+        "the Responses API has other requests",
+    ),
     ("openai", "http://h/v1/completions", "completions without messages are another API"),
     ("openai", "http://h/v1/messages", 'set target.protocol = "anthropic"'),
     ("openai", "http://h/v1/embeddings/", "embeddings are no chat completions"),

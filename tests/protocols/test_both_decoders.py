@@ -23,10 +23,19 @@ def test_streams_that_are_decoded_both_ways_give_the_same(run_script: Any, fuzz:
     only = [str(numbers[0])] if repeats_one else []
 
     facts = run_script(
-        "protocols/scripts/both_decoders.py", "all", str(seed), str(len(numbers)), *only, timeout_s=1200
+        "protocols/scripts/both_decoders.py",
+        "all",
+        str(seed),
+        str(len(numbers)),
+        *only,
+        timeout_s=1200,
     )
 
     assert facts.keys() == NAMES | {"stderr"}
     for name in NAMES:
-        assert facts[name]["different"] == [], f"{name}: number of the stream, fact, compiled, in Python"
-        assert repeats_one or facts[name]["plain"] > facts[name]["chunks"] / 50, "else nothing was compared"
+        assert facts[name]["different"] == [], (
+            f"{name}: number of the stream, fact, compiled, in Python"
+        )
+        assert repeats_one or facts[name]["plain"] > facts[name]["chunks"] / 50, (
+            "else nothing was compared"
+        )

@@ -83,14 +83,16 @@ def marked(tree: Any, name: str, path: str = "") -> dict[str, Any]:
 def test_the_sdks_own_types_know_every_field(protocol, places):
     sent = body(protocol, {**EVERY_PLACE, "breakpoints": places})
 
-    front = {key: value for key, value in sent.items() if key not in {"messages", "system", "tools"}} | {
-        "messages": []
-    }
+    front = {
+        key: value for key, value in sent.items() if key not in {"messages", "system", "tools"}
+    } | {"messages": []}
     assert known(TYPES[protocol], front) == front
     contents = [message["content"] for message in sent["messages"]] + [sent.get("system", "")]
     blocks = [block for content in contents if isinstance(content, list) for block in content]
     assert [known(BLOCKS[protocol], block) for block in blocks] == blocks
-    assert protocol == "openai" or [known(ToolParam, tool) for tool in sent["tools"]] == sent["tools"]
+    assert (
+        protocol == "openai" or [known(ToolParam, tool) for tool in sent["tools"]] == sent["tools"]
+    )
 
 
 def test_anthropics_marks_stand_behind_tools_system_examples_and_question():
@@ -156,7 +158,10 @@ class TestKey:
 
     @pytest.mark.parametrize(("key", "expected"), [("", None), ("mine", "mine")])
     def test_the_user_may_set_it_or_leave_it_out(self, key, expected):
-        assert body("openai", {**self.CACHE, "prompt_cache_key": key}).get("prompt_cache_key") == expected
+        assert (
+            body("openai", {**self.CACHE, "prompt_cache_key": key}).get("prompt_cache_key")
+            == expected
+        )
 
     def test_an_automatic_cache_gets_one_at_the_provider_only(self):
         cache = {**self.CACHE, "breakpoints": []}
@@ -184,20 +189,28 @@ class TestTargetsWithoutMarks:
         assert "prompt_cache" not in json.dumps(body("openai", EVERY_PLACE, **simulated))
 
     def test_messages_are_marked_whatever_the_engine(self):
-        assert len(marked(body("anthropic", EVERY_PLACE, target={"engine": "vllm"}), "cache_control")) == 4
+        assert (
+            len(marked(body("anthropic", EVERY_PLACE, target={"engine": "vllm"}), "cache_control"))
+            == 4
+        )
 
 
 class TestOtherTargets:
     """A hedge or a fallback is sent to another target as it was made for the first."""
 
     MARKED = Prompt(
-        (Message(USER, (Part("first"), Part("second", "1h"))), Message(USER, (Part("third", "12h"),))),
+        (
+            Message(USER, (Part("first"), Part("second", "1h"))),
+            Message(USER, (Part("third", "12h"),)),
+        ),
         (Part("be kind", "5m"),),
         automatic="30m",
         cache_key="mine",
     )
 
-    def sent(self, protocol: str, adaptation: Adaptation | None = None, **target: Any) -> dict[str, Any]:
+    def sent(
+        self, protocol: str, adaptation: Adaptation | None = None, **target: Any
+    ) -> dict[str, Any]:
         wire = PROTOCOLS[protocol](Target(protocol=protocol, url=URL, **target), URL)
         if adaptation is not None:
             wire.adapt(adaptation)
@@ -211,12 +224,17 @@ class TestOtherTargets:
         assert [mark.get("ttl") for mark in openai.values()] == [None, None, "12h"]
 
     @pytest.mark.parametrize(
-        ("adaptation", "target"), [(Adaptation(automatic_cache="vllm"), {}), (None, {"engine": "sglang"})]
+        ("adaptation", "target"),
+        [(Adaptation(automatic_cache="vllm"), {}), (None, {"engine": "sglang"})],
     )
     def test_an_engine_that_caches_without_marks_gets_none(self, adaptation, target):
         sent = self.sent("openai", adaptation, **target)
 
-        assert [message["content"] for message in sent["messages"]] == ["be kind", "first\n\nsecond", "third"]
+        assert [message["content"] for message in sent["messages"]] == [
+            "be kind",
+            "first\n\nsecond",
+            "third",
+        ]
         assert "prompt_cache" not in json.dumps(sent)
 
 
@@ -244,7 +262,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("protocol", "cache", "expected"), REFUSED, ids=[f"{p} {c}" for p, c, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("protocol", "cache", "expected"), REFUSED, ids=[f"{p} {c}" for p, c, _ in REFUSED]
+)
 def test_what_a_protocol_cannot_send_is_refused_by_key_with_what_to_do(protocol, cache, expected):
     with pytest.raises(ScenarioError) as refused:
         scenario(protocol, {"system_tokens": 200, **cache})

@@ -115,7 +115,11 @@ def test_an_error_event_before_any_content_has_the_class_of_its_status(content, 
     decoder.feed((CAPTURES / "vllm_chat_overloaded.sse").read_bytes(), 1, 2, 3, 1, at_rest=True)
 
     error = decoder.error
-    assert (error.ended, error.error_class, error.kind) == (ended, "overloaded", "Service Unavailable")
+    assert (error.ended, error.error_class, error.kind) == (
+        ended,
+        "overloaded",
+        "Service Unavailable",
+    )
 
 
 def test_every_capture_is_looked_at():
@@ -155,7 +159,11 @@ def test_random_splits_give_what_the_sdks_give(name, line_end, sdks, full_size):
     """500,000 at full size: each is fed to a splitter, and one of a hundred to a decoder as well."""
     wire = (CAPTURES / f"{name}.sse").read_bytes().replace(b"\n", line_end)
     kind = "messages" if "messages" in name else "chat"
-    given = [(event.event or "", event.data) for event in sdks[kind]().iter_bytes(iter([wire])) if event.data]
+    given = [
+        (event.event or "", event.data)
+        for event in sdks[kind]().iter_bytes(iter([wire]))
+        if event.data
+    ]
     text = "".join(text_of(json.loads(data)) for _, data in given if data.startswith("{"))
     on_event = Anthropic.on_event if kind == "messages" else OpenAI.on_event
     rng = random.Random(f"{name}/{line_end!r}")
@@ -240,7 +248,9 @@ def test_an_anthropic_stream_of(trees, differs):
 
 
 def test_the_name_of_an_anthropic_event_counts_where_its_data_has_no_type():
-    stream = b'event: error\ndata: {"code":500,"message":"full"}\n\nevent: message_stop\ndata: {}\n\n'
+    stream = (
+        b'event: error\ndata: {"code":500,"message":"full"}\n\nevent: message_stop\ndata: {}\n\n'
+    )
 
     assert decoded(stream, Anthropic.on_event) == expected(error="500")
 
@@ -249,7 +259,11 @@ def test_the_name_of_an_anthropic_event_counts_where_its_data_has_no_type():
 
 
 def choice(reason=None, **fields) -> dict:
-    return {"model": "m", "id": "c", "choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
+    return {
+        "model": "m",
+        "id": "c",
+        "choices": [{"index": 0, "delta": fields, "finish_reason": reason}],
+    }
 
 
 def usage(**fields) -> dict:
@@ -315,7 +329,9 @@ def test_an_openai_stream_with(trees, end, differs):
 
 
 def test_an_openai_event_named_error_is_one_whatever_its_data():
-    assert decoded(b'event: error\ndata: {"message":"boom"}\n\n', OpenAI.on_event)["error"] == "error"
+    assert (
+        decoded(b'event: error\ndata: {"message":"boom"}\n\n', OpenAI.on_event)["error"] == "error"
+    )
 
 
 def test_invalid_utf8_in_a_stream_is_an_error_of_that_event_only():
@@ -387,7 +403,11 @@ USAGES = {  # output and thinking tokens of an answer for which 10 were requeste
     "the lie": (100_000, None, "mark"),
     "one too many": (11, None, "mark"),
     "none": (0, None, "output_tokens = 0 beside content"),
-    "more thinking than output": (10, 11, "output_tokens = 10, thinking_tokens = 11 beside content"),
+    "more thinking than output": (
+        10,
+        11,
+        "output_tokens = 10, thinking_tokens = 11 beside content",
+    ),
     "a limit without the thinking": (900, 895, None),
 }
 
@@ -396,7 +416,9 @@ USAGES = {  # output and thinking tokens of an answer for which 10 were requeste
 def test_counts_of_output_are_held_against_what_was_requested(case):
     output, thinking, wrong = USAGES[case]
     details = {} if thinking is None else {"output_tokens_details": {"thinking_tokens": thinking}}
-    reasoning = {} if thinking is None else {"completion_tokens_details": {"reasoning_tokens": thinking}}
+    reasoning = (
+        {} if thinking is None else {"completion_tokens_details": {"reasoning_tokens": thinking}}
+    )
     for protocol, answer in (
         (Anthropic, anthropic_answer([("text", "a", "b")], output_tokens=output, **details)),
         (OpenAI, openai_answer({"content": "a"}, completion_tokens=output, **reasoning)),
@@ -411,7 +433,9 @@ def test_counts_of_output_are_held_against_what_was_requested(case):
         assert counts.tokens.get("output_tokens") == (None if is_dropped else output)
         assert counts.trusted().get("output_tokens") == (None if wrong else output)
         assert counts.tokens["input_tokens"] == 5
-        free = decoder.usage.counts(Request(), has_content=True)  # an application that knows no limit
+        free = decoder.usage.counts(
+            Request(), has_content=True
+        )  # an application that knows no limit
         assert free.marks == ()
 
 

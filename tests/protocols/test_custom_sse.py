@@ -64,7 +64,9 @@ def test_a_fastapi_answer_is_complete_with_its_text_and_phases():
 
 
 def test_a_fastapi_error_after_five_words_breaks_the_stream_and_keeps_its_code():
-    error = typed("error", code=529, message="The AI service encountered an error. Please try again.")
+    error = typed(
+        "error", code=529, message="The AI service encountered an error. Please try again."
+    )
     decoder = decoded(FASTAPI, typed("start"), *TYPED, error, DONE)
 
     assert failure(decoder) == (
@@ -119,7 +121,11 @@ def test_an_ai_sdk_answer_is_complete():
     )
 
     assert failure(decoder) is None
-    assert (decoder.text, decoder.citations, decoder.finished) == ("one two three four five ", 1, True)
+    assert (decoder.text, decoder.citations, decoder.finished) == (
+        "one two three four five ",
+        1,
+        True,
+    )
     assert list(decoder.phases) == ["reasoning-start", "tool-input-start"]
 
 
@@ -159,7 +165,8 @@ def test_a_langserve_answer_ends_by_an_event_without_data():
 
 
 @pytest.mark.parametrize(
-    ("text_pieces", "ended"), [((), "server_error"), ((b'event: data\r\ndata: "a"\r\n\r\n',), "stream_error")]
+    ("text_pieces", "ended"),
+    [((), "server_error"), ((b'event: data\r\ndata: "a"\r\n\r\n',), "stream_error")],
 )
 def test_a_langserve_error_has_its_status(text_pieces, ended):
     message = '{"status_code": 500, "message": "Internal Server Error"}'
@@ -186,7 +193,9 @@ ERRORS = {  # without a table: the data, and the class, name and text that it ha
 @pytest.mark.parametrize("case", ERRORS)
 def test_a_common_shape_of_an_error_is_one_without_a_table(case):
     tree, (ended, kind, text) = ERRORS[case]
-    decoder = decoded({"content": {"text": "/text"}}, f"data: {json.dumps(tree)}\n\n".encode(), DONE)
+    decoder = decoded(
+        {"content": {"text": "/text"}}, f"data: {json.dumps(tree)}\n\n".encode(), DONE
+    )
     error = failure(decoder)
 
     assert (error[0], error[2]) == (ended, kind)
@@ -242,7 +251,9 @@ def test_the_status_the_name_and_the_text_of_an_error_stand_where_the_scenario_s
         "why": {"name": "quota", "text": "later"},
         "message": "other",
     }
-    decoder = decoded({"content": {"text": "/t"}, "error": error}, f"data: {json.dumps(tree)}\n\n".encode())
+    decoder = decoded(
+        {"content": {"text": "/t"}, "error": error}, f"data: {json.dumps(tree)}\n\n".encode()
+    )
 
     assert failure(decoder) == ("rate_limited", "rate_limited", "quota", "later")
 
@@ -271,7 +282,8 @@ def test_the_status_the_name_and_the_text_of_an_error_stand_where_the_scenario_s
 )
 def test_a_value_is_matched_as_json_compares_it(where, tree, matches):
     decoder = decoded(
-        {"content": {"text": "/t"}, "citation": {"where": where}}, f"data: {json.dumps(tree)}\n\n".encode()
+        {"content": {"text": "/t"}, "citation": {"where": where}},
+        f"data: {json.dumps(tree)}\n\n".encode(),
     )
 
     assert (decoder.citations == 1) is matches
@@ -281,7 +293,11 @@ def test_name_and_values_must_both_hold():
     settings = {"content": {"event": "delta", "where": {"/kind": "text"}, "text": "/t"}}
     data = b'data: {"kind": "text", "t": "a"}\n\n'
     decoder = decoded(
-        settings, data, b"event: delta\n" + data, b'event: delta\ndata: {"kind": "json", "t": "b"}\n\n', DONE
+        settings,
+        data,
+        b"event: delta\n" + data,
+        b'event: delta\ndata: {"kind": "json", "t": "b"}\n\n',
+        DONE,
     )
 
     assert decoder.text == "a"
@@ -317,18 +333,26 @@ def test_the_last_piece_of_an_answer_may_come_with_its_end():
     )
 
     assert failure(decoder) is None
-    assert (decoder.text, decoder.finished, decoder.usage.live()["output_tokens"]) == ("ab", True, 2)
+    assert (decoder.text, decoder.finished, decoder.usage.live()["output_tokens"]) == (
+        "ab",
+        True,
+        2,
+    )
 
 
 def test_the_end_of_plain_text_is_no_text():
-    decoder = decoded({"end": {"where": {"/type": "end"}}}, b"data: a\n\n", b'data: {"type": "end"}\n\n')
+    decoder = decoded(
+        {"end": {"where": {"/type": "end"}}}, b"data: a\n\n", b'data: {"type": "end"}\n\n'
+    )
 
     assert (decoder.text, decoder.finished) == ("a", True)
 
 
 def test_an_error_in_the_last_event_is_a_failure():
     settings = {"content": {"text": "/t"}, "end": {"where": {"/done": True}}}
-    decoder = decoded(settings, b'data: {"t": "a"}\n\n', b'data: {"done": true, "error": "gone"}\n\n')
+    decoder = decoded(
+        settings, b'data: {"t": "a"}\n\n', b'data: {"done": true, "error": "gone"}\n\n'
+    )
 
     assert failure(decoder) == ("stream_error", None, "error", "gone")
 
@@ -348,7 +372,9 @@ def test_other_events_need_no_json():
 def test_a_phase_without_a_name_is_one():
     settings = {"content": {"text": "/t"}, "phase": {"event": "status", "name": "/phase"}}
     decoder = decoded(
-        settings, b'event: status\ndata: {"phase": {}}\n\n', b'event: status\ndata: {"phase": 2}\n\n'
+        settings,
+        b'event: status\ndata: {"phase": {}}\n\n',
+        b'event: status\ndata: {"phase": 2}\n\n',
     )
 
     assert list(decoder.phases) == ["unnamed", "2"]
@@ -386,7 +412,10 @@ COMPLAINTS = {
 def test_a_table_that_cannot_be_meant_is_refused_with_what_to_write(case):
     sse, complaint = COMPLAINTS[case]
     with pytest.raises(ScenarioError) as raised:
-        parse({"name": "x", "target": {"protocol": "sse", "url": "http://127.0.0.1:1", "sse": sse}}, "f.toml")
+        parse(
+            {"name": "x", "target": {"protocol": "sse", "url": "http://127.0.0.1:1", "sse": sse}},
+            "f.toml",
+        )
 
     assert complaint in str(raised.value)
 
@@ -406,7 +435,8 @@ def test_a_job_is_where_the_target_says(job, url):
 
 
 @pytest.mark.parametrize(
-    "job", ["http://evil/7", "https://app:8000/7", "//evil/7", "http://app:9/7", "http://x@app:8000/7"]
+    "job",
+    ["http://evil/7", "https://app:8000/7", "//evil/7", "http://app:9/7", "http://x@app:8000/7"],
 )
 def test_a_job_on_another_host_is_never_called(job):
     wire = CustomSse(Target(protocol="sse"), "http://app:8000")

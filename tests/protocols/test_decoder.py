@@ -53,7 +53,10 @@ class Reads:
         ([(word("a") + b"data: {", True)], [1000]),
         ([(word("a") + b": a comment\n\n", True)], [1000]),
         ([(word("a")[:-1], True), (b"\n", True)], [None]),
-        ([(word("a")[:5], True), (word("a")[5:] + word("b"), True), (word("c"), True)], [1100, None, None]),
+        (
+            [(word("a")[:5], True), (word("a")[5:] + word("b"), True), (word("c"), True)],
+            [1100, None, None],
+        ),
         ([(word("a") + word("b")[:9], True), (word("b")[9:], True)], [1000, None]),
         ([(b": a comment\n\n" + word("a"), True)], [None]),
     ],
@@ -85,7 +88,9 @@ def test_the_landmarks_of_a_stream_are_stamped():
     feed.feed(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n')
     decoder = feed.feed(b"data: [DONE]\n\n")
 
-    assert [stamp.at for stamp in (decoder.first_event, decoder.first_content, decoder.first_text)] == [
+    assert [
+        stamp.at for stamp in (decoder.first_event, decoder.first_content, decoder.first_text)
+    ] == [
         1100,
         1200,
         1300,
@@ -114,7 +119,12 @@ def test_chunks_are_taken_in_runs_whose_numbers_follow_each_other():
     assert len(feed.decoder.take()[1]) == 0
     feed.feed(word("def"))
     first, chunks = feed.decoder.take()
-    assert (first, list(chunks.chars), list(chunks.arrived), list(chunks.read_at)) == (2, [3], [1200], [1207])
+    assert (first, list(chunks.chars), list(chunks.arrived), list(chunks.read_at)) == (
+        2,
+        [3],
+        [1200],
+        [1207],
+    )
     assert list(chunks.kind) == [KIND_CODE[TEXT]]
 
 
@@ -146,7 +156,9 @@ def columns_agree(decoder: StreamDecoder) -> bool:
     ],
     ids=lambda d: repr(d[:12]),
 )  # fmt: skip
-def test_data_that_is_no_object_of_the_protocol_is_an_error_of_the_stream_and_no_exception(on_event, data):
+def test_data_that_is_no_object_of_the_protocol_is_an_error_of_the_stream_and_no_exception(
+    on_event, data
+):
     decoder = Reads(on_event).feed(b"data: " + data + b"\n\n")
     # Nothing, or an object without anything that we look for.
     harmless = not data or data.startswith(b'{"a"')
@@ -163,7 +175,8 @@ def test_a_stream_goes_on_after_a_malformed_event_and_the_first_error_stands(on_
     first = feed.decoder.error
     feed.feed(b"data: [\n\n")
     feed.feed(
-        word("a") + b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
+        word("a")
+        + b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
     )
 
     assert feed.decoder.error == first
@@ -177,7 +190,10 @@ def test_an_event_without_an_end_is_an_error_and_not_a_growing_memory(on_event):
         feed.feed(piece)
 
     error = feed.decoder.error
-    assert (error.kind, error.text) == ("event_too_large", "over 4 MiB, 10,000 lines or 500,000 values")
+    assert (error.kind, error.text) == (
+        "event_too_large",
+        "over 4 MiB, 10,000 lines or 500,000 values",
+    )
     assert feed.decoder.broken
     assert feed.decoder.held == 0
 
@@ -221,7 +237,9 @@ def test_no_bytes_raise(pieces, at_rest):
 
 
 @given(
-    st.dictionaries(st.sampled_from(["choices", "usage", "error", "delta", "message", "model", "id"]), JSON),
+    st.dictionaries(
+        st.sampled_from(["choices", "usage", "error", "delta", "message", "model", "id"]), JSON
+    ),
     KINDS,
 )
 def test_no_json_raises_or_leaves_columns_of_unequal_length_or_a_count_that_cannot_be(tree, kind):
@@ -231,9 +249,12 @@ def test_no_json_raises_or_leaves_columns_of_unequal_length_or_a_count_that_cann
         decoder = feed.feed(b"event: error\ndata: " + json.dumps(tree).encode() + b"\n\n")
 
         assert columns_agree(decoder)
-        assert all(type(count) is int and 0 <= count < 1 << 40 for count in decoder.usage.live().values())
         assert all(
-            isinstance(text, str | None) for text in (decoder.model, decoder.stop_reason, decoder.message_id)
+            type(count) is int and 0 <= count < 1 << 40 for count in decoder.usage.live().values()
+        )
+        assert all(
+            isinstance(text, str | None)
+            for text in (decoder.model, decoder.stop_reason, decoder.message_id)
         )
         (decoder.error.text if decoder.error else "").encode("utf-8")
 
@@ -352,7 +373,9 @@ def test_thinking_between_tags_is_no_text_wherever_its_tags_are_cut(pieces, thin
 
 def test_a_first_field_is_sought_behind_the_thinking_only():
     decoder = watching(watch_field=True)
-    for number, piece in enumerate(["<thi", 'nk>{"a": 1, "b": 2}', "</think>", '{"c": 3,', ' "d": 4}'], 1):
+    for number, piece in enumerate(
+        ["<thi", 'nk>{"a": 1, "b": 2}', "</think>", '{"c": 3,', ' "d": 4}'], 1
+    ):
         decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
 
     assert decoder.first_field.at == 4
@@ -414,7 +437,9 @@ def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
     other = (completion(2, role="assistant", content=""), completion(2, content="b"))
 
     assert fed(*begun, *other).error.kind == "second_message"
-    assert fed(*begun, completion(2, content="b")).error is None  # gateways with a fresh id on each chunk
+    assert (
+        fed(*begun, completion(2, content="b")).error is None
+    )  # gateways with a fresh id on each chunk
     assert fed(*begun, completion(1, role="assistant", content="b")).error is None
     repeated = [completion(number, role="assistant", content="a") for number in range(4)]
     assert fed(*repeated).error is None
@@ -422,7 +447,10 @@ def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
 
 def test_tools_of_messages_may_share_an_index_one_behind_the_other():
     def event(kind: str, **fields) -> bytes:
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}).encode())
+        return b"event: %b\ndata: %b\n\n" % (
+            kind.encode(),
+            json.dumps({"type": kind, **fields}).encode(),
+        )
 
     decoder = StreamDecoder(Anthropic.on_event)
     for at, call_id in enumerate(("a", "b"), 1):
@@ -531,7 +559,10 @@ def test_the_refusal_of_a_model_behind_a_gateway_is_one_although_the_gateway_nam
     feed = Reads()
     for choice in ({"delta": GATEWAY_REFUSAL}, {"delta": {}, "finish_reason": "content_filter"}):
         feed.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
-    body = {"model": "m", "choices": [{"message": GATEWAY_REFUSAL, "finish_reason": "content_filter"}]}
+    body = {
+        "model": "m",
+        "choices": [{"message": GATEWAY_REFUSAL, "finish_reason": "content_filter"}],
+    }
     whole = StreamDecoder(OpenAI.on_event, on_whole=OpenAI.on_whole)
     OpenAI.on_whole(whole, json.dumps(body).encode())
 
@@ -542,8 +573,15 @@ def test_the_refusal_of_a_model_behind_a_gateway_is_one_although_the_gateway_nam
 
 def test_what_else_a_gateway_passes_on_changes_no_reason():
     feed = Reads()
-    for fields in ("text", {"stop_reason": 1}, {"citations": [], "stop_details": {"category": "cyber"}}):
-        choice = {"delta": {"provider_specific_fields": fields, "content": "a"}, "finish_reason": "stop"}
+    for fields in (
+        "text",
+        {"stop_reason": 1},
+        {"citations": [], "stop_details": {"category": "cyber"}},
+    ):
+        choice = {
+            "delta": {"provider_specific_fields": fields, "content": "a"},
+            "finish_reason": "stop",
+        }
         feed.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
 
     assert feed.decoder.error is None
@@ -671,7 +709,9 @@ def resumed(*connections):
 
 
 def ids_from(first, last, name="a-"):
-    return b"".join(b"id: %b%d\ndata: word\n\n" % (name.encode(), number) for number in range(first, last))
+    return b"".join(
+        b"id: %b%d\ndata: word\n\n" % (name.encode(), number) for number in range(first, last)
+    )
 
 
 DONE = b"data: [DONE]\n\n"
@@ -721,19 +761,28 @@ def test_ids_that_no_header_can_carry_are_none():
 
 def test_interleaved_tool_calls_are_complete_with_their_last_piece():
     feed = Reads(OpenAI.on_event)
-    for index, call_id, text in ((0, "a", '{"q": '), (1, "b", '{"r": '), (0, None, "1}"), (1, None, "2}")):
+    for index, call_id, text in (
+        (0, "a", '{"q": '),
+        (1, "b", '{"r": '),
+        (0, None, "1}"),
+        (1, None, "2}"),
+    ):
         call = {"index": index, "function": {"arguments": text}}
         if call_id:
             call |= {"id": call_id, "function": {"name": "f", "arguments": text}}
         feed.feed(deltas(tool_calls=[call]))
-    decoder = feed.feed(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n')
+    decoder = feed.feed(
+        b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n'
+    )
 
     assert decoder.tools.ready_at_ns == {"a": 1500, "b": 1500}, "only the finish reason shows it"
 
 
 @pytest.mark.parametrize("protocol", [Anthropic, OpenAI])
 def test_an_error_event_of_plain_text_keeps_its_text(protocol):
-    decoder = Reads(protocol.on_event).feed(b"event: error\ndata: upstream connect error, overflow\n\n")
+    decoder = Reads(protocol.on_event).feed(
+        b"event: error\ndata: upstream connect error, overflow\n\n"
+    )
 
     assert (decoder.error.kind, decoder.error.text) == ("error", "upstream connect error, overflow")
 
@@ -764,4 +813,9 @@ def test_whole_answers_with_a_call_of_a_tool_or_without_ids_are_answers():
     bare = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_whole)
     bare.whole(json.dumps(message).encode(), 1, 2, 0)
 
-    assert (whole.error, whole.has_content, bare.error, bare.has_content) == (None, True, None, True)
+    assert (whole.error, whole.has_content, bare.error, bare.has_content) == (
+        None,
+        True,
+        None,
+        True,
+    )

@@ -80,7 +80,9 @@ def test_the_first_problem_is_kept_over_all_connections():
     assert (found.last_id, found.count) == ("a-10", 10)
 
 
-@pytest.mark.parametrize("value", [b"", b"a\x00b", b"a\tb", b" a", b"a\r", "ä".encode(), b"x" * 201, b"\xff"])
+@pytest.mark.parametrize(
+    "value", [b"", b"a\x00b", b"a\tb", b" a", b"a\r", "ä".encode(), b"x" * 201, b"\xff"]
+)
 def test_an_id_that_no_header_can_carry_is_none(value):
     assert id_of(value) is None
 

@@ -37,7 +37,11 @@ def word(protocol: str, text: str) -> bytes:
     if protocol == "openai":
         tree = {"id": "1", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}]}
     else:
-        tree = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        tree = {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": text},
+        }
     return b"data: %b\n\n" % json.dumps(tree).encode()
 
 
@@ -82,7 +86,9 @@ def test_far_more_content_than_was_asked_for_is_given_up(protocol):
 
 def test_many_deltas_in_one_event_are_bounded_too():
     choices = [{"index": 0, "delta": {"content": "a"}}] * (MANY_EVENTS + 5)
-    decoder = fed(StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % json.dumps({"choices": choices}).encode())
+    decoder = fed(
+        StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % json.dumps({"choices": choices}).encode()
+    )
 
     assert named(decoder) == ("too_many_events", f"over {MANY_EVENTS:,}")
     assert decoder.chunks == MANY_EVENTS
@@ -168,7 +174,10 @@ def test_an_answer_finds_no_room_beside_those_that_conversations_keep():
     assert not decoder.broken
     fed(decoder, word("openai", "x"))
 
-    assert named(decoder) == ("too_large", "the conversations of this worker keep over 48 MiB of answers")
+    assert named(decoder) == (
+        "too_large",
+        "the conversations of this worker keep over 48 MiB of answers",
+    )
     unkept = StreamDecoder(OpenAI.on_event)
     unkept.share_memory(MAX_CONVERSATIONS)
     assert not fed(unkept, word("openai", "x")).broken
@@ -214,7 +223,9 @@ def test_json_of_very_many_values_is_not_built(value):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_content_behind_the_end_mark_is_named_and_no_chunk(protocol):
-    end = {"anthropic": b'data: {"type": "message_stop"}\n\n', "openai": b"data: [DONE]\n\n"}[protocol]
+    end = {"anthropic": b'data: {"type": "message_stop"}\n\n', "openai": b"data: [DONE]\n\n"}[
+        protocol
+    ]
     decoder = StreamDecoder(PROTOCOLS[protocol], keep_text=True)
     fed(
         decoder,
@@ -296,7 +307,8 @@ def test_a_count_that_cannot_be_is_null_and_named(protocol, case):
 
 
 MALFORMED = {
-    "a count with a hundred thousand digits": b'{"usage": {"completion_tokens": %b}}' % (b"9" * 100_000),
+    "a count with a hundred thousand digits": b'{"usage": {"completion_tokens": %b}}'
+    % (b"9" * 100_000),
     "lists ten thousand deep": b'{"choices": %b}' % (b"[" * 10_000 + b"]" * 10_000),
     "objects ten thousand deep": b'{"usage": ' * 10_000 + b"1" + b"}" * 10_000,
     "bytes that are no text": b'{"choices": "\xff\xfe"}',
@@ -308,7 +320,9 @@ MALFORMED = {
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("case", MALFORMED)
 def test_what_is_not_the_protocol_is_named_short_and_no_error_of_ours(protocol, case):
-    decoder = fed(StreamDecoder(PROTOCOLS[protocol]), b"data: %b\n\n" % MALFORMED[case], word(protocol, "a"))
+    decoder = fed(
+        StreamDecoder(PROTOCOLS[protocol]), b"data: %b\n\n" % MALFORMED[case], word(protocol, "a")
+    )
 
     kind, text = named(decoder)
     assert kind == "malformed_event"
@@ -330,7 +344,8 @@ def test_a_target_cannot_use_our_names_for_its_errors(name):
 
 def test_content_with_scripts_and_control_characters_is_content():
     decoder = fed(
-        StreamDecoder(OpenAI.on_event, keep_text=True), word("openai", "</script>\x1b[31m\x00\u202e")
+        StreamDecoder(OpenAI.on_event, keep_text=True),
+        word("openai", "</script>\x1b[31m\x00\u202e"),
     )
 
     assert decoder.text == "</script>\x1b[31m\x00\u202e"
@@ -340,7 +355,10 @@ def test_content_with_scripts_and_control_characters_is_content():
 def test_a_count_below_zero_does_not_hide_in_a_sum():
     usages = ({"input_tokens": 10, "output_tokens": 10}, {"input_tokens": 10, "output_tokens": -4})
     lines = [
-        {"custom_id": str(n), "result": {"type": "succeeded", "message": {"model": "m", "usage": usage}}}
+        {
+            "custom_id": str(n),
+            "result": {"type": "succeeded", "message": {"model": "m", "usage": usage}},
+        }
         for n, usage in enumerate(usages)
     ]
     decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_job, protocol="anthropic")

@@ -23,7 +23,9 @@ def test_headers_and_fields_of_a_scenario_are_sent_byte_for_byte_as_put_in_by_ha
     assert seen[f"{protocol}, added to"]["calls"] >= 3
 
 
-@pytest.mark.parametrize("protocol", ["anthropic", "openai", "anthropic, added to", "openai, added to"])
+@pytest.mark.parametrize(
+    "protocol", ["anthropic", "openai", "anthropic, added to", "openai, added to"]
+)
 def test_messages_go_out_by_templates(seen, protocol):
     assert seen[protocol]["ready"] == seen[protocol]["calls"]
 

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, IdSplitter, Splitter
+from tailgauge.protocols.sse_parser import (
+    MAX_EVENT,
+    MAX_LINES,
+    EventSizeError,
+    IdSplitter,
+    Splitter,
+)
 
 # stream with \n -> events
 SAMPLES = {
@@ -147,7 +153,10 @@ def test_no_bytes_make_the_splitter_fail(pieces):
         ([b": c\n\ndata: a\n\n"], True),
         ([b"data: a\n"], False),
         ([b"data: a\n\nd"], False),
-        ([b"data: a\n\n: c\n\n"], False),  # the read ended with the comment: when the event came is not known
+        (
+            [b"data: a\n\n: c\n\n"],
+            False,
+        ),  # the read ended with the comment: when the event came is not known
         ([b"data: a\n\nevent: x\n\n"], False),
         ([b"data: a\n\n", b": c\n\n"], False),
         ([b"data: a", b"\n\n"], True),
@@ -212,7 +221,9 @@ BARE = [
 @pytest.mark.parametrize("kind", [Splitter, IdSplitter])
 def test_an_event_without_data_counts_where_bare_names_are_taken(kind, stream, events):
     splitter = kind(takes_bare_names=True)
-    found = [event for start in range(len(stream)) for event in splitter.feed(stream[start : start + 1])]
+    found = [
+        event for start in range(len(stream)) for event in splitter.feed(stream[start : start + 1])
+    ]
 
     assert found == events
     assert [event for event in Splitter().feed(stream) if not event[1]] == []

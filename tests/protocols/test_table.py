@@ -63,7 +63,9 @@ def test_a_bad_description_is_refused_with_what_was_expected(sse, complaint):
         ({"X-Client-Request-Id": "{call_id}"}, "use another name"),
     ],
 )  # fmt: skip
-def test_a_header_that_cannot_be_added_is_refused_by_name_with_what_to_do(protocol, headers, complaint):
+def test_a_header_that_cannot_be_added_is_refused_by_name_with_what_to_do(
+    protocol, headers, complaint
+):
     base = {"protocol": protocol, "url": URL}
     in_target = refused({**base, "headers": headers})
     in_traffic = refused(base, traffic={"chat": {"headers": headers}})
@@ -100,7 +102,9 @@ def test_a_header_that_cannot_be_added_is_refused_by_name_with_what_to_do(protoc
         ("openai", {"a": {"env": "no name"}}, "body: a: expected {env ="),
     ],
 )
-def test_a_field_that_the_harness_owns_is_refused_by_name_with_what_to_use_instead(protocol, body, complaint):
+def test_a_field_that_the_harness_owns_is_refused_by_name_with_what_to_use_instead(
+    protocol, body, complaint
+):
     base = {"protocol": protocol, "url": URL}
 
     assert f"f.toml: target.{complaint}" in refused({**base, "body": body})
@@ -109,9 +113,17 @@ def test_a_field_that_the_harness_owns_is_refused_by_name_with_what_to_use_inste
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 def test_sampling_and_other_fields_pass(protocol):
-    body = {"temperature": 0.2, "top_k": 5, "a": {"b": [1, "{{x}} {session_id}"]}, "least": "{max_tokens}"}
+    body = {
+        "temperature": 0.2,
+        "top_k": 5,
+        "a": {"b": [1, "{{x}} {session_id}"]},
+        "least": "{max_tokens}",
+    }
 
-    assert parse({"name": "x", "target": {"protocol": protocol, "body": body}}, "f.toml").target.body == body
+    assert (
+        parse({"name": "x", "target": {"protocol": protocol, "body": body}}, "f.toml").target.body
+        == body
+    )
 
 
 def test_engines_are_those_that_exact_answers_are_known_for():
@@ -159,7 +171,11 @@ def test_what_a_protocol_has_no_words_for_is_refused(traffic, key):
 
 
 def test_the_second_target_must_have_words_for_what_goes_there():
-    hedged = {"pattern": "hedged", "hedge": {"policy": "fixed", "target": "second"}, "thinking": "adaptive"}
+    hedged = {
+        "pattern": "hedged",
+        "hedge": {"policy": "fixed", "target": "second"},
+        "thinking": "adaptive",
+    }
     second = {"protocol": "sse", "url": URL}
 
     assert "traffic.main.thinking" in refused({}, second_target=second, traffic={"main": hedged})
@@ -173,4 +189,6 @@ def test_a_provider_that_takes_no_thinking_budget_is_not_sent_one():
     assert "use 'adaptive'" in refused(
         target, traffic={"main": {"thinking": "enabled", "output_tokens": 2000}}
     )
-    assert parse({"name": "x", "target": target, "traffic": {"main": {"thinking": "adaptive"}}}, "f.toml")
+    assert parse(
+        {"name": "x", "target": target, "traffic": {"main": {"thinking": "adaptive"}}}, "f.toml"
+    )

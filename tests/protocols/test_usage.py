@@ -52,7 +52,9 @@ def test_the_largest_count_stands_field_by_field():
 
 def test_what_is_missing_is_unknown_and_zero_is_zero():
     assert tokens("openai", {"prompt_tokens": 5}) == {"input_tokens": 5}
-    assert tokens("openai", {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}) == {
+    assert tokens(
+        "openai", {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}
+    ) == {
         "input_tokens": 5,
         "cache_read_input_tokens": 0,
     }
@@ -60,7 +62,9 @@ def test_what_is_missing_is_unknown_and_zero_is_zero():
     assert tokens("openai") == {}
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "eight", "-8", "8.5", "9" * 30, float("nan"), True, [8], 1 << 40])
+@pytest.mark.parametrize(
+    "value", [-1, 1.5, "eight", "-8", "8.5", "9" * 30, float("nan"), True, [8], 1 << 40]
+)
 def test_a_value_that_cannot_be_drops_every_count_and_is_named(value):
     found = counts("openai", {"prompt_tokens": 5, "completion_tokens": value})
 
@@ -80,7 +84,11 @@ def test_a_usage_that_is_no_object_is_named(usage):
 
 
 def test_more_cached_than_the_prompt_has_feeds_nothing():
-    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 9}}
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 9},
+    }
     found = counts("openai", usage)
 
     assert found.tokens == {"output_tokens": 2}
@@ -91,7 +99,10 @@ def test_more_cached_than_the_prompt_has_feeds_nothing():
     ("usage", "left"),
     [
         ({"input_tokens": 0, "output_tokens": 3}, {"output_tokens": 3}),
-        ({"input_tokens": 3, "cache_read_input_tokens": 0, "output_tokens": 3}, {"output_tokens": 3}),
+        (
+            {"input_tokens": 3, "cache_read_input_tokens": 0, "output_tokens": 3},
+            {"output_tokens": 3},
+        ),
         ({"input_tokens": 0, "cache_read_input_tokens": 99, "output_tokens": 3}, None),
     ],
 )
@@ -118,7 +129,10 @@ REQUEST = Request(most_input_tokens=100, max_tokens=10)
     [
         ({"input_tokens": 100, "output_tokens": 10}, ()),
         ({"input_tokens": 101, "output_tokens": 10}, ("input",)),
-        ({"input_tokens": 60, "cache_read_input_tokens": 60, "output_tokens": 11}, ("input", "output")),
+        (
+            {"input_tokens": 60, "cache_read_input_tokens": 60, "output_tokens": 11},
+            ("input", "output"),
+        ),
         ({"output_tokens": 30, "output_tokens_details": {"thinking_tokens": 25}}, ()),
     ],
 )
@@ -150,7 +164,8 @@ def test_qwen_counts_what_it_wrote_among_the_details():
         "cache_creation_input_tokens": 80,
     }
     found = tokens(
-        "openai", {"prompt_tokens": 100, "prompt_tokens_details": {**details, "cache_type": "ephemeral"}}
+        "openai",
+        {"prompt_tokens": 100, "prompt_tokens_details": {**details, "cache_type": "ephemeral"}},
     )
 
     assert found["input_tokens"] == 15
@@ -160,7 +175,10 @@ def test_qwen_counts_what_it_wrote_among_the_details():
 def test_a_count_among_the_details_that_nobody_knows_is_named():
     usage = Usage("openai")
     usage.read(
-        {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1, "dream_tokens": 4, "note": "x"}}
+        {
+            "prompt_tokens": 9,
+            "prompt_tokens_details": {"cached_tokens": 1, "dream_tokens": 4, "note": "x"},
+        }
     )
 
     assert usage.unknown == {"usage.prompt_tokens_details.dream_tokens"}

@@ -77,13 +77,17 @@ class Engine:
         """
         deadline = time.monotonic() + 5
         while len(done := self._logged()) < count:
-            assert time.monotonic() < deadline, f"the engine's log has {len(done)} requests, not {count}"
+            assert time.monotonic() < deadline, (
+                f"the engine's log has {len(done)} requests, not {count}"
+            )
             time.sleep(0.02)
         return done
 
     def _logged(self) -> list[Served]:
         found: dict[int, dict[str, tuple[float, int]]] = {}
-        for task, kind, ms, tokens in TIMING.findall(self.log.read_text(encoding="utf-8", errors="replace")):
+        for task, kind, ms, tokens in TIMING.findall(
+            self.log.read_text(encoding="utf-8", errors="replace")
+        ):
             found.setdefault(int(task), {})[kind] = (float(ms), int(tokens))
         whole = [found[task] for task in sorted(found) if len(found[task]) == 2]
         return [Served(*both["prompt eval"], *both["eval"]) for both in whole]
@@ -137,12 +141,16 @@ def engine(
     request: pytest.FixtureRequest, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> Iterator[Engine]:
     """A fresh engine, as the test's `Need` asks."""
-    with serving(tiny_model, Need(**getattr(request, "param", {})), tmp_path / "engine.log") as engine:
+    with serving(
+        tiny_model, Need(**getattr(request, "param", {})), tmp_path / "engine.log"
+    ) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def fresh_engine(tiny_model: Callable[[str], Path]) -> Callable[..., AbstractContextManager[Engine]]:
+def fresh_engine(
+    tiny_model: Callable[[str], Path],
+) -> Callable[..., AbstractContextManager[Engine]]:
     """`with fresh_engine(log, parallel=1) as engine`: for a run that several tests look at."""
     return lambda log, **need: serving(tiny_model, Need(**need), log)
 
@@ -157,7 +165,9 @@ def serving(model: Callable[[str], Path], need: Need, log: Path) -> Iterator[Eng
     ]
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True) as process,
+        subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+        ) as process,
     ):
         try:
             url = _address(process, log)

@@ -98,7 +98,9 @@ def describe(writer: gguf.GGUFWriter, shape: Shape, plain: list[str], merges: li
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * len(plain) + [gguf.TokenType.CONTROL] * len(SPECIALS))
+    writer.add_token_types(
+        [gguf.TokenType.NORMAL] * len(plain) + [gguf.TokenType.CONTROL] * len(SPECIALS)
+    )
     writer.add_token_merges(merges)
     writer.add_bos_token_id(tokens.index("<|endoftext|>"))
     writer.add_eos_token_id(tokens.index("<|im_end|>"))

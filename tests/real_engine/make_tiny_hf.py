@@ -45,7 +45,11 @@ class Tensors:
             }
             at += values.nbytes
         text = json.dumps(header).encode()
-        parts = [len(text).to_bytes(8, "little"), text, *(one.tobytes() for one in self.by_name.values())]
+        parts = [
+            len(text).to_bytes(8, "little"),
+            text,
+            *(one.tobytes() for one in self.by_name.values()),
+        ]
         path.write_bytes(b"".join(parts))
 
 

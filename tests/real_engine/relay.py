@@ -44,4 +44,6 @@ def _answer(engine: socket.socket, client: socket.socket) -> None:
             with contextlib.suppress(OSError):
                 client.sendall(piece)
         with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)  # a socket that another thread reads is not closed by its close
+            client.shutdown(
+                socket.SHUT_RDWR
+            )  # a socket that another thread reads is not closed by its close

@@ -37,7 +37,9 @@ def parameters(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
 
 def main() -> None:
     """Serve until told to stop."""
-    parser = argparse.ArgumentParser(description="llama.cpp's server on a free port of the loopback")
+    parser = argparse.ArgumentParser(
+        description="llama.cpp's server on a free port of the loopback"
+    )
     parser.add_argument("model")
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--ctx", type=int, default=16384)

@@ -182,7 +182,9 @@ def answered(folder: Path, name: str, text: str, *options: str, timeout_s: float
 def attempts(folder: Path, summary: dict[str, Any]) -> pd.DataFrame:
     """The calls of all runs of an experiment, the preflights' among them."""
     names = (
-        [one["run_id"] for one in summary["runs"]] if "runs" in summary else [Path(summary["run_dir"]).name]
+        [one["run_id"] for one in summary["runs"]]
+        if "runs" in summary
+        else [Path(summary["run_dir"]).name]
     )
     tables = [RunData(folder / "runs" / name).table("attempts") for name in names]
     return pd.concat(tables, ignore_index=True)
@@ -196,7 +198,9 @@ def tokens_per_s(engine: Any, folder: Path) -> float:
     folder.mkdir()
     path = folder / "busy.toml"
     path.write_text(CLOSED + SAME.format(url=engine.url), encoding="utf-8")
-    running = Running([TAILGAUGE, "run", str(path), f"--out={folder}", "--json"], folder, {}, folder)
+    running = Running(
+        [TAILGAUGE, "run", str(path), f"--out={folder}", "--json"], folder, {}, folder
+    )
     seen: list[tuple[float, float]] = []
     while running.process.poll() is None:
         page = engine.counters()
@@ -209,15 +213,21 @@ def tokens_per_s(engine: Any, folder: Path) -> float:
     return (after - before) / (ended - began)
 
 
-@pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 1, "shape": "large"}], indirect=True)
-def test_the_sustainable_rate_is_what_the_engines_own_tokens_a_second_make(engine, tmp_path, full_size):
+@pytest.mark.parametrize(
+    "engine", [{"parallel": SLOTS, "threads": 1, "shape": "large"}], indirect=True
+)
+def test_the_sustainable_rate_is_what_the_engines_own_tokens_a_second_make(
+    engine, tmp_path, full_size
+):
     """The engine leaves a core to the harness: what shares its cores lowers what it sustains."""
     if not full_size:
         pytest.skip("make verify: some four minutes of both cores")
     made = tokens_per_s(engine, tmp_path / "busy")
     summary = answered(tmp_path, "sustained", HEADROOM + SAME.format(url=engine.url), timeout_s=280)
     expected = made / TOKENS
-    print(f"the engine: {made:.0f} tokens/s, {expected:.2f} requests/s; {summary['result']['sentence']}")
+    print(
+        f"the engine: {made:.0f} tokens/s, {expected:.2f} requests/s; {summary['result']['sentence']}"
+    )
 
     assert summary["facts"]["binding"] == "capacity"
     assert summary["facts"]["sustained_per_s"] == pytest.approx(expected, rel=0.25)
@@ -253,7 +263,9 @@ def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(
             assert set(sent.ended) <= {"ok", "cancelled"}
             # What was left may be over before the engine sees it, and is then counted like the others.
             assert 0 < len(whole) <= served <= len(sent)
-            assert whole.output_tokens.sum() <= made <= whole.output_tokens.sum() + ANSWER * len(left)
+            assert (
+                whole.output_tokens.sum() <= made <= whole.output_tokens.sum() + ANSWER * len(left)
+            )
         if not full_size:
             run = Run([Path(summary["run_dir"])])
             _check_the_cost(run, rows, [one.counters() for one in engines.values()])
@@ -270,14 +282,19 @@ def _check_the_cost(run: Run, rows: pd.DataFrame, pages: list[dict[str, float]])
     processed = sum(page["prompt_tokens_total"] for page in pages) - preflight
     print(variant.cost)
 
-    assert f"{processed:,.0f} prompt tokens processed, {used:,.0f} in the rows" in variant.cost.by_engine
+    assert (
+        f"{processed:,.0f} prompt tokens processed, {used:,.0f} in the rows"
+        in variant.cost.by_engine
+    )
     assert variant.cost.unit == "tokens, by the counters of llama.cpp"
     assert variant.cost.low == variant.cost.high
     assert variant.cost.low > 0
 
 
 @pytest.mark.parametrize("engine", [{"parallel": 8, "ctx": 65536}], indirect=True)
-def test_of_eight_calls_on_one_warm_prefix_most_miss_and_the_checkup_says_why(engine, tmp_path, full_size):
+def test_of_eight_calls_on_one_warm_prefix_most_miss_and_the_checkup_says_why(
+    engine, tmp_path, full_size
+):
     if not full_size:
         pytest.skip("make verify: two and a half minutes of a core")
     summary = answered(tmp_path, "per_slot", CHECKUP.format(url=engine.url), timeout_s=400)
@@ -310,7 +327,9 @@ def test_an_engine_without_a_cache_is_found(engine, found, tmp_path, full_size):
     assert summary["exit_code"] == (1 if found else 0)
 
 
-@pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True)
+@pytest.mark.parametrize(
+    "engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True
+)
 @pytest.mark.parametrize("passes_it_on", [True, False])
 def test_a_gateway_that_keeps_to_itself_that_a_client_has_left_is_found(
     engine, tmp_path, full_size, passes_it_on

@@ -43,7 +43,8 @@ def test_its_counters_start_at_zero(engine):
     counters = engine.counters()
 
     assert [
-        counters[name] for name in ("tokens_predicted_total", "prompt_tokens_total", "requests_processing")
+        counters[name]
+        for name in ("tokens_predicted_total", "prompt_tokens_total", "requests_processing")
     ] == [0, 0, 0]
 
 
@@ -51,7 +52,9 @@ def test_its_log_times_each_request_as_the_last_chunk_does(engine):
     """So the log can stand for the `timings` object, which the harness does not keep."""
     timings = []
     for _ in range(3):
-        body = engine.post("/v1/chat/completions", {**CHAT, "stream_options": {"include_usage": True}})
+        body = engine.post(
+            "/v1/chat/completions", {**CHAT, "stream_options": {"include_usage": True}}
+        )
         last = [line for line in body.splitlines() if line.startswith("data: {")][-1]
         timings.append(json.loads(last.removeprefix("data: "))["timings"])
 
@@ -59,8 +62,12 @@ def test_its_log_times_each_request_as_the_last_chunk_does(engine):
     assert [(s.prompt_tokens, s.predicted_tokens) for s in served] == [
         (t["prompt_n"], t["predicted_n"]) for t in timings
     ]
-    assert [s.prompt_ms for s in served] == pytest.approx([t["prompt_ms"] for t in timings], abs=0.01)
-    assert [s.predicted_ms for s in served] == pytest.approx([t["predicted_ms"] for t in timings], abs=0.01)
+    assert [s.prompt_ms for s in served] == pytest.approx(
+        [t["prompt_ms"] for t in timings], abs=0.01
+    )
+    assert [s.predicted_ms for s in served] == pytest.approx(
+        [t["predicted_ms"] for t in timings], abs=0.01
+    )
 
 
 def test_its_log_and_its_counters_agree(engine):
@@ -70,7 +77,9 @@ def test_its_log_and_its_counters_agree(engine):
     counters, served = engine.counters(), engine.served(3)
     assert counters["tokens_predicted_total"] == sum(s.predicted_tokens for s in served) == 72
     generating_ms = sum(s.predicted_ms for s in served)
-    assert counters["tokens_predicted_seconds_total"] * 1e3 == pytest.approx(generating_ms, abs=0.05)
+    assert counters["tokens_predicted_seconds_total"] * 1e3 == pytest.approx(
+        generating_ms, abs=0.05
+    )
 
 
 @pytest.mark.parametrize("engine", [{"parallel": 2, "ctx": 8192}], indirect=True)

@@ -44,7 +44,9 @@ def run_against(command, tmp_path, checkout):
 
     def run(engine, *options: str, timeout_s: float = 90, **keys: object) -> Run:
         settings = [
-            part for key, value in keys.items() for part in ("--set", f"{key.replace('__', '.')}={value}")
+            part
+            for key, value in keys.items()
+            for part in ("--set", f"{key.replace('__', '.')}={value}")
         ]
         line = [
             "tailgauge",
@@ -85,14 +87,27 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
         "2",
         target__protocol=protocol,
     )
-    books, requests, attempts = run.summary["conservation"], run.rows("requests"), run.rows("attempts")
+    books, requests, attempts = (
+        run.summary["conservation"],
+        run.rows("requests"),
+        run.rows("attempts"),
+    )
 
-    assert books["scheduled"] == books["dispatched"] == books["ended"]["ok"] == len(measured(requests)) > 0
+    assert (
+        books["scheduled"]
+        == books["dispatched"]
+        == books["ended"]["ok"]
+        == len(measured(requests))
+        > 0
+    )
     assert {row["ended"] for row in requests} == {"ok"}
     # The engine may close an idle connection just when the preflight sends on it: that is sent again.
     assert {row["error_type"] for row in attempts if row["ended"] != "ok"} <= {STALE}
     assert {row["request_id"] for row in requests} == {row["request_id"] for row in attempts}
-    assert sum(row["output_tokens"] or 0 for row in attempts) == engine.counters()["tokens_predicted_total"]
+    assert (
+        sum(row["output_tokens"] or 0 for row in attempts)
+        == engine.counters()["tokens_predicted_total"]
+    )
     assert (
         json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"].items()
         <= books.items()
@@ -103,11 +118,17 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
 def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against, full_size):
     """The model likes to end before: without the key few answers are as long (at full size). The bytes on the wire have llama.cpp's fields."""
     options = ("--duration", "4", "--rate", "5", "--workers", "1")
-    keys = {"target__protocol": "openai", "arrival__process": "constant", "traffic__chat__output_tokens": 96}
+    keys = {
+        "target__protocol": "openai",
+        "arrival__process": "constant",
+        "traffic__chat__output_tokens": 96,
+    }
     sent: list[bytes] = []
     free = measured(run_against(engine, *options, **keys).rows("attempts")) if full_size else []
     with reading_to_the_end(engine.url, sent) as url:
-        exact = run_against(replace(engine, url=url), *options, **keys, traffic__chat__output="exact")
+        exact = run_against(
+            replace(engine, url=url), *options, **keys, traffic__chat__output="exact"
+        )
     rows = measured(exact.rows("attempts"))
     bodies = [
         json.loads(body)
@@ -120,7 +141,9 @@ def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against, 
     assert any(row["output_tokens"] < 96 for row in free) == full_size
     assert {row["output_tokens"] for row in rows} == {96}
     assert len(asked) == len(rows) > 10
-    assert {(body["ignore_eos"], body["n_predict"], body["max_tokens"]) for body in asked} == {(True, 96, 96)}
+    assert {(body["ignore_eos"], body["n_predict"], body["max_tokens"]) for body in asked} == {
+        (True, 96, 96)
+    }
     facts = json.loads((exact.folder / "run.json").read_text(encoding="utf-8"))
     assert facts["engines"] == {"main": "llama.cpp"}
     report = exact.folder.parents[1] / "reports" / exact.folder.name / "report.json"
@@ -137,7 +160,9 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("engine", "protocol", "repeats"), SIZES, indirect=["engine"])
-def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protocol, repeats, full_size):
+def test_prompts_have_the_tokens_that_were_asked_for(
+    engine, run_against, protocol, repeats, full_size
+):
     """Template and salt included, by the engine's usage; of drawn sizes, two thirds of the words several tokens. Two workers."""
     if repeats and not full_size:
         pytest.skip("the other protocol, and prompts that repeat: at full size")
@@ -150,9 +175,14 @@ def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protoc
         traffic__chat__prompt_sigma=0.5,
         traffic__chat__output_tokens=4,
     )
-    asked = {row["request_id"]: row["asked_prompt_tokens"] for row in measured(run.rows("requests"))}
+    asked = {
+        row["request_id"]: row["asked_prompt_tokens"] for row in measured(run.rows("requests"))
+    }
     rows = measured(run.rows("attempts"))
-    got = {row["request_id"]: row["input_tokens"] + (row["cache_read_input_tokens"] or 0) for row in rows}
+    got = {
+        row["request_id"]: row["input_tokens"] + (row["cache_read_input_tokens"] or 0)
+        for row in rows
+    }
 
     facts = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
     preflight = facts["preflight"]
@@ -188,7 +218,9 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     )
     attempts = sorted(run.rows("attempts"), key=lambda row: row["sent_at_ns"])
     pairs = list(zip(attempts, engine.served(len(attempts)), strict=True))
-    assert [row["output_tokens"] for row, _ in pairs] == [served.predicted_tokens for _, served in pairs]
+    assert [row["output_tokens"] for row, _ in pairs] == [
+        served.predicted_tokens for _, served in pairs
+    ]
     apart = [
         pair
         for before, pair in pairwise(pairs)
@@ -197,7 +229,9 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     assert len(apart) >= 3
     seen, engine_log = zip(*apart, strict=True)
 
-    ttft_ms = statistics.median((row["first_content_at_ns"] - row["sent_at_ns"]) / 1e6 for row in seen)
+    ttft_ms = statistics.median(
+        (row["first_content_at_ns"] - row["sent_at_ns"]) / 1e6 for row in seen
+    )
     prompt_ms = statistics.median(served.prompt_ms for served in engine_log)
     assert prompt_ms <= ttft_ms <= prompt_ms + 50
 
@@ -205,11 +239,15 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
         (row["last_content_at_ns"] - row["first_content_at_ns"]) / 1e6 / (row["output_tokens"] - 1)
         for row in seen
     )
-    assert tpot_ms == pytest.approx(statistics.median(served.ms_per_token for served in engine_log), rel=0.2)
+    assert tpot_ms == pytest.approx(
+        statistics.median(served.ms_per_token for served in engine_log), rel=0.2
+    )
 
 
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
-def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(engine, run_against):
+def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(
+    engine, run_against
+):
     """Two calls, 3 s apart, each cut by its deadline after one second with thousands of tokens to go."""
     asked = 20_000
     samples: list[tuple[int, float]] = []
@@ -243,7 +281,13 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
 def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, tmp_path):
     """With repeated prompts it does, and the report says so."""
     length = ("traffic.chat.prompt_tokens=400", "traffic.chat.output_tokens=4", "stages.warmup_s=0")
-    options = (f"--target={engine.url}", "--protocol=openai", "--rate=2", "--duration=4", "--seed=7")
+    options = (
+        f"--target={engine.url}",
+        "--protocol=openai",
+        "--rate=2",
+        "--duration=4",
+        "--seed=7",
+    )
     other, same = (
         variant(tmp_path, "streaming", *length, f"repeat_prompts={word}", name=word)
         for word in ("false", "true")
@@ -252,7 +296,11 @@ def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, 
     runs = [Run(one, Path(one["run_dir"])) for one in found]
 
     def share(run: Run) -> float:
-        rows = [row for row in run.rows("attempts") if row["stage"] != "preflight" and row["input_tokens"]]
+        rows = [
+            row
+            for row in run.rows("attempts")
+            if row["stage"] != "preflight" and row["input_tokens"]
+        ]
         read = sum(row["cache_read_input_tokens"] or 0 for row in rows)
         return read / (read + sum(row["input_tokens"] for row in rows))
 

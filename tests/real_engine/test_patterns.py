@@ -61,7 +61,9 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
         ],
     ),
 }  # fmt: skip
-FULL_SIZE = {"hedged": ["arrival.rate_per_s=0.25"]}  # two cores bear no more of these long answers for long
+FULL_SIZE = {
+    "hedged": ["arrival.rate_per_s=0.25"]
+}  # two cores bear no more of these long answers for long
 CACHED = ["cached", "cached_automatic"]
 FROM = {"cached_automatic": "cached"}  # where the name is not that of the packaged scenario
 
@@ -88,7 +90,9 @@ class Result(RunRows):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size: bool) -> dict[str, Result]:
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size: bool
+) -> dict[str, Result]:
     """One command runs the scenarios one after the other, each against its own engine."""
     folder = tmp_path_factory.mktemp("patterns")
     with ExitStack() as stack:
@@ -101,7 +105,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size:
             more = FULL_SIZE.get(name, []) if full_size else []
             sets = (f"target.url={engines[name].url}", *differs, *more)
             files.append(variant(folder, FROM.get(name, name), *sets, name=name))
-        line = [TAILGAUGE, "run", *files, f"--duration={20 if full_size else 3}", "--seed=7", "--json"]
+        line = [
+            TAILGAUGE,
+            "run",
+            *files,
+            f"--duration={20 if full_size else 3}",
+            "--seed=7",
+            "--json",
+        ]
         running = Running([*line, f"--out={folder}"], folder, {}, folder)
         samples: list[tuple[int, int, int]] = []
         until = time.monotonic() + 250
@@ -113,9 +124,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size:
             time.sleep(POLL_S)
         finished = running.finish(1)
         summary = [json.loads(text) for text in finished.stdout.splitlines()]
-        assert [one["exit_code"] in TOOK_PLACE for one in summary] == [True] * len(PLANS), finished.stderr
+        assert [one["exit_code"] in TOOK_PLACE for one in summary] == [True] * len(PLANS), (
+            finished.stderr
+        )
         return {
-            name: _seen(RunData(Path(one["run_dir"])), engines[name], samples if name == "hedged" else [])
+            name: _seen(
+                RunData(Path(one["run_dir"])), engines[name], samples if name == "hedged" else []
+            )
             for name, one in zip(PLANS, summary, strict=True)
         }
 
@@ -180,7 +195,9 @@ def test_what_the_worker_calls_warm_is_read_and_what_it_calls_cold_comes_first(r
 def test_later_turns_are_longer_and_what_was_said_before_is_read_from_the_cache(runs):
     """Each turn carries the conversation as it was, byte by byte: the engine finds the turn before in its cache, whole."""
     seen = runs["sessions"]
-    rows = seen.prompts.assign(turn=seen.prompts.request_id % 65536, session=seen.prompts.request_id // 65536)
+    rows = seen.prompts.assign(
+        turn=seen.prompts.request_id % 65536, session=seen.prompts.request_id // 65536
+    )
     before = rows.assign(turn=rows.turn + 1)[["session", "turn", "prompt", "ended_at_ns"]]
     later = rows.merge(before, on=["session", "turn"], suffixes=("", "_before"))
 
@@ -200,8 +217,13 @@ def test_every_leg_of_a_fan_out_reaches_the_engine_and_some_at_the_same_time(run
         (0, 1, 2, 3, 4)
     ]
     assert seen.served - preflight == 5 * len(seen.requests)
-    begun, ended = seen.attempts.first_content_at_ns.to_numpy(), seen.attempts.ended_at_ns.to_numpy()
-    assert max(((begun <= at) & (ended > at)).sum() for at in begun) >= 2  # two were written at a time
+    begun, ended = (
+        seen.attempts.first_content_at_ns.to_numpy(),
+        seen.attempts.ended_at_ns.to_numpy(),
+    )
+    assert (
+        max(((begun <= at) & (ended > at)).sum() for at in begun) >= 2
+    )  # two were written at a time
     ends = seen.attempts.groupby("request_id").ended_at_ns.max()
     joined = seen.requests.set_index("request_id").joined_at_ns
     assert joined.to_dict() == ends.to_dict()

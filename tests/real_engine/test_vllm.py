@@ -111,7 +111,16 @@ def run(command, tmp_path, vllm):
     (tmp_path / "chat.toml").write_text(SCENARIO)
 
     def made(*options: str) -> tuple[dict[str, Any], str]:
-        line = ["tailgauge", "run", tmp_path / "chat.toml", "--target", vllm, "--out", tmp_path, "--json"]
+        line = [
+            "tailgauge",
+            "run",
+            tmp_path / "chat.toml",
+            "--target",
+            vllm,
+            "--out",
+            tmp_path,
+            "--json",
+        ]
         result = command([*line, *options], timeout_s=120)
         assert result.returncode in {0, 1, 3, 4, 5}, result.stderr
         summary = json.loads(result.stdout)
@@ -134,7 +143,9 @@ def test_a_second_run_is_cold_and_repeated_prompts_are_named_with_their_share(ru
     assert made["prefix_cache_hits_total"] == 0
     assert made["request_success_total"] == sent + len(facts["preflight"])
     assert facts["prompt_sizes"] == {"chat": "exact"}
-    assert made["prompt_tokens_total"] == 500 * sent + sum(one["input_tokens"] for one in facts["preflight"])
+    assert made["prompt_tokens_total"] == 500 * sent + sum(
+        one["input_tokens"] for one in facts["preflight"]
+    )
     assert 0 < made["generation_tokens_total"] - 16 * sent <= 16 * len(facts["preflight"])
     assert "The cache was not cold" not in report
     assert re.search(r"The cache was not cold: 7\d(\.\d)?% of the prompt tokens", repeated)

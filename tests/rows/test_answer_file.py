@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.rows.answer_file import CLOSED, COMPLETE, ENDS, RawAnswer, Read, answer_text, read_answers
+from tailgauge.rows.answer_file import (
+    CLOSED,
+    COMPLETE,
+    ENDS,
+    RawAnswer,
+    Read,
+    answer_text,
+    read_answers,
+)
 
 FACTS = {"request_id": 65536, "ended": "ok", "error_type": None, "stage": "steady"}
 FIRST = '{"answer": 1, "format": 1, "method": "POST", "ended": "ok"}'
@@ -65,7 +73,9 @@ def test_every_answer_is_read_back_as_it_was(
 
 
 def test_facts_end_and_what_was_left_out_are_kept(tmp_path: Path) -> None:
-    (found,) = read_back(tmp_path, answer(Read(5, b"a"), Read(6, b"b"), end=CLOSED, left_out_bytes=4))
+    (found,) = read_back(
+        tmp_path, answer(Read(5, b"a"), Read(6, b"b"), end=CLOSED, left_out_bytes=4)
+    )
 
     assert (found.facts, found.data, found.end, found.left_out_bytes) == (FACTS, b"ab", CLOSED, 4)
 

@@ -39,7 +39,9 @@ def s3(**variables: str) -> Iterator[str]:
     )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=20):
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=20
+        ):
             yield url
     finally:
         server.stdin.close()
@@ -77,7 +79,9 @@ def tailgauge(
 
 
 def files_below(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 class Relay:
@@ -98,7 +102,9 @@ class Relay:
                 return
             server = socket.create_connection(("127.0.0.1", self._port))
             for source, sink, counts in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self._pass, args=(source, sink, counts), daemon=True).start()
+                threading.Thread(
+                    target=self._pass, args=(source, sink, counts), daemon=True
+                ).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, counts: bool) -> None:
         passed = 0
@@ -136,7 +142,10 @@ def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
     assert baseline("baseline", "list", url) == "no runs in this baseline\n"
     added = baseline("baseline", "add", f"{url}/", *runs[:2]).splitlines()
     assert added == [f"added {url}/r{i}.json, number {i + 1}" for i in (0, 1)]
-    assert baseline("baseline", "add", url, runs[0]) == f"{url}/r0.json: the run is in this baseline already"
+    assert (
+        baseline("baseline", "add", url, runs[0])
+        == f"{url}/r0.json: the run is in this baseline already"
+    )
     assert all(f"{name}  " in baseline("baseline", "list", url) for name in ("r0", "r1"))
     assert "Not enough history: 2 of 5 runs" in baseline("compare", "--baseline", url, runs[2])
     assert baseline("baseline", "drop", url, "--keep", "1") == "dropped 1 of 2 runs\n"
@@ -165,7 +174,13 @@ def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):
     assert listed["verdict"].tolist() == [run.verdict]
 
     again = tailgauge(
-        "report", run_url, "--json", "--out", f"s3://{BUCKET}/again", endpoint=at_server, folder=tmp_path
+        "report",
+        run_url,
+        "--json",
+        "--out",
+        f"s3://{BUCKET}/again",
+        endpoint=at_server,
+        folder=tmp_path,
     )
     facts = json.loads(again.stdout)
     assert facts["run_id"] == run_id
@@ -174,7 +189,9 @@ def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):
     same = tailgauge("compare", run_url, run_url, endpoint=at_server, folder=tmp_path)
     assert "the same run" in same.stderr
     assert not any(
-        value in text for value in KEYS.values() for text in (done.stdout, done.stderr, again.stdout)
+        value in text
+        for value in KEYS.values()
+        for text in (done.stdout, done.stderr, again.stdout)
     )
 
 
@@ -189,7 +206,9 @@ def test_what_is_stored_is_what_is_written_locally(at_server, tmp_path, full_siz
 
     assert stored["run_dir"] == f"s3://{BUCKET}/b/runs/{stored['run_id']}"
     copy = local(stored["run_dir"])
-    assert files_below(copy) == [name for name in files_below(Path(kept["run_dir"])) if name != ".master"]
+    assert files_below(copy) == [
+        name for name in files_below(Path(kept["run_dir"])) if name != ".master"
+    ]
     for name in files_below(copy):
         if name.endswith(".parquet"):
             assert (copy / name).stat().st_size > 0
@@ -222,7 +241,9 @@ def test_a_connection_dropped_in_mid_upload_is_tried_again(at_server, tmp_path, 
     copy = local(f"s3://{BUCKET}/dropped/runs/r")
 
     assert relay.dropped == 3
-    assert (copy / "part.parquet").read_bytes() == (folder / "runs" / "r" / "part.parquet").read_bytes()
+    assert (copy / "part.parquet").read_bytes() == (
+        folder / "runs" / "r" / "part.parquet"
+    ).read_bytes()
 
 
 def test_an_upload_that_fails_for_good_keeps_everything_and_says_where(at_server, tmp_path):
@@ -253,7 +274,9 @@ def test_an_upload_that_fails_for_good_keeps_everything_and_says_where(at_server
         ("abfs://container/x", "", "AZURE_STORAGE_ACCOUNT is not set"),
     ],
 )  # fmt: skip
-def test_a_place_that_cannot_be_is_refused_before_anything_is_sent(at_server, tmp_path, url, endpoint, why):
+def test_a_place_that_cannot_be_is_refused_before_anything_is_sent(
+    at_server, tmp_path, url, endpoint, why
+):
     listening = socket.create_server(("127.0.0.1", 0))
     target = f"http://127.0.0.1:{listening.getsockname()[1]}"
     listening.setblocking(False)
@@ -278,7 +301,9 @@ def test_without_credentials_the_error_says_so_before_the_run(tmp_path):
             "AWS_SHARED_CREDENTIALS_FILE": "none",
             "AWS_CONFIG_FILE": "none",
         }
-        done = tailgauge(*RUN, "--out", f"s3://{BUCKET}/x", endpoint=url, folder=tmp_path, **nothing)
+        done = tailgauge(
+            *RUN, "--out", f"s3://{BUCKET}/x", endpoint=url, folder=tmp_path, **nothing
+        )
 
     assert done.returncode == Exit.USAGE, done.stderr
     assert re.search(r"cannot be written: .*credentials", done.stderr)
@@ -300,9 +325,21 @@ def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(a
 
 
 def test_plain_locust_refuses_it_in_one_line(tmp_path, checkout):
-    line = [LOCUST, "-f", str(checkout / "locustfiles/streaming.py"), "--headless", f"--out=s3://{BUCKET}/x"]
+    line = [
+        LOCUST,
+        "-f",
+        str(checkout / "locustfiles/streaming.py"),
+        "--headless",
+        f"--out=s3://{BUCKET}/x",
+    ]
     done = subprocess.run(
-        line, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=environment({})
+        line,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env=environment({}),
     )
 
     assert done.returncode == Exit.USAGE

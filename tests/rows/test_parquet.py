@@ -94,7 +94,8 @@ def by_attempt(rows):
     found = {}
     for row in rows.to_pylist():
         held = found.setdefault(
-            (row["request_id"], row["leg"], row["attempt"]), {"chunk_index": []} | {n: [] for n in COLUMNS}
+            (row["request_id"], row["leg"], row["attempt"]),
+            {"chunk_index": []} | {n: [] for n in COLUMNS},
         )
         for name, values in held.items():
             values.append(row[name])
@@ -105,9 +106,15 @@ def by_attempt(rows):
 def test_every_value_comes_back(seed, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "GROUP", (7, 100, 500_000)[seed % 3])
     rng = np.random.default_rng(seed)
-    keys = [(65536 * int(i) - 65536, leg, number) for i in range(9) for leg in (0, 3) for number in (0, 1)]
+    keys = [
+        (65536 * int(i) - 65536, leg, number)
+        for i in range(9)
+        for leg in (0, 3)
+        for number in (0, 1)
+    ]
     attempts = [
-        attempt(rng, key, int(rng.integers(1, 60)), wild=seed < 6) for key in rng.permutation(keys).tolist()
+        attempt(rng, key, int(rng.integers(1, 60)), wild=seed < 6)
+        for key in rng.permutation(keys).tolist()
     ]
 
     whole = stored(tmp_path, attempts, rng.integers(1, 5, len(attempts)).tolist())
@@ -120,7 +127,10 @@ def test_every_value_comes_back(seed, tmp_path, monkeypatch):
         for key, columns in by_attempt(group).items():
             for name, values in columns.items():
                 found.setdefault(key, {}).setdefault(name, []).extend(values)
-    expected = {tuple(key): {"chunk_index": list(range(len(rows["chars"])))} | rows for key, rows in attempts}
+    expected = {
+        tuple(key): {"chunk_index": list(range(len(rows["chars"])))} | rows
+        for key, rows in attempts
+    }
     for columns in found.values():  # groups are in order of the parts
         order = np.argsort(columns["chunk_index"])
         columns.update({name: [values[i] for i in order] for name, values in columns.items()})
@@ -163,10 +173,16 @@ def test_a_plain_reader_gets_times_in_every_row_and_whole_numbers(tmp_path):
 
     rows = pd.read_parquet(folder)
 
-    assert rows.groupby(["request_id", "leg", "attempt"]).arrived_at_ns.diff().tolist()[1:] == [30, 0, 5]
+    assert rows.groupby(["request_id", "leg", "attempt"]).arrived_at_ns.diff().tolist()[1:] == [
+        30,
+        0,
+        5,
+    ]
     assert rows.lag_ns.tolist() == [5, 6, 6, 4 * 10**9]
     assert rows.low_at_ns.tolist() == [60, 100, pd.NA, pd.NA]
-    assert {name for name, kind in rows.dtypes.items() if not pd.api.types.is_integer_dtype(kind)} == {
+    assert {
+        name for name, kind in rows.dtypes.items() if not pd.api.types.is_integer_dtype(kind)
+    } == {
         "kind",
         "exact",
     }
@@ -210,7 +226,12 @@ def test_rows_of_two_machines_are_joined_as_the_page_says(tmp_path):
 def test_a_part_that_cannot_be_removed_after_compaction_is_named(tmp_path, monkeypatch):
     """Its rows are in the compacted part too: whoever reads both would count them twice."""
     chunks = Chunks(
-        bytearray(1), array("q", [1]), array("q", [1]), array("q", [1]), array("i", [1]), array("i", [1])
+        bytearray(1),
+        array("q", [1]),
+        array("q", [1]),
+        array("q", [1]),
+        array("i", [1]),
+        array("i", [1]),
     )
     files = [tmp_path / f"part-0-{number}.parquet" for number in range(2)]
     for number, file in enumerate(files):

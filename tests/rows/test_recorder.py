@@ -77,7 +77,9 @@ def test_parts_are_folded_into_one_file_a_table_that_names_what_it_stands_for(se
     facts = seen["compaction"]
 
     assert len(facts["before"]) == 12
-    assert facts["after"] == [f"{t}/part-3-all.parquet" for t in ("attempts", "chunks", "health", "requests")]
+    assert facts["after"] == [
+        f"{t}/part-3-all.parquet" for t in ("attempts", "chunks", "health", "requests")
+    ]
     assert facts["replaces"] == "part-3-0.parquet,part-3-1.parquet,part-3-2.parquet"
 
 
@@ -104,11 +106,14 @@ def test_a_busy_writer_gets_the_next_rows_later_and_does_not_stall_the_hub(seen)
 
 def test_a_kill_in_the_middle_of_a_part_leaves_readable_parts_only(command, tmp_path):
     done = command(
-        ["python", Path(__file__).parent / "scripts/recorder.py", tmp_path, "kill"], 30, env=scripts_path()
+        ["python", Path(__file__).parent / "scripts/recorder.py", tmp_path, "kill"],
+        30,
+        env=scripts_path(),
     )
     parts = sorted((tmp_path / "killed").rglob("part-*.parquet"))
     counts = {
-        table: sum(pq.read_metadata(p).num_rows for p in parts if p.parent.name == table) for table in TABLES
+        table: sum(pq.read_metadata(p).num_rows for p in parts if p.parent.name == table)
+        for table in TABLES
     }
 
     assert done.returncode == -signal.SIGKILL
@@ -135,7 +140,9 @@ def test_a_part_that_cannot_be_written_is_reported_at_every_check_from_then_on(s
 
 def test_rows_that_cannot_be_stored_are_reported_too_and_not_only_a_full_disk(seen):
     assert len(seen["chunks_that_do_not_fit"]) == 3
-    assert all("a part could not be written under " in text for text in seen["chunks_that_do_not_fit"])
+    assert all(
+        "a part could not be written under " in text for text in seen["chunks_that_do_not_fit"]
+    )
 
 
 def test_half_a_character_from_a_target_costs_no_row(seen):

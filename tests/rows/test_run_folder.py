@@ -47,7 +47,9 @@ def test_a_folder_has_a_room_for_each_table_and_one_for_the_workers(tmp_path):
 def test_a_folder_that_cannot_be_made_is_a_usage_error_that_says_why(tmp_path):
     (tmp_path / "file").write_text("not a folder")
 
-    with pytest.raises(UsageError, match=r"cannot be written: Not a directory\. Choose another --out"):
+    with pytest.raises(
+        UsageError, match=r"cannot be written: Not a directory\. Choose another --out"
+    ):
         RunFolder(tmp_path / "file" / "run").create()
 
 

@@ -34,7 +34,9 @@ def test_a_full_disk_is_reported_with_its_space_and_what_to_do(on_small_disk):
     begin, _, rest = facts["fault"].partition(": ")
     assert begin.startswith("a part could not be written under /")
     assert rest.startswith("no space is left (the file system at /")
-    assert re.search(r" has 0\.\d of 1 MB free\): free some space there or choose another --out$", rest)
+    assert re.search(
+        r" has 0\.\d of 1 MB free\): free some space there or choose another --out$", rest
+    )
     assert facts["end"].endswith("choose another --out; after a retry at the end: rows lost: 21")
 
 
@@ -55,7 +57,9 @@ def test_a_disk_that_has_room_again_at_the_end_gets_every_row_once_and_in_order(
     assert facts["then"] == 21  # not before the end: load is on, and the run is over anyway
     assert facts["numbers"] == ALL
     assert (facts["written"], facts["unwritten"]) == (NONE | {"health": 30, "requests": 1}, NONE)
-    fault, then = (facts[name].partition(" has ") for name in ("fault", "end"))  # the free space may change
+    fault, then = (
+        facts[name].partition(" has ") for name in ("fault", "end")
+    )  # the free space may change
     assert then[0] == fault[0]
     assert then[2].endswith(
         ": free some space there or choose another --out; after a retry at the end: no rows lost"
@@ -69,7 +73,9 @@ def test_without_room_to_compact_the_parts_stay(on_small_disk):
     assert (facts["unwritten"], facts["left"]) == (NONE, [])
     assert facts["end"] is None
     (remark,) = facts["remarks"]
-    assert remark.startswith("health: the parts could not be compacted; none is lost: no space is left ")
+    assert remark.startswith(
+        "health: the parts could not be compacted; none is lost: no space is left "
+    )
 
 
 def test_a_read_only_disk_is_reported_as_such(on_small_disk):

@@ -80,7 +80,9 @@ def put(kind: str, path: Path) -> Path:
         ("guard.prices", "[guard]\nprices = 'odd'\n"),
     ],
 )
-def test_a_key_that_names_no_file_is_refused_by_file_and_key(tmp_path, monkeypatch, kind, key, table):
+def test_a_key_that_names_no_file_is_refused_by_file_and_key(
+    tmp_path, monkeypatch, kind, key, table
+):
     monkeypatch.chdir(tmp_path)
     put(kind, tmp_path / "odd")
     traffic = "" if "[traffic.chat]" in table else "[traffic.chat]\n"
@@ -136,7 +138,9 @@ def test_a_run_folder_with_a_fifo_is_reported_as_a_command(write, tmp_path, comm
     [["run"], ["report"], ["compare", "."], ["scenario", "show"]],
     ids="-".join,
 )
-def test_a_name_that_no_file_can_have_is_a_clear_error(tmp_path, monkeypatch, capsys, line, argument):
+def test_a_name_that_no_file_can_have_is_a_clear_error(
+    tmp_path, monkeypatch, capsys, line, argument
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["tailgauge", *line, argument])
 
@@ -168,7 +172,10 @@ def test_a_file_that_is_not_there_is_named_with_the_option_that_names_it(
 
 
 DIGITS, HEX = "9" * 5000, "0x" + "F" * 9000
-WHOLE, FLAT = "expected a whole number of 64 bits", f"expected at most {DEEPEST} levels of tables and lists"
+WHOLE, FLAT = (
+    "expected a whole number of 64 bits",
+    f"expected at most {DEEPEST} levels of tables and lists",
+)
 TEXTS = [
     (f"seed = {DIGITS}", f"line 1: {WHOLE}"),
     (f"# 1\nseed = {DIGITS[:4000]}", f"seed: {WHOLE}"),
@@ -232,7 +239,9 @@ def test_texts_with_dots_and_brackets_are_no_nesting():
 def test_a_price_of_endless_decimals_is_refused_at_once(tmp_path, exponent):
     mine = tmp_path / "prices.toml"
     rates = "".join(f"{name} = 1\n" for name in prices.RATES[1:])
-    mine.write_text(f"[[price]]\nmodels = ['m']\nsince = 2026-01-01\ninput = 1e-{exponent}\n{rates}")
+    mine.write_text(
+        f"[[price]]\nmodels = ['m']\nsince = 2026-01-01\ninput = 1e-{exponent}\n{rates}"
+    )
 
     with pytest.raises(
         UsageError, match=r"prices\.toml: price\.0\.input: expected a number of at most 30 decimals"
@@ -251,7 +260,9 @@ def test_a_price_of_endless_decimals_is_refused_at_once(tmp_path, exponent):
 def test_json_has_the_same_bounds(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         json_tree(text, no_number)
-    (tmp_path / "t.jsonl").write_text(f'{{"prompt_tokens": 5}}\n{{"prompt_tokens": {text or "?"}}}\n')
+    (tmp_path / "t.jsonl").write_text(
+        f'{{"prompt_tokens": 5}}\n{{"prompt_tokens": {text or "?"}}}\n'
+    )
     (tmp_path / "mine.toml").write_text("[traffic.chat]\nprompts.file = 't.jsonl'\n")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: "):
         resolve(str(tmp_path / "mine.toml"), (), tmp_path)
@@ -312,7 +323,10 @@ def test_a_schema_version_that_is_none_is_named_and_the_file_not_used(write, ver
 
 def test_a_run_that_is_still_going_on_is_not_reported(write, tmp_path, monkeypatch, capsys):
     """As long as a process holds its mark; a run whose processes are gone is reported at once."""
-    going, other = write("going", n=40, state="running", run_id="going"), write("other", n=40, run_id="other")
+    going, other = (
+        write("going", n=40, state="running", run_id="going"),
+        write("other", n=40, run_id="other"),
+    )
     held = RunFolder(going).hold("mark")
     children = os.fork()
     if not children:

@@ -45,7 +45,11 @@ class Mixed:
         }
         ends = [self._attempt(shared, **attempt) for attempt in attempts]
         dropped = ended == schema.CLIENT_DROP
-        last = end_ms if end_ms is not None else max([end for end in ends if end is not None], default=0.0)
+        last = (
+            end_ms
+            if end_ms is not None
+            else max([end for end in ends if end is not None], default=0.0)
+        )
         at = shared["scheduled_at_ns"]
         self.requests.append({
             **shared, "pattern": pattern, "ended": ended, "winner": winner if ended == schema.OK else None,
@@ -67,7 +71,9 @@ class Mixed:
         arrived = [] if first is None else [first + i * gap for i in range(len(kinds))]
         at = [scheduled + round(t * MS) for t in arrived]
         firsts = {
-            f"first_{names[k]}_at_ns": at[kinds.index(k)] for k in names if k in kinds and first is not None
+            f"first_{names[k]}_at_ns": at[kinds.index(k)]
+            for k in names
+            if k in kinds and first is not None
         }
         if at and "t" in kinds:
             firsts["last_thinking_at_ns"] = at[kinds.rindex("t")]
@@ -96,15 +102,24 @@ class Mixed:
             {"at_ns": t, "cpu_share": 0.2, "loop_lag_max_ns": 400_000, "in_flight": self._open(t)}
             for t in (START_AT_NS + (i + 1) * 10**9 for i in range(seconds))
         ]
-        rows = {"requests": self.requests, "attempts": self.attempts, "chunks": self.chunks, "health": health}
+        rows = {
+            "requests": self.requests,
+            "attempts": self.attempts,
+            "chunks": self.chunks,
+            "health": health,
+        }
         for table, listed in rows.items():
             self._part(folder, table, listed)
         spec = self.synthetic.Spec(
             n=len(self.requests), offsets_ns=(0,), warmup_s=self.warmup_s, run_id=self.run_id,
             ended={i: r["ended"] for i, r in enumerate(self.requests)},
         )  # fmt: skip
-        counted = {"requests": ({"ended": [r["ended"] for r in self.requests]}, [0] * len(self.requests))}
-        run = self.synthetic.run_json(spec, counted, {(t, 0): len(listed) for t, listed in rows.items()})
+        counted = {
+            "requests": ({"ended": [r["ended"] for r in self.requests]}, [0] * len(self.requests))
+        }
+        run = self.synthetic.run_json(
+            spec, counted, {(t, 0): len(listed) for t, listed in rows.items()}
+        )
         run["scenario"]["stages"]["duration_s"] = self.duration_s
         run["admission_end_at_ns"] = START_AT_NS + round(self.duration_s * 1e9)
         run["ended_at_ns"] = run["admission_end_at_ns"] + 10**9
@@ -113,7 +128,15 @@ class Mixed:
         (folder / "workers").mkdir(exist_ok=True)
         about = {
             k: run[k]
-            for k in ("run_id", "scenario", "start_at_ns", "started_at", "seed", "arrival", "target")
+            for k in (
+                "run_id",
+                "scenario",
+                "start_at_ns",
+                "started_at",
+                "seed",
+                "arrival",
+                "target",
+            )
         }
         (folder / "workers" / "0.json").write_text(json.dumps({**run["workers"][0], "run": about}))
         return folder
@@ -121,7 +144,8 @@ class Mixed:
     def _open(self, at_ns: int) -> int:
         """Attempts in flight."""
         return sum(
-            a["dispatched_at_ns"] <= at_ns and (a["ended_at_ns"] or at_ns + 1) > at_ns for a in self.attempts
+            a["dispatched_at_ns"] <= at_ns and (a["ended_at_ns"] or at_ns + 1) > at_ns
+            for a in self.attempts
         )
 
     def _part(self, folder: Path, table: str, listed: list[dict[str, Any]]) -> None:

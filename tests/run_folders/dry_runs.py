@@ -35,7 +35,9 @@ def dry_run_folder(tree: dict[str, Any], out: Path) -> Path:
 def dry_run_of(scenario: str, pairs: Sequence[tuple[str, Any]], out: Path) -> Path:
     """The run folder of a dry run of a packaged scenario or a file, with some keys set otherwise."""
     settings = resolve(scenario, pairs, out, workers=1, sends=False)
-    return dry_run(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, out).path
+    return dry_run(
+        settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, out
+    ).path
 
 
 @dataclass
@@ -91,7 +93,9 @@ class DryRunReport:
         rows = self.log[self.log["scheduled_at_ns"] >= self.report["run"]["steady_from_s"] * 1e9]
         return rows[rows["traffic"].isin(traffic)] if traffic else rows
 
-    def latency(self, group: str, metric: str, since: str | None, population: str = "completed") -> Any:
+    def latency(
+        self, group: str, metric: str, since: str | None, population: str = "completed"
+    ) -> Any:
         """A row of the latency table; None where there is none."""
         rows = [
             row
@@ -106,19 +110,26 @@ def dry_run_report(tree: dict[str, Any], out: Path) -> DryRunReport:
     """A dry run of a scenario and its report, both read from their files."""
     folder = dry_run_folder(tree, out)
     made = make([folder], out)
-    report, page = json.loads(made.json.read_text(encoding="utf-8")), made.html.read_text(encoding="utf-8")
+    report, page = (
+        json.loads(made.json.read_text(encoding="utf-8")),
+        made.html.read_text(encoding="utf-8"),
+    )
     log, asked = (RunData(folder).table(name) for name in ("target", "requests"))
     start_ns = json.loads((folder / "run.json").read_text(encoding="utf-8"))["start_at_ns"]
     log = log.merge(
         asked[["request_id", "traffic", "scheduled_at_ns"]], on="request_id", validate="many_to_one"
     )
-    for name in (*(name for name in log if name.endswith("_at_ns") and name != "chunk_sent_at_ns"),):
+    for name in (
+        *(name for name in log if name.endswith("_at_ns") and name != "chunk_sent_at_ns"),
+    ):
         log[name] -= start_ns
     chunks = [np.asarray(sent, np.int64) - start_ns for sent in log.pop("chunk_sent_at_ns")]
     log["chunks"] = pd.Series(chunks, log.index, dtype=object)
     log["first_ns"] = [sent[0] if len(sent) else np.nan for sent in chunks]
     log["last_ns"] = [sent[-1] if len(sent) else np.nan for sent in chunks]
-    return DryRunReport(report, page, log.sort_values(["scheduled_at_ns", "leg", "attempt"], kind="stable"))
+    return DryRunReport(
+        report, page, log.sort_values(["scheduled_at_ns", "leg", "attempt"], kind="stable")
+    )
 
 
 def exact(values: Any, p: float) -> float:

@@ -32,9 +32,13 @@ def lose(
     Returns how many requests the master counts as lost, and from when to when they were due, in s.
     """
     started = json.loads((master_folder / "run.json").read_text())["start_at_ns"]
-    offset = json.loads((master_folder / "run.json").read_text())["workers"][worker]["clock"]["offset_ns"]
+    offset = json.loads((master_folder / "run.json").read_text())["workers"][worker]["clock"][
+        "offset_ns"
+    ]
     gone = [pq.read_table(master_folder / "requests" / f"part-{worker}-{n}.parquet") for n in parts]
-    at_s = [(at + offset - started) / 1e9 for one in gone for at in one["scheduled_at_ns"].to_pylist()]
+    at_s = [
+        (at + offset - started) / 1e9 for one in gone for at in one["scheduled_at_ns"].to_pylist()
+    ]
     for table in TABLES:
         (spool / table).mkdir(parents=True, exist_ok=True)
         for n in parts:
@@ -45,14 +49,23 @@ def lose(
     record = master_folder / "workers" / f"{worker}.json"
     written = json.loads(record.read_text())
     if not ended:  # what it wrote at its start
-        written |= {"state": "running", "rows": {"requests": 0}, "counts": {"leased": 0, "dispatched": 0}}
+        written |= {
+            "state": "running",
+            "rows": {"requests": 0},
+            "counts": {"leased": 0, "dispatched": 0},
+        }
     (spool / "workers" / record.name).write_text(json.dumps(written))
     record.unlink()
 
     def count_lost(run: dict[str, Any]) -> None:
         missing = [{"from_s": min(at_s), "to_s": max(at_s), "requests": len(at_s)}]
         silent = [{"from_s": min(at_s) - 1, "to_s": None}]
-        run["workers"][worker] |= {"state": "lost", "rows": None, "missing": missing, "silent": silent}
+        run["workers"][worker] |= {
+            "state": "lost",
+            "rows": None,
+            "missing": missing,
+            "silent": silent,
+        }
         counted = run["conservation"]
         counted["lost"] += len(at_s)
         counted["dispatched"] -= len(at_s)

@@ -25,7 +25,9 @@ class RunData:
 
     def table(self, name: str) -> pd.DataFrame:
         parts = [pq.read_table(p) for p in sorted((self.path / name).glob("part-*.parquet"))]
-        return pd.concat([part.to_pandas(ignore_metadata=True) for part in parts], ignore_index=True)
+        return pd.concat(
+            [part.to_pandas(ignore_metadata=True) for part in parts], ignore_index=True
+        )
 
     def requests(self) -> pd.DataFrame:
         """Request rows without the preflight."""
@@ -52,11 +54,17 @@ class RunRows:
 def assert_conserved(run: RunData) -> dict[str, Any]:
     """The two identities, in run.json and again in Parquet; returns the counts."""
     counts: dict[str, Any] = run.facts["conservation"]
-    assert counts["scheduled"] == sum(counts[k] for k in ("dispatched", "client_drop", "not_reached", "lost"))
+    assert counts["scheduled"] == sum(
+        counts[k] for k in ("dispatched", "client_drop", "not_reached", "lost")
+    )
     assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
     rows = run.requests()
     classes = rows.ended.value_counts().to_dict()
-    expected = {**counts["ended"], "censored": counts["censored"], "client_drop": counts["client_drop"]}
+    expected = {
+        **counts["ended"],
+        "censored": counts["censored"],
+        "client_drop": counts["client_drop"],
+    }
     assert {k: v for k, v in expected.items() if v} == classes
     assert rows.request_id.is_unique
     return counts

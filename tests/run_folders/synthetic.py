@@ -43,8 +43,12 @@ class Spec:
     gap_ms: float = 10.0
     chunks: int = 20
     tokens_per_chunk: int = 1
-    ended: dict[int, str] = field(default_factory=dict)  # request number -> class, the others are ok
-    error: dict[str, Any] = field(default_factory=dict)  # status, error_type, error_body of those that failed
+    ended: dict[int, str] = field(
+        default_factory=dict
+    )  # request number -> class, the others are ok
+    error: dict[str, Any] = field(
+        default_factory=dict
+    )  # status, error_type, error_body of those that failed
     model: str = "tiny"
     offsets_ns: tuple[int, ...] = (0, -5_000_000_000)  # one a worker
     error_ns: int = 20_000
@@ -59,8 +63,12 @@ class Spec:
     cpu_share: Any = 0.2
     clock_step_ns: int = 1_000
     pool_wait_ms: Any = 0.03
-    is_new: Any = None  # which requests opened a connection; None: the first two, and those that waited 1 ms
-    health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
+    is_new: Any = (
+        None  # which requests opened a connection; None: the first two, and those that waited 1 ms
+    )
+    health: dict[str, Any] = field(
+        default_factory=dict
+    )  # columns of health rows: a value, or one a second
     server_log: bool = True
     endpoint_late_ms: Any = 0.0  # chunks sent there - due
     run_id: str = "20261121T074722Z-synthetic-1a2b"
@@ -87,7 +95,12 @@ def write(folder: Path, spec: Spec | None = None, **changes: Any) -> Path:
                 for number, piece in enumerate(np.array_split(mine, spec.parts)):
                     if len(piece):
                         write_part(
-                            folder, table, f"part-{worker}-{number}", columns, piece, START_AT_NS - moved
+                            folder,
+                            table,
+                            f"part-{worker}-{number}",
+                            columns,
+                            piece,
+                            START_AT_NS - moved,
                         )
     run = run_json(spec, tables, written)
     (folder / "run.json").write_text(json.dumps(run, indent=1))
@@ -95,9 +108,19 @@ def write(folder: Path, spec: Spec | None = None, **changes: Any) -> Path:
     for worker in run["workers"]:
         about = {
             k: run[k]
-            for k in ("run_id", "scenario", "start_at_ns", "started_at", "seed", "arrival", "target")
+            for k in (
+                "run_id",
+                "scenario",
+                "start_at_ns",
+                "started_at",
+                "seed",
+                "arrival",
+                "target",
+            )
         }
-        (folder / "workers" / f"{worker['worker']}.json").write_text(json.dumps({**worker, "run": about}))
+        (folder / "workers" / f"{worker['worker']}.json").write_text(
+            json.dumps({**worker, "run": about})
+        )
     return folder
 
 
@@ -148,7 +171,11 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
     n, index = spec.n, np.arange(spec.n)
     scheduled = np.round(index / spec.rate_per_s * 1e9).astype(np.int64)
     ended = np.array([spec.ended.get(i, schema.OK) for i in range(n)], dtype=object)
-    ok, dropped, censored = ended == schema.OK, ended == schema.CLIENT_DROP, ended == schema.CENSORED
+    ok, dropped, censored = (
+        ended == schema.OK,
+        ended == schema.CLIENT_DROP,
+        ended == schema.CENSORED,
+    )
     sent = scheduled + np.round(np.broadcast_to(spec.delay_ms, n) * MS).astype(np.int64)
     first = scheduled + np.round(np.broadcast_to(spec.ttft_ms, n) * MS).astype(np.int64)
     last = first + round((spec.chunks - 1) * spec.gap_ms * MS)
@@ -202,14 +229,20 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
 
 def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dict[str, Any], Any]:
     number = np.tile(np.arange(spec.chunks), len(ok))
-    arrived = np.repeat(first[ok], spec.chunks) + np.round(number * spec.gap_ms * MS).astype(np.int64)
+    arrived = np.repeat(first[ok], spec.chunks) + np.round(number * spec.gap_ms * MS).astype(
+        np.int64
+    )
     rows = {
         "request_id": np.repeat(ids[ok], spec.chunks), "chunk_index": number,
         "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "lag_ns": np.full(len(number), int(spec.read_lag_ms * MS)), "exact": np.full(len(number), True),
         "read_index": number, "chars": np.full(len(number), 4),
     }  # fmt: skip
-    by_arrival = np.argsort(arrived, kind="stable")  # parts hold the chunks of many requests, interleaved
-    return {k: v[by_arrival] for k, v in rows.items()}, np.repeat(worker[ok], spec.chunks)[by_arrival]
+    by_arrival = np.argsort(
+        arrived, kind="stable"
+    )  # parts hold the chunks of many requests, interleaved
+    return {k: v[by_arrival] for k, v in rows.items()}, np.repeat(worker[ok], spec.chunks)[
+        by_arrival
+    ]
 
 
 def _health(
@@ -229,7 +262,11 @@ def _health(
         int((worker_of[:, 1][worker_of[:, 0] == w] <= (t + AHEAD_S) * 1e9).sum())
         for t, w in zip(at, by, strict=True)
     ]
-    cpu = np.broadcast_to(spec.cpu_share, n) if np.ndim(spec.cpu_share) == 0 else np.resize(spec.cpu_share, n)
+    cpu = (
+        np.broadcast_to(spec.cpu_share, n)
+        if np.ndim(spec.cpu_share) == 0
+        else np.resize(spec.cpu_share, n)
+    )
     given = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
     return {
         "at_ns": at * 10**9, "in_flight": np.array(open_at), "scheduled": np.array(handed), "client_drops": np.full(n, drops),
@@ -258,7 +295,9 @@ def _target(spec: Spec, ids: Any, first: Any, ok: Any) -> tuple[dict[str, Any], 
     }, np.zeros(len(ok), int)  # fmt: skip
 
 
-def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], int]) -> dict[str, Any]:
+def run_json(
+    spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], int]
+) -> dict[str, Any]:
     """The master's record, counted from the spec."""
     requests, master = tables["requests"]
     classes = list(requests["ended"])

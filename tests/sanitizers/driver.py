@@ -69,7 +69,20 @@ class Connection:
 def random_value(rng: Random, depth: int) -> Any:
     """What may stand in the place of a shape, a field or a part of one."""
     return rng.choice(
-        (None, 0, 1, -1, 99, True, b"key", "text", (), (1, 2), (False, ()), random_shape(rng, depth + 1))
+        (
+            None,
+            0,
+            1,
+            -1,
+            99,
+            True,
+            b"key",
+            "text",
+            (),
+            (1, 2),
+            (False, ()),
+            random_shape(rng, depth + 1),
+        )
     )
 
 
@@ -97,7 +110,9 @@ def random_json(rng: Random, depth: int = 0) -> bytes:
     """An object with keys that shapes name."""
     pairs = []
     for _ in range(rng.randrange(4)):
-        value = random_json(rng, depth + 1) if depth < 4 and rng.random() < 0.5 else rng.choice(PARTS)
+        value = (
+            random_json(rng, depth + 1) if depth < 4 and rng.random() < 0.5 else rng.choice(PARTS)
+        )
         if rng.random() < 0.1:
             value = b"[" + value + b"]"
         pairs.append(b'"%b":%b' % (rng.choice(KEYS).encode(), value))
@@ -178,7 +193,10 @@ class Answers:
         body.waiting = body.waiting[size:]
         arrived = rng.randrange(1 << 61)
         body.answer.read(
-            data, arrived, arrived + rng.choice((0, 1, 1 << 60)), rng.choice((0, arrived - 1, arrived + 1))
+            data,
+            arrived,
+            arrived + rng.choice((0, 1, 1 << 60)),
+            rng.choice((0, arrived - 1, arrived + 1)),
         )
 
     def _take(self, answer: Any) -> None:
@@ -188,7 +206,9 @@ class Answers:
         assert all(piece[2] for piece in pieces)
         assert all(piece[0] <= count for piece in pieces)
         for piece in pieces:
-            assert kept is None or all(size <= len(text) for size, text in zip(piece[1], kept, strict=True))
+            assert kept is None or all(
+                size <= len(text) for size, text in zip(piece[1], kept, strict=True)
+            )
         self.chunks += count
 
 
@@ -301,7 +321,10 @@ class Streams:
         connection = self._any()
         if connection is not None:
             reads, _, sent_at, _, opened_at, connected_at = self._sockets.reads(connection.number)
-            assert all(data and arrived and read_at >= empty_at for data, arrived, read_at, empty_at in reads)
+            assert all(
+                data and arrived and read_at >= empty_at
+                for data, arrived, read_at, empty_at in reads
+            )
             assert not (opened_at and sent_at and sent_at < connected_at)
 
     def _lend(self) -> None:

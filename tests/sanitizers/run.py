@@ -45,12 +45,17 @@ def missing() -> str | None:
         return f"{COMPILER} on Linux"
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         return "Python's headers"
-    return next((name for name in ("libasan.so", "libubsan.so", "libtsan.so") if library(name) is None), None)
+    return next(
+        (name for name in ("libasan.so", "libubsan.so", "libtsan.so") if library(name) is None),
+        None,
+    )
 
 
 def library(name: str) -> str | None:
     """The path of one of the compiler's libraries."""
-    found = subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [COMPILER, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    )
     path = found.stdout.strip()
     return path if Path(path).is_absolute() else None
 
@@ -78,13 +83,29 @@ def build_harness(target: Path, sanitizer: str) -> None:
     """Build the harness with the core."""
     target.parent.mkdir(parents=True, exist_ok=True)
     sources = [path for path in sorted((ROOT / CORE).glob("*.c")) if path.name != "module.c"]
-    command = [COMPILER, *FLAGS, sanitizer, f"-I{ROOT / CORE}", HERE / "harness.c", *sources, "-o", target]
+    command = [
+        COMPILER,
+        *FLAGS,
+        sanitizer,
+        f"-I{ROOT / CORE}",
+        HERE / "harness.c",
+        *sources,
+        "-o",
+        target,
+    ]
     subprocess.run(command, check=True)
 
 
 def drive(environment: dict[str, str], seed: int, operations: int) -> None:
     """Call the core at random from Python."""
-    command = [sys.executable, HERE / "driver.py", "--seed", str(seed), "--operations", str(operations)]
+    command = [
+        sys.executable,
+        HERE / "driver.py",
+        "--seed",
+        str(seed),
+        "--operations",
+        str(operations),
+    ]
     # Python's own memory is also from `malloc`, which the tests are too slow with.
     subprocess.run(command, env={**environment, "PYTHONMALLOC": "malloc"}, check=True)
 
@@ -117,7 +138,10 @@ def main() -> int:
         drive(environment, arguments.seed, arguments.operations)
         if not arguments.no_tests:
             subprocess.run(
-                [sys.executable, "-m", "pytest", "-q", *TESTS], env=environment, cwd=ROOT, check=True
+                [sys.executable, "-m", "pytest", "-q", *TESTS],
+                env=environment,
+                cwd=ROOT,
+                check=True,
             )
     except subprocess.CalledProcessError as error:
         print(f"sanitize: {Path(error.cmd[0]).name} ended with {error.returncode}", file=sys.stderr)

@@ -77,7 +77,10 @@ class Mutation:
             self.files[name] = self._mutated(text, 0.5)
         else:
             self.pairs = []
-            self.files = {"mine.toml": self._mutated(scenario, 0.1), "prompts.jsonl": PROMPTS.encode()}
+            self.files = {
+                "mine.toml": self._mutated(scenario, 0.1),
+                "prompts.jsonl": PROMPTS.encode(),
+            }
             self.files["prices.toml"] = prices.PACKAGED.read_bytes()
             for path in (packaged("scenarios") / "traces").iterdir():
                 self.files[f"traces/{path.name}"] = path.read_bytes()
@@ -90,7 +93,9 @@ class Mutation:
         return folder / "mine.toml"
 
     def _named(self) -> list[tuple[str, str]]:
-        traces = [(path.name, path.read_text()) for path in (packaged("scenarios") / "traces").iterdir()]
+        traces = [
+            (path.name, path.read_text()) for path in (packaged("scenarios") / "traces").iterdir()
+        ]
         return [("prompts.jsonl", PROMPTS), ("prices.toml", prices.PACKAGED.read_text()), *traces]
 
     def _mutated(self, text: str, coarse: float) -> bytes:

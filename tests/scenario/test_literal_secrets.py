@@ -18,7 +18,9 @@ from tailgauge.scenario.model import Scenario, load, override, parse
 
 BODY = {"prompt": "{prompt}"}
 # Without a prefix. In turn, because three of a thousand keys in which they are mixed look like words.
-CANARY = "".join(SystemRandom().choice(kind) for kind in (digits, ascii_uppercase, ascii_lowercase) * 12)
+CANARY = "".join(
+    SystemRandom().choice(kind) for kind in (digits, ascii_uppercase, ascii_lowercase) * 12
+)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +78,9 @@ VALUES = (CANARY, CANARY.lower(), "hunter2", "12345678", "a1a1a1", "eyJ", "BEGIN
 
 
 @pytest.mark.parametrize(("given", "key"), SECRET.values(), ids=SECRET)
-def test_a_literal_that_looks_like_a_secret_is_refused_with_file_key_and_the_way_to_do_it(given, key):
+def test_a_literal_that_looks_like_a_secret_is_refused_with_file_key_and_the_way_to_do_it(
+    given, key
+):
     with pytest.raises(ScenarioError) as raised:
         parse(given, "my.toml")
     message = str(raised.value)
@@ -172,7 +176,9 @@ def test_what_is_no_override_is_refused_without_a_secret_in_it(text):
 
 NAMED = tree(body={**BODY, "auth": {"list": [{"pass": {"env": "MY_OTHER"}}]}})
 NAMED["target"]["headers"] = {"Authorization": {"env": "MY_ENGINE"}, "x-plain": "{model}"}
-NAMED["traffic"] = {"chat": {"headers": {"x-of": {"env": "MY_THIRD"}}, "body": {"a": [{"env": "MY_THIRD"}]}}}
+NAMED["traffic"] = {
+    "chat": {"headers": {"x-of": {"env": "MY_THIRD"}}, "body": {"a": [{"env": "MY_THIRD"}]}}
+}
 
 
 def test_every_variable_that_a_scenario_names_is_a_secret_from_then_on(environment):
@@ -196,7 +202,9 @@ def test_every_variable_that_a_scenario_names_is_a_secret_from_then_on(environme
         ("MY_THIRD", "traffic.chat.headers.x-of"),
     ],
 )
-def test_a_variable_that_is_not_set_is_named_with_its_key(environment, tmp_path: Path, missing, key):
+def test_a_variable_that_is_not_set_is_named_with_its_key(
+    environment, tmp_path: Path, missing, key
+):
     from tailgauge.scenario.model import toml_file
 
     (tmp_path / "my.toml").write_text(toml_file(NAMED))
@@ -219,7 +227,10 @@ def test_a_variable_that_is_not_set_is_named_with_its_key(environment, tmp_path:
     [
         (headers(x_a={"env": "no name"}), "x-a: expected {env ="),
         (headers(x_a={"env": 5}), "x-a: expected {env ="),
-        (headers(x_a={"environment": "MY_ENGINE"}), 'x-a: expected text in quotes, or {env = "NAME"}'),
+        (
+            headers(x_a={"environment": "MY_ENGINE"}),
+            'x-a: expected text in quotes, or {env = "NAME"}',
+        ),
         (headers(x_a=5), 'x-a: expected text in quotes, or {env = "NAME"}'),
         (body(a={"b": {"env": "1st"}}), "body: a.b: expected {env ="),
     ],

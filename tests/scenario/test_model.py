@@ -143,7 +143,9 @@ def refusal(tree: dict) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("tree", "key", "error_text"), REFUSED, ids=[f"{k}={t}"[:60] for t, k, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("tree", "key", "error_text"), REFUSED, ids=[f"{k}={t}"[:60] for t, k, _ in REFUSED]
+)
 def test_what_cannot_be_is_refused_with_file_key_and_expectation(tree, key, error_text):
     message = refusal(tree)
 
@@ -215,7 +217,8 @@ def test_a_scenario_without_a_name_has_that_of_its_file(stem, name, tmp_path):
 def test_a_scenario_survives_the_way_to_a_worker(path):
     """The master sends plain JSON values; the worker parses them again."""
     scenario = load(
-        str(path), [("target.ca_file", "ca.pem"), ("slo.more.metric", "tpot"), ("slo.more.max_ms", 5)]
+        str(path),
+        [("target.ca_file", "ca.pem"), ("slo.more.metric", "tpot"), ("slo.more.max_ms", 5)],
     )
     sent = json.loads(json.dumps(scenario.model_dump(mode="json")))
 
@@ -306,7 +309,9 @@ def test_what_is_noted_of_an_override_reads_back_as_the_same(value):
         ("join_sched p50 < 3s", "join_sched p50", 3000.0, "join_sched_p50"),
     ],
 )
-def test_an_objective_is_a_line_of_text_in_the_file_or_on_the_command_line(text, label, bound, name):
+def test_an_objective_is_a_line_of_text_in_the_file_or_on_the_command_line(
+    text, label, bound, name
+):
     scenario = parse({"name": "n", "traffic": {"chat": {}}, "slo": {"goal": text}}, "my.toml")
     objective = scenario.slo["goal"]
 
@@ -316,7 +321,9 @@ def test_an_objective_is_a_line_of_text_in_the_file_or_on_the_command_line(text,
 
 @pytest.mark.parametrize("text", ["", "rate", "=5", ".a=1", "a.=1", "a..b=1", "a b=1", "--x"])
 def test_an_override_without_key_or_equals_sign_is_refused_with_an_example(text):
-    with pytest.raises(UsageError, match=re.escape("expected table.key=value, for example --set arrival")):
+    with pytest.raises(
+        UsageError, match=re.escape("expected table.key=value, for example --set arrival")
+    ):
         override(text)
 
 
@@ -374,7 +381,9 @@ NO_BOUNDS = [
 ]
 
 
-@pytest.mark.parametrize(("objective", "key", "expected"), NO_BOUNDS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("objective", "key", "expected"), NO_BOUNDS, ids=lambda value: str(value)[:40]
+)
 def test_a_bound_that_no_run_can_miss_or_meet_is_refused(objective, key, expected):
     lines = refusal({"slo": {"goal": objective}}).splitlines()
 
@@ -430,7 +439,9 @@ def test_a_star_sets_a_key_in_every_traffic_table(tmp_path):
 
     assert [table.prompt_tokens for table in two.traffic.values()] == [70, 70]
     assert override(spelled(*pair)) == pair
-    with pytest.raises(ScenarioError, match=r"^(--input-tokens: expected a number >= 1, got 0\n?){2}$"):
+    with pytest.raises(
+        ScenarioError, match=r"^(--input-tokens: expected a number >= 1, got 0\n?){2}$"
+    ):
         load(
             str(tmp_path / "mine.toml"),
             [("traffic.*.prompt_tokens", 0)],

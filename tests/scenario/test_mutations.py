@@ -11,7 +11,9 @@ from starting.fixtures import TooLongError
 HANGS_S = 10.0
 
 
-def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(tmp_path, monkeypatch, bounded, fuzz):
+def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(
+    tmp_path, monkeypatch, bounded, fuzz
+):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one mutation."""
     seed, numbers, repeats_one = fuzz(400, 20_000)
     monkeypatch.chdir(tmp_path)

@@ -66,7 +66,9 @@ def test_a_copy_replaces_nothing(tmp_path: Path) -> None:
     kept = tmp_path / "traces" / "bursty.csv"
     kept.write_text("precious")
 
-    with pytest.raises(UsageError, match=r"bursty\.csv: exists already: name another file, or remove it"):
+    with pytest.raises(
+        UsageError, match=r"bursty\.csv: exists already: name another file, or remove it"
+    ):
         copy("trace", tmp_path)
 
     assert kept.read_text() == "precious"

@@ -26,7 +26,9 @@ write_1h = 2
 read = 0.1
 output = 5
 """
-LONG = "[price.long]\nabove = 100\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
+LONG = (
+    "[price.long]\nabove = 100\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
+)
 TIER = "[price.tier.priority]\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
 PACKAGED = prices.read()
 FACTS = {  # model, day: five rates
@@ -79,7 +81,9 @@ def test_costs_of_calls_add_up_exactly_to_the_ledger(rows: list[tuple[int, ...]]
     """The ledger is kept in ten-billionths of the currency, as whole numbers: no rounding can hide in it."""
     model = "claude-sonnet-5-5"
     ledger = sum(
-        n * unit for row in rows for n, unit in zip(row, (2000, 2500, 4000, 100, 10_000), strict=True)
+        n * unit
+        for row in rows
+        for n, unit in zip(row, (2000, 2500, 4000, 100, 10_000), strict=True)
     )
 
     total = sum((cost(model, TODAY, Usage(*row)) or 0 for row in rows), Fraction(0))
@@ -96,7 +100,9 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
 
     assert Usage.of(row) == Usage(10, 25, 5, 20, 40)
     assert Usage.of(row).prompt == 60
-    assert Usage.of({"input_tokens": 10, "cache_creation_input_tokens": 30}) == Usage(10, 30, 0, 0, 0)
+    assert Usage.of({"input_tokens": 10, "cache_creation_input_tokens": 30}) == Usage(
+        10, 30, 0, 0, 0
+    )
     assert Usage.of({"input_tokens": None}) == Usage()
 
 
@@ -152,7 +158,11 @@ def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path:
     price = prices.read(path).price("m", TODAY)
     assert price is not None
     usage = Usage.of(
-        {"input_tokens": 100, "cache_read_input_tokens": 4_000, "cache_creation_input_tokens": 200_000}
+        {
+            "input_tokens": 100,
+            "cache_read_input_tokens": 4_000,
+            "cache_creation_input_tokens": 200_000,
+        }
     )
 
     assert usage == Usage(100, 200_000, 0, 4_000, 0)
@@ -171,16 +181,24 @@ def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path:
             OPENAI.replace("write = 1.25", "write_5m = 1.25"),
             "price 1 (m): write_1h: expected a rate: set it, or `write`",
         ),
-        (OPENAI.replace("write = 1.25", "write = -1"), "price 1 (m): write: expected a number >= 0, got -1"),
+        (
+            OPENAI.replace("write = 1.25", "write = -1"),
+            "price 1 (m): write: expected a number >= 0, got -1",
+        ),
         (
             OPENAI.replace("write = 1.25", "writes = 1.25"),
             "price 1 (m): writes: unknown key; did you mean write?",
         ),
         (GOOD + LONG.replace("write_1h = 4\n", ""), "price 1 (m): long.write_1h: expected a rate"),
-        (GOOD + TIER.replace("write_5m = 2.5\n", ""), "price 1 (m): tier.priority.write_5m: expected a rate"),
+        (
+            GOOD + TIER.replace("write_5m = 2.5\n", ""),
+            "price 1 (m): tier.priority.write_5m: expected a rate",
+        ),
     ],
 )
-def test_a_price_without_a_rate_for_writes_is_refused(tmp_path: Path, text: str, error_text: str) -> None:
+def test_a_price_without_a_rate_for_writes_is_refused(
+    tmp_path: Path, text: str, error_text: str
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
 

@@ -92,7 +92,9 @@ EXPECTED: dict[tuple[str, str], Callable[[Rows], Any]] = {
     ("fan_out", "sequential"): lambda rows: rows.legs() == {5} and rows.most_at_once() == 1,
     ("fan_out", "bounded"): lambda rows: rows.legs() == {5} and 1 < rows.most_at_once() <= 3,
     ("fan_out", "first_k"): lambda rows: rows.ended("cancelled") > 10,
-    ("fan_out", "kinds"): lambda rows: rows.attempts.groupby("leg").input_tokens.median().max() > 300,
+    ("fan_out", "kinds"): lambda rows: (
+        rows.attempts.groupby("leg").input_tokens.median().max() > 300
+    ),
     ("fan_out", "cache_race"): lambda rows: rows.writes.mean() > 0.98,
     ("hedged", "fixed"): lambda rows: set(rows.hedge_delays_ms) == {400},
     ("hedged", "single_r"): lambda rows: set(rows.hedge_delays_ms) == {250},

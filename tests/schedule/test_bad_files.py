@@ -79,8 +79,12 @@ def replay(folder, name="t.csv", **options):
     return planned(folder, Arrival(process="trace", trace=Trace(file=name, **options)))
 
 
-@pytest.mark.parametrize(("text", "error_text"), TRACES, ids=[error_text[:60] for _, error_text in TRACES])
-def test_a_trace_that_cannot_be_used_is_refused_with_file_line_and_column(tmp_path, text, error_text):
+@pytest.mark.parametrize(
+    ("text", "error_text"), TRACES, ids=[error_text[:60] for _, error_text in TRACES]
+)
+def test_a_trace_that_cannot_be_used_is_refused_with_file_line_and_column(
+    tmp_path, text, error_text
+):
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ScenarioError) as caught:
         replay(tmp_path)
@@ -89,8 +93,12 @@ def test_a_trace_that_cannot_be_used_is_refused_with_file_line_and_column(tmp_pa
     assert caught.value.exit_code == Exit.USAGE
 
 
-@pytest.mark.parametrize(("text", "error_text"), PROMPTS, ids=[error_text[:60] for _, error_text in PROMPTS])
-def test_a_prompt_file_that_cannot_be_used_is_refused_with_file_line_and_key(tmp_path, text, error_text):
+@pytest.mark.parametrize(
+    ("text", "error_text"), PROMPTS, ids=[error_text[:60] for _, error_text in PROMPTS]
+)
+def test_a_prompt_file_that_cannot_be_used_is_refused_with_file_line_and_key(
+    tmp_path, text, error_text
+):
     (tmp_path / "p.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(ScenarioError) as caught:
         planned(tmp_path, prompts={"file": "p.jsonl"})
@@ -100,8 +108,13 @@ def test_a_prompt_file_that_cannot_be_used_is_refused_with_file_line_and_key(tmp
 
 
 def test_a_file_that_is_not_there_is_named_with_the_places_looked_at(tmp_path):
-    for make in (lambda: replay(tmp_path, "no.csv"), lambda: planned(tmp_path, prompts={"file": "no.csv"})):
-        with pytest.raises(UsageError, match=rf"no\.csv: no such file, neither in {tmp_path} nor in /"):
+    for make in (
+        lambda: replay(tmp_path, "no.csv"),
+        lambda: planned(tmp_path, prompts={"file": "no.csv"}),
+    ):
+        with pytest.raises(
+            UsageError, match=rf"no\.csv: no such file, neither in {tmp_path} nor in /"
+        ):
             make()
 
 

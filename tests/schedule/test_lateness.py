@@ -116,5 +116,7 @@ def test_what_follows_a_slice_that_came_late_is_caught_up_too() -> None:
     judge.begin(now_ns, now_ns - SECOND)
 
     assert judge.sends_at(now_ns, now_ns - SECOND) == now_ns
-    assert judge.sends_at(now_ns, now_ns - SECOND // 2) == pytest.approx(now_ns + SECOND / 2 / 1.75, abs=10)
+    assert judge.sends_at(now_ns, now_ns - SECOND // 2) == pytest.approx(
+        now_ns + SECOND / 2 / 1.75, abs=10
+    )
     assert judge.sends_at(now_ns + 2 * SECOND, now_ns + 2 * SECOND) == now_ns + 2 * SECOND

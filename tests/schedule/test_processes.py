@@ -15,7 +15,9 @@ RENEWAL = [("gamma", 0.3), ("gamma", 1.0), ("gamma", 2.0), ("gamma", 4.0)]
 
 
 def times(process, rate_per_s, duration_s, seed=1, **settings):
-    return arrival_times(Arrival(process=process, rate_per_s=rate_per_s, **settings), duration_s, seed)
+    return arrival_times(
+        Arrival(process=process, rate_per_s=rate_per_s, **settings), duration_s, seed
+    )
 
 
 def dispersion(at_s, window_s, windows):
@@ -30,7 +32,9 @@ def test_gaps_have_the_coefficient_of_variation_that_was_asked_for(process, cv):
     gaps = np.diff(times(process, 100, 1000, cv=cv))
     found = gaps.std() / gaps.mean()
     fourth = np.mean((gaps / gaps.mean() - 1) ** 4)
-    error = math.sqrt(max(fourth - cv**4, 0) / len(gaps)) / (2 * cv)  # of an estimated standard deviation
+    error = math.sqrt(max(fourth - cv**4, 0) / len(gaps)) / (
+        2 * cv
+    )  # of an estimated standard deviation
 
     assert len(gaps) == pytest.approx(100_000, rel=0.1)
     assert abs(found - cv) < max(0.03 * cv, 4 * error)
@@ -43,7 +47,10 @@ def test_over_long_windows_the_index_of_dispersion_is_the_square_of_the_cv(proce
     found = dispersion(at_s, per_window / 100, windows)
 
     # Of a finite window the exact value is off by about cv^4 / window; the rest is the error of a variance.
-    assert abs(found / cv**2 - 1) < max(0.03, 4 * math.sqrt(2 / windows)) + max(cv**2, 1 / cv**2) / per_window
+    assert (
+        abs(found / cv**2 - 1)
+        < max(0.03, 4 * math.sqrt(2 / windows)) + max(cv**2, 1 / cv**2) / per_window
+    )
 
 
 def test_gamma_with_a_cv_of_one_is_exponential():
@@ -79,7 +86,9 @@ class TestBursts:
     BURST = OnOff(on_s=2.0, off_s=6.0)
 
     def test_the_mean_rate_is_kept(self):
-        counts = np.array([len(times("on_off", 20, 60, seed, on_off=self.BURST)) for seed in range(400)])
+        counts = np.array(
+            [len(times("on_off", 20, 60, seed, on_off=self.BURST)) for seed in range(400)]
+        )
 
         assert abs(counts.mean() - 1200) < 4 * counts.std(ddof=1) / math.sqrt(len(counts))
 
@@ -96,7 +105,9 @@ class TestBursts:
         at_s = times("on_off", 20, window_s * windows, on_off=burst)
 
         assert exact > 20
-        assert dispersion(at_s, window_s, windows) == pytest.approx(exact, rel=4 * math.sqrt(2 / windows))
+        assert dispersion(at_s, window_s, windows) == pytest.approx(
+            exact, rel=4 * math.sqrt(2 / windows)
+        )
 
     def test_nothing_comes_between_bursts_and_the_bursts_have_their_length(self):
         at_s = times("on_off", 250, 8000, on_off=self.BURST)  # 1,000 a second within a burst

@@ -76,7 +76,11 @@ class TestFormats:
         given = [{"prompt": f"q{i}", "tags": {"k": "[]},{"}} for i in range(3)]
         wanted = texts(schedule("p.jsonl", given))
 
-        for content in (json.dumps(given), json.dumps(given, indent=2), "\n\n [ " + json.dumps(given)[1:]):
+        for content in (
+            json.dumps(given),
+            json.dumps(given, indent=2),
+            "\n\n [ " + json.dumps(given)[1:],
+        ):
             assert texts(schedule(name, content)) == wanted == ["q0", "q1", "q2", "q0", "q1"]
 
     def test_an_array_longer_than_what_is_read_at_once(self, schedule, monkeypatch):
@@ -103,7 +107,11 @@ class TestFormats:
         )  # fmt: skip
         first, second, *_ = rows(made)
 
-        assert (first.source["text"], first.output_tokens, first.source["name"]) == ('a,"b"\n\nc', 7, "sky")
+        assert (first.source["text"], first.output_tokens, first.source["name"]) == (
+            'a,"b"\n\nc',
+            7,
+            "sky",
+        )
         assert (len(second.source["text"]), second.output_tokens) == (200_000, 50)
         assert "name" not in second.source
 
@@ -189,7 +197,9 @@ class TestOrder:
 
 
 class TestConversations:
-    def test_without_sessions_the_first_question_is_asked_with_the_size_of_its_answer(self, schedule):
+    def test_without_sessions_the_first_question_is_asked_with_the_size_of_its_answer(
+        self, schedule
+    ):
         row, *_ = rows(schedule("p.json", json.dumps([TALK])))
 
         assert row.source == {
@@ -213,7 +223,8 @@ class TestConversations:
 
     def test_one_without_a_question_is_left_out_and_counted(self, schedule):
         made = schedule(
-            "p.json", json.dumps([{"conversations": []}, {"conversations": TALK["conversations"][:2]}, TALK])
+            "p.json",
+            json.dumps([{"conversations": []}, {"conversations": TALK["conversations"][:2]}, TALK]),
         )
 
         assert set(texts(made)) == {"Why?"}
@@ -242,7 +253,9 @@ OPENAI = {
 
 def body(protocol, row, **traffic):
     """The body that a protocol sends for a row, and the prompt."""
-    table = Traffic.model_validate({"pattern": "cached" if "cache" in traffic else "streaming", **traffic})
+    table = Traffic.model_validate(
+        {"pattern": "cached" if "cache" in traffic else "streaming", **traffic}
+    )
     marks = ALL_MARKS if protocol is Anthropic else NO_MARKS
     (prompt,) = Maker(1, table, "main", marks=marks).make(row)
     target = Target(protocol=protocol.name)
@@ -278,7 +291,10 @@ class TestContent:
         assert sent["system"][1:] == ANTHROPIC["system"]
         assert sent["system"][0]["text"] == sent["tools"][0]["name"].removesuffix("_web_search")
         assert sent["messages"][:2] == ANTHROPIC["messages"][:2]
-        assert sent["messages"][2]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "5m"}
+        assert sent["messages"][2]["content"][0]["cache_control"] == {
+            "type": "ephemeral",
+            "ttl": "5m",
+        }
 
     @pytest.mark.parametrize(
         ("protocol", "given", "why"),
@@ -315,7 +331,9 @@ class TestContent:
 
     def test_a_growing_session_has_one_prompt_a_turn(self, schedule):
         given = [{"messages": [{"role": "user", "content": "a"}]}]
-        with pytest.raises(ScenarioError, match=r"p\.jsonl:1: messages: a turn of a session is one prompt"):
+        with pytest.raises(
+            ScenarioError, match=r"p\.jsonl:1: messages: a turn of a session is one prompt"
+        ):
             schedule("p.jsonl", given, session={"turns_mean": 2.0})
 
         assert schedule("p.jsonl", given, session={"turns_mean": 2.0, "grow": False}).requests
@@ -348,9 +366,12 @@ class TestSizes:
         nested = {"type": "tool_result", "tool_use_id": "t", "content": [IMAGE]}
         for block in (IMAGE, IMAGE_URL, nested):
             with pytest.raises(
-                ScenarioError, match=r"p\.jsonl:1: prompt_tokens: expected a size, because \[guard\]"
+                ScenarioError,
+                match=r"p\.jsonl:1: prompt_tokens: expected a size, because \[guard\]",
             ):
-                schedule("p.jsonl", [{"messages": [{"role": "user", "content": [block]}]}], bounded=True)
+                schedule(
+                    "p.jsonl", [{"messages": [{"role": "user", "content": [block]}]}], bounded=True
+                )
 
 
 class TestLargeFiles:
@@ -359,7 +380,9 @@ class TestLargeFiles:
 
         reads = []
         monkeypatch.setattr(
-            prompt_file, "table_values", lambda path, **_: reads.append(path) or iter([(1, {"prompt": "a"})])
+            prompt_file,
+            "table_values",
+            lambda path, **_: reads.append(path) or iter([(1, {"prompt": "a"})]),
         )
         for _ in range(3):
             schedule("once.jsonl", [{"prompt": "a"}])
@@ -392,7 +415,9 @@ class TestLargeFiles:
 
     def test_users_of_a_closed_loop_still_share_the_rows_out(self, schedule):
         made = schedule(
-            "p.json", json.dumps([TALK, TALK]), arrival=Arrival(process="closed", closed=Closed(users=2))
+            "p.json",
+            json.dumps([TALK, TALK]),
+            arrival=Arrival(process="closed", closed=Closed(users=2)),
         )
 
         assert [row.turns for row in rows(made)] == [0, 0]

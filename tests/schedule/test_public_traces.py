@@ -45,14 +45,23 @@ def rows_of(path, kind):
         return [(r["timestamp"] / 1e3, r["input_length"], r["output_length"]) for r in rows]
     rows = list(csv.DictReader(text.splitlines()))
     if kind == "burstgpt":
-        found = [(float(r["Timestamp"]), int(r["Request tokens"]), int(r["Response tokens"])) for r in rows]
+        found = [
+            (float(r["Timestamp"]), int(r["Request tokens"]), int(r["Response tokens"]))
+            for r in rows
+        ]
     else:
         found = []
         for r in rows:
             day, _, clock = r["TIMESTAMP"].partition(" ")
             hours, minutes, seconds = clock.split(":")
-            since = datetime.fromisoformat(day).toordinal() * 86_400 + int(hours) * 3600 + int(minutes) * 60
-            found.append((since + float(seconds), int(r["ContextTokens"]), int(r["GeneratedTokens"])))
+            since = (
+                datetime.fromisoformat(day).toordinal() * 86_400
+                + int(hours) * 3600
+                + int(minutes) * 60
+            )
+            found.append(
+                (since + float(seconds), int(r["ContextTokens"]), int(r["GeneratedTokens"]))
+            )
     return [(at - found[0][0], prompt, output) for at, prompt, output in found]
 
 
@@ -78,7 +87,9 @@ def test_each_emitted_row_has_the_time_and_sizes_of_the_file(trace, name):
 
 def test_prefixes_of_the_mooncake_sample_are_kept(trace):
     path = trace("mooncake_conversation_head500.jsonl")
-    schedule = plan(Arrival(process="trace", trace=Trace(file=str(path))), {"chat": Traffic()}, 3600, 1)
+    schedule = plan(
+        Arrival(process="trace", trace=Trace(file=str(path))), {"chat": Traffic()}, 3600, 1
+    )
     ids = [json.loads(line)["hash_ids"] for line in path.read_text(encoding="utf-8").splitlines()]
 
     assert [row.source["blocks"] for row in schedule.slice(0, 10**13)] == ids

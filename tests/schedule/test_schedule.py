@@ -160,7 +160,10 @@ def test_prompt_sizes_are_lognormal_around_their_median():
 
 
 def test_a_prompt_has_a_token_at_least():
-    assert poisson(traffic={"tiny": Traffic(prompt_tokens=1, prompt_sigma=3.0)}).prompt_tokens.min() == 1
+    assert (
+        poisson(traffic={"tiny": Traffic(prompt_tokens=1, prompt_sigma=3.0)}).prompt_tokens.min()
+        == 1
+    )
 
 
 @given(
@@ -194,7 +197,9 @@ def test_the_shares_of_any_number_of_workers_reunite_to_the_same_schedule(worker
             shares[(row[0] // TURNS) % workers].append(row)
     sizes = [len(share) for share in shares]
 
-    assert sorted(row for share in shares for row in share) == list(schedule.slice(0, 30_000_000_000))
+    assert sorted(row for share in shares for row in share) == list(
+        schedule.slice(0, 30_000_000_000)
+    )
     assert max(sizes) - min(sizes) <= 1
 
 

@@ -21,7 +21,9 @@ def prompts(tmp_path):
     """Traffic whose prompt file holds the given lines."""
 
     def write(*lines, **settings):
-        (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+        (tmp_path / "p.jsonl").write_text(
+            "\n".join(json.dumps(line) for line in lines), encoding="utf-8"
+        )
         return Traffic(prompts=Prompts(file=str(tmp_path / "p.jsonl")), **settings)
 
     return write
@@ -63,7 +65,9 @@ def test_turns_have_nothing_to_do_with_the_sizes():
 
 
 def test_output_sizes_are_lognormal_around_their_median():
-    schedule = plan(Arrival(rate_per_s=100), {"chat": Traffic(output_tokens=300, output_sigma=0.6)}, 300, 1)
+    schedule = plan(
+        Arrival(rate_per_s=100), {"chat": Traffic(output_tokens=300, output_sigma=0.6)}, 300, 1
+    )
     logs = np.log(schedule.output_tokens)
 
     assert np.median(logs) == pytest.approx(math.log(300), abs=0.02)
@@ -86,8 +90,18 @@ class TestClosedLoop:
         assert (self.users(users=6).at_ns / 1e9).tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
 
     def test_without_a_warm_up_they_come_over_a_think_time(self):
-        assert (self.users(users=4, think_s=2.0, warmup_s=0).at_ns / 1e9).tolist() == [0, 0.5, 1, 1.5]
-        assert (self.users(users=4, think_s=90.0, warmup_s=0).at_ns / 1e9).tolist() == [0, 15, 30, 45]
+        assert (self.users(users=4, think_s=2.0, warmup_s=0).at_ns / 1e9).tolist() == [
+            0,
+            0.5,
+            1,
+            1.5,
+        ]
+        assert (self.users(users=4, think_s=90.0, warmup_s=0).at_ns / 1e9).tolist() == [
+            0,
+            15,
+            30,
+            45,
+        ]
         assert set(self.users(users=4, think_s=0.0, warmup_s=0).at_ns) == {0}
 
     def test_kinds_of_traffic_are_drawn_by_user(self):
@@ -102,13 +116,21 @@ class TestPromptFiles:
         traffic = prompts({"prompt": "one"}, {"prompt": "two"}, {"prompt_tokens": 30})
         schedule = plan(Arrival(process="constant", rate_per_s=5), {"chat": traffic}, 1, 1)
 
-        assert [row.source.get("text") for row in rows(schedule)] == ["one", "two", None, "one", "two"]
+        assert [row.source.get("text") for row in rows(schedule)] == [
+            "one",
+            "two",
+            None,
+            "one",
+            "two",
+        ]
         assert [row.prompt_tokens for row in rows(schedule)] == [1, 1, 30, 1, 1]
         assert {row.output_tokens for row in rows(schedule)} == {50}
 
     def test_names_tags_and_output_sizes_come_along(self, prompts):
         line = {"prompt": "a" * 41, "output_tokens": 7, "name": "sky", "tags": {"tenant": "x"}}
-        (row,) = rows(plan(Arrival(process="constant", rate_per_s=1), {"chat": prompts(line)}, 1, 1))
+        (row,) = rows(
+            plan(Arrival(process="constant", rate_per_s=1), {"chat": prompts(line)}, 1, 1)
+        )
 
         assert (row.prompt_tokens, row.output_tokens) == (11, 7)
         assert row.source["text"] == "a" * 41
@@ -127,7 +149,9 @@ class TestPromptFiles:
         assert {row.source for row in rows(schedule) if row.traffic == "plain"} == {None}
 
     def test_each_turn_of_a_session_takes_a_line(self, prompts):
-        traffic = prompts(*({"prompt": f"q{i}"} for i in range(1000)), session=Session(turns_mean=3.0))
+        traffic = prompts(
+            *({"prompt": f"q{i}"} for i in range(1000)), session=Session(turns_mean=3.0)
+        )
         schedule = plan(Arrival(rate_per_s=5), {"chat": traffic}, 30, 1)
         asked = [row.of_turn(t).source["text"] for row in rows(schedule) for t in range(row.turns)]
 
@@ -154,11 +178,15 @@ class TestPromptFiles:
     )
     def test_what_is_sent_with_a_user_stays_small(self, prompts, users, lines, each):
         traffic = prompts(*({"prompt_tokens": 1 + i} for i in range(lines)))
-        schedule = plan(Arrival(process="closed", closed=Closed(users=users)), {"chat": traffic}, 10, 1)
+        schedule = plan(
+            Arrival(process="closed", closed=Closed(users=users)), {"chat": traffic}, 10, 1
+        )
         carried = [[row.source, *row.source["later"]] for row in rows(schedule)]
 
         assert {len(mine) for mine in carried} == {each}
-        assert {line["prompt_tokens"] for mine in carried for line in mine} == set(range(1, lines + 1))
+        assert {line["prompt_tokens"] for mine in carried for line in mine} == set(
+            range(1, lines + 1)
+        )
 
     def test_what_the_link_carries_is_plain(self, prompts):
         traffic = prompts(

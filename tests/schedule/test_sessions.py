@@ -12,12 +12,22 @@ from tailgauge.patterns.settings import Session
 from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import ENDED_CLASSES, TURNS
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.sessions import AFTER_DROP_S, Turn, conversation, draw, following, loop, requests_in
+from tailgauge.schedule.sessions import (
+    AFTER_DROP_S,
+    Turn,
+    conversation,
+    draw,
+    following,
+    loop,
+    requests_in,
+)
 from tailgauge.schedule.settings import Arrival, Closed
 
 OPEN = Arrival()
 CLOSED = Arrival(process="closed", closed=Closed(users=3, think_s=0.5))
-TALK = Traffic(session=Session(turns_mean=3, think_s=2.0, think_sigma=0.0), prompt_tokens=30, output_tokens=9)
+TALK = Traffic(
+    session=Session(turns_mean=3, think_s=2.0, think_sigma=0.0), prompt_tokens=30, output_tokens=9
+)
 S = 1_000_000_000
 
 
@@ -96,7 +106,11 @@ def test_a_line_of_a_prompt_file_goes_before_what_is_drawn():
     }
     second = after(first(source=lines))
 
-    assert (second.asked.prompt_tokens, second.asked.output_tokens, second.asked.source["name"]) == (
+    assert (
+        second.asked.prompt_tokens,
+        second.asked.output_tokens,
+        second.asked.source["name"],
+    ) == (
         6,
         2,
         "b",
@@ -106,7 +120,9 @@ def test_a_line_of_a_prompt_file_goes_before_what_is_drawn():
 def test_the_conversation_so_far():
     turn = first()
     turn.prompts = (Prompt.of("Why?"),)
-    second = Turn(0, 1, turn.planned, turn.asked, conversation(turn, "Because."), (Prompt.of("And?"),))
+    second = Turn(
+        0, 1, turn.planned, turn.asked, conversation(turn, "Because."), (Prompt.of("And?"),)
+    )
 
     assert conversation(second, None) == (("Why?", "Because."), ("And?", ""))
 

@@ -69,7 +69,8 @@ def test_constant_arrivals_follow_the_shape_to_the_arrival(name):
 def test_every_process_keeps_its_mean_rate_in_every_shape(process, name):
     shape = SHAPES[name]
     counts = np.array(
-        [len(times(shape, process, seed, rate_per_s=5, duration_s=40)) for seed in range(300)], float
+        [len(times(shape, process, seed, rate_per_s=5, duration_s=40)) for seed in range(300)],
+        float,
     )
 
     assert abs(counts.mean() - 200) < 4 * counts.std(ddof=1) / math.sqrt(len(counts))
@@ -101,7 +102,10 @@ def test_the_inverse_takes_the_cumulative_rate_back(points, ends):
     assert ((found >= 0) & (found <= 1)).all()
     assert (np.diff(found) >= 0).all()
     assert (
-        np.abs((passed * (shape.begin_rates + slope * passed / 2)).sum(axis=1) / total - shares).max() < 1e-9
+        np.abs(
+            (passed * (shape.begin_rates + slope * passed / 2)).sum(axis=1) / total - shares
+        ).max()
+        < 1e-9
     )
 
 
@@ -119,7 +123,9 @@ def test_times_of_a_shape_are_shares_of_the_run_so_another_duration_scales_them(
     [
         Shape(kind="step", at=0.0, factor=0.0),
         Shape(kind="spike", at=0.0, width=1.0, factor=0.0),
-        Shape(kind="piecewise", points=((0.0, 0.0), (0.5, 0.0), (0.5, 3.0), (0.5, 0.0), (1.0, 0.0))),
+        Shape(
+            kind="piecewise", points=((0.0, 0.0), (0.5, 0.0), (0.5, 3.0), (0.5, 0.0), (1.0, 0.0))
+        ),
     ],
 )
 def test_a_shape_that_never_lets_anything_come_is_refused(shape):

@@ -76,7 +76,9 @@ ODD_ROWS = [
 
 @pytest.mark.parametrize("name", ["p.json", "p.jsonl"])
 @pytest.mark.parametrize(("odd", "reason"), ODD_ROWS, ids=range(len(ODD_ROWS)))
-def test_a_row_that_cannot_be_asked_is_left_out_and_counted_by_its_number(schedule, name, odd, reason):
+def test_a_row_that_cannot_be_asked_is_left_out_and_counted_by_its_number(
+    schedule, name, odd, reason
+):
     made = schedule([FINE, odd, FINE], name=name)
 
     assert facts(made) == {
@@ -143,7 +145,9 @@ def test_in_a_file_of_prompts_an_odd_row_is_an_error(schedule, rows, why):
 
 
 def test_what_is_not_asked_is_not_looked_at(schedule):
-    tools = talk(ASKED, ANSWERED, {"from": "tool", "value": "42"}, "stray", {"from": "human", "value": "So?"})
+    tools = talk(
+        ASKED, ANSWERED, {"from": "tool", "value": "42"}, "stray", {"from": "human", "value": "So?"}
+    )
 
     assert facts(schedule([tools]))["dropped"] == {}
     with pytest.raises(ScenarioError, match="1 with an entry from tool"):
@@ -151,7 +155,9 @@ def test_what_is_not_asked_is_not_looked_at(schedule):
 
 
 def test_a_system_entry_behind_a_question_is_no_system_prompt(schedule):
-    late = talk(ASKED, ANSWERED, {"from": "system", "value": "Be rude."}, {"from": "human", "value": "So?"})
+    late = talk(
+        ASKED, ANSWERED, {"from": "system", "value": "Be rude."}, {"from": "human", "value": "So?"}
+    )
     first, *_ = schedule([late]).slice(0, 10**18)
 
     assert "system" not in first.source
@@ -179,7 +185,9 @@ def test_empty_columns_beside_the_conversation_are_no_values(schedule):
     assert not first.source.keys() & {"system", "tools", "name", "tags"}
 
 
-def test_numbers_and_strings_between_the_rows_are_one_value_wherever_the_file_is_cut(schedule, monkeypatch):
+def test_numbers_and_strings_between_the_rows_are_one_value_wherever_the_file_is_cut(
+    schedule, monkeypatch
+):
     rows = [FINE, 1234567, "stray, with ] and {", True, FINE, -12.5, None]
     for piece in (1, 2, 3, 5, 7, 11):
         monkeypatch.setattr(text_file, "_PIECE", piece)

@@ -107,8 +107,9 @@ class TestBailian:
         rows = [bailian(i) for i in range(9)]
         rows[4], rows[5] = rows[5], rows[4]
 
-        assert "t.jsonl:6: column timestamp: '6.148' is before the time of the row above: sort the trace" in (
-            refusal(replay, rows)
+        assert (
+            "t.jsonl:6: column timestamp: '6.148' is before the time of the row above: sort the trace"
+            in (refusal(replay, rows))
         )
 
 
@@ -164,12 +165,16 @@ class TestContradictions:
         schedule = replay(rows)
 
         assert schedule.trace["odd_blocks"] == 1
-        assert "rows whose blocks of 16 tokens do not agree with their length: 1" in schedule.notes[0]
+        assert (
+            "rows whose blocks of 16 tokens do not agree with their length: 1" in schedule.notes[0]
+        )
 
     def test_mooncake_rows_with_other_blocks_are_refused_although_the_format_is_named(self, replay):
         rows = [bare(bailian(i, time=3000 * i)) for i in range(9)]
 
-        assert "expected 1 of 512 tokens (format mooncake)" in refusal(replay, rows, format="mooncake")
+        assert "expected 1 of 512 tokens (format mooncake)" in refusal(
+            replay, rows, format="mooncake"
+        )
 
 
 class TestUnits:
@@ -196,8 +201,14 @@ class TestUnits:
     @pytest.mark.parametrize(
         ("options", "why"),
         [
-            ({"time_unit": "ms"}, "arrival.trace.time_unit: a trace of format azure has dates and times"),
-            ({"block_tokens": 16}, "arrival.trace.block_tokens: a trace of format azure has no blocks"),
+            (
+                {"time_unit": "ms"},
+                "arrival.trace.time_unit: a trace of format azure has dates and times",
+            ),
+            (
+                {"block_tokens": 16},
+                "arrival.trace.block_tokens: a trace of format azure has no blocks",
+            ),
         ],
     )
     def test_keys_that_mean_nothing_in_a_format_are_refused(self, tmp_path, options, why):

@@ -48,7 +48,9 @@ MOONCAKE = "".join(
 def replay(tmp_path):
     """Plan the replay of a trace of the given text."""
 
-    def run(text, duration_s=3600.0, seed=1, rate_per_s=None, name="trace.csv", traffic=None, **options):
+    def run(
+        text, duration_s=3600.0, seed=1, rate_per_s=None, name="trace.csv", traffic=None, **options
+    ):
         (tmp_path / name).write_text(text, encoding="utf-8")
         arrival = Arrival(process="trace", rate_per_s=rate_per_s, trace=Trace(file=name, **options))
         return plan(arrival, traffic or {"chat": Traffic()}, duration_s, seed, folder=tmp_path)
@@ -61,7 +63,10 @@ def bursty(n=4000, cv=5.0, seed=3):
     rng = np.random.default_rng(seed)
     at_us = np.cumsum(rng.gamma(1 / cv**2, cv**2, n) * 1e6).astype("int64")
     stamps = np.datetime64("2024-01-01T00:00:00.000000") + at_us.astype("timedelta64[us]")
-    rows = [f"{str(stamp).replace('T', ' ')},{100 + i % 900},{1 + i % 200}" for i, stamp in enumerate(stamps)]
+    rows = [
+        f"{str(stamp).replace('T', ' ')},{100 + i % 900},{1 + i % 200}"
+        for i, stamp in enumerate(stamps)
+    ]
     return "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows])
 
 
@@ -142,7 +147,8 @@ def test_ticks_that_are_cut_to_the_millisecond_are_still_ticks(replay):
 
 def test_times_finer_than_any_tick_are_taken_as_they_stand(replay):
     text = "\n".join(
-        json.dumps({"timestamp": at, "input_length": 1, "output_length": 1}) for at in (0, 3000, 4500)
+        json.dumps({"timestamp": at, "input_length": 1, "output_length": 1})
+        for at in (0, 3000, 4500)
     )
 
     assert replay(text).at_ns.tolist() == [0, 3 * 10**9, 4_500_000_000]
@@ -174,7 +180,9 @@ def test_without_blocks_or_sizes_there_is_no_source(replay, options):
 
 
 def test_without_sizes_the_traffic_decides_them(replay):
-    schedule = replay(AZURE, sizes=False, traffic={"chat": Traffic(prompt_tokens=7, output_tokens=3)})
+    schedule = replay(
+        AZURE, sizes=False, traffic={"chat": Traffic(prompt_tokens=7, output_tokens=3)}
+    )
 
     assert set(schedule.prompt_tokens.tolist()) == {7}
     assert set(schedule.output_tokens.tolist()) == {3}
@@ -248,7 +256,9 @@ def test_traffic_is_drawn_by_weights_while_sizes_are_the_traces(replay):
 def test_shares_of_workers_reunite_to_the_trace(replay):
     schedule = replay(bursty(500), duration_s=1e6)
     everything = list(schedule.slice(0, 10**18))
-    shares = [[row for row in everything if row.request_id // 65536 % 3 == worker] for worker in range(3)]
+    shares = [
+        [row for row in everything if row.request_id // 65536 % 3 == worker] for worker in range(3)
+    ]
 
     assert sorted(row for share in shares for row in share) == everything
     assert [row.at_ns for row in everything] == schedule.at_ns.tolist()
@@ -274,7 +284,9 @@ def test_a_file_is_found_beside_the_scenario_first_and_else_from_here(tmp_path, 
 def test_a_trace_of_which_nothing_is_left_is_refused(replay):
     text = BURST_1.splitlines()[0] + "\n5,ChatGPT,472,0,472,x\n6,ChatGPT,1,0,1,x"
 
-    with pytest.raises(ScenarioError, match="none of its 2 rows is left to send: 2 without a response"):
+    with pytest.raises(
+        ScenarioError, match="none of its 2 rows is left to send: 2 without a response"
+    ):
         replay(text)
 
 

@@ -90,12 +90,16 @@ class Browser:
 
     def scheme(self, name):
         """Turn light or dark under the open page."""
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+        self.send(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}]
+        )
         self.run("new Promise((drawn) => setTimeout(drawn, 100))")
 
     def run(self, script):
         """The value of a script in the page; a promise is waited for."""
-        summary = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        summary = self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in summary, summary["exceptionDetails"]
         return summary["result"].get("value")
 

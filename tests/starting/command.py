@@ -67,7 +67,9 @@ class Finished:
 class Running:
     """A command at work."""
 
-    def __init__(self, line: list[str], out: Path, env: Mapping[str, str], cwd: Path | None) -> None:
+    def __init__(
+        self, line: list[str], out: Path, env: Mapping[str, str], cwd: Path | None
+    ) -> None:
         self.out = out
         self.process = subprocess.Popen(
             line,

@@ -36,7 +36,9 @@ def run_script(command) -> Callable[..., Facts]:
     def run(script: str, *arguments: str | Path, timeout_s: float = 60, **env: str) -> Facts:
         line = ["python", "-W", "error", TESTS / script, *arguments]
         done = command(line, timeout_s, env={**scripts_path(), **env})
-        assert done.returncode == 0, f"{script} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        assert done.returncode == 0, (
+            f"{script} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        )
         facts: Facts = {
             name: Raised(found) if isinstance(found, dict) and "raised" in found else found
             for name, found in json.loads(done.stdout.splitlines()[-1]).items()

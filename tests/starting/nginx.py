@@ -43,7 +43,9 @@ def proxy(folder: Path, url: str, buffering: str, size: str) -> Iterator[str]:
     """Address of a real nginx before an endpoint."""
     folder.mkdir()
     port = free_port()
-    (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering, size=size))
+    (folder / "nginx.conf").write_text(
+        CONFIG.format(port=port, url=url, buffering=buffering, size=size)
+    )
     files = ("-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
     child = subprocess.Popen([str(NGINX), "-p", str(folder), *files], stderr=subprocess.DEVNULL)
     try:

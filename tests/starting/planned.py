@@ -50,7 +50,9 @@ def _dry_run(settings: Settings, *_: Any, **__: Any) -> None:
     raise PlannedError(settings)
 
 
-def _experiment(argument: str, settings: Settings, *, workers: int, dry_run: bool, **_: Any) -> None:
+def _experiment(
+    argument: str, settings: Settings, *, workers: int, dry_run: bool, **_: Any
+) -> None:
     """Check the first steps of the experiment too."""
     base = base_of(argument, settings, workers=workers)
     steps = next(planner_of(base.table.kind)(base).course())

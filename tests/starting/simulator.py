@@ -53,7 +53,9 @@ class Served:
         return openai.OpenAI(base_url=f"{self.url}/v1", **SDK_OPTIONS | options)
 
     def server_log(self, run: str = "") -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self.url}/tailgauge/server-log?run={run}", timeout=10) as response:
+        with urllib.request.urlopen(
+            f"{self.url}/tailgauge/server-log?run={run}", timeout=10
+        ) as response:
             return pq.read_table(io.BytesIO(response.read())).to_pylist()
 
     def row(self, run: str, column: str | None = None) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from starting.programs import environment
 
 _TOKEN = re.compile(
-    r"\x1b\[(?P<number>\d*(?:;\d+)*)(?P<code>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n])", re.DOTALL
+    r"\x1b\[(?P<number>\d*(?:;\d+)*)(?P<code>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n])",
+    re.DOTALL,
 )
 
 
@@ -28,7 +29,9 @@ class Screen:
     columns: int = 80
     lines: list[str] = field(default_factory=lambda: [""])
     wrapped: list[str] = field(default_factory=list)
-    shown: list[str] = field(default_factory=list)  # every line as it was when it was left or overwritten
+    shown: list[str] = field(
+        default_factory=list
+    )  # every line as it was when it was left or overwritten
     colours: set[str] = field(default_factory=set)
     _row: int = 0
     _column: int = 0

@@ -212,7 +212,9 @@ def torture(fault: Fault, folder: Path, library: Path) -> Torture:
 def _view(errors: Path, over: threading.Event) -> None:
     """Look at the live page and at /metrics, as a browser and Prometheus do."""
     while not over.wait(0.3):
-        match = re.search(r"live view on (http://\S+)/tailgauge", errors.read_text(errors="replace"))
+        match = re.search(
+            r"live view on (http://\S+)/tailgauge", errors.read_text(errors="replace")
+        )
         if match is None:
             continue
         for page in ("tailgauge/live.json", "metrics"):
@@ -246,7 +248,9 @@ def violations(done: Torture) -> list[str]:
     lost = _stated_losses(facts)
     if facts["start_at_ns"] is None and _is_final(facts):
         if done.code not in NOT_BEGUN:
-            found.append(f"exit code {done.code} of a run that did not begin, expected {sorted(NOT_BEGUN)}")
+            found.append(
+                f"exit code {done.code} of a run that did not begin, expected {sorted(NOT_BEGUN)}"
+            )
         return [*found, *_check_cause(done, facts)]
     found += _check_rows(run, facts, lost)
     found += _check_code(done, facts, lost)
@@ -265,7 +269,11 @@ def _tracebacks(done: Torture) -> Iterable[str]:
 
 
 def _last_error(text: str) -> str:
-    lines = [line for line in text.splitlines() if re.match(r"\w*(\.\w+)*(Error|Exception|Expired)\b", line)]
+    lines = [
+        line
+        for line in text.splitlines()
+        if re.match(r"\w*(\.\w+)*(Error|Exception|Expired)\b", line)
+    ]
     return (lines or text.splitlines() or [""])[-1][:200]
 
 
@@ -338,7 +346,9 @@ def _check_cause(done: Torture, facts: dict[str, Any]) -> Iterable[str]:
     """Plain words for the cause wherever the run did not end as usual."""
     if facts["state"] == "complete" and done.code in USUAL and not _differs(done):
         return  # the fault had no effect on the results
-    texts = done.text("stdout") + done.text("stderr") + json.dumps([facts["notes"], facts["workers"]])
+    texts = (
+        done.text("stdout") + done.text("stderr") + json.dumps([facts["notes"], facts["workers"]])
+    )
     folded = " ".join(texts.split())
     if done.failed and not any(cause in folded for cause in CAUSES[done.fault.error]):
         yield f"{done.fault.error} is named nowhere (state {facts['state']}, exit code {done.code})"
@@ -346,11 +356,15 @@ def _check_cause(done: Torture, facts: dict[str, Any]) -> Iterable[str]:
 
 def _differs(done: Torture) -> bool:
     """Whether the report of the run is another one than a later report, which nothing disturbs."""
-    made, later = (list(done.folder.glob(f"{where}/reports/*/report.json")) for where in ("out", "later"))
+    made, later = (
+        list(done.folder.glob(f"{where}/reports/*/report.json")) for where in ("out", "later")
+    )
     if not (made and later):
         return True
     results = [json.loads(path.read_text()) for path in (*made, *later)]
-    return any(results[0].get(key) != results[1].get(key) for key in ("result", "exit_code", "notes"))
+    return any(
+        results[0].get(key) != results[1].get(key) for key in ("result", "exit_code", "notes")
+    )
 
 
 def _check_later_report(
@@ -379,7 +393,9 @@ def faults_of(sites: Iterable[str]) -> list[Fault]:
     """Every fault of the recorded sites, and those of whole groups."""
     found = []
     for site in sorted(sites):
-        errors = PIPE if site.endswith(" pipe") and "write" in site else ERRORS[Fault(site).function]
+        errors = (
+            PIPE if site.endswith(" pipe") and "write" in site else ERRORS[Fault(site).function]
+        )
         found += [Fault(site, error) for error in errors]
     for group, errors in GROUPS.items():
         found += [Fault(group, error, always=True) for error in errors]
@@ -394,7 +410,11 @@ def record(folder: Path, library: Path) -> set[str]:
 
 
 def torture_all(
-    faults: Sequence[Fault], folder: Path, library: Path, at_once: int, show: Callable[[Torture], None]
+    faults: Sequence[Fault],
+    folder: Path,
+    library: Path,
+    at_once: int,
+    show: Callable[[Torture], None],
 ) -> list[Torture]:
     """Make the runs, several at once."""
 
@@ -413,8 +433,12 @@ def main() -> int:
     parser.add_argument("--site", default="", help="this site only, or `descriptors`, `space`")
     parser.add_argument("--match", default="", help="sites that match this expression")
     parser.add_argument("--error", default="", help="with this error only")
-    parser.add_argument("--always", action="store_true", help="every call fails, not only the first")
-    parser.add_argument("--draw", type=int, default=0, help="so many of the faults, drawn at random")
+    parser.add_argument(
+        "--always", action="store_true", help="every call fails, not only the first"
+    )
+    parser.add_argument(
+        "--draw", type=int, default=0, help="so many of the faults, drawn at random"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="runs at once")
     parser.add_argument("--keep", default="", help="leave the runs in this folder")

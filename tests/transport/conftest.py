@@ -11,5 +11,7 @@ import pytest
 def reader(request: pytest.FixtureRequest) -> str:
     """The compiled one where it was built."""
     if request.param == "compiled" and find_spec("tailgauge.transport._core") is None:
-        pytest.skip("the reader is not compiled here: that needs Linux, a C compiler and Python's headers")
+        pytest.skip(
+            "the reader is not compiled here: that needs Linux, a C compiler and Python's headers"
+        )
     return request.param

@@ -41,7 +41,9 @@ def part(rng: Random) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data)
     if kind < 0.8:
         size = rng.choice(SIZES)
-        return size + rng.choice(LINE_ENDS) + data[: rng.choice((0, 3, 5, 10))] + rng.choice(LINE_ENDS)
+        return (
+            size + rng.choice(LINE_ENDS) + data[: rng.choice((0, 3, 5, 10))] + rng.choice(LINE_ENDS)
+        )
     if kind < 0.9:
         return rng.choice((b"0", b"00", b"0;x")) + b"\r\n" + rng.choice(TRAILERS)
     if kind < 0.91:
@@ -51,7 +53,9 @@ def part(rng: Random) -> bytes:
 
 def wire(rng: Random) -> bytes:
     """Mostly chunks; some are no chunks, and some bytes are lost or others."""
-    data = b"".join(part(rng) for _ in range(rng.randrange(8))) + rng.choice((END, END, b"", END + b"more"))
+    data = b"".join(part(rng) for _ in range(rng.randrange(8))) + rng.choice(
+        (END, END, b"", END + b"more")
+    )
     for _ in range(rng.choice((0, 0, 1, 3))):
         place = rng.randrange(len(data) + 1)
         data = (
@@ -71,7 +75,9 @@ def reads(rng: Random, data: bytes) -> list[bytes]:
 
 def framing(rng: Random, size: int) -> Framing:
     length = rng.choice((0, 1, size // 2, size, size + 1, 10**16 - 1))
-    return rng.choice((CHUNKED, CHUNKED, CHUNKED, Framing(length, False, True), Framing(None, False, False)))
+    return rng.choice(
+        (CHUNKED, CHUNKED, CHUNKED, Framing(length, False, True), Framing(None, False, False))
+    )
 
 
 def taken(answer: Any, framing: Framing, bodies: list[bytes], rng: Random) -> list[Any]:
@@ -91,7 +97,9 @@ def of_news(news: Any) -> Any:
     facts: Facts = news.facts._replace(held=0)
     assert (news.columns, news.events) == (None, 0)
     if facts.error is not None:
-        facts = facts._replace(error=None, has_excess=False, is_done=False)  # nothing is read behind it
+        facts = facts._replace(
+            error=None, has_excess=False, is_done=False
+        )  # nothing is read behind it
     return pieces, facts, str(news.facts.error)
 
 
@@ -105,7 +113,9 @@ def test_random_and_damaged_framing_gives_the_same_payload_end_and_error(fuzz: A
         bodies = reads(rng, data)
         is_user_clock = rng.random() < 0.2
         draws = rng.random()
-        compiled = taken(CompiledAnswer(None, 0, is_user_clock=is_user_clock), frame, bodies, Random(draws))
+        compiled = taken(
+            CompiledAnswer(None, 0, is_user_clock=is_user_clock), frame, bodies, Random(draws)
+        )
         plain = taken(PlainAnswer(is_user_clock=is_user_clock), frame, bodies, Random(draws))
         assert compiled == plain, (number, frame, [body[:200] for body in bodies])
         ends.add((plain[-1][2].partition(":")[0], plain[-1][1].is_done))
@@ -126,7 +136,9 @@ def test_every_way_to_write_a_size_is_read_alike(size: bytes) -> None:
         plain = PlainAnswer(is_user_clock=False)
         bodies = [data[:cut], data[cut:]]
 
-        assert taken(compiled, CHUNKED, bodies, Random(1)) == taken(plain, CHUNKED, bodies, Random(1))
+        assert taken(compiled, CHUNKED, bodies, Random(1)) == taken(
+            plain, CHUNKED, bodies, Random(1)
+        )
 
 
 @pytest.mark.parametrize("length", [MAX_HEAD - 1, MAX_HEAD, MAX_HEAD + 1])
@@ -145,7 +157,9 @@ def test_a_line_has_the_same_longest_length(length: int, cut: int) -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 def test_what_waits_to_be_taken_counts_as_held_and_what_was_taken_does_not(compiled: bool) -> None:
     answer: Any = (
-        CompiledAnswer(None, 0, is_user_clock=False) if compiled else PlainAnswer(is_user_clock=False)
+        CompiledAnswer(None, 0, is_user_clock=False)
+        if compiled
+        else PlainAnswer(is_user_clock=False)
     )
     answer.begin(CHUNKED, 0, 0)
     answer.read(b"186a0\r\n" + b"x" * 100_000 + b"\r\n12", 1, 2, 0)

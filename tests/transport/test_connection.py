@@ -10,7 +10,9 @@ import pytest
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us")
 
 CLIENTS = ("prompt", "blocked", "unbounded")
-PATIENCE_S = 8  # far more than any of these takes, far less than the time-outs that would end a hang
+PATIENCE_S = (
+    8  # far more than any of these takes, far less than the time-outs that would end a hang
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def test_connections_opened_beforehand_are_used_before_new_ones_are_opened(seen)
     assert not facts["again_is_new"]
 
 
-def test_connections_opened_beforehand_that_the_server_closed_are_not_used_and_not_held_against_it(seen):
+def test_connections_opened_beforehand_that_the_server_closed_are_not_used_and_not_held_against_it(
+    seen,
+):
     """The next call opens its own; the one after it finds that one rested, as after any response."""
     facts = seen["opened_and_closed_by_the_server"]
 
@@ -71,10 +75,15 @@ def test_no_more_connections_are_kept_than_the_scenario_allows(seen):
 def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(seen):
     calls = seen["closed_while_idle"]["seen"]
 
-    assert [(c["status"], c["is_new"], c["failure"]) for c in calls] == [(200, True, None), (200, True, None)]
+    assert [(c["status"], c["is_new"], c["failure"]) for c in calls] == [
+        (200, True, None),
+        (200, True, None),
+    ]
 
 
-def test_a_request_on_a_connection_that_was_going_away_is_reported_as_stale_and_never_sent_again(seen):
+def test_a_request_on_a_connection_that_was_going_away_is_reported_as_stale_and_never_sent_again(
+    seen,
+):
     second = seen["stale"]["seen"][1]
 
     assert (second["is_new"], second["failure"], second["status"], second["reported"]) == (
@@ -112,7 +121,9 @@ def test_a_refused_connection_is_reported_as_such(seen):
 
 
 def test_a_name_without_an_address_is_reported_as_such(seen):
-    assert [(c["failure"], c["reported"]) for c in seen["no_such_name"]] == [("dns", "ConnectError")] * 2
+    assert [(c["failure"], c["reported"]) for c in seen["no_such_name"]] == [
+        ("dns", "ConnectError")
+    ] * 2
 
 
 # --- aborted ----------------------------------------------------------------------------------------------------
@@ -211,7 +222,11 @@ def test_a_prepared_request_that_finds_nobody_fails_as_others_do(seen, reader):
         pytest.skip("it sends nothing by itself")
     facts = seen["prepared_and_refused"]
 
-    assert (facts["failure"], facts["message"], facts["sent"]) == ("tcp", "Connection refused", False)
+    assert (facts["failure"], facts["message"], facts["sent"]) == (
+        "tcp",
+        "Connection refused",
+        False,
+    )
 
 
 def test_no_failure_of_a_target_prints_a_traceback(seen):
@@ -237,7 +252,10 @@ def test_a_read_never_came_before_its_lower_bound(polled, client):
 def test_a_prompt_reader_can_prove_that_it_was_prompt(polled, reader):
     """The first piece, read together with more or not, came within about 2 ms after its lower bound. In Python that holds
     while nothing else runs, and without polls no more is known than that it came after the request."""
-    width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in polled[name]]) for name in CLIENTS}
+    width_ms = {
+        name: median([(arrived - low) / 1e6 for low, arrived, _ in polled[name]])
+        for name in CLIENTS
+    }
 
     assert width_ms["prompt"] < 4
     if reader == "compiled":
@@ -247,7 +265,9 @@ def test_a_prompt_reader_can_prove_that_it_was_prompt(polled, reader):
         assert width_ms["unbounded"] > 4
 
 
-def test_a_connection_on_which_a_request_has_left_stays_open_when_idle_ones_are_closed(seen, reader):
+def test_a_connection_on_which_a_request_has_left_stays_open_when_idle_ones_are_closed(
+    seen, reader
+):
     if reader == "python":
         pytest.skip("it sends nothing by itself")
     facts = seen["left_before_its_pool_is_closed"]

@@ -106,7 +106,9 @@ def test_a_head_that_is_no_http_is_refused(head):
         response_head(head)
 
 
-@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\n\n", b"HTTP/1.1 200 OK\nA: b\n\r\n", b"hello\n\n"])
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\n\n", b"HTTP/1.1 200 OK\nA: b\n\r\n", b"hello\n\n"]
+)
 def test_a_head_whose_lines_end_with_a_bare_line_feed_is_refused_at_once_and_not_waited_for(head):
     """However it comes: h11 would take it."""
     with pytest.raises(WireError, match="bare LF"):
@@ -150,11 +152,17 @@ def test_no_bytes_make_the_head_parser_fail_otherwise(data):
         (304, [(b"content-length", b"5")], 0, True),
     ],
 )
-def test_the_headers_say_how_a_body_ends_and_whether_the_connection_stays(status, headers, framing, keep):
+def test_the_headers_say_how_a_body_ends_and_whether_the_connection_stays(
+    status, headers, framing, keep
+):
     found_framing = framing_of(status, headers)
     body = found_framing.body()
     found = (
-        "chunked" if isinstance(body, ChunkedBody) else "connection" if body.length is None else body.length
+        "chunked"
+        if isinstance(body, ChunkedBody)
+        else "connection"
+        if body.length is None
+        else body.length
     )
 
     assert (found, found_framing.keep) == (framing, keep)

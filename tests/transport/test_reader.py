@@ -27,7 +27,9 @@ def test_no_byte_is_lost_doubled_or_moved_to_another_stream(seen: Any, case: str
 
 
 @pytest.mark.parametrize("case", ["events", "events_under_tls", "events_captured", "events_slow"])
-def test_plain_events_are_decoded_whole_and_in_their_order(seen: Any, case: str, reader: str) -> None:
+def test_plain_events_are_decoded_whole_and_in_their_order(
+    seen: Any, case: str, reader: str
+) -> None:
     """The same users at a server that cuts its events anywhere; what is captured has all that was decoded."""
     if reader == "python":
         pytest.skip("it decodes nothing")
@@ -86,7 +88,10 @@ def test_a_core_that_both_want_goes_to_the_thread_that_reads(seen: Any, reader: 
     if reader == "python":
         pytest.skip("it has no such thread")
 
-    for before, loop, apart, is_first, recorded in (seen["priority"]["root"], seen["priority"]["nobody"]):
+    for before, loop, apart, is_first, recorded in (
+        seen["priority"]["root"],
+        seen["priority"]["nobody"],
+    ):
         assert recorded == ("real-time" if is_first else "normal")
         assert (loop, apart) == ((before, before) if is_first else (min(before + 5, 19), before))
     assert not seen["priority"]["nobody"][3]

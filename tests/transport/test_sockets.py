@@ -42,7 +42,9 @@ def test_a_number_that_is_used_again_has_nothing_of_the_connection_before_it(see
 
 
 @pytest.mark.parametrize("case", ["flood_of_reads", "flood_of_an_answer"])
-def test_what_nobody_takes_waits_in_the_kernel_and_all_of_it_comes_later(seen: Any, case: str) -> None:
+def test_what_nobody_takes_waits_in_the_kernel_and_all_of_it_comes_later(
+    seen: Any, case: str
+) -> None:
     """8 MB come."""
     facts = seen[case]
 
@@ -84,7 +86,9 @@ def test_each_prepared_request_is_reported_once_or_withdrawn_and_arrives_once(se
     assert min(on_lent, on_new, back, facts["withdrawn"]) > 20
 
 
-def test_a_connection_that_was_opened_for_a_request_is_nobodys_until_it_is_adopted(seen: Any) -> None:
+def test_a_connection_that_was_opened_for_a_request_is_nobodys_until_it_is_adopted(
+    seen: Any,
+) -> None:
     """200 of them, more than there was room for; the half that is never adopted is closed with the rest."""
     assert seen["not_adopted"] == {"refused": 1200, "left": 0}
 

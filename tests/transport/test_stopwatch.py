@@ -51,7 +51,9 @@ def test_a_client_that_was_stalled_shows_in_the_receive_lag_and_not_in_the_stamp
     stamps = [arrived - seen["sent"][number][1] for number, arrived, _ in exact(seen)]
 
     if reader == "compiled":
-        assert len(exact(seen)) >= 19, "each event in a read of its own, but for a preemption of the reader"
+        assert len(exact(seen)) >= 19, (
+            "each event in a read of its own, but for a preemption of the reader"
+        )
         assert sorted(stamps)[len(stamps) // 2] < BLOCKED_NS // 4
     else:
         assert seen["receive_lag_max_ns"] > BLOCKED_NS // 4

@@ -42,7 +42,11 @@ def test_a_stream_under_tls_is_whole_and_has_kernel_stamps(seen):
 def test_a_certificate_that_is_not_trusted_is_reported_as_such(seen, case, why):
     (only,) = seen[case]
 
-    assert (only["failure"], only["status"], only["reported"]) == ("tls_certificate", None, "ConnectError")
+    assert (only["failure"], only["status"], only["reported"]) == (
+        "tls_certificate",
+        None,
+        "ConnectError",
+    )
     assert only["message"].startswith("certificate not trusted: ")
     assert why in only["message"].replace("IP address", "mismatch: IP address")
 
@@ -52,7 +56,9 @@ def test_a_certificate_that_is_not_trusted_is_reported_as_such(seen, case, why):
     [("plain_server", "tls", "WRONG_VERSION_NUMBER"), ("old_protocol", "tls", "PROTOCOL_VERSION"),
      ("no_authority_file", "ca_file", "missing.pem: No such file"), ("no_certificate_in_it", "ca_file", "empty.pem: no PEM file")],
 )  # fmt: skip
-def test_what_is_no_tls_of_today_and_a_file_that_is_no_authority_are_reported_as_such(seen, case, kind, why):
+def test_what_is_no_tls_of_today_and_a_file_that_is_no_authority_are_reported_as_such(
+    seen, case, kind, why
+):
     (only,) = seen[case]
 
     assert (only["failure"], only["reported"]) == (kind, "ConnectError")
@@ -113,7 +119,9 @@ def test_what_a_record_brings_has_the_stamp_of_the_read_that_completed_it(sealed
         ("o halves", 7, True),
         ("xxxxxxxxxxxxxxxxxxxx", 9, True),
     ]
-    for before, (maybe, surely), stamp in zip([-1, *stamps], [f[2] for f in fed], stamps, strict=False):
+    for before, (maybe, surely), stamp in zip(
+        [-1, *stamps], [f[2] for f in fed], stamps, strict=False
+    ):
         assert before <= maybe, (before, fed)
         assert surely < stamp, (stamp, fed)
     assert (sealed[version]["kernel"], sealed[version]["cut"]) == (True, None)
@@ -164,7 +172,9 @@ def pair(version: ssl.TLSVersion) -> tuple[Tls, Any, Any]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_record_belongs_to_the_read_in_which_it_ends_however_reads_are_cut_and_stored(version, seed):
+def test_a_record_belongs_to_the_read_in_which_it_ends_however_reads_are_cut_and_stored(
+    version, seed
+):
     """Records of all sizes, in reads that hold a part of one to many; the session tickets come before the first."""
     drawn = random.Random(seed)
     client, server, outgoing = pair(version)
@@ -196,7 +206,9 @@ def test_a_record_belongs_to_the_read_in_which_it_ends_however_reads_are_cut_and
 
 
 @pytest.mark.parametrize(("broken", "over"), [(False, ""), (True, "TLS: ")])
-def test_what_comes_before_a_farewell_or_a_broken_record_is_kept_and_nothing_behind_it(broken, over):
+def test_what_comes_before_a_farewell_or_a_broken_record_is_kept_and_nothing_behind_it(
+    broken, over
+):
     client, server, outgoing = pair(ssl.TLSVersion.TLSv1_3)
     server.write(b"whole")
     data = outgoing.read()

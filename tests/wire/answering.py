@@ -73,7 +73,9 @@ def whole(
 class Target:
     """Listens on loopback; `answers` by model, `like_all`: models whose preflight is answered like every call."""
 
-    def __init__(self, protocol: str, answers: Mapping[str, Answering], like_all: frozenset[str]) -> None:
+    def __init__(
+        self, protocol: str, answers: Mapping[str, Answering], like_all: frozenset[str]
+    ) -> None:
         self.seen: list[Received] = []
         self._protocol = protocol
         self._answers = answers
@@ -141,7 +143,9 @@ def read_request(client: socket.socket) -> tuple[str, bytes] | None:
             return None
         data += piece
         if not data[:1].isalpha():  # a TLS handshake, which a server of plain HTTP rejects at once
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            client.sendall(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
             return None
     head, _, body = data.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
@@ -154,7 +158,9 @@ def read_request(client: socket.socket) -> tuple[str, bytes] | None:
 
 
 @contextmanager
-def target(protocol: str, answers: Mapping[str, Answering], like_all: frozenset[str]) -> Iterator[Target]:
+def target(
+    protocol: str, answers: Mapping[str, Answering], like_all: frozenset[str]
+) -> Iterator[Target]:
     """Serve until the end of the context."""
     serving = Target(protocol, answers, like_all)
     try:

@@ -136,7 +136,12 @@ class Messages(Draft):
 
     def server_tool(self) -> None:
         self.is_explained = True
-        call = {"type": "server_tool_use", "id": f"srvtoolu_{self.index}", "name": "web_search", "input": {}}
+        call = {
+            "type": "server_tool_use",
+            "id": f"srvtoolu_{self.index}",
+            "name": "web_search",
+            "input": {},
+        }
         self.start(call)
         for piece in self.pieces('{"query": "weather"}'):
             self.delta("input_json_delta", "partial_json", piece)
@@ -148,12 +153,18 @@ class Messages(Draft):
             "encrypted_content": "E",
             "page_age": None,
         }
-        self.start({"type": "web_search_tool_result", "tool_use_id": call["id"], "content": [found]})
+        self.start(
+            {"type": "web_search_tool_result", "tool_use_id": call["id"], "content": [found]}
+        )
         self.stop()
 
     def fallback(self) -> None:
         self.has_fallback = self.is_explained = True
-        after = {"from": {"model": "claude-x"}, "to": {"model": "claude-y"}, "trigger": {"type": "refusal"}}
+        after = {
+            "from": {"model": "claude-x"},
+            "to": {"model": "claude-y"},
+            "trigger": {"type": "refusal"},
+        }
         self.start({"type": "fallback", **after})
         self.stop()
         self.text()
@@ -240,7 +251,9 @@ class Messages(Draft):
             case "zero_output":
                 usage["output_tokens"] = 0
             case "malformed":
-                usage[self.rng.choice(["output_tokens", "input_tokens"])] = self.rng.choice(MALFORMED)
+                usage[self.rng.choice(["output_tokens", "input_tokens"])] = self.rng.choice(
+                    MALFORMED
+                )
             case "growing":
                 for share in (0, 3):
                     early = {"output_tokens": output * share // 4}
@@ -249,9 +262,18 @@ class Messages(Draft):
         if known and self.has_fallback:
             usage["iterations"] = [
                 {"type": "message", "model": "claude-x", "input_tokens": 1, "output_tokens": 9},
-                {"type": "fallback_message", "model": "claude-y", "input_tokens": 1, "output_tokens": output},
+                {
+                    "type": "fallback_message",
+                    "model": "claude-y",
+                    "input_tokens": 1,
+                    "output_tokens": output,
+                },
             ]
-        if known and self.usage_form not in {"malformed", "zero_output"} and self.rng.random() < 0.1:
+        if (
+            known
+            and self.usage_form not in {"malformed", "zero_output"}
+            and self.rng.random() < 0.1
+        ):
             thought = self.rng.randint(0, output)
             usage["output_tokens_details"] = {"thinking_tokens": thought}
             self.tokens["thinking_tokens"] = thought
@@ -287,7 +309,9 @@ class Messages(Draft):
         if self.usage_form == "zero_output" and not self.has_content():
             self.tokens["output_tokens"] = 0
         if self.usage_form == "zero_input":
-            self.tokens = {name: count for name, count in self.tokens.items() if "input" not in name}
+            self.tokens = {
+                name: count for name, count in self.tokens.items() if "input" not in name
+            }
             return
         self.tokens |= counts
         if sum(counts.values()) > MOST_INPUT and not self.is_explained:
@@ -299,7 +323,9 @@ class Messages(Draft):
     def fail(self) -> None:
         """End it, from some event on, as it must not end."""
         has_end = any(event.is_end for event in self.events)
-        form = self.choose({"error": 12, "malformed": 2, "second": 1, "behind": 1 if has_end else 0})
+        form = self.choose(
+            {"error": 12, "malformed": 2, "second": 1, "behind": 1 if has_end else 0}
+        )
         match form:
             case "error":
                 del self.events[self.place() :]
@@ -307,7 +333,9 @@ class Messages(Draft):
             case "malformed":
                 self.notes.add("malformed_event")
                 place = self.rng.randrange(len(self.events))
-                wire = self.style.lines(("event", "content_block_delta"), ("data", '{"type": "content_bl'))
+                wire = self.style.lines(
+                    ("event", "content_block_delta"), ("data", '{"type": "content_bl')
+                )
                 self.events.insert(place, Event(wire=wire, failure=Failure()))
             case "second":
                 self.notes.add("second_message")

@@ -74,7 +74,9 @@ def every_other(*events: bytes, protocol: str = "openai") -> Answering:
 
 def first_attempt(answer: Callable[[Received], Answer], protocol: str) -> Answering:
     """Answer the first attempt of each request otherwise."""
-    return lambda seen: stream(*good(protocol)) if seen.attempt or seen.is_preflight else answer(seen)
+    return lambda seen: (
+        stream(*good(protocol)) if seen.attempt or seen.is_preflight else answer(seen)
+    )
 
 
 # --- chat completions -------------------------------------------------------------------------------------------
@@ -85,7 +87,13 @@ def thought(text: str) -> bytes:
 
 
 def detail(text: str) -> bytes:
-    part = {"type": "reasoning.text", "id": "r", "format": "MiniMax-response-v1", "index": 0, "text": text}
+    part = {
+        "type": "reasoning.text",
+        "id": "r",
+        "format": "MiniMax-response-v1",
+        "index": 0,
+        "text": text,
+    }
     return chunk({"content": "", "reasoning_details": [part]}, usage=None)
 
 
@@ -220,7 +228,12 @@ ZEROS = {
 }
 STEPS = [
     {"type": "message", "model": "claude-fable-5", "input_tokens": 100, "output_tokens": 9},
-    {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 140, "output_tokens": 20},
+    {
+        "type": "fallback_message",
+        "model": "claude-opus-4-8",
+        "input_tokens": 140,
+        "output_tokens": 20,
+    },
 ]
 TO_OPUS = {
     "type": "fallback",
@@ -257,7 +270,10 @@ def served_as(seen: Received) -> Answer:
         "inference_geo": "us",
     }
     return stream(
-        start(counts, diagnostics=MISS), *text_block(), message_delta({"output_tokens": 8}), MESSAGE_STOP
+        start(counts, diagnostics=MISS),
+        *text_block(),
+        message_delta({"output_tokens": 8}),
+        MESSAGE_STOP,
     )
 
 
@@ -306,7 +322,9 @@ REFUSALS = Case(
 )  # fmt: skip
 
 
-def scenario(protocol: str, url: str, cases: dict[str, Case], *, rate: float, seconds: float) -> str:
+def scenario(
+    protocol: str, url: str, cases: dict[str, Case], *, rate: float, seconds: float
+) -> str:
     """Return a scenario with a traffic table for each case, whose model is the case's name."""
     first = next(iter(cases))
     text = f"""

@@ -181,7 +181,12 @@ class Draft:
     def arguments(self) -> dict[str, Any]:
         """Return the input of a tool."""
         keys = self.rng.sample(["city", "query", "n", "deep"], self.rng.randint(1, 3))
-        values: list[Any] = [self.pieces_of_text(), self.rng.randint(0, 99), [1, "a", None], {"a": True}]
+        values: list[Any] = [
+            self.pieces_of_text(),
+            self.rng.randint(0, 99),
+            [1, "a", None],
+            {"a": True},
+        ]
         return {key: self.rng.choice(values) for key in keys}
 
     def send(self, tree: Any, name: str = "", **brings: Any) -> None:

@@ -106,7 +106,9 @@ class Completion(Draft):
             **more,
         }
 
-    def delta(self, delta: Tree, reason: str | None = None, usage: Any = None, **brings: Any) -> None:
+    def delta(
+        self, delta: Tree, reason: str | None = None, usage: Any = None, **brings: Any
+    ) -> None:
         """Add a chunk with one choice."""
         if reason is None and self.has_empty_reasons:
             reason = ""
@@ -160,7 +162,9 @@ class Completion(Draft):
                 "details": {"content": "", "reasoning_details": [detail]},
                 "summary": {"reasoning_details": [{"type": "reasoning.summary", "summary": piece}]},
                 "encrypted": {"reasoning_details": [{"type": "reasoning.encrypted", "data": "E"}]},
-                "parts": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": piece}]}]},
+                "parts": {
+                    "content": [{"type": "thinking", "thinking": [{"type": "text", "text": piece}]}]
+                },
             }
             shown = "" if form == "encrypted" else piece
             self.delta(shapes[form], thinking=shown, has_hidden_thinking=True)
@@ -213,7 +217,9 @@ class Completion(Draft):
                 call["function"] = {"name": "look_up", "arguments": ""}
                 self.delta({"tool_calls": [call]}, has_tool_call=True)
             case "function_call":
-                self.delta({"function_call": {"name": "look_up", "arguments": ""}}, has_tool_call=True)
+                self.delta(
+                    {"function_call": {"name": "look_up", "arguments": ""}}, has_tool_call=True
+                )
                 for piece in pieces:
                     self.delta({"function_call": {"arguments": piece}}, tool_input=piece)
             case _:
@@ -247,7 +253,11 @@ class Completion(Draft):
             output = self.plan.max_tokens + 50
         if self.chance(0.02, "input_beyond"):
             prompt = 2 * MOST_INPUT
-        usage: Tree = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        usage: Tree = {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+        }
         cache = self.rng.choice(CACHES)
         self.notes.add(f"cache:{cache}")
         read = self.rng.choice([0, prompt // 2])
@@ -267,7 +277,9 @@ class Completion(Draft):
         if self.chance(0.03, "unknown_count"):
             usage["dream_tokens"] = 3
         if self.usage_form == "malformed":
-            usage[self.rng.choice(["completion_tokens", "prompt_tokens"])] = self.rng.choice(MALFORMED)
+            usage[self.rng.choice(["completion_tokens", "prompt_tokens"])] = self.rng.choice(
+                MALFORMED
+            )
         if self.usage_form in {"as_text", "as_float"}:
             spell = str if self.usage_form == "as_text" else float
             usage |= {name: spell(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
@@ -338,7 +350,9 @@ class Completion(Draft):
             return
         match self.usage_form:
             case "choice":
-                self.send(self.chunk([{"index": 0, "delta": {}, "finish_reason": None, "usage": usage}]))
+                self.send(
+                    self.chunk([{"index": 0, "delta": {}, "finish_reason": None, "usage": usage}])
+                )
             case "groq":
                 self.send(self.chunk([], x_groq={"id": "req_1", "usage": usage}))
             case _:
@@ -380,7 +394,9 @@ class Completion(Draft):
         if ends:  # what comes behind it nobody reads
             place = min(place, ends[0])
         may_think = "thinking:tags" in self.notes  # what came next would be thinking
-        form = self.choose({"error": 12, "malformed": 2, "second": 0 if may_think else 1, "chunk": 2})
+        form = self.choose(
+            {"error": 12, "malformed": 2, "second": 0 if may_think else 1, "chunk": 2}
+        )
         self.notes.add(f"failure:{form}")
         match form:
             case "error":

@@ -11,10 +11,18 @@ from wire import anthropic_events, openai_events, product
 from wire.grammar import Expected, Stream, expected
 from wire.sdk import Answer, Readers, values
 
-DRAW: dict[str, Callable[[str], Stream]] = {"anthropic": anthropic_events.draw, "openai": openai_events.draw}
+DRAW: dict[str, Callable[[str], Stream]] = {
+    "anthropic": anthropic_events.draw,
+    "openai": openai_events.draw,
+}
 INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 COUNTS = (*INPUT, "output_tokens")
-COLUMNS = (*COUNTS, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "thinking_tokens")
+COLUMNS = (
+    *COUNTS,
+    "cache_creation_5m_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "thinking_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,11 @@ class Findings:
     streams: int = 0
 
     def facts(self) -> dict[str, Any]:
-        return {**vars(self), "mismatches": self.mismatches[:20], "mismatch_count": len(self.mismatches)}
+        return {
+            **vars(self),
+            "mismatches": self.mismatches[:20],
+            "mismatch_count": len(self.mismatches),
+        }
 
 
 def check(protocol: str, seeds: list[str]) -> Findings:
@@ -140,7 +152,9 @@ def against_grammar(stream: Stream, right: Expected, reading: product.Reading) -
         yield from _different("text", right.text, reading.text)
         yield from _different("tool input", right.tool_input, reading.tool_input)
         yield from _different("stop reason", right.stop_reason, row.stop_reason)
-        yield from _different("characters of thinking", len(right.thinking), reading.chars["thinking"])
+        yield from _different(
+            "characters of thinking", len(right.thinking), reading.chars["thinking"]
+        )
     elif not reading.text.startswith(right.text):
         yield from _different("text", right.text, reading.text)
     if right.is_complete and stream.arrived == len(stream.events):

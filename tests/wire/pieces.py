@@ -32,7 +32,12 @@ def pieces_of_text(count: int = 8) -> list[bytes]:
 
 
 def counts(prompt: int = 30, output: int = 8, **more: Any) -> Tree:
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output, **more}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        **more,
+    }
 
 
 def usage(output: int = 8, prompt: int = 30, **more: Any) -> bytes:

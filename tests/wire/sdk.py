@@ -36,7 +36,9 @@ class Recorded(httpx2.HTTPTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer over a connection of its own."""
-        self._pool = httpcore2.ConnectionPool(network_backend=httpcore2.MockBackend(list(self.reads)))
+        self._pool = httpcore2.ConnectionPool(
+            network_backend=httpcore2.MockBackend(list(self.reads))
+        )
         return super().handle_request(request)
 
 

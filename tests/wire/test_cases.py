@@ -70,13 +70,17 @@ class Result:
         return [later - sooner for at_s in times.values() for sooner, later in pairwise(at_s)]
 
 
-def ran(folder: Path, protocol: str, cases: dict[str, Case], *, rate: float, seconds: float) -> Result:
+def ran(
+    folder: Path, protocol: str, cases: dict[str, Case], *, rate: float, seconds: float
+) -> Result:
     """Run all cases of a protocol at once."""
     like_all = frozenset(name for name, case in cases.items() if case.is_like_all)
     answers = {name: case.answer for name, case in cases.items()}
     with target(protocol, answers, like_all) as serving:
         file = folder / "scenario.toml"
-        file.write_text(scenario(protocol, serving.url, cases, rate=rate, seconds=seconds), encoding="utf-8")
+        file.write_text(
+            scenario(protocol, serving.url, cases, rate=rate, seconds=seconds), encoding="utf-8"
+        )
         line = ["tailgauge", "run", file, "--seed=11", f"--out={folder}"]
         done = run_command(line, LIMIT_S, env=NO_KEYS)
         return Result(done.returncode, done.stdout + done.stderr, folder, serving.of)
@@ -300,7 +304,11 @@ def test_14_azures_wait_in_milliseconds_is_waited(chat):
 
 
 def test_15_limits_a_minute_are_in_the_report(healthy):
-    rows = [line for line in healthy.report.splitlines() if line.startswith(("| requests |", "| tokens |"))]
+    rows = [
+        line
+        for line in healthy.report.splitlines()
+        if line.startswith(("| requests |", "| tokens |"))
+    ]
 
     assert healthy.of("limits").rate_limit_headers.notna().all()
     assert distinct(healthy.of("limits").not_understood) == {None}
@@ -348,7 +356,13 @@ def traced(tmp_path) -> Callable[[str, str], Any]:
     def run(name: str, text: str) -> Any:
         file = tmp_path / name
         file.write_text(text, encoding="utf-8")
-        options = ["--set", f"arrival.trace.file={file}", "--duration=70s", "--dry-run", f"--out={tmp_path}"]
+        options = [
+            "--set",
+            f"arrival.trace.file={file}",
+            "--duration=70s",
+            "--dry-run",
+            f"--out={tmp_path}",
+        ]
         return run_command(["tailgauge", "run", "trace", *options], LIMIT_S, env=NO_KEYS)
 
     return run
@@ -374,7 +388,9 @@ def test_42_rows_of_failed_requests_are_left_out_and_counted(tmp_path, traced):
     lines = ["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"]
     for number in range(60):
         response = 0 if number % 6 == 0 else 20
-        lines.append(f"{5 + number},GPT-4,{100 + number},{response},{120 + number},Conversation log")
+        lines.append(
+            f"{5 + number},GPT-4,{100 + number},{response},{120 + number},Conversation log"
+        )
     done = traced("burst.csv", "\n".join(lines) + "\n")
     (folder,) = (tmp_path / "runs").iterdir()
     run = RunData(folder)
@@ -385,7 +401,14 @@ def test_42_rows_of_failed_requests_are_left_out_and_counted(tmp_path, traced):
 
 
 def test_each_case_names_its_source_and_all_of_them_are_used():
-    cases = {**CHAT, **MESSAGES, "idle": IDLE, "limits": LIMITS, "whole": WHOLE, "refusals": REFUSALS}
+    cases = {
+        **CHAT,
+        **MESSAGES,
+        "idle": IDLE,
+        "limits": LIMITS,
+        "whole": WHOLE,
+        "refusals": REFUSALS,
+    }
 
     assert len(cases) + len({"bailian", "burstgpt"}) == 30
     assert [name for name, case in cases.items() if not case.source] == []

@@ -45,7 +45,9 @@ def test_the_harness_reads_what_the_official_sdk_reads(run_script, full_size, ca
 
     facts = run_script("wire/scripts/oracle.py", protocol, seed, "0", str(count), timeout_s=300)
 
-    assert facts["mismatches"] == [], f"{facts['mismatch_count']} streams\n{shown(facts['mismatches'])}"
+    assert facts["mismatches"] == [], (
+        f"{facts['mismatch_count']} streams\n{shown(facts['mismatches'])}"
+    )
     assert facts["completed_by_sdk"] > count / 3
     assert len(facts["classes"]) >= 9
     if full_size:
@@ -59,7 +61,9 @@ def test_whole_calls_over_connections_end_in_the_same_rows(run_script, full_size
 
     facts = run_script("wire/scripts/sockets.py", protocol, seed, str(count), timeout_s=300)
 
-    assert facts["mismatches"] == [], f"{facts['mismatch_count']} streams\n{shown(facts['mismatches'])}"
+    assert facts["mismatches"] == [], (
+        f"{facts['mismatch_count']} streams\n{shown(facts['mismatches'])}"
+    )
 
 
 @BOTH

@@ -178,7 +178,9 @@ def test_every_event_is_known(root):
         "content_block": {"type": "text"},
     }
     unknown = {
-        kind for kind in kinds_of(root) if violations.UNKNOWN_EVENT in tolerated({"type": kind, **more})
+        kind
+        for kind in kinds_of(root)
+        if violations.UNKNOWN_EVENT in tolerated({"type": kind, **more})
     }
 
     assert kinds_of(root) >= {"message_start", "message_delta", "message_stop"}
@@ -198,7 +200,9 @@ def test_every_delta_is_known(root):
     unknown = {
         kind
         for kind in kinds
-        if tolerated({"type": "content_block_delta", "index": 0, "delta": {"type": kind, **content}})
+        if tolerated(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": kind, **content}}
+        )
     }
 
     assert len(kinds) >= 5
@@ -224,7 +228,9 @@ def test_every_stop_reason_has_a_class(root):
     reasons = set(literals_of(delta.model_fields["stop_reason"].annotation))
 
     assert len(reasons) >= 7
-    assert {reason for reason in reasons if vendors.class_of_stop("anthropic", reason) is None} == set()
+    assert {
+        reason for reason in reasons if vendors.class_of_stop("anthropic", reason) is None
+    } == set()
 
 
 def test_every_finish_reason_has_a_class():
@@ -232,7 +238,9 @@ def test_every_finish_reason_has_a_class():
     reasons = set(literals_of(choice.model_fields["finish_reason"].annotation))
 
     assert len(reasons) >= 5
-    assert {reason for reason in reasons if vendors.class_of_stop("openai", reason) is None} == set()
+    assert {
+        reason for reason in reasons if vendors.class_of_stop("openai", reason) is None
+    } == set()
 
 
 @pytest.mark.parametrize("union", [ErrorObject, BetaError], ids=["stable", "beta"])

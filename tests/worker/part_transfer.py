@@ -21,7 +21,9 @@ ROWS = {
     "requests": lambda i: RequestRow(
         65536 * i, "steady", "chat", "streaming", None, i, i, i, "ok", 1, 1, 200, 50
     ),
-    "attempts": lambda i: AttemptRow(65536 * i, 0, 0, "primary", None, "steady", "chat", "openai", "m", i, i),
+    "attempts": lambda i: AttemptRow(
+        65536 * i, 0, 0, "primary", None, "steady", "chat", "openai", "m", i, i
+    ),
     "health": lambda i: HealthRow(i, *[0] * 15),
 }
 

@@ -79,9 +79,9 @@ class TestLimits:
     def test_at_the_provider_the_older_name_is_tried_where_the_newer_is_refused(self):
         wire = OpenAI(Target(protocol="openai"), "https://api.openai.com/v1")
 
-        assert wire.adaptation("Unrecognized request argument supplied: max_completion_tokens") == Adaptation(
-            "max_tokens"
-        )
+        assert wire.adaptation(
+            "Unrecognized request argument supplied: max_completion_tokens"
+        ) == Adaptation("max_tokens")
         assert wire.adaptation("Unrecognized request argument supplied: max_tokens") is None
         assert wire.adaptation("") is None
 
@@ -103,7 +103,9 @@ class TestMarks:
         assert [call["ended"] for call in found["calls"]] == ["ok", "ok"]
 
     @pytest.mark.parametrize("maker", ["somebody", "tailgauge"])
-    def test_others_get_them_already_in_the_preflight_and_a_refusal_says_what_to_set(self, facts, maker):
+    def test_others_get_them_already_in_the_preflight_and_a_refusal_says_what_to_set(
+        self, facts, maker
+    ):
         found = facts["marks"][maker]
         (body,) = found["bodies"]
         (call,) = found["calls"]
@@ -120,7 +122,11 @@ class TestMarks:
 def test_a_fault_of_our_own_is_named_as_ours(facts):
     (call,) = facts["our_bug"]["preflight"]["calls"]
 
-    assert (call["status"], call["ended"], call["error_type"]) == (None, "censored", "internal_error")
+    assert (call["status"], call["ended"], call["error_type"]) == (
+        None,
+        "censored",
+        "internal_error",
+    )
     assert call["message"] == "KeyError('planted')"
 
 

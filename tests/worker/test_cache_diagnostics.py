@@ -37,7 +37,12 @@ def test_the_first_call_names_no_answer_and_the_next_the_last_one(diagnostics):
 
 @pytest.mark.parametrize(
     ("other", "traffic"),
-    [(call(1), "chat"), (call(), "other"), (call(target=SECOND), "chat"), (call(model="large"), "chat")],
+    [
+        (call(1), "chat"),
+        (call(), "other"),
+        (call(target=SECOND), "chat"),
+        (call(model="large"), "chat"),
+    ],
     ids=["prefix", "table", "target", "model"],
 )
 def test_answers_of_another_prefix_table_target_or_model_are_not_named(diagnostics, other, traffic):

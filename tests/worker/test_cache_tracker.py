@@ -20,7 +20,11 @@ def printed(role: str, text: str, ttl: str | None = None) -> Message:
 
 
 def call(
-    question: str = "why?", system: str = "be kind", ttl: str | None = "5m", last: str | None = None, **more
+    question: str = "why?",
+    system: str = "be kind",
+    ttl: str | None = "5m",
+    last: str | None = None,
+    **more,
 ) -> Call:
     """A system prompt with a mark, then earlier turns, then a question that may have one."""
     earlier = more.pop("earlier", ())
@@ -53,7 +57,9 @@ class Worker:
 
 
 def test_a_note_has_the_names_of_the_columns():
-    assert {field.name for field in fields(CacheNote)} <= {field.name for field in fields(AttemptRow)}
+    assert {field.name for field in fields(CacheNote)} <= {
+        field.name for field in fields(AttemptRow)
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,11 @@ class TestExpected:
     def test_an_entry_lives_as_long_as_its_mark_asked_for(self, ttl, life):
         one = call(ttl=ttl)
 
-        assert Worker().expects((one, 0), (one, life - 1), (one, 2 * life - 1)) == [COLD, WARM, COLD]
+        assert Worker().expects((one, 0), (one, life - 1), (one, 2 * life - 1)) == [
+            COLD,
+            WARM,
+            COLD,
+        ]
 
     def test_the_lives_are_those_of_the_target(self):
         worker = Worker(ttl_s={"5m": 5.0, "1h": 60.0})
@@ -91,7 +101,10 @@ class TestExpected:
         ]
 
     def test_first_bytes_of_ones_own_are_cold_whoever_else_is_there(self):
-        assert Worker(alone=False).expects((call(unique=True), 0), (call(unique=True), 1)) == [COLD, WARM]
+        assert Worker(alone=False).expects((call(unique=True), 0), (call(unique=True), 1)) == [
+            COLD,
+            WARM,
+        ]
 
     def test_a_call_that_was_not_answered_wrote_nothing(self):
         worker = Worker()
@@ -118,7 +131,11 @@ class TestExpected:
         earlier = (printed(USER, "before"), printed(ASSISTANT, "so", "5m"))
         tools = replace(call(ttl=None, earlier=earlier).prompt, system=(Part("be kind"),))
         plain, thinking = (Call(tools, 10, thinking=thinking) for thinking in ("off", "adaptive"))
-        notes = [worker.sends(plain, 0), worker.sends(thinking, 1), worker.sends(call(thinking="off"), 2)]
+        notes = [
+            worker.sends(plain, 0),
+            worker.sends(thinking, 1),
+            worker.sends(call(thinking="off"), 2),
+        ]
 
         assert [note.cache_expected for note in notes] == [COLD, COLD, COLD]
         assert worker.sends(call(thinking="adaptive"), 3).cache_expected == WARM
@@ -150,14 +167,19 @@ class TestConversation:
 
     def test_what_stands_too_far_before_the_marks_is_known_and_not_readable(self):
         worker = Worker()
-        start = replace(self.turns(0), prompt=replace(self.turns(0).prompt, system=(Part("be kind"),)))
+        start = replace(
+            self.turns(0), prompt=replace(self.turns(0).prompt, system=(Part("be kind"),))
+        )
         far, near = (replace(one, prompt=replace(one.prompt, system=(Part("be kind"),))) for one in (self.turns(10), self.turns(9)))  # fmt: skip
         worker.sends(start, 0)
         note = worker.sends(far, 1, answered=False)
         worker.book.ended((worker.count, 0, 0), S)
 
         assert (note.cache_expected, note.cache_blocks) == (COLD, 20)
-        assert (worker.sends(near, 1).cache_expected, worker.sends(far, 1).cache_blocks) == (WARM, 2)
+        assert (worker.sends(near, 1).cache_expected, worker.sends(far, 1).cache_blocks) == (
+            WARM,
+            2,
+        )
 
     def test_a_part_that_is_readable_is_warm_even_if_the_rest_is_not(self):
         """As with `breakpoints = ["system", "last"]`, where every question is another."""
@@ -174,7 +196,11 @@ class TestWithoutMarks:
         worker = Worker()
         first = call("a", ttl=None)
         later = call("b", ttl=None, earlier=(printed(USER, "a"), printed(ASSISTANT, "yes")))
-        notes = [worker.sends(first, 0), worker.sends(call("c", ttl=None), 5000), worker.sends(later, 90_000)]
+        notes = [
+            worker.sends(first, 0),
+            worker.sends(call("c", ttl=None), 5000),
+            worker.sends(later, 90_000),
+        ]
 
         assert [note.cache_expected for note in notes] == [COLD, WARM, WARM]
         assert [note.cache_blocks for note in notes] == [None, 0, 2]
@@ -236,7 +262,9 @@ class TestDifference:
 
     def test_a_tool_is_part_of_the_prefix(self):
         worker = Worker()
-        prompts = [replace(call().prompt, tools=(Tool(name, "d", "{}"),)) for name in ("add", "aim")]
+        prompts = [
+            replace(call().prompt, tools=(Tool(name, "d", "{}"),)) for name in ("add", "aim")
+        ]
         notes = [worker.sends(Call(prompt, 1), 0) for prompt in prompts]
 
         assert notes[1].first_difference == 1
@@ -272,7 +300,11 @@ class TestTargets:
     def test_of_the_simulated_endpoint_they_are_its_own(self):
         book = self.book("openai", simulated={"cache": {"ttl_30m_s": 5.0}})
 
-        assert self.expects(book, *((call(ttl="30m"), at) for at in (0, 4, 9))) == [COLD, WARM, COLD]
+        assert self.expects(book, *((call(ttl="30m"), at) for at in (0, 4, 9))) == [
+            COLD,
+            WARM,
+            COLD,
+        ]
 
     @pytest.mark.parametrize(
         ("protocol", "ttl", "expected"), [("anthropic", "5m", COLD), ("openai", "30m", WARM)]
@@ -292,14 +324,20 @@ class TestTargets:
             return Call(Prompt(messages, (Part("be kind"),), prefix=0, automatic="5m"), 10)
 
         worker = Worker()
-        notes = [worker.sends(turn("a"), 0), worker.sends(turn("a", "b"), 1), worker.sends(turn("c"), 2)]
+        notes = [
+            worker.sends(turn("a"), 0),
+            worker.sends(turn("a", "b"), 1),
+            worker.sends(turn("c"), 2),
+        ]
 
         assert [note.cache_expected for note in notes] == [COLD, WARM, COLD]
         assert {(note.cache_marks, note.cache_ttl) for note in notes} == {(1, "5m")}
         assert notes[1].cache_blocks == 1
 
     def test_a_mark_at_the_end_and_an_automatic_one_are_one(self):
-        prompt = Prompt((printed(USER, "a", "5m"),), (Part("be kind", "5m"),), prefix=0, automatic="5m")
+        prompt = Prompt(
+            (printed(USER, "a", "5m"),), (Part("be kind", "5m"),), prefix=0, automatic="5m"
+        )
 
         assert Worker().sends(Call(prompt, 10), 0).cache_marks == 2
 
@@ -318,11 +356,15 @@ class TestTargets:
         other.book = self.book(traffic={"body": added})
         same = Worker()
         same.book = self.book(target={"body": added})
-        hashes = [worker.sends(call(), 0, traffic="chat").params_hash for worker in (plain, other, same)]
+        hashes = [
+            worker.sends(call(), 0, traffic="chat").params_hash for worker in (plain, other, same)
+        ]
 
         assert hashes[0] != hashes[1] == hashes[2]
 
-    @pytest.mark.parametrize("added", [{"temperature": 0.5}, {"metadata": {"user": "{session_id}"}}, {}])
+    @pytest.mark.parametrize(
+        "added", [{"temperature": 0.5}, {"metadata": {"user": "{session_id}"}}, {}]
+    )
     def test_what_changes_no_prompt_is_not(self, added):
         plain = Worker()
         plain.book = self.book()

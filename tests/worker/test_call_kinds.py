@@ -41,7 +41,9 @@ def test_a_plain_call_says_nothing_that_was_not_asked_for(seen, protocol):
 def test_anthropic_gets_the_prompt_with_its_marks_where_they_stand(seen):
     def text(printed, ttl=None):
         block = {"type": "text", "text": printed}
-        return block if ttl is None else {**block, "cache_control": {"type": "ephemeral", "ttl": ttl}}
+        return (
+            block if ttl is None else {**block, "cache_control": {"type": "ephemeral", "ttl": ttl}}
+        )
 
     asked = body(seen, "anthropic conversation")
     look, act = asked["tools"]
@@ -59,7 +61,9 @@ def test_anthropic_gets_the_prompt_with_its_marks_where_they_stand(seen):
     assert body(seen, "anthropic system")["system"] == "be kind"
 
 
-def test_openai_gets_the_prompt_with_breakpoints_but_not_behind_tools_and_the_system_as_a_message(seen):
+def test_openai_gets_the_prompt_with_breakpoints_but_not_behind_tools_and_the_system_as_a_message(
+    seen,
+):
     def text(printed, **mark):
         block = {"type": "text", "text": printed}
         return {**block, "prompt_cache_breakpoint": {"mode": "explicit", **mark}} if mark else block
@@ -131,7 +135,9 @@ def test_a_batch_is_submitted_polled_and_fetched(seen):
     assert [one["custom_id"] for one in asked] == ["0", "1", "2"]
     assert asked[0]["params"] == {"model": "tiny", "max_tokens": 5, "messages": USER}
     assert "stream" not in asked[2]["params"]
-    assert [seen["bodies"][f"anthropic {kind}"]["first"] for kind in ("submit", "poll", "fetch")] == [
+    assert [
+        seen["bodies"][f"anthropic {kind}"]["first"] for kind in ("submit", "poll", "fetch")
+    ] == [
         "POST /v1/messages/batches HTTP/1.1",
         "GET /v1/messages/batches/msgbatch_1 HTTP/1.1",
         "GET /v1/messages/batches/msgbatch_1/results HTTP/1.1",
@@ -185,7 +191,10 @@ def test_marks_are_seen_as_marks(seen):
 
 def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(seen):
     submitted, *polls, fetched, missing = seen["accepted"]["batch"]
-    states = [json.loads(one["received"][-1][1]["text"])["processing_status"] for one in (submitted, *polls)]
+    states = [
+        json.loads(one["received"][-1][1]["text"])["processing_status"]
+        for one in (submitted, *polls)
+    ]
 
     assert states == ["in_progress"] * (len(states) - 1) + ["ended"]
     assert {one["row"]["ended"] for one in (submitted, *polls, fetched)} == {"ok"}
@@ -205,7 +214,12 @@ def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(seen):
 def test_an_application_may_be_told_in_a_scenario(seen):
     row = seen["accepted"]["own stream"]["row"]
 
-    assert (row["ended"], row["chunks"], row["output_tokens"], row["protocol"]) == ("ok", 9, 9, "sse")
+    assert (row["ended"], row["chunks"], row["output_tokens"], row["protocol"]) == (
+        "ok",
+        9,
+        9,
+        "sse",
+    )
     assert row["input_tokens"] > 0
 
 
@@ -291,7 +305,10 @@ def test_a_template_is_filled_once(seen):
         ("cut", ("truncated", "no_end_mark", None)),
         ("failed", ("stream_error", "boom", "no")),
         ("failed in words", ("stream_error", "error", "out of luck")),
-        ("no text", ("stream_error", "malformed_event", 'a field is not what the protocol says: {"t": 5}')),
+        (
+            "no text",
+            ("stream_error", "malformed_event", 'a field is not what the protocol says: {"t": 5}'),
+        ),
         ("text left out", ("empty", None, None)),
         ("refused", ("rate_limited", "error", "{}")),
         ("plain", ("ok", None, None)),
@@ -345,7 +362,11 @@ def test_json_that_is_not_the_protocol_is_a_client_error(seen, protocol):
     for case, kind in (("wrong", "malformed_answer"), ("not streamed", "not_an_event_stream")):
         row = seen["whole"][f"{protocol} {case}"]["row"]
 
-        assert (row["ended"], row["error_type"], row["error_body"]) == ("client_error", kind, '{"a": []}')
+        assert (row["ended"], row["error_type"], row["error_body"]) == (
+            "client_error",
+            kind,
+            '{"a": []}',
+        )
 
 
 # --- two targets ------------------------------------------------------------------------------------------------------

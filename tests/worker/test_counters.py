@@ -47,7 +47,9 @@ def answer(first=0, last=90, *, thinking_at=None, text_at=None, streams=True, **
         (answer(None, None, output_tokens=10), False, None),
     ],
 )
-def test_the_pace_of_an_answer_is_known_where_tokens_and_time_cover_the_same_span(decoder, thinks, expected):
+def test_the_pace_of_an_answer_is_known_where_tokens_and_time_cover_the_same_span(
+    decoder, thinks, expected
+):
     assert pace_ms(decoder, decoder.usage, thinks=thinks) == (
         expected if expected is None else pytest.approx(expected)
     )
@@ -55,7 +57,12 @@ def test_the_pace_of_an_answer_is_known_where_tokens_and_time_cover_the_same_spa
 
 def ended(name, status=None, target="main"):
     return SimpleNamespace(
-        ended=name, status=status, target=target, error_type=None, error_body="no", asked_model="tiny"
+        ended=name,
+        status=status,
+        target=target,
+        error_type=None,
+        error_body="no",
+        asked_model="tiny",
     )
 
 

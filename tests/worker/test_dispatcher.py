@@ -73,7 +73,11 @@ def test_what_waits_for_a_slot_at_the_end_is_counted_once(seen, case, started, e
     facts = seen["slots_at_end"][case]
     counts = facts["counts"]
 
-    assert (facts["started"], facts["ended"], counts["not_reached"]) == (started, ended, not_reached)
+    assert (facts["started"], facts["ended"], counts["not_reached"]) == (
+        started,
+        ended,
+        not_reached,
+    )
     assert counts["leased"] == 4 == counts["dispatched"] + counts["not_reached"]
     assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
     assert (facts["in_flight"], facts["bugs"]) == (0, [])
@@ -88,7 +92,9 @@ def test_users_of_a_number_go_on_when_more_of_it_comes(seen):
 
 
 @pytest.mark.parametrize("limits", ["none", "two", "tokens"])
-def test_a_worker_at_its_cap_that_has_dropped_too_much_makes_no_prompts_for_what_it_drops(seen, limits):
+def test_a_worker_at_its_cap_that_has_dropped_too_much_makes_no_prompts_for_what_it_drops(
+    seen, limits
+):
     """Of the first thirty it makes some ahead of need, until they are dropped."""
     facts = seen["full"][limits]
     first, second, last = facts["made"]
@@ -129,12 +135,15 @@ def test_what_was_due_at_the_end_is_still_sent_and_what_is_due_later_is_not(seen
     )
 
 
-def test_what_is_overdue_by_a_second_when_its_slice_comes_is_sent_only_if_the_worker_itself_was_stopped(seen):
+def test_what_is_overdue_by_a_second_when_its_slice_comes_is_sent_only_if_the_worker_itself_was_stopped(
+    seen,
+):
     link, worker = seen["came_late"]["link"], seen["came_late"]["worker"]
 
     assert 90 in link["started"]
     fewest, most = (
-        sum(at <= now_ms - 1000 for at in range(1000, 3000, 100)) for now_ms in link["leased_between_ms"]
+        sum(at <= now_ms - 1000 for at in range(1000, 3000, 100))
+        for now_ms in link["leased_between_ms"]
     )
     assert 8 <= fewest <= link["counts"]["came_late"] == link["counts"]["not_reached"] <= most
     assert min(at for at in link["planned"] if at) >= 1_900_000_000
@@ -150,7 +159,9 @@ def test_what_an_overloaded_worker_skips_is_not_reached(seen):
 
     assert counts["leased"] == counts["dispatched"] + counts["not_reached"] == 1200
     assert counts["client_drop"] == 0
-    assert max(seen["behind"]["planned"]) > 4e9, "a worker that sends all late would not have come as far"
+    assert max(seen["behind"]["planned"]) > 4e9, (
+        "a worker that sends all late would not have come as far"
+    )
 
 
 def test_a_drain_waits_and_then_censors_what_is_open(seen):
@@ -206,7 +217,10 @@ def test_a_drain_ends_requests_that_wait_for_a_retry_or_in_line_at_a_gate(seen):
 
 
 def test_a_listener_may_wait_although_the_request_ended_in_the_hub(seen):
-    assert (seen["informed_in_time"]["ended"], seen["informed_in_time"]["reported"]) == (["timeout"] * 2, 2)
+    assert (seen["informed_in_time"]["ended"], seen["informed_in_time"]["reported"]) == (
+        ["timeout"] * 2,
+        2,
+    )
 
 
 # --- the timer --------------------------------------------------------------------------------------------------
@@ -240,7 +254,11 @@ def test_the_request_of_a_task_is_recorded_as_its_task_judges_the_answer(seen):
     assert facts["tags"]["0"] == {"task": "t0", "failure": "no end mark"}
     assert facts["tags"]["1"] == {"task": "t1"}
     assert facts["counts"]["ended"] == {"check_failed": 1, "ok": 2, "rate_limited": 1}
-    assert (facts["counts"]["dispatched"], facts["counts"]["censored"], facts["in_flight"]) == (5, 1, 0)
+    assert (facts["counts"]["dispatched"], facts["counts"]["censored"], facts["in_flight"]) == (
+        5,
+        1,
+        0,
+    )
     assert facts["bugs"] == []
 
 

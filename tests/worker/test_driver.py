@@ -40,7 +40,9 @@ def test_no_wait_ends_before_its_time(seen):
     assert seen["never_early"]["earliest"] >= 0
 
 
-def test_what_happens_while_a_step_is_carried_out_waits_in_line_and_comes_before_a_time_that_has_passed(seen):
+def test_what_happens_while_a_step_is_carried_out_waits_in_line_and_comes_before_a_time_that_has_passed(
+    seen,
+):
     assert seen["reentered"] == {
         "seen": [["FirstContent", 0], ["Closed"], ["FirstContent", 1], ["Ended", 1], ["Due"]],
         "ended": "ok",

@@ -92,7 +92,11 @@ def error(kind="x", message="y"):
 
 def refused(status, ended, body=None, kind="x", **limit):
     body = error() if body is None else body
-    return (Result(status, [], body), Decoded(finished=False), Outcome(ended, kind, body.decode(), **limit))
+    return (
+        Result(status, [], body),
+        Decoded(finished=False),
+        Outcome(ended, kind, body.decode(), **limit),
+    )
 
 
 CASES = {
@@ -219,7 +223,12 @@ def test_an_error_text_is_cut_and_has_no_secrets():
 def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(length):
     for seen, decoded in (
         (Result(401, [], b"x" * length + b"open sesame 99" * 900), Decoded()),
-        (Result(), Decoded(StreamError(*error_of({"error": {"message": "x" * length + "open sesame 99"}})))),
+        (
+            Result(),
+            Decoded(
+                StreamError(*error_of({"error": {"message": "x" * length + "open sesame 99"}}))
+            ),
+        ),
     ):
         assert "open s" not in outcome(seen, decoded).error_body
 
@@ -336,7 +345,14 @@ def test_no_response_is_without_a_class(status, body, headers):
 
 @pytest.mark.parametrize(
     ("printed", "expected"),
-    [(b"true", True), (b"false", False), (b"FALSE ", False), (b"", None), (b"maybe", None), (None, None)],
+    [
+        (b"true", True),
+        (b"false", False),
+        (b"FALSE ", False),
+        (b"", None),
+        (b"maybe", None),
+        (None, None),
+    ],
 )
 def test_a_target_may_say_whether_to_try_again(printed, expected):
     headers = [] if printed is None else [(b"X-Should-Retry", printed)]
@@ -346,7 +362,12 @@ def test_a_target_may_say_whether_to_try_again(printed, expected):
 
 @pytest.mark.parametrize(
     ("delay", "expected"),
-    [("2s", (2.0, "retryDelay")), ("0.5s", (0.5, "retryDelay")), ("soon", (None, None)), (7, (None, None))],
+    [
+        ("2s", (2.0, "retryDelay")),
+        ("0.5s", (0.5, "retryDelay")),
+        ("soon", (None, None)),
+        (7, (None, None)),
+    ],
 )
 def test_google_names_the_wait_in_the_body(delay, expected):
     details = [
@@ -356,4 +377,7 @@ def test_google_names_the_wait_in_the_body(delay, expected):
     body = json.dumps([{"error": {"code": 429, "details": details}}]).encode()
 
     assert retry_after(Result(429, list(JSON), body), "rate_limited") == expected
-    assert retry_after(Result(429, [(b"retry-after", b"9")], body), "rate_limited") == (9.0, "retry-after")
+    assert retry_after(Result(429, [(b"retry-after", b"9")], body), "rate_limited") == (
+        9.0,
+        "retry-after",
+    )

@@ -36,7 +36,10 @@ def spool(tmp_path_factory):
     """Nine real parts of a worker."""
     folder = RunFolder(tmp_path_factory.mktemp("worker"))
     folder.create()
-    return {f"{table}/part-{WORKER}-{n}.parquet": written(folder, WORKER, table, n) for table, n in PARTS}
+    return {
+        f"{table}/part-{WORKER}-{n}.parquet": written(folder, WORKER, table, n)
+        for table, n in PARTS
+    }
 
 
 def masters(path: Path) -> tuple[PartReceiver, RunFolder]:
@@ -53,7 +56,12 @@ def filled(spool, send, clock=None, **more) -> PartSender:
 
 
 def carry(
-    outbox: PartSender, inbox: PartReceiver, there: Channel, back: Channel, clock: Clock, seconds: int
+    outbox: PartSender,
+    inbox: PartReceiver,
+    there: Channel,
+    back: Channel,
+    clock: Clock,
+    seconds: int,
 ) -> None:
     """Turns of both sides, a tenth of a second each, until nothing waits; the outbox is pumped once a second."""
     for turn in range(10 * seconds):
@@ -96,12 +104,16 @@ def test_without_a_loss_every_piece_goes_once_and_in_the_order_written(spool, tm
     inbox, _ = masters(tmp_path)
     seen = []
     outbox = filled(
-        spool, lambda m: (seen.append((f"{m['table']}/{m['name']}", m["offset"])), there.send(m)), clock
+        spool,
+        lambda m: (seen.append((f"{m['table']}/{m['name']}", m["offset"])), there.send(m)),
+        clock,
     )
 
     carry(outbox, inbox, there, back, clock, 100)
 
-    assert seen == [(name, at) for name, path in spool.items() for at in range(0, path.stat().st_size, SMALL)]
+    assert seen == [
+        (name, at) for name, path in spool.items() for at in range(0, path.stat().st_size, SMALL)
+    ]
 
 
 def test_a_piece_names_its_part_whole(spool):
@@ -128,7 +140,13 @@ def test_no_more_than_four_pieces_are_under_way(spool):
 
 
 def more(message, upto):
-    return {"table": message["table"], "name": message["name"], "upto": upto, "state": "more", "why": None}
+    return {
+        "table": message["table"],
+        "name": message["name"],
+        "upto": upto,
+        "state": "more",
+        "why": None,
+    }
 
 
 def test_an_master_that_is_silent_for_an_hour_is_asked_again_in_a_few_bytes(spool):
@@ -196,7 +214,15 @@ def test_answers_about_other_parts_change_nothing(spool):
     before = (outbox.waiting, len(seen))
 
     for state in ("done", "refused", "more"):
-        outbox.got({"table": "health", "name": "part-3-0.parquet", "upto": 9, "state": state, "why": "late"})
+        outbox.got(
+            {
+                "table": "health",
+                "name": "part-3-0.parquet",
+                "upto": 9,
+                "state": state,
+                "why": "late",
+            }
+        )
 
     assert (outbox.waiting, len(seen), outbox.refused) == (*before, None)
 
@@ -283,4 +309,8 @@ def test_a_piece_is_read_from_its_place(tmp_path):
     file = tmp_path / "part"
     file.write_bytes(bytes(range(100)))
 
-    assert [read_piece(file, at, 10) for at in (0, 95, 200)] == [bytes(range(10)), bytes(range(95, 100)), b""]
+    assert [read_piece(file, at, 10) for at in (0, 95, 200)] == [
+        bytes(range(10)),
+        bytes(range(95, 100)),
+        b"",
+    ]

@@ -72,7 +72,9 @@ def test_a_wait_is_noted_again_with_the_seconds_left(facts):
 
     assert len(notes) == 3
     for note in notes:
-        assert re.fullmatch(r"URL\S+ answered HTTP 503: waiting until it is ready, [23]\d s at most .*", note)
+        assert re.fullmatch(
+            r"URL\S+ answered HTTP 503: waiting until it is ready, [23]\d s at most .*", note
+        )
 
 
 @pytest.mark.parametrize("case", ["in vain", "no wait"])
@@ -165,7 +167,13 @@ def test_a_failure_of_the_server_is_not_about_the_model(seen):
 
 
 def test_a_long_list_is_shortened_and_a_listed_model_is_not_the_reason():
-    call = {"ended": "client_error", "status": 404, "error_type": None, "message": "no", "model": "m1"}
+    call = {
+        "ended": "client_error",
+        "status": 404,
+        "error_type": None,
+        "message": "no",
+        "model": "m1",
+    }
 
     assert preflight_failure("http://h", "openai", call | {"models": ["m1", "m2"]}).endswith(
         "protocol openai?"
@@ -182,7 +190,9 @@ def test_prompts_have_the_tokens_that_were_asked_for_by_the_engines_own_count(fa
 
     assert found["prompt_sizes"] == {"main": "exact"}
     assert 16 <= found["words"] < 126
-    assert {int(size): got for size, got in found["got"].items()} == {int(s): int(s) for s in found["got"]}
+    assert {int(size): got for size, got in found["got"].items()} == {
+        int(s): int(s) for s in found["got"]
+    }
     assert len(found["got"]) == 6
     fields = ["add_special", "content"] if case == "llama.cpp" else ["add_special_tokens", "prompt"]
     assert found["asked"] == [[sorted(["model", *fields]), "tiny", False]]

@@ -15,7 +15,9 @@ from tailgauge.transport.http1 import ChunkedBody
 from tailgauge.worker.raw_redaction import redact
 
 KEY = "7Qz9-canary_of4Raw.Answers+8c1Kx0Zt5Lw2"
-CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 END = b"0\r\n\r\n"
 
 

@@ -21,7 +21,11 @@ def classes(facts):
 
 
 def test_a_session_has_the_turns_that_were_planned_and_ends_with_a_failure(seen):
-    assert classes(seen["talks"]) == {"0": ["ok", "ok", "ok"], "1": ["ok"], "2": ["ok", "rate_limited"]}
+    assert classes(seen["talks"]) == {
+        "0": ["ok", "ok", "ok"],
+        "1": ["ok"],
+        "2": ["ok", "rate_limited"],
+    }
     assert seen["talks"]["counts"]["not_reached"] == 2, "what was planned after the failure"
     assert seen["talks"]["counts"]["not_due"] == 2
 

@@ -75,7 +75,9 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     comparison = replace(comparison, unequal=tuple(unequal_work(works)))
     if settings.get("gateway") is True:
         return conclude(gateway.compared_through(comparison, frames, stage, pairs))
-    rows = deciding_first(list(_rows(stage, pairs, comparison.threshold)), primary(scenario, METRICS))
+    rows = deciding_first(
+        list(_rows(stage, pairs, comparison.threshold)), primary(scenario, METRICS)
+    )
     rows[0] = with_power(rows[0])
     return conclude(replace(comparison, rows=tuple(decide(rows))))
 

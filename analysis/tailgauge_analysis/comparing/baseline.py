@@ -50,7 +50,9 @@ def _read(path: Path, name: str) -> RunSummary:
         problem = f"{plain(key, 80)}: {detail['msg']}"
     except ValueError as error:
         problem = str(error)
-    raise UsageError(f"{name}: not a run of a baseline: {problem}. Move it elsewhere, or add the run again")
+    raise UsageError(
+        f"{name}: not a run of a baseline: {problem}. Move it elsewhere, or add the run again"
+    )
 
 
 def _parsed(name: str, tree: Any) -> RunSummary:

@@ -138,7 +138,9 @@ def _growth_of_waits(waits: Waiting, blocks: Sequence[VariantBlock]) -> _Growth 
     return _Growth(queues=queues, seconds=seconds)
 
 
-def _answered(waits: Waiting, blocks: Sequence[VariantBlock]) -> Iterator[tuple[Floats, Floats, Floats]]:
+def _answered(
+    waits: Waiting, blocks: Sequence[VariantBlock]
+) -> Iterator[tuple[Floats, Floats, Floats]]:
     """Yield the edges of windows, and when requests of the block came and how much too long they waited.
 
     A block whose requests got no answer is left out: how long they waited is not known.

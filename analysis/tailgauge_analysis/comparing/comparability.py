@@ -57,7 +57,10 @@ class Difference:
 
     def text(self, sides: tuple[str, str]) -> str:
         """The first values of each side, by its name."""
-        a, b = (f"{' and '.join(values[:3])}{' and more' * (len(values) > 3)}" for values in (self.a, self.b))
+        a, b = (
+            f"{' and '.join(values[:3])}{' and more' * (len(values) > 3)}"
+            for values in (self.a, self.b)
+        )
         return f"{self.key}: {a} in {sides[0]}, {b} in {sides[1]}"
 
     def refusal(self, sides: tuple[str, str]) -> str:
@@ -87,7 +90,9 @@ def permission(differs: Iterable[Difference]) -> str:
     return f"to compare them nevertheless, add {options}"
 
 
-def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]) -> list[Difference]:
+def differences(
+    a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]
+) -> list[Difference]:
     """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`."""
     keys: dict[tuple[str, str], None] = {}
     for facts in (*a_facts, *b_facts):
@@ -96,7 +101,9 @@ def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Seque
     _check_names(allow, [key for group, key in keys if group == SCENARIO])
     differing = []
     for group, key in keys:
-        a, b = ([facts.get(group, {}).get(key, ABSENT) for facts in side] for side in (a_facts, b_facts))
+        a, b = (
+            [facts.get(group, {}).get(key, ABSENT) for facts in side] for side in (a_facts, b_facts)
+        )
         if a == b and (group == SEED or len(set(a)) == 1):
             continue
         is_between = len(set(a)) == len(set(b)) == 1
@@ -121,7 +128,9 @@ def facts_of(run: Json, model: str = "") -> Facts:
     for worker in run["workers"]:
         name = MASTERS if worker["host"] == host else worker["host"]
         workers[f"{name} ({worker['stamps'] or 'no'} stamps)"] += 1
-    scenario = {key: value for key, value in run["scenario"].items() if key not in {*LABELS, *TARGETS, SEED}}
+    scenario = {
+        key: value for key, value in run["scenario"].items() if key not in {*LABELS, *TARGETS, SEED}
+    }
     targets = {name: run["scenario"].get(name) for name in TARGETS}
     facts: dict[str, dict[str, Any]] = {
         CLOCK: {"dry_run": run["dry_run"]},
@@ -137,7 +146,10 @@ def facts_of(run: Json, model: str = "") -> Facts:
     for name in TARGETS:
         if not run[name].get("simulated"):  # a simulated endpoint takes any free port
             facts[TARGET][f"{name}.called"] = run[name].get("url")
-    return {group: {key: _text(value) for key, value in values.items()} for group, values in facts.items()}
+    return {
+        group: {key: _text(value) for key, value in values.items()}
+        for group, values in facts.items()
+    }
 
 
 def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -161,7 +161,10 @@ def _sentence(comparison: Comparison, verdict: str) -> str:
     threshold = f"{comparison.threshold * 100:g}%"
     if verdict == SAME:
         return f"No difference of {threshold} or more between {a} and {b}"
-    starts = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {threshold} worse than {a}"}
+    starts = {
+        INCONCLUSIVE: f"{b} against {a}",
+        NO_WORSE: f"{b} is at most {threshold} worse than {a}",
+    }
     start = starts.get(verdict, f"{b} is {verdict} than {a}")
     rows = [row for row in comparison.rows if row.verdict == verdict]
     if not rows:
@@ -190,7 +193,9 @@ def section(comparison: Comparison, figures: Sequence[Picture] = ()) -> Section:
     columns = _columns(comparison)
     prose = tuple(place for place, (name, _) in enumerate(columns) if name in {"verdict", "why"})
     table = Table.of(f"{b} against {a}", comparison.rows, columns, _note(comparison), prose)
-    estimated = [row for row in comparison.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None]
+    estimated = [
+        row for row in comparison.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None
+    ]
     tables: tuple[Table, ...] = ()
     if comparison.rows:
         tables = (table, *_pairs(comparison))
@@ -297,7 +302,11 @@ def _pairs(comparison: Comparison) -> tuple[Table, ...]:
 
 
 def report(
-    comparison: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: Sequence[Picture] = ()
+    comparison: Comparison,
+    verdicts: Sequence[str],
+    *,
+    dry_run: bool,
+    figures: Sequence[Picture] = (),
 ) -> Report:
     """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared. The first figure stands beside the result."""
     result = Result(
@@ -305,7 +314,11 @@ def report(
         comparison.sentence,
         details=(*comparison.remarks, *_power(comparison), *_differing(comparison)),
     )
-    data = {**plain_values(comparison), "outcome": comparison.outcome, "exit_code": int(comparison.exit_code)}
+    data = {
+        **plain_values(comparison),
+        "outcome": comparison.outcome,
+        "exit_code": int(comparison.exit_code),
+    }
     figure = None
     if figures:
         figure = figures[0]
@@ -345,7 +358,11 @@ def _differing(comparison: Comparison) -> list[str]:
     if comparison.runs and not comparison.differs:
         return ["nothing differs between A and B"]
     sides = comparison.method.sides
-    texts = [f"differs: {difference.text(sides)}" for difference in comparison.differs if difference.allowed]
+    texts = [
+        f"differs: {difference.text(sides)}"
+        for difference in comparison.differs
+        if difference.allowed
+    ]
     return _shortened(texts, "allowed difference")
 
 

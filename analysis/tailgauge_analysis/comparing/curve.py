@@ -165,7 +165,9 @@ def read(file: Path) -> tuple[Curve, Json]:
         if kind is not None:
             description = repr(str(kind)[:40])
         expected = f"expected {KIND!r}, as `tailgauge run curve` writes it"
-        raise UsageError(f"{file}: kind: {expected}, got {description}; of a run give its folder below runs/")
+        raise UsageError(
+            f"{file}: kind: {expected}, got {description}; of a run give its folder below runs/"
+        )
     try:
         curve = _FACTS.validate_json(json.dumps(tree.get("facts")), strict=True)
     except ValidationError as error:

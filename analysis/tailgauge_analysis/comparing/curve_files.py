@@ -55,4 +55,8 @@ def _cells(point: CurvePoint) -> Json:
 
 
 def _ends(name: str, unit: str, ends: Ends) -> dict[str, Any]:
-    return {f"{name}_{unit}": ends.value, f"{name}_low_{unit}": ends.low, f"{name}_high_{unit}": ends.high}
+    return {
+        f"{name}_{unit}": ends.value,
+        f"{name}_low_{unit}": ends.low,
+        f"{name}_high_{unit}": ends.high,
+    }

@@ -25,7 +25,9 @@ from tailgauge_analysis.text.picture import (
 )
 
 DRAWN: tuple[CurveQuantile, ...] = ("p50", "p95", "p99")
-TTFT = CurveObjective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
+TTFT = CurveObjective(
+    "ttft", "p95", math.inf, ""
+)  # drawn and compared where no objective is on a latency
 WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
 CUT = 1.5  # times the knee: the largest load that is drawn
 FEWEST_DRAWN = 3  # loads of a curve
@@ -88,8 +90,12 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     tokens = Panel("output tokens/s", _drawn(_tokens(named)))
     requests = Panel("requests/s", _drawn(_requests(named)))
     drawn += [
-        by_load(name="tokens-by-load", title="Output tokens/s by load", caption=bars, panels=(tokens,)),
-        by_load(name="requests-by-load", title="Requests/s by load", caption=bars, panels=(requests,)),
+        by_load(
+            name="tokens-by-load", title="Output tokens/s by load", caption=bars, panels=(tokens,)
+        ),
+        by_load(
+            name="requests-by-load", title="Requests/s by load", caption=bars, panels=(requests,)
+        ),
         _per_user(named_whole),
     ]
     return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
@@ -120,7 +126,9 @@ def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
     measured: set[str] = set()
     for point in curve.points:
         measured.update(point.latency)
-    return tuple(objective for objective in curve.objectives if objective.metric in measured) or (TTFT,)
+    return tuple(objective for objective in curve.objectives if objective.metric in measured) or (
+        TTFT,
+    )
 
 
 def _is_measured(panel: Panel) -> bool:
@@ -151,17 +159,25 @@ def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
     low_ends = []
     for name, curve in named:
         for quantile in quantiles:
-            points = [(point.load, point.quantile(objective.metric, quantile)) for point in curve.points]
+            points = [
+                (point.load, point.quantile(objective.metric, quantile)) for point in curve.points
+            ]
             yield _line(name, quantile, points)
-            low_ends += [(load, ends.low) for load, ends in points if ends.value is None and ends.low]
-    yield PlotCurve([load for load, _ in low_ends], [low for _, low in low_ends], FAILED, style="points")
+            low_ends += [
+                (load, ends.low) for load, ends in points if ends.value is None and ends.low
+            ]
+    yield PlotCurve(
+        [load for load, _ in low_ends], [low for _, low in low_ends], FAILED, style="points"
+    )
     if len(named) == 1:
         fit = _queue(named[0][1], objective)
         if fit is not None:
             yield fit
     for bounded in named[0][1].objectives:
         if bounded.metric == objective.metric and (len(named) == 1 or bounded == objective):
-            yield _level(named, bounded.bound_ms, f"{bounded.quantile} < {ms(bounded.bound_ms)} ms", RED)
+            yield _level(
+                named, bounded.bound_ms, f"{bounded.quantile} < {ms(bounded.bound_ms)} ms", RED
+            )
 
 
 def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
@@ -189,7 +205,9 @@ def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
         return None
     x = np.linspace(loads.min(), min(loads.max(), FULLEST * capacity), FIT_POINTS)
     y = 1 / (inverse_base + slope * x)
-    return PlotCurve(list(x), list(y), f"{objective.quantile}, queue that fits", colour=GREY, dash="dot")
+    return PlotCurve(
+        list(x), list(y), f"{objective.quantile}, queue that fits", colour=GREY, dash="dot"
+    )
 
 
 def _tokens(named: Named) -> Iterator[PlotCurve]:
@@ -203,9 +221,13 @@ def _tokens(named: Named) -> Iterator[PlotCurve]:
 
 def _requests(named: Named) -> Iterator[PlotCurve]:
     for name, curve in named:
-        yield _line(name, "answered", [(point.load, point.requests_per_s) for point in curve.points])
+        yield _line(
+            name, "answered", [(point.load, point.requests_per_s) for point in curve.points]
+        )
         if not name:
-            yield _line(name, "within [slo]", [(point.load, point.good_per_s) for point in curve.points])
+            yield _line(
+                name, "within [slo]", [(point.load, point.good_per_s) for point in curve.points]
+            )
     if named[0][1].by == RATE:
         loads = _loads(named)
         yield PlotCurve(loads, loads, "offered", colour=GREY, dash="dash")
@@ -252,7 +274,9 @@ def _labels(paces: Values, loads: Sequence[float]) -> list[str]:
     return labels
 
 
-def _line(name: str, title: str, points: Iterable[tuple[float, Ends]], factor: float = 1.0) -> PlotCurve:
+def _line(
+    name: str, title: str, points: Iterable[tuple[float, Ends]], factor: float = 1.0
+) -> PlotCurve:
     """Return a line of the curve of this name, or of the only curve with this title."""
     rows = [(x, ends.value, ends.low, ends.high) for x, ends in points]
     line = estimate_curve(name or title, rows, lambda value: factor * value)

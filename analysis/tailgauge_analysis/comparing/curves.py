@@ -128,7 +128,9 @@ def _with_ends(row: Effect, a: Ends, b: Ends, difference: float | None) -> Effec
 
 def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[tuple[Effect, Ends, Ends]]:
     if a.objectives == b.objectives:
-        knee = Effect(metric="knee", title="Knee", unit=a.unit, more_is_worse=False, threshold=threshold)
+        knee = Effect(
+            metric="knee", title="Knee", unit=a.unit, more_is_worse=False, threshold=threshold
+        )
         yield knee, a.knee, b.knee
     for a_point, b_point in _points(a, b):
         for objective in objectives(a):
@@ -157,6 +159,10 @@ def _points(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     """Return the points where no backlog grows: at today's load, then at loads of both up to the lower knee."""
     today = a.today or 0.0
     knee = min(curve.knee.value or math.inf for curve in (a, b))
-    stable = [pair for pair in _common(a, b) if pair[0].stable is not False and pair[1].stable is not False]
+    stable = [
+        pair
+        for pair in _common(a, b)
+        if pair[0].stable is not False and pair[1].stable is not False
+    ]
     at_today = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
     return [*at_today, *(pair for pair in stable if pair not in at_today and pair[0].load <= knee)]

@@ -145,7 +145,9 @@ def latency_row(metric: str, p: float, threshold: float) -> Effect:
     """A percentile of a metric in the offered view, without figures."""
     title = BY_NAME[metric].title
     unit = BY_NAME[metric].unit
-    return Effect(metric=metric, title=title, label=percentile(p), p=p, unit=unit, threshold=threshold)
+    return Effect(
+        metric=metric, title=title, label=percentile(p), p=p, unit=unit, threshold=threshold
+    )
 
 
 def row_templates(metrics: Sequence[str], threshold: float) -> list[Effect]:
@@ -198,7 +200,9 @@ def with_power(compared: Compared) -> Compared:
 def decide(compared: Sequence[Compared], *, first_decides: bool = True) -> list[Effect]:
     """Give each row its interval, p-values and verdict."""
     separate = 1 if first_decides else 0
-    p_values = [estimate.p_value for row, estimate in compared[separate:] if estimate and row.counts]
+    p_values = [
+        estimate.p_value for row, estimate in compared[separate:] if estimate and row.counts
+    ]
     adjusted = iter(holm(p_values))
     rows = []
     for place, (row, estimate) in enumerate(compared):
@@ -267,5 +271,7 @@ def unequal_work(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]
         estimate = paired(logs)
         is_chance = estimate is not None and estimate.low <= 0 <= estimate.high
         if abs(change) > UNEQUAL and not is_chance:
-            texts.append(f"{abs(change) * 100:.1f}% {'more' if change > 0 else 'fewer'} {kind} a call")
+            texts.append(
+                f"{abs(change) * 100:.1f}% {'more' if change > 0 else 'fewer'} {kind} a call"
+            )
     return texts

@@ -43,7 +43,9 @@ LEAST_CHUNKS = 0.05
 # Chunks came together where their gap is below this share of the direct median gap, between two bounds.
 TOGETHER = 0.1
 TOGETHER_MS = (0.05, 0.5)
-WHOLE = 0.1  # of the direct median time from first to last content: an answer so short arrives whole
+WHOLE = (
+    0.1  # of the direct median time from first to last content: an answer so short arrives whole
+)
 HEADERS = "time to headers"
 TTFT = "TTFT"
 E2E = "end to end"
@@ -81,7 +83,9 @@ CLAIMS = {
 Rows = Mapping[tuple[str, float | None], Effect]
 
 
-def compared_through(comparison: Comparison, frames: Frames, stage: Steady, pairs: BlockPairs) -> Comparison:
+def compared_through(
+    comparison: Comparison, frames: Frames, stage: Steady, pairs: BlockPairs
+) -> Comparison:
     """Return the comparison with what the gateway adds."""
     measured = [
         *_latencies(stage, pairs),
@@ -99,7 +103,9 @@ def compared_through(comparison: Comparison, frames: Frames, stage: Steady, pair
     sentence = f"The {plain(comparison.b, 80)} {claimed}"
     # Other counts of the prompt tokens are what is looked for.
     unequal = tuple(text for text in comparison.unequal if "output" in text)
-    return replace(comparison, method=METHOD, verdict=MEASURED, sentence=sentence, rows=rows, unequal=unequal)
+    return replace(
+        comparison, method=METHOD, verdict=MEASURED, sentence=sentence, rows=rows, unequal=unequal
+    )
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -141,7 +147,9 @@ def _latencies(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
     }
     for title, values in waits.items():
         for p in PS:
-            row = Effect(metric=title, title=title, label=percentile(p), p=p, scale=MS, threshold=LEAST_MS)
+            row = Effect(
+                metric=title, title=title, label=percentile(p), p=p, scale=MS, threshold=LEAST_MS
+            )
             yield compared(row, pairs, values)
 
 
@@ -155,7 +163,9 @@ def _flow(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
     near = np.clip(TOGETHER * np.median(direct_gaps), *TOGETHER_MS)
     bunched = replace(_share_row(BUNCHED), threshold=LEAST_CHUNKS)
     yield compared(bunched, pairs, (gaps_ms <= near).astype(np.float64), stage.gap_counts)
-    span = (stage.requests["last_content_at_ns"] - stage.requests["first_content_at_ns"]).to_numpy(np.float64)
+    span = (stage.requests["last_content_at_ns"] - stage.requests["first_content_at_ns"]).to_numpy(
+        np.float64
+    )
     span = np.where(stage.gap_counts > 0, span, np.nan)
     is_whole = span <= WHOLE * np.nanmedian(span[direct])
     yield compared(_share_row(HELD), pairs, _where(~np.isnan(span), is_whole))
@@ -218,7 +228,9 @@ def _calls(attempts: pd.DataFrame) -> pd.MultiIndex:
 
 
 def _claims(rows: Rows, pairs: int) -> Iterator[str]:
-    yield from waits_claims([rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None], pairs)
+    yield from waits_claims(
+        [rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None], pairs
+    )
     for title, texts in CLAIMS.items():
         row = rows.get((title, None))
         if row is None or row.a is None or row.change is None:
@@ -238,7 +250,9 @@ def _claims(rows: Rows, pairs: int) -> Iterator[str]:
 
 def waits_claims(effects: Sequence[Effect], pairs: int) -> Iterator[str]:
     """Yield what the percentiles of a wait show: what is added, and whether none is."""
-    added = [f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in effects if row.is_different]
+    added = [
+        f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in effects if row.is_different
+    ]
     if added:
         yield f"adds {' and '.join(added)}".replace(" to p", " to TTFT p", 1)
     unchanged = [row for row in effects if not row.is_different]

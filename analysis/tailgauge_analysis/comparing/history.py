@@ -19,7 +19,14 @@ import numpy as np
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.baseline import load
-from tailgauge_analysis.comparing.comparability import HOSTS, SEED, VERSIONS, Difference, Facts, differences
+from tailgauge_analysis.comparing.comparability import (
+    HOSTS,
+    SEED,
+    VERSIONS,
+    Difference,
+    Facts,
+    differences,
+)
 from tailgauge_analysis.comparing.comparison import (
     NO_REGRESSION,
     REGRESSION,
@@ -69,7 +76,9 @@ def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) ->
     return judge(load(place, may_be_new=True), summarize(folder), threshold, allow)
 
 
-def judge(runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequence[str] = ()) -> Report:
+def judge(
+    runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequence[str] = ()
+) -> Report:
     """Return the answer on a run by others, which are in order of time; worse by more than `threshold` is a regression."""
     history = [run for run in runs if run.run_id != new.run_id]
     differs = _differences(history, new, allow)
@@ -93,7 +102,9 @@ def judge(runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequ
         verdict=comparison.NOT_COMPARABLE if against else verdict,
         sentence=sentence,
     )
-    report = comparison.report(conclude(draft), [run.verdict for run in (*history, new)], dry_run=new.dry_run)
+    report = comparison.report(
+        conclude(draft), [run.verdict for run in (*history, new)], dry_run=new.dry_run
+    )
     return replace(
         report,
         run_id=f"{new.run_id}-baseline",
@@ -125,7 +136,10 @@ def _answer(runs: Runs, new: RunSummary, rows: Sequence[Effect]) -> tuple[str, s
         return REGRESSION, text
     end = deciding.high if deciding.more_is_worse else deciding.low
     percent = math.ceil(max(deciding.threshold, deciding.harm(end or 0.0)) * 100 - 1e-9)
-    return NO_REGRESSION, f"No regression beyond {percent}{'%' if deciding.p else ' points'}: {change}"
+    return (
+        NO_REGRESSION,
+        f"No regression beyond {percent}{'%' if deciding.p else ' points'}: {change}",
+    )
 
 
 def _grows(run: RunSummary) -> str:
@@ -215,7 +229,11 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
     n = len(harms)
     mean = float(harms.mean())
     row = replace(
-        row, a=row.value_of(row.harm(mean)), b=figure.value, pairs=n, worse_in=int((harms < harm).sum())
+        row,
+        a=row.value_of(row.harm(mean)),
+        b=figure.value,
+        pairs=n,
+        worse_in=int((harms < harm).sum()),
     )
     if figure.value is None:
         row = replace(row, why="falls among unanswered requests")
@@ -241,7 +259,9 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
     low, high = sorted(row.harm(harm - mean + side * prediction.reach(LEVEL)) for side in (-1, 1))
     p_value = prediction.chance(harm - mean - row.margin)
     p_family = min(1.0, tests * p_value)
-    return replace(row, low=row.change_of(low), high=row.change_of(high), p_value=p_value, p_family=p_family)
+    return replace(
+        row, low=row.change_of(low), high=row.change_of(high), p_value=p_value, p_family=p_family
+    )
 
 
 def _range(row: Effect, mean: float, spread: float) -> tuple[float, float]:

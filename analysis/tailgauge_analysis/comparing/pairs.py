@@ -45,7 +45,9 @@ UNEVEN = 1.1
 BEYOND = 10
 BLOCK_E2E = 5  # a run or block lasts at least so many end-to-end p99
 NEEDED = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
-ALONE = "compare takes runs in pairs, as A B or A1 B1 A2 B2; 1 given: judge one run with --baseline DIR"
+ALONE = (
+    "compare takes runs in pairs, as A B or A1 B1 A2 B2; 1 given: judge one run with --baseline DIR"
+)
 METHOD = Method(
     name="comparison",
     title="A/B comparison",
@@ -70,7 +72,9 @@ def compare(
     metrics = metrics or METRICS
     check_metrics(metrics)
     if len(folders) < 2 or len(folders) % 2:
-        raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
+        raise UsageError(
+            f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given"
+        )
     _refuse_repeated_runs(folders)
     runs = [summarize(folder, metrics) for folder in folders]
     return weigh(runs, allow, threshold, metrics)
@@ -93,7 +97,9 @@ def _refuse_repeated_runs(folders: Sequence[Path]) -> None:
         run_record.check(folder)
         run_id = run_record.read([folder])[0]["run_id"]
         if run_id in by_run:
-            raise UsageError(f"{folder} and {by_run[run_id]} are the same run, {run_id}: give each run once")
+            raise UsageError(
+                f"{folder} and {by_run[run_id]} are the same run, {run_id}: give each run once"
+            )
         by_run[run_id] = folder
 
 
@@ -108,10 +114,16 @@ def weigh(
     b_runs = runs[1::2]
     differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
     draft = Comparison(
-        method=METHOD, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
+        method=METHOD,
+        threshold=threshold,
+        differs=tuple(differs),
+        pairs=len(a_runs),
+        runs=tuple(runs),
     )
     against = [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
-    refusals = [difference.refusal(METHOD.sides) for difference in differs if not difference.allowed]
+    refusals = [
+        difference.refusal(METHOD.sides) for difference in differs if not difference.allowed
+    ]
     if refusals:
         return conclude(replace(draft, against=(*against, *refusals)))
     growth = (_growth(a_runs), _growth(b_runs))
@@ -142,7 +154,9 @@ def report(draft: Comparison) -> Report:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(runs: Sequence[RunSummary], metrics: Sequence[str], threshold: float) -> Iterator[Compared]:
+def _rows(
+    runs: Sequence[RunSummary], metrics: Sequence[str], threshold: float
+) -> Iterator[Compared]:
     """Yield every metric that a run has at every percentile, then the share answered."""
     measured: set[str] = set()
     for run in runs:
@@ -157,7 +171,9 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
     measured = [figure for figure in figures if figure]
     if len(measured) == 2:
         a, b = measured
-        row = replace(row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high))
+        row = replace(
+            row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high)
+        )
     row = without_comparison(row, figures)
     fewest = min((figure.n for figure in measured), default=0)
     if (
@@ -165,7 +181,9 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
         and fewest * UNEVEN < max((figure.n for figure in measured), default=0)
         and fewest * (1 - row.p) < BEYOND
     ):
-        row = replace(row, why=f"too few requests for runs of unequal size: a run has {fewest}", counts=False)
+        row = replace(
+            row, why=f"too few requests for runs of unequal size: a run has {fewest}", counts=False
+        )
     if row.why:
         return row, None
     sizes = np.array([figure.size for figure in measured])
@@ -219,11 +237,15 @@ def _order(runs: Sequence[RunSummary]) -> list[str]:
     ordered = sorted(runs, key=lambda run: run.began or 0.0)
     for earlier, later in pairwise(ordered):
         if (later.began or 0.0) < (earlier.ended or 0.0):
-            return [f"{earlier.run_id} and {later.run_id} ran at the same time: each loaded the other"]
+            return [
+                f"{earlier.run_id} and {later.run_id} ran at the same time: each loaded the other"
+            ]
     pair_of = {run.run_id: place // 2 for place, run in enumerate(runs)}
     order = [pair_of[run.run_id] for run in ordered]
     if order[::2] != order[1::2]:
-        return ["the runs of a pair did not follow each other: drift between them looks like a difference"]
+        return [
+            "the runs of a pair did not follow each other: drift between them looks like a difference"
+        ]
     return []
 
 
@@ -249,6 +271,8 @@ def _remarks(runs: Sequence[RunSummary]) -> list[str]:
         remarks.append("all pairs have the same seed, so the same prompts: a cache may hold them")
     short = sum(run.seconds < BLOCK_E2E * (run.e2e_p99_s or 0.0) for run in runs)
     if short:
-        shorter = f"{short} of {len(runs)} runs are shorter than {BLOCK_E2E} times their end-to-end p99"
+        shorter = (
+            f"{short} of {len(runs)} runs are shorter than {BLOCK_E2E} times their end-to-end p99"
+        )
         remarks.append(f"{shorter}: consecutive runs influence each other")
     return remarks

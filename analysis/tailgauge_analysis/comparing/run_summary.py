@@ -123,7 +123,9 @@ class RunSummary:
 
     def figure(self, metric: str, p: float | None) -> RunFigure | None:
         """The figure with this name, if the run has it."""
-        return next((figure for figure in self.figures if (figure.metric, figure.p) == (metric, p)), None)
+        return next(
+            (figure for figure in self.figures if (figure.metric, figure.p) == (metric, p)), None
+        )
 
 
 def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
@@ -198,7 +200,10 @@ def work(stage: Steady) -> dict[str, float]:
     calls = stage.attempts[stage.attempts["ended"].isin(schema.COMPLETE)]
     calls = calls.drop_duplicates(["request_id", "leg"])
     computed, read = prompt_tokens(calls)
-    means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": (computed + read).mean()}
+    means = {
+        "output tokens": calls["output_tokens"].mean(),
+        "prompt tokens": (computed + read).mean(),
+    }
     return {name: float(f"{mean:.6g}") for name, mean in means.items() if mean > 0}
 
 
@@ -209,7 +214,11 @@ def answered(stage: Steady) -> float:
 
 def e2e_p99_s(stage: Steady) -> float | None:
     """Return the time that 99 of 100 requests that ended took at most."""
-    spent = (stage.requests["ended_at_ns"] - stage.requests["scheduled_at_ns"]).dropna().to_numpy(np.float64)
+    spent = (
+        (stage.requests["ended_at_ns"] - stage.requests["scheduled_at_ns"])
+        .dropna()
+        .to_numpy(np.float64)
+    )
     if not len(spent):
         return None
     return float(np.quantile(spent, 0.99, method="inverted_cdf") / 1e9)

@@ -47,7 +47,9 @@ class VariantBlock:
 BlockPairs = Sequence[tuple[VariantBlock, VariantBlock]]  # of A and of B
 
 
-def block_pairs(stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float) -> BlockPairs:
+def block_pairs(
+    stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float
+) -> BlockPairs:
     """Return the blocks of a run; pairs in which a variant has no request are left out."""
     a_mask, b_mask = ((stage.requests["traffic"] == name).to_numpy(np.bool_) for name in variants)
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
@@ -130,7 +132,9 @@ def wait_values(metric: Metric, stage: Steady) -> Floats:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def compared(row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None = None) -> Compared:
+def compared(
+    row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None = None
+) -> Compared:
     """Return the row with the figures of both variants and their contrast: its quantile, else the mean.
 
     `values`: one per request of the stage, or as many as `counts` says; NaN where there is none, +inf without an answer.
@@ -145,10 +149,14 @@ def compared(row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None
         return replace(row, why="too few requests", counts=False), None
     contrast = _contrast(row, a, b)
     if contrast is None or not math.isfinite(contrast.a + contrast.b):
-        return replace(row, why="falls among unanswered requests", counts=contrast is not None), None
+        return replace(
+            row, why="falls among unanswered requests", counts=contrast is not None
+        ), None
     if row.scale == RATIO and 0 in {contrast.a, contrast.b}:
         return replace(row, why="is 0"), None
-    row = replace(row, a=contrast.a, b=contrast.b, change=row.change_of(contrast.value), pairs=len(pairs))
+    row = replace(
+        row, a=contrast.a, b=contrast.b, change=row.change_of(contrast.value), pairs=len(pairs)
+    )
     return row, by_student(contrast.value, contrast.low, contrast.high, len(pairs) - 1)
 
 

@@ -27,7 +27,10 @@ from tailgauge.rows import schema
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import table
 
-LEFT = (schema.CANCELLED, schema.CENSORED)  # by the user, or by the end of the run: the wait was cut short
+LEFT = (
+    schema.CANCELLED,
+    schema.CENSORED,
+)  # by the user, or by the end of the run: the wait was cut short
 ONE_ANSWER = (schema.SINGLE, schema.PIECES, schema.EARLIEST_LEG)  # requests that get one answer
 ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
@@ -58,7 +61,9 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     named = good["request_id"].map(by_request(whole)["winner"])
     won = (good["leg"] == 0) & (good["attempt"] == named)
     order = good.assign(won=~won).sort_values(["won", "first_content_at_ns"], kind="stable")
-    joined = requests.join(by_request(order)[list(ANSWER)].rename(columns=_RENAMED), on="request_id")
+    joined = requests.join(
+        by_request(order)[list(ANSWER)].rename(columns=_RENAMED), on="request_id"
+    )
     ids = joined["request_id"]
     started = first_attempts(attempts)
     for name in ("dispatched_at_ns", "sent_at_ns"):
@@ -97,7 +102,9 @@ def first_attempts(attempts: pd.DataFrame) -> pd.DataFrame:
 
 def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
     """The attempts; where an answer came in pieces, each with what is true of all of them."""
-    in_pieces = attempts["request_id"].isin(requests.loc[requests["answer"] == schema.PIECES, "request_id"])
+    in_pieces = attempts["request_id"].isin(
+        requests.loc[requests["answer"] == schema.PIECES, "request_id"]
+    )
     if not in_pieces.any():
         return attempts
     pieces = attempts[in_pieces & attempts["first_content_at_ns"].notna()].sort_values(
@@ -110,7 +117,11 @@ def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
     is_joined = joined["request_id"].isin(first_pieces.index)
     ids = joined.loc[is_joined, "request_id"]
     total = pieces.groupby("request_id")[["chunks", "body_bytes"]].sum()
-    sources = ((_OF_FIRST_PIECE, first_pieces), (_OF_LAST_PIECE, last_pieces), (tuple(total), total))
+    sources = (
+        (_OF_FIRST_PIECE, first_pieces),
+        (_OF_LAST_PIECE, last_pieces),
+        (tuple(total), total),
+    )
     for names, source in sources:
         for name in names:
             joined.loc[is_joined, name] = ids.map(source[name])
@@ -169,14 +180,18 @@ def _first_stamps(joined: pd.DataFrame, attempts: pd.DataFrame, column: str) -> 
     """The stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
     columns = [column, column.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
     stamps = joined[columns].copy()
-    progressive = joined[(joined["answer"] == schema.EARLIEST_LEG) & joined["answer_attempt"].notna()]
+    progressive = joined[
+        (joined["answer"] == schema.EARLIEST_LEG) & joined["answer_attempt"].notna()
+    ]
     if len(progressive):
         candidates = attempts[attempts["ended"].isin(schema.NOT_FAILED) & attempts[column].notna()]
-        candidates = candidates[candidates["request_id"].isin(progressive["request_id"])].sort_values(
-            column, kind="stable"
-        )
+        candidates = candidates[
+            candidates["request_id"].isin(progressive["request_id"])
+        ].sort_values(column, kind="stable")
         earliest = (
-            by_request(candidates)[columns].reindex(progressive["request_id"]).set_axis(progressive.index)
+            by_request(candidates)[columns]
+            .reindex(progressive["request_id"])
+            .set_axis(progressive.index)
         )
         stamps.loc[progressive.index] = earliest.where(
             earliest[column].notna(), stamps.loc[progressive.index]
@@ -186,7 +201,9 @@ def _first_stamps(joined: pd.DataFrame, attempts: pd.DataFrame, column: str) -> 
 
 def requests_of_target(frames: Frames) -> pd.DataFrame:
     """The requests of a run without its preflight, and without those that were read slowly on purpose."""
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+        "request_id"
+    )
     return requests[~requests["request_id"].isin(slow_readers(frames.attempts))]
 
 

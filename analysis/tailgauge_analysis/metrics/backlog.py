@@ -41,7 +41,9 @@ def is_even(frames: Frames) -> bool:
     """Whether the offered load and the traffic are to stay the same."""
     arrival = table(frames.run["scenario"], "arrival")
     flat = table(arrival, "shape").get("kind", "flat") == "flat"
-    return arrival.get("process") in EVEN and flat and not table(frames.run["scenario"], "crossover")
+    return (
+        arrival.get("process") in EVEN and flat and not table(frames.run["scenario"], "crossover")
+    )
 
 
 def backlog(waits: Waiting, from_s: float, to_s: float) -> Backlog | None:
@@ -61,7 +63,9 @@ def backlog(waits: Waiting, from_s: float, to_s: float) -> Backlog | None:
         for growth in candidates:
             if growth.rises and growth.per_s > least_per_s:
                 return Backlog(
-                    per_s=growth.per_s, detectable_per_s=max(least_per_s, growth.detectable_per_s), grows=True
+                    per_s=growth.per_s,
+                    detectable_per_s=max(least_per_s, growth.detectable_per_s),
+                    grows=True,
                 )
     detectable_per_s = max(least_per_s, answers.detectable_per_s)
     return Backlog(per_s=answers.per_s, detectable_per_s=detectable_per_s, grows=False)
@@ -102,7 +106,9 @@ def _overdue(sent: Waiting, over_s: Floats, from_s: float, to_s: float) -> Growt
 def _fill_s(sent: Waiting, to_s: float) -> float:
     """Return how long a target fills: the time that its longest answers stay, those included that did not end."""
     begun_s = np.minimum(sent.first_s, to_s)
-    return float(np.quantile(np.minimum(sent.ended_s, to_s) - begun_s, FILLED, method="inverted_cdf"))
+    return float(
+        np.quantile(np.minimum(sent.ended_s, to_s) - begun_s, FILLED, method="inverted_cdf")
+    )
 
 
 def answers_after_load(stage: Steady) -> str:

@@ -101,7 +101,9 @@ def _lags(frames: Frames, stage: Steady) -> Floats:
     from_s = by_worker["at_ns"].shift().div(1e9).fillna(to_s - 1)
     intervals = health["chunk_intervals"].fillna(0)
     by_user = [entry["worker"] for entry in frames.run["workers"] if entry["stamps"] == "user"]
-    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0) | health["worker"].isin(by_user)
+    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0) | health[
+        "worker"
+    ].isin(by_user)
     late_s = health[LAGS].max(axis=1) / 1e9
     is_inside = (to_s > stage.from_s) & (from_s < stage.to_s)
     is_late = is_inside & (late_s > LATE_S) & has_ranges

@@ -23,7 +23,15 @@ from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Ints, Quantile
 from tailgauge_analysis.text.formatting import count, ms, percentile, plural
 from tailgauge_analysis.text.section import Column, Section, Table, Value
 
-EVENTS = ("scheduled", "sent", "first_event", "first_content", "first_text", "last_content", "ended")
+EVENTS = (
+    "scheduled",
+    "sent",
+    "first_event",
+    "first_content",
+    "first_text",
+    "last_content",
+    "ended",
+)
 PS = (0.5, 0.9, 0.95, 0.99)
 OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
 MISLED = 0.01  # share of the answers, from which a formula of time and tokens is marked
@@ -164,7 +172,9 @@ VALUES: Mapping[str, Callable[[Answers], Floats]] = {
     "later_tokens": lambda answers: answers.tokens - 1,
     "tokens_per_s": lambda answers: _per_s(_tokens(answers), answers.sent, answers.last),
     "answers_per_s": lambda answers: _per_s(len(answers.sent), answers.sent, answers.last),
-    "tokens_per_s_until_last_due": lambda answers: _per_s(_tokens(answers), answers.due, answers.last[-1]),
+    "tokens_per_s_until_last_due": lambda answers: _per_s(
+        _tokens(answers), answers.due, answers.last[-1]
+    ),
     "answers_per_s_until_last_due": lambda answers: _per_s(
         len(answers.sent) - 1.0, answers.due, answers.last[-1]
     ),
@@ -215,10 +225,14 @@ def translate(name: str, stage: Steady, rows: Sequence[Row], rates: Throughput) 
     percentiles: dict[str, dict[str, Quantile]] = {}
     for row in rows:
         if row.view == SUCCESSES and row.n:
-            percentiles[row.metric.name] = {percentile(quantile.p): quantile for quantile in row.quantiles}
+            percentiles[row.metric.name] = {
+                percentile(quantile.p): quantile for quantile in row.quantiles
+            }
     metrics: list[ToolMetric] = []
     if len(answers.sent):
-        metrics = [_metric(formula, tool.rule, answers, percentiles, totals) for formula in tool.formulas]
+        metrics = [
+            _metric(formula, tool.rule, answers, percentiles, totals) for formula in tool.formulas
+        ]
     return ToolMetrics(
         tool=tool.name,
         source=tool.source,
@@ -261,7 +275,9 @@ def _metric(
         our_percentiles = {}
         for p in PS:
             quantile = ours[percentile(p)]
-            our_percentiles[percentile(quantile.p)] = None if quantile.mark == TOO_FEW else quantile.value
+            our_percentiles[percentile(quantile.p)] = (
+                None if quantile.mark == TOO_FEW else quantile.value
+            )
     why = formula.why
     if formula.ours in OF_TOKENS:
         why += answers.misled
@@ -367,7 +383,10 @@ def printed(name: str, translated: ToolMetrics) -> Table:
 
 
 def _cell(
-    metric: ToolMetric, percentiles: Mapping[str, float | None] | None, p: str, total: float | None = None
+    metric: ToolMetric,
+    percentiles: Mapping[str, float | None] | None,
+    p: str,
+    total: float | None = None,
 ) -> Value:
     value = total
     if percentiles:

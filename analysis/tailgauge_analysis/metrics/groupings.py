@@ -26,7 +26,9 @@ WORKER = "worker"
 TAG = "tag"
 
 
-def groupings(requests: pd.DataFrame, attempts: pd.DataFrame, *, is_closed: bool) -> tuple[Grouping, ...]:
+def groupings(
+    requests: pd.DataFrame, attempts: pd.DataFrame, *, is_closed: bool
+) -> tuple[Grouping, ...]:
     """Return the groupings of requests in which a group has more than one; `is_closed`: their arrivals are users."""
     arrivals = requests["request_id"] // schema.TURNS
     of_arrivals = _grouping(USER if is_closed else SESSION, arrivals, follows_by_construction=True)
@@ -68,5 +70,7 @@ def _tags(tags: pd.Series[Any]) -> Iterator[Grouping]:
     for tag_values in parsed_tags:
         names.update(tag_values)
     for name in sorted(names):
-        labels = pd.Series([tag_values.get(name) for tag_values in parsed_tags] + [None], dtype=object)
+        labels = pd.Series(
+            [tag_values.get(name) for tag_values in parsed_tags] + [None], dtype=object
+        )
         yield _grouping(f"{TAG} {name}", labels.astype(str).where(labels.notna()).iloc[codes])

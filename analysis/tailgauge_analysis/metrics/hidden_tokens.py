@@ -25,7 +25,9 @@ from tailgauge_analysis.stats.quantiles import Floats, Mask
 HIDDEN = "hidden"
 AMBIGUOUS = "ambiguous"
 
-COALESCED = 1.2  # tokens per chunk, and tokens per visible token, up to which TPOT is taken as it is
+COALESCED = (
+    1.2  # tokens per chunk, and tokens per visible token, up to which TPOT is taken as it is
+)
 NOTICEABLE = 1.05  # tokens per chunk, above which an answer has tokens beyond its chunks
 SPARE_TOKENS = 2  # end marks count as tokens and are not streamed
 FEWEST = 20  # answers of a traffic table on which a slope rests
@@ -146,8 +148,12 @@ def judge(requests: pd.DataFrame, chars: Floats, judged: Mask) -> pd.Series[str]
         }
     )
     by_text = (table["chunks"] - 1) / (1 - rows["first_share"].clip(upper=0.99))
-    table["streamed"] = np.clip(by_text, table["chunks"], np.maximum(table["tokens"], table["chunks"]))
-    table = table[(table["chars"] > 0) & (table["chunks"] >= 2) & (table["wait"] > 0) & (table["span"] > 0)]
+    table["streamed"] = np.clip(
+        by_text, table["chunks"], np.maximum(table["tokens"], table["chunks"])
+    )
+    table = table[
+        (table["chars"] > 0) & (table["chunks"] >= 2) & (table["wait"] > 0) & (table["span"] > 0)
+    ]
     keys = [rows.loc[table.index, "traffic"], rows.loc[table.index, "model"].fillna("")]
     for _, group in table.groupby(keys, observed=True):
         columns = {str(name): group[name].to_numpy(np.float64) for name in table}
@@ -271,7 +277,9 @@ def _elasticity(answers: Answers) -> float:
     return max(1.0, min(bounds, default=np.inf))
 
 
-def _slope(values: Floats, factor: Floats, *controls: Floats, has_offset: bool = True) -> Slope | None:
+def _slope(
+    values: Floats, factor: Floats, *controls: Floats, has_offset: bool = True
+) -> Slope | None:
     """Return how values depend on a factor, others held; None where it does not vary on its own."""
     columns = list(controls)
     if has_offset:

@@ -84,13 +84,17 @@ def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
     hidden = set()
     if not is_coalesced:
         hidden.add("tpot_c")
-    has_tpot = any(row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS for row in of_view)
+    has_tpot = any(
+        row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS for row in of_view
+    )
     if has_tpot:
         hidden.add("chunk_pace")
     ttft_quantiles = [row.quantiles for row in of_view if row.metric.name == "ttft_sched"]
     listed = []
     for row in of_view:
-        is_repeated = row.metric.name in {"ttft_text", "ttft_event"} and row.quantiles in ttft_quantiles
+        is_repeated = (
+            row.metric.name in {"ttft_text", "ttft_event"} and row.quantiles in ttft_quantiles
+        )
         if row.metric.name not in hidden and not is_repeated:
             listed.append(row)
     return listed
@@ -134,20 +138,26 @@ def views(metric: Metric) -> tuple[str, ...]:
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
     """One metric in one view."""
-    if metric.level == metrics.CHUNK:  # there may be a hundred million gaps: they stay in ns to avoid a copy
+    if (
+        metric.level == metrics.CHUNK
+    ):  # there may be a hundred million gaps: they stay in ns to avoid a copy
         ns = metric.ns(steady)
         in_ns = quantiles(ns, ps, steady.gap_counts, steady.groupings, tie=TIE * 1e6)
         pooled = tuple(map(_in_ms, in_ns))
         mean_ms = None
         if len(ns):
             mean_ms = float(ns.mean()) / 1e6
-        return Row(metric=metric, view=view, n=len(ns), without_answer=0, mean=mean_ms, quantiles=pooled)
+        return Row(
+            metric=metric, view=view, n=len(ns), without_answer=0, mean=mean_ms, quantiles=pooled
+        )
     every = waits(metric, steady, view)
     n = len(every.ms)
     lost = int((~every.seen).sum())
     percentiles = tuple(every.quantiles(ps))
     if n and metric.of == metrics.IN_BATCHES:
-        percentiles = within_polls(percentiles, waits(metric, before_polls(steady), view).quantiles(ps))
+        percentiles = within_polls(
+            percentiles, waits(metric, before_polls(steady), view).quantiles(ps)
+        )
     if metric.name in PACED and pace.ambiguous(steady.requests):
         percentiles = tuple(map(_hidden_possible, percentiles))
     values = every.values
@@ -207,7 +217,9 @@ def before_polls(steady: Steady) -> Steady:
     return replace(steady, requests=requests.assign(ended_at_ns=ended_low))
 
 
-def within_polls(measured: Sequence[Quantile], earliest: Sequence[Quantile]) -> tuple[Quantile, ...]:
+def within_polls(
+    measured: Sequence[Quantile], earliest: Sequence[Quantile]
+) -> tuple[Quantile, ...]:
     """Quantiles whose intervals begin with those of the earliest times at which jobs can have ended."""
     ranges = []
     for quantile, early in zip(measured, earliest, strict=True):

@@ -41,9 +41,7 @@ REASONS = {
     READ_LATE: "the client read the first chunks late",
     AT_ONCE: "all content arrived at the same moment",
 }
-USAGE_OPTION = (
-    'An OpenAI endpoint reports them if the body of the task has "stream_options": {"include_usage": true}.'
-)
+USAGE_OPTION = 'An OpenAI endpoint reports them if the body of the task has "stream_options": {"include_usage": true}.'
 
 AMBIGUOUS_SHARE = 0.01  # of the answers, from which percentiles are marked
 AMBIGUOUS = (
@@ -56,7 +54,9 @@ LATE_MS = 5.0  # since its last look, the client itself collected the first chun
 
 def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
     """The answers with where the span begins, its tokens, and why they do not count."""
-    visible_from = answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
+    visible_from = (
+        answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
+    )
     names = ("first_content_at_ns", "last_thinking_at_ns", "output_tokens", "thinking_tokens")
     first_ns, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
     has_thinking = answers["first_thinking_at_ns"].notna().to_numpy()
@@ -67,7 +67,9 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
         np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output
     )
     requests_thinking = answers["traffic"].isin(_thinkers(scenario)).to_numpy()
-    skips_thinking = (has_thinking | (thinking > 0) | (is_unknown & requests_thinking)) & ~has_chunk_per_token
+    skips_thinking = (
+        has_thinking | (thinking > 0) | (is_unknown & requests_thinking)
+    ) & ~has_chunk_per_token
     reason = np.full(len(answers), None, object)
     reasons = {
         INTERLEAVED: skips_thinking & (thinking_to > visible_from), THINKING: skips_thinking & is_unknown, NO_USAGE: np.isnan(output),
@@ -103,7 +105,9 @@ def judge(
     # A token has a character at least, or it was not streamed.
     sent = np.where(chars > 0, np.minimum(tokens, chars), tokens)
     buffered, at_once = pieces.collected(gaps_ns, sizes, sent, body_bytes, ranges)
-    read_late = requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
+    read_late = (
+        requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
+    )
     recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
     in_pieces = buffered & recorded
     at_once = at_once & recorded

@@ -41,9 +41,7 @@ OF_RUN = 0.1  # share of the answers that are regular by themselves
 # Shares of the answers that were buffered, beside which others that came in pieces were too, and all others.
 COMPANY = 0.2
 ALL = 0.8
-LATE_SHARE = (
-    0.5  # of an interval: the client read later than this, so that it may have put the chunks together
-)
+LATE_SHARE = 0.5  # of an interval: the client read later than this, so that it may have put the chunks together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +172,9 @@ def _paged(pieces: Pieces, bytes_per_chunk: Floats) -> Mask:
     size = summary["mean"].to_numpy() * bytes_per_chunk[summary.index]
     near_page = np.abs(size[:, None] / PAGES - 1).min(axis=1) <= OF_PAGE
     is_paged = np.zeros(len(bytes_per_chunk), np.bool_)
-    is_even = (summary["size"] >= 2) & (summary["min"] >= 2) & (summary["max"] - summary["min"] <= 2)
+    is_even = (
+        (summary["size"] >= 2) & (summary["min"] >= 2) & (summary["max"] - summary["min"] <= 2)
+    )
     is_paged[summary.index] = is_even.to_numpy(np.bool_) & near_page
     return is_paged
 

@@ -18,7 +18,9 @@ from tailgauge_analysis.text.formatting import count, figures, ms, share
 from tailgauge_analysis.text.json_values import number, table
 
 WAIT = 0.95  # quantile of the waits that is shown
-SCHEDULED = "latency counts from the scheduled time, waits included; ttft_sent and e2e_sent leave them out"
+SCHEDULED = (
+    "latency counts from the scheduled time, waits included; ttft_sent and e2e_sent leave them out"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,9 @@ class Slots:
         if self.planned is not None:
             parts.append(f"{count(self.sent)} of {count(self.planned)} requests sent")
         if self.waited is not None:
-            parts.append(f"{share(self.waited)} of requests waited, p95 wait {ms(self.wait_p95_ms)} ms")
+            parts.append(
+                f"{share(self.waited)} of requests waited, p95 wait {ms(self.wait_p95_ms)} ms"
+            )
             parts.append(SCHEDULED)
         return "; ".join(parts)
 
@@ -69,12 +73,14 @@ def slots(frames: Frames) -> Slots | None:
     is_closed = limit is not None
     if not is_closed:
         limit = number(arrival.get("max_concurrency"))
-    every = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    every = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+        "request_id"
+    )
     dispatched = every[every["dispatched_at_ns"].notna()]
     has_slot = ~((dispatched["ended"] == schema.CENSORED) & (dispatched["attempts"] == 0))
-    begun_ns = (dispatched["dispatched_at_ns"] + dispatched["slot_wait_ns"].fillna(0))[has_slot].to_numpy(
-        np.float64
-    )
+    begun_ns = (dispatched["dispatched_at_ns"] + dispatched["slot_wait_ns"].fillna(0))[
+        has_slot
+    ].to_numpy(np.float64)
     if limit is None or not len(begun_ns):
         return None
     ended_ns = dispatched["ended_at_ns"].fillna(end_ns(frames))[has_slot].to_numpy(np.float64)

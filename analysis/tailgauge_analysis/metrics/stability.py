@@ -25,7 +25,13 @@ from tailgauge_analysis.metrics.client_delays import ClientDelays, client_delays
 from tailgauge_analysis.metrics.slots import users
 from tailgauge_analysis.metrics.steady import Steady, at_slots, is_of_tasks
 from tailgauge_analysis.metrics.throughput import Throughput
-from tailgauge_analysis.metrics.unanswered import Silence, Unanswered, gone_since, silence, unanswered
+from tailgauge_analysis.metrics.unanswered import (
+    Silence,
+    Unanswered,
+    gone_since,
+    silence,
+    unanswered,
+)
 from tailgauge_analysis.metrics.waiting import Waiting, late_ns, opening_ns, waiting
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity
@@ -188,14 +194,18 @@ def remarks(result: Stability, seconds: float, *, names_backlog: bool = True) ->
         texts.append(" ".join([*of_length, DEPENDS]))
     texts += [finding.text for finding in result.findings if finding.kind in {UNANSWERED, CLIENT}]
     if result.turns is not None and result.turns < TURNS:
-        turns = f"The steady stage holds {figures(result.turns)} turns per user, {TURNS:g} are needed."
+        turns = (
+            f"The steady stage holds {figures(result.turns)} turns per user, {TURNS:g} are needed."
+        )
         if result.turns:
             turns += f" Run at least {count(math.ceil(seconds * TURNS / result.turns))} s."
         texts.append(turns)
     return texts
 
 
-def _series(frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswered | None) -> _Series:
+def _series(
+    frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswered | None
+) -> _Series:
     """Of requests that the client sent in time, or not at all. An open one waited to the end of the run.
 
     The last ones of which half are open are left out: they have waited the shorter the later they came.
@@ -216,7 +226,11 @@ def _series(frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswere
     order = np.argsort(begun_s, kind="stable")
     waits_ms = ((over_ns - begun_ns) / 1e6).to_numpy(np.float64)
     at_s = (requests["scheduled_at_ns"] / 1e9).to_numpy(np.float64)
-    is_open = (requests["ended"] == schema.CENSORED) & requests["joined_at_ns"].isna() & np.isfinite(waits_ms)
+    is_open = (
+        (requests["ended"] == schema.CENSORED)
+        & requests["joined_at_ns"].isna()
+        & np.isfinite(waits_ms)
+    )
     is_open &= requests["first_at_ns"].isna() & abandoned_ns.isna()
     is_known = np.isfinite(stationarity.smoothed(np.where(is_open, np.inf, 0.0)[order]))
     order = order[: int(np.flatnonzero(is_known).max(initial=-1)) + 1]

@@ -90,7 +90,9 @@ class Steady:
 
     def holds(self, at_ns: pd.Series[float]) -> Mask:
         """Which of these times lie within the stage."""
-        return at_ns.between(self.from_s * 1e9, self.to_s * 1e9, inclusive="left").to_numpy(np.bool_)
+        return at_ns.between(self.from_s * 1e9, self.to_s * 1e9, inclusive="left").to_numpy(
+            np.bool_
+        )
 
     @property
     def sent(self) -> pd.DataFrame:
@@ -128,7 +130,9 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     gaps_ns = chunks.gaps_ns(stored)
     gap_ranges = chunks.gap_ranges(stored)
     of_first = first_chars / np.where(chars > 0, chars, np.nan)
-    requests["first_share"] = np.where(skips_thinking, 1 / requests["pace_chunks"].clip(lower=1), of_first)
+    requests["first_share"] = np.where(
+        skips_thinking, 1 / requests["pace_chunks"].clip(lower=1), of_first
+    )
     judge(requests, gaps_ns, counts, chars, gap_ranges)
     requests["worst_gap_ns"] = worst_of(gaps_ns, counts)
     is_open = requests["ended"] == schema.CENSORED
@@ -175,7 +179,9 @@ def slot_wait_ns(
 ) -> pd.Series[float]:
     """Return how long each request waited for a slot, of the run or of its worker: the scenario asks for that."""
     at_gate = (first_dispatched_ns - requests["dispatched_at_ns"]).where(waits_at_gate)
-    waited_ns: pd.Series[float] = at_gate.fillna(requests["slot_wait_ns"].astype("float64")).fillna(0.0)
+    waited_ns: pd.Series[float] = at_gate.fillna(requests["slot_wait_ns"].astype("float64")).fillna(
+        0.0
+    )
     return waited_ns
 
 
@@ -192,7 +198,9 @@ def waiting_for_slots(frames: Frames) -> list[str]:
 def is_counted(frames: Frames) -> bool:
     """Whether a closed loop sent a number of requests and ended with the last of them."""
     arrival = table(frames.run["scenario"], "arrival")
-    return arrival.get("process") == "closed" and bool(number(table(arrival, "closed").get("requests")))
+    return arrival.get("process") == "closed" and bool(
+        number(table(arrival, "closed").get("requests"))
+    )
 
 
 def is_of_tasks(scenario: Json) -> bool:
@@ -213,7 +221,11 @@ def end_ns(frames: Frames) -> float:
     run = frames.run
     if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:
         return float(run["ended_at_ns"] - run["start_at_ns"])
-    ends = frames.requests["scheduled_at_ns"], frames.requests["ended_at_ns"], frames.attempts["ended_at_ns"]
+    ends = (
+        frames.requests["scheduled_at_ns"],
+        frames.requests["ended_at_ns"],
+        frames.attempts["ended_at_ns"],
+    )
     return float(np.nanmax([0.0, *(times.max() for times in ends)]))
 
 
@@ -223,7 +235,9 @@ def window(frames: Frames) -> tuple[float, float]:
     stages = table(run["scenario"], "stages")
     duration = number(stages.get("duration_s"))
     if duration is None:
-        scheduled = frames.requests.loc[frames.requests["stage"] == schema.STEADY, "scheduled_at_ns"] / 1e9
+        scheduled = (
+            frames.requests.loc[frames.requests["stage"] == schema.STEADY, "scheduled_at_ns"] / 1e9
+        )
         if scheduled.empty:
             return 0.0, 0.0
         return float(scheduled.min()), float(scheduled.max())

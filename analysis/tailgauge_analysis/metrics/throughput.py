@@ -67,7 +67,9 @@ class Work:
             _per_window(edges, amounts, self.begun_s[counts], self.ended_s[counts]), np.diff(edges)
         )
         step = float(amounts.mean()) / self.seconds  # one more or one less, however even the rate
-        wider = max(1.0, 2 * self._between_arrivals(amounts, self.of[counts]) / max(step, high - low))
+        wider = max(
+            1.0, 2 * self._between_arrivals(amounts, self.of[counts]) / max(step, high - low)
+        )
         low = value - wider * (value - low)
         high = value + wider * (high - value)
         return Rate(value, max(0.0, min(low, value - step)), max(high, value + step), n)
@@ -104,7 +106,9 @@ def _per_window(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) ->
     arrived = np.histogram(ended[at_once], edges, weights=amounts[at_once])[0]
     lasts = ~at_once
     if lasts.any():
-        arrived = arrived + np.diff(np.interp(edges, *received(begun[lasts], ended[lasts], amounts[lasts])))
+        arrived = arrived + np.diff(
+            np.interp(edges, *received(begun[lasts], ended[lasts], amounts[lasts]))
+        )
     amounts_between: Floats = np.maximum(arrived, 0.0)
     return amounts_between
 
@@ -153,11 +157,15 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
     """Measure the rates of a run whose chunks still have their arrivals."""
     if not stage.seconds:
         return Throughput()
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+        "request_id"
+    )
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     began = first_sign_at_ns(attempts)[attempts["status"] < 300]
     first_sign_ns = began.groupby(attempts["request_id"]).min().dropna()
-    completed = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
+    completed = requests[
+        requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])
+    ]
     ended_s = completed["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
     accepted_per_s = None
     if len(first_sign_ns):
@@ -207,7 +215,9 @@ class WholeRun:
 
 def whole_run(frames: Frames) -> WholeRun | None:
     """Return what a whole run got done; None without an answer."""
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+        "request_id"
+    )
     answered = requests[requests["ended"].isin(schema.COMPLETE)]
     seconds = float(answered["ended_at_ns"].max() - requests["scheduled_at_ns"].min()) / 1e9
     if not seconds > 0:
@@ -236,7 +246,11 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     inside = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)
     within = np.where(streamed, np.append(inside, 0)[places], at_once)
     sizes = np.where(streamed, np.append(chunks.sizes, 0)[places], 1.0)
-    tokens = attempts["output_tokens"].where(attempts["ended"].isin(schema.COMPLETE)).to_numpy(np.float64)
+    tokens = (
+        attempts["output_tokens"]
+        .where(attempts["ended"].isin(schema.COMPLETE))
+        .to_numpy(np.float64)
+    )
     if np.isnan(tokens).all():
         return None
     is_known = streamed & ~np.isnan(tokens)

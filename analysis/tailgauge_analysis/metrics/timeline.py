@@ -29,7 +29,11 @@ FEWEST_WINDOWS = 5  # of a percentile over time
 FILLED = 0.8  # of the windows with a request must have enough of them
 MOST_POINTS = 2000
 PS = (0.5, 0.99)
-WAITS = {"TTFT": "ttft_sched", "Join": "join_sched", "Turnaround": "turnaround"}  # with their metrics
+WAITS = {
+    "TTFT": "ttft_sched",
+    "Join": "join_sched",
+    "Turnaround": "turnaround",
+}  # with their metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,9 @@ class Timeline:
     """Bins of `width_s` seconds of a run; NaN where nothing was measured."""
 
     def __init__(self, frames: Frames) -> None:
-        requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+        requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+            "request_id"
+        )
         requests = answered(requests, frames.attempts, first_token_of(frames))
         scheduled = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
         ended = requests["ended_at_ns"].to_numpy(np.float64) / 1e9
@@ -84,11 +90,15 @@ class Timeline:
             1, -(-int(is_known.sum()) // MOST_POINTS)
         )  # of so many answers one is a point
         # TTFTs of single requests: when scheduled (s), and how long (ms).
-        self.points = scheduled[is_known][:: self.points_every], ttft[is_known][:: self.points_every]
+        self.points = (
+            scheduled[is_known][:: self.points_every],
+            ttft[is_known][:: self.points_every],
+        )
         classes = requests["ended"].to_numpy(dtype=object)
         bins_of_class = {str(name): bin_numbers[classes == name] for name in pd.unique(classes)}
         self.classes_per_s = {
-            name: np.bincount(bin_of, minlength=bins) / step for name, bin_of in bins_of_class.items()
+            name: np.bincount(bin_of, minlength=bins) / step
+            for name, bin_of in bins_of_class.items()
         }
 
     def per_s(self, classes: Iterable[str]) -> Floats:
@@ -103,7 +113,9 @@ def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
     """What users waited for, and how long."""
     is_done = (requests["answer"] == schema.TURNAROUND) & requests["ended"].isin(schema.COMPLETE)
     done_ns = requests["ended_at_ns"].where(is_done)
-    ends = dict(zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done_ns), strict=True))
+    ends = dict(
+        zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done_ns), strict=True)
+    )
     name = next((name for name, ends_ns in ends.items() if ends_ns.notna().any()), "TTFT")
     return name, ends[name] - requests["scheduled_at_ns"]
 
@@ -127,7 +139,9 @@ def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Wind
 
 def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
     """Output tokens in each bin."""
-    answers = attempts[attempts["ended"].isin(schema.COMPLETE) & (attempts["stage"] != schema.PREFLIGHT)]
+    answers = attempts[
+        attempts["ended"].isin(schema.COMPLETE) & (attempts["stage"] != schema.PREFLIGHT)
+    ]
     answers = answers[answers["output_tokens"].notna()]
     last_s = whole_at_ns(answers).to_numpy(np.float64) / 1e9
     first_s = np.fmin(answers["first_content_at_ns"].to_numpy(np.float64) / 1e9, last_s)

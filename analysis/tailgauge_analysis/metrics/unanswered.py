@@ -54,18 +54,24 @@ class Unanswered:
 def unanswered(frames: Frames, stage: Steady) -> Unanswered | None:
     """Return the requests of the run that were open for longer than any answer takes; None without any."""
     silence = _silences(frames, requests_of_target(frames))
-    open_rows = silence[silence["ended"].isin((schema.CENSORED, schema.TIMEOUT)) & silence["begun_s"].notna()]
+    open_rows = silence[
+        silence["ended"].isin((schema.CENSORED, schema.TIMEOUT)) & silence["begun_s"].notna()
+    ]
     if open_rows.empty:
         return None
     gaps_s = stage.requests.set_index("request_id")["worst_gap_ns"] / 1e9
     silence["pause_s"] = np.fmax(silence["pause_s"], silence["request_id"].map(gaps_s))
     limit_s = _longest_s(silence, open_rows)
-    lost = open_rows[open_rows["silent_s"].to_numpy() > np.maximum(LONGER * limit_s, limit_s + LONGER_S)]
+    lost = open_rows[
+        open_rows["silent_s"].to_numpy() > np.maximum(LONGER * limit_s, limit_s + LONGER_S)
+    ]
     if lost.empty:
         return None
     oldest_s = float((lost["over_s"] - lost["begun_s"]).max())
     return Unanswered(
-        ids=frozenset(map(int, lost["request_id"])), begun=int(lost["is_answered"].sum()), oldest_s=oldest_s
+        ids=frozenset(map(int, lost["request_id"])),
+        begun=int(lost["is_answered"].sum()),
+        oldest_s=oldest_s,
     )
 
 
@@ -105,14 +111,20 @@ def _longest_s(silence: pd.DataFrame, open_rows: pd.DataFrame) -> Floats:
     limit = pd.Series(np.nan, open_rows.index)
     largest = pd.Series(np.nan, open_rows.index)
     for name in ("kind", "answer"):
-        by_name = pd.DataFrame({"limit": longest, "largest": answered["size"]}).groupby(answered[name]).max()
+        by_name = (
+            pd.DataFrame({"limit": longest, "largest": answered["size"]})
+            .groupby(answered[name])
+            .max()
+        )
         alike = by_name.reindex(open_rows[name]).set_axis(open_rows.index)
         limit = limit.fillna(alike["limit"])
         largest = largest.fillna(alike["largest"])
     # A larger request than any that was answered takes longer.
     scale = (open_rows["size"] / largest).clip(lower=1).fillna(1.0)
     unqueued_s = open_rows["pause_s"].fillna(0.0)
-    limit = limit.where(open_rows["answer"] != schema.TURNAROUND, limit.fillna(np.inf))  # jobs take hours
+    limit = limit.where(
+        open_rows["answer"] != schema.TURNAROUND, limit.fillna(np.inf)
+    )  # jobs take hours
     limit_s: Floats = np.maximum(
         (limit.fillna(0.0) * scale).to_numpy(np.float64), unqueued_s.to_numpy(np.float64)
     )
@@ -136,7 +148,10 @@ def silence(frames: Frames, stage: Steady) -> Silence | None:
     signs_s = _signs_s(_of_load(frames))
     attempts = frames.attempts[frames.attempts["stage"] == schema.STEADY]
     sent_s = attempts["sent_at_ns"].to_numpy(np.float64) / 1e9
-    waits_s = first_sign_at_ns(attempts).fillna(attempts["ended_at_ns"]).to_numpy(np.float64) / 1e9 - sent_s
+    waits_s = (
+        first_sign_at_ns(attempts).fillna(attempts["ended_at_ns"]).to_numpy(np.float64) / 1e9
+        - sent_s
+    )
     if len(signs_s) < 2:
         return None
     longest = int(np.diff(signs_s).argmax())

@@ -14,7 +14,12 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TURNS
-from tailgauge_analysis.metrics.answers import ONE_ANSWER, first_attempts, not_streamed, requests_of_target
+from tailgauge_analysis.metrics.answers import (
+    ONE_ANSWER,
+    first_attempts,
+    not_streamed,
+    requests_of_target,
+)
 from tailgauge_analysis.metrics.steady import slot_wait_ns, waiting_for_slots
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
@@ -118,7 +123,9 @@ def _ended_ns(requests: pd.DataFrame) -> pd.Series[float]:
     return requests["ended_at_ns"].where(requests["ended"] != schema.CENSORED).fillna(np.inf)
 
 
-def _unqueued_s(attempts: pd.DataFrame, requests: pd.DataFrame, waits_s: Floats, over_s: Floats) -> Floats:
+def _unqueued_s(
+    attempts: pd.DataFrame, requests: pd.DataFrame, waits_s: Floats, over_s: Floats
+) -> Floats:
     """The wait of a request that waits for no other one. A whole answer takes its time by its tokens.
 
     `over_s`: the waits that were over under load, else NaN; what is answered later waited for the others.

@@ -60,7 +60,9 @@ def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:
     return next(filter(None, reasons), "")
 
 
-def _by_traffic(wanted: Sequence[Criterion], good: Mask, steady: Steady) -> tuple[FeatureGoodput, ...]:
+def _by_traffic(
+    wanted: Sequence[Criterion], good: Mask, steady: Steady
+) -> tuple[FeatureGoodput, ...]:
     names = sorted(steady.requests["traffic"].unique())
     if len(names) < 2:
         return ()

@@ -50,7 +50,9 @@ class Criterion:
             mask &= (requests["traffic"] == self.objective.traffic).to_numpy(np.bool_)
         if self.objective.tag is not None:
             codes, texts = pd.factorize(requests["tags"])  # -1, the last, where there is none
-            mask &= np.array([*(_is_tagged(tags, self.objective.tag) for tags in texts), False])[codes]
+            mask &= np.array([*(_is_tagged(tags, self.objective.tag) for tags in texts), False])[
+                codes
+            ]
         return mask
 
     def part(self, steady: Steady) -> Steady:
@@ -114,7 +116,9 @@ class Criterion:
         latest = waits(self.metric, part, self.view).beyond(self.objective.bound)
         earliest = waits(self.metric, before_polls(part), self.view).beyond(self.objective.bound)
         value = latest.value if latest.k == earliest.k else None
-        return replace(latest, value=value, low=earliest.low, n_eff=min(latest.n_eff, earliest.n_eff))
+        return replace(
+            latest, value=value, low=earliest.low, n_eff=min(latest.n_eff, earliest.n_eff)
+        )
 
     def between_polls(self, part: Steady) -> str:
         """Why a bound on a time that polls show is not decided; empty where they leave nothing open."""
@@ -164,7 +168,9 @@ def read(scenario: Json) -> dict[str, Criterion | None]:
 
 def criteria(scenario: Json) -> list[Criterion]:
     """The objectives that decide the result of a run: those without `gate = false`."""
-    return [criterion for criterion in read(scenario).values() if criterion and criterion.objective.gate]
+    return [
+        criterion for criterion in read(scenario).values() if criterion and criterion.objective.gate
+    ]
 
 
 def on_latency(scenario: Json) -> list[Criterion]:

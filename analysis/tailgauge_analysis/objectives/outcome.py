@@ -36,7 +36,11 @@ INCONCLUSIVE = "inconclusive"
 POWER = 0.8  # of the runs that find the smallest violation that is named
 OF_ORDER = ("", NEIGHBOURS, WAVES)  # what limits n_eff and is no group of requests
 MANY = 100_000  # chances for an episode, each small
-UNITS = {LATENCY: "ms", SHARE: "share", PER_S: "per_s"}  # of numbers for programs; a cost has its currency's
+UNITS = {
+    LATENCY: "ms",
+    SHARE: "share",
+    PER_S: "per_s",
+}  # of numbers for programs; a cost has its currency's
 TINY = 1e-12  # rounding of a share
 
 
@@ -104,7 +108,9 @@ def decided(criterion: Criterion, measured: Measured, seconds: float) -> Objecti
     return _result(criterion, measured, outcome, reason, finds)
 
 
-def decided_latency(criterion: Criterion, stage: Steady, rows: Sequence[Row] = ()) -> ObjectiveResult:
+def decided_latency(
+    criterion: Criterion, stage: Steady, rows: Sequence[Row] = ()
+) -> ObjectiveResult:
     """Decide an objective on a latency of a stage; `rows`: those of its latencies that are known already."""
     objective = criterion.objective
     criterion = criterion.on(stage)
@@ -116,14 +122,18 @@ def decided_latency(criterion: Criterion, stage: Steady, rows: Sequence[Row] = (
     poll_interval = criterion.between_polls(part)
     if poll_interval and outcome == INCONCLUSIVE:
         reason = f"{reason.partition(': run longer')[0]}; {poll_interval}"
-    is_few = estimate.n > 0 and estimate.mark == TOO_FEW and outcome == INCONCLUSIVE and not missing_pace
+    is_few = (
+        estimate.n > 0 and estimate.mark == TOO_FEW and outcome == INCONCLUSIVE and not missing_pace
+    )
     if missing_pace and (outcome != FAIL or violations.k <= objective.allowed * len(part.requests)):
         outcome = INCONCLUSIVE
         reason = missing_pace
     elif is_few:
         reason = f"not enough {objective.figure.counted}: {estimate.n:,} of the {objective.needs():,} needed"
     numbers = quantile(estimate)
-    measured = Measured(numbers["value"], numbers["low"], numbers["high"], estimate.n, estimate.n_eff)
+    measured = Measured(
+        numbers["value"], numbers["low"], numbers["high"], estimate.n, estimate.n_eff
+    )
     result = _result(criterion, measured, outcome, reason, finds_latency(objective, violations))
     has_no_value = numbers["value_is"] != VALUE  # it lies among failures, say
     low = estimate.low
@@ -138,7 +148,9 @@ def decided_latency(criterion: Criterion, stage: Steady, rows: Sequence[Row] = (
         if is_known(estimate, objective.precision):
             reason += ": the bound is too near, ask for less"
     line = replace(result.line, why=reason)
-    return replace(result, why=reason, line=line, half_width=half_width(estimate), precision=precision)
+    return replace(
+        result, why=reason, line=line, half_width=half_width(estimate), precision=precision
+    )
 
 
 def _late(line: ObjectiveLine, objective: Objective, violations: Proportion) -> ObjectiveLine:
@@ -192,9 +204,7 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
     observed = f"{share(violations.value)} beyond the bound"
     if violations.value is None:
         observed = "what lies beyond the bound cannot be observed"
-    comparison = (
-        f"{observed} (95% CI {share_range(violations.low, violations.high)}), {share(allowed)} allowed"
-    )
+    comparison = f"{observed} (95% CI {share_range(violations.low, violations.high)}), {share(allowed)} allowed"
     outcome = _compare(violations.low, violations.high, allowed)
     if outcome == FAIL:
         return FAIL, comparison
@@ -247,9 +257,7 @@ def doubt(violations: Proportion, bad: float, allowed: float) -> str:
             return ""
         return f"they came in only {plural(violations.episodes, 'burst')}"
     if violations.mark and violations.limited_by not in OF_ORDER:
-        return (
-            f"values of the same {violations.limited_by} are correlated, and the run has too few such groups"
-        )
+        return f"values of the same {violations.limited_by} are correlated, and the run has too few such groups"
     return ""
 
 

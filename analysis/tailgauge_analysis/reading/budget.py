@@ -78,7 +78,9 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     named = " ".join(str(folder) for folder in folders)
 
     def end(_: int, __: FrameType | None) -> None:
-        raise RunDataError(f"{named}: the report takes more than {seconds:,.0f} s of CPU time: {_EXPECTED}")
+        raise RunDataError(
+            f"{named}: the report takes more than {seconds:,.0f} s of CPU time: {_EXPECTED}"
+        )
 
     pool = pa.default_memory_pool()
     before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -86,7 +88,9 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     is_timed = is_main and not any(signal.getitimer(signal.ITIMER_PROF))  # a caller's timer stays
     handler = signal.signal(signal.SIGPROF, end) if is_timed else None
     try:
-        pa.set_memory_pool(pa.system_memory_pool())  # the others reserve gigabytes that they do not use
+        pa.set_memory_pool(
+            pa.system_memory_pool()
+        )  # the others reserve gigabytes that they do not use
         resource.setrlimit(resource.RLIMIT_DATA, (_lower(most, *before), before[1]))
         if is_timed:
             signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)

@@ -96,7 +96,9 @@ class Chunks:
     def places(self, request_id: Ints, leg: Ints, attempt: Ints) -> Ints:
         """The entry of each attempt asked for; -1 where it has no chunk."""
         calls = pd.MultiIndex.from_arrays([self.request_id, self.leg, self.attempt])
-        return calls.get_indexer(pd.MultiIndex.from_arrays([request_id, leg, attempt])).astype(np.int64)
+        return calls.get_indexer(pd.MultiIndex.from_arrays([request_id, leg, attempt])).astype(
+            np.int64
+        )
 
     def within(self, from_ns: float, to_ns: float) -> Ints:
         """How many chunks of each attempt arrived in this time."""
@@ -170,7 +172,9 @@ class Fold:
         runs = _runs(column, is_thinking)
         if len(at):
             low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
-            self._ranges.append(Ranges(place.start + at, np.maximum(column["arrived_at_ns"][at] - low, 0)))
+            self._ranges.append(
+                Ranges(place.start + at, np.maximum(column["arrived_at_ns"][at] - low, 0))
+            )
         self._runs.append(runs)
         size: int = sum(getattr(runs, field.name).nbytes for field in fields(Runs)) + 2 * at.nbytes
         return size
@@ -184,7 +188,9 @@ class Fold:
         order = np.lexsort((runs.first, runs.attempt, runs.leg, runs.request_id))
         begin = (np.cumsum(runs.length) - runs.length)[order]
         runs = runs.at(order)
-        ranges = Ranges(*(_whole(getattr(part, f.name) for part in self._ranges) for f in fields(Ranges)))
+        ranges = Ranges(
+            *(_whole(getattr(part, f.name) for part in self._ranges) for f in fields(Ranges))
+        )
         if (np.diff(begin) < 0).any():
             arrived = _gathered(arrived, begin, runs.length)
             new_begin = np.cumsum(runs.length) - runs.length
@@ -224,7 +230,9 @@ def _whole(parts: Iterable[Ints]) -> Ints:
 
 
 def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
-    ids, leg, attempt, index = (column[name] for name in ("request_id", "leg", "attempt", "chunk_index"))
+    ids, leg, attempt, index = (
+        column[name] for name in ("request_id", "leg", "attempt", "chunk_index")
+    )
     new = np.ones(len(ids), np.bool_)
     new[1:] = np.diff(index) != 1
     for key in (ids, leg, attempt):
@@ -248,7 +256,9 @@ def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
 def _same(runs: Runs) -> npt.NDArray[np.bool_]:
     """Whether a run is of the attempt of the run before it."""
     same = np.zeros(len(runs.first), np.bool_)
-    same[1:] = (np.diff(runs.request_id) == 0) & (np.diff(runs.leg) == 0) & (np.diff(runs.attempt) == 0)
+    same[1:] = (
+        (np.diff(runs.request_id) == 0) & (np.diff(runs.leg) == 0) & (np.diff(runs.attempt) == 0)
+    )
     return same
 
 

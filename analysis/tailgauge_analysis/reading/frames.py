@@ -83,7 +83,8 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     problems = opened.problems
     rows = Counts()
     tables = {
-        name: _table(opened, name, wanted, rows, _reduced, shared=SHARED) for name, wanted in WANTED.items()
+        name: _table(opened, name, wanted, rows, _reduced, shared=SHARED)
+        for name, wanted in WANTED.items()
     }
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
@@ -128,7 +129,9 @@ def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
         column.name for column in columns(name) if column.name != "worker"
     )  # each part's name has it
     table = _table(opened, name, wanted, Counts(), _as_read)
-    start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], Counts(), _as_read))
+    start = opened.start_at_ns(
+        lambda: _table(opened, "requests", WANTED["requests"], Counts(), _as_read)
+    )
     table = parquet.shifted(table.drop_columns("folder"), -start)
     table = table.select([column.name for column in columns(name)])
     table = table.sort_by([(key, "ascending") for key in KEYS[name]])
@@ -153,7 +156,9 @@ class _Opened:
         for folder in folders:
             run_record.check(folder, *TABLES)
         run, problems = run_record.read(folders, look)
-        folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
+        folders.sort(
+            key=lambda folder: folder != run["master_folder"]
+        )  # its rows count before copies
         return cls(folders, run, problems, Budget.of(folders))
 
     def offset_ns(self, worker: int) -> int:
@@ -198,7 +203,9 @@ def _table(
             opened.budget.spend(table.nbytes, part.path)
             read.append(_marked(table, part.worker, part.folder))
     if read:
-        return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
+        return pa.concat_tables(
+            read, promote_options="default"
+        )  # not every part has rate-limit headers
     return _marked(reduce(name, parquet.empty(name, wanted)), 0, 0)
 
 
@@ -244,7 +251,9 @@ def _lean_log(log: pa.Table) -> pa.Table:
         first = lists.values.take(pa.array(ends[:-1], mask=empty))
         last = lists.values.take(pa.array(ends[1:] - 1, mask=empty))
     kept = log.drop_columns(["chunk_sent_at_ns"])
-    kept = kept.append_column("first_chunk_sent_at_ns", first).append_column("last_chunk_sent_at_ns", last)
+    kept = kept.append_column("first_chunk_sent_at_ns", first).append_column(
+        "last_chunk_sent_at_ns", last
+    )
     return kept.append_column("chunks_sent", lengths)
 
 
@@ -257,7 +266,9 @@ def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
         elif pa.types.is_boolean(table[name].type):
             table = table.set_column(i, name, pc.fill_null(table[name], False))
     # Ignoring metadata keeps its types, also where a table has no row.
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True, ignore_metadata=True)
+    frame: pd.DataFrame = table.to_pandas(
+        split_blocks=True, self_destruct=True, ignore_metadata=True
+    )
     for name in frame.columns.intersection(list(SHARED)):
         frame[name] = frame[name].astype(object)
     return frame

@@ -22,7 +22,14 @@ from tailgauge.errors import MachineError
 from tailgauge.machine import OF_THE_PROCESS, shortage
 from tailgauge.rows.parquet import has_plain_footer, schema
 from tailgauge.rows.text_file import refusal
-from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version, files_in
+from tailgauge_analysis.reading.run_record import (
+    DAMAGED,
+    NOTE,
+    UNFINISHED,
+    Problem,
+    check_version,
+    files_in,
+)
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, KeyError, pa.ArrowException)
@@ -58,7 +65,9 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
     for number, folder in enumerate(folders):
         for path in files_in(folder / table, problems):
             if path.name.endswith(".tmp"):
-                problems.append(Problem(UNFINISHED, f"{table}/{path.name} was never finished and is ignored"))
+                problems.append(
+                    Problem(UNFINISHED, f"{table}/{path.name} was never finished and is ignored")
+                )
             elif not _NAME.fullmatch(path.name):
                 problems.append(Problem(NOTE, f"{table}/{path.name} is not a part and is ignored"))
             elif path.name not in found:
@@ -68,7 +77,9 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
                 else:
                     bad[path.name] = part
     for name, problem in bad.items():
-        spared = Problem(NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is")
+        spared = Problem(
+            NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is"
+        )
         problems.append(spared if name in found else problem)
     replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
     return sorted((part for name, part in found.items() if name not in replaced), key=_order)
@@ -87,7 +98,9 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
         return _left_out(table, path, f"is left out: {why}")
     try:
         if not has_plain_footer(path, _FOOTER):
-            raise pa.ArrowInvalid(f"it is no Parquet file, or its footer has more than {_FOOTER >> 20} MiB")
+            raise pa.ArrowInvalid(
+                f"it is no Parquet file, or its footer has more than {_FOOTER >> 20} MiB"
+            )
         held = pq.read_metadata(path)
         footer = held.metadata or {}
         check_version(path, int(footer.get(_VERSION, b"0")))
@@ -141,7 +154,9 @@ def pieces(
     if why:
         some = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
         whole = "cannot be read and is left out"
-        problems.append(_left_out(part.table, part.path, f"{some if lost < part.rows else whole}: {why}"))
+        problems.append(
+            _left_out(part.table, part.path, f"{some if lost < part.rows else whole}: {why}")
+        )
 
 
 def _check_columns(wanted: list[str], names: list[str]) -> None:
@@ -167,18 +182,26 @@ def _too_large(name: str) -> str:
     return f"column {name} unpacks to more than {_UNPACKED >> 20} MiB in a row group"
 
 
-def _read_group(file: pq.ParquetFile, number: int, columns: pa.Schema, shared: Collection[str]) -> pa.Table:
+def _read_group(
+    file: pq.ParquetFile, number: int, columns: pa.Schema, shared: Collection[str]
+) -> pa.Table:
     """Read the columns of a row group with the record's types; a column that older files lack is null."""
     names = [name for name in columns.names if name in file.schema_arrow.names]
     sizes = dict.fromkeys(names, 0)
     portions = []
-    for portion in file.iter_batches(_PORTION, row_groups=[number], columns=names, use_threads=False):
+    for portion in file.iter_batches(
+        _PORTION, row_groups=[number], columns=names, use_threads=False
+    ):
         for name in names:
             sizes[name] += _decoded_size(portion[name])
             if sizes[name] > _UNPACKED and name not in shared:
                 raise pa.ArrowInvalid(_too_large(name))
         portions.append(portion)
-    rows = pa.Table.from_batches(portions) if portions else file.schema_arrow.empty_table().select(names)
+    rows = (
+        pa.Table.from_batches(portions)
+        if portions
+        else file.schema_arrow.empty_table().select(names)
+    )
     if rows.num_rows != file.metadata.row_group(number).num_rows:
         raise pa.ArrowInvalid(
             f"it has {rows.num_rows:,} rows where its footer says {file.metadata.row_group(number).num_rows:,}"
@@ -227,7 +250,9 @@ def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
         if name == WALL_OFFSET:
             rows = rows.set_column(i, name, pc.subtract(rows[name], pa.scalar(by_ns, pa.int64())))
         is_time = name == "at_ns" or name.endswith("_at_ns")
-        if is_time and pa.types.is_int64(rows[name].type):  # lists of times are reduced to their ends before
+        if is_time and pa.types.is_int64(
+            rows[name].type
+        ):  # lists of times are reduced to their ends before
             rows = rows.set_column(i, name, pc.add(rows[name], pa.scalar(by_ns, pa.int64())))
     return rows
 

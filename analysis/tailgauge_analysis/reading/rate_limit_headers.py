@@ -111,7 +111,9 @@ def _by_name(kind: str, numbers: Mapping[str, Floats]) -> dict[str, Floats]:
     return {column(kind, field): numbers[field] for field in fields}
 
 
-def _further(kind: str, readings: list[Reading], numbers: Mapping[str, Floats]) -> dict[str, Floats]:
+def _further(
+    kind: str, readings: list[Reading], numbers: Mapping[str, Floats]
+) -> dict[str, Floats]:
     """Return the columns of all windows, in the rows where another one counts."""
     windows_s = {reading.usual_window_s for reading in readings}
     columns: dict[str, Floats] = {}
@@ -122,7 +124,9 @@ def _further(kind: str, readings: list[Reading], numbers: Mapping[str, Floats]) 
         ours = [reading for reading in readings if reading.usual_window_s == window_s]
         merged = _merged(ours, len(counting_s))
         for field in (LIMIT, REMAINING):
-            columns[column(kind, field, window_s)] = np.where(counting_s == window_s, np.nan, merged[field])
+            columns[column(kind, field, window_s)] = np.where(
+                counting_s == window_s, np.nan, merged[field]
+            )
     return columns
 
 
@@ -216,16 +220,22 @@ def _structured(headers: Texts) -> Iterator[Reading]:
     """Yield what the structured fields say, of which a policy and its state belong together."""
     fields = {name: limits.structured_field(name) for name in headers}
     for prefix in {name.removesuffix(field) for name, field in fields.items() if field is not None}:
-        names = [name for name, field in fields.items() if field is not None and name == prefix + field]
+        names = [
+            name for name, field in fields.items() if field is not None and name == prefix + field
+        ]
         columns = [headers[name].combine_chunks() for name in names]
         joined = pc.binary_join_element_wise(*columns, "\n", null_handling="replace")
         coded = joined.dictionary_encode()
         answers = [_answers(names, text) for text in coded.dictionary.to_pylist()]
         codes = np.asarray(coded.indices)
         for kind in KINDS:
-            counts = Counter(window for answer in answers for name, window in answer if name == kind)
+            counts = Counter(
+                window for answer in answers for name, window in answer if name == kind
+            )
             for window, _ in counts.most_common(MOST_WINDOWS):
-                limit, remaining = _numbers([answer.get((kind, window)) for answer in answers], 2)[codes].T
+                limit, remaining = _numbers([answer.get((kind, window)) for answer in answers], 2)[
+                    codes
+                ].T
                 windows_s = np.full(len(codes), window if math.isfinite(window) else np.nan)
                 yield Reading(kind, (MINUTE_S, 0, prefix, window), limit, remaining, windows_s)
 
@@ -244,7 +254,10 @@ def _answers(names: list[str], text: str) -> dict[tuple[str, float], tuple[float
         if value.role != limits.RESET:
             key = (value.kind, value.window_s or math.inf)
             roles.setdefault(key, {})[value.role] = value.value
-    return {key: (role.get(LIMIT, math.nan), role.get(REMAINING, math.nan)) for key, role in roles.items()}
+    return {
+        key: (role.get(LIMIT, math.nan), role.get(REMAINING, math.nan))
+        for key, role in roles.items()
+    }
 
 
 def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats:

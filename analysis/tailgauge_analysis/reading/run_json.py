@@ -26,7 +26,9 @@ class _Strict(BaseModel):
 class _Tolerant(_Strict):
     @field_validator("*", mode="wrap")
     @classmethod
-    def _damaged_is_absent(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
+    def _damaged_is_absent(
+        cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo
+    ) -> Any:
         try:
             return handler(value)
         except pydantic.ValidationError:

@@ -94,7 +94,9 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
     version = tree.get("schema_version", SCHEMA_VERSION)
     if type(version) is not int or version < 1:
         expected = f"expected a whole number from 1 to {SCHEMA_VERSION}, got {version!r}"
-        problems.append(Problem(DAMAGED, f"{_named(path)} is not used: schema_version: {expected[:200]}"))
+        problems.append(
+            Problem(DAMAGED, f"{_named(path)} is not used: schema_version: {expected[:200]}")
+        )
         return None
     check_version(path, version)
     return tree
@@ -112,8 +114,12 @@ def files_in(folder: Path, problems: list[Problem]) -> list[Path]:
     except OSError as error:
         if error.errno in OF_THE_PROCESS:
             raise
-        kind = NOTE if folder.name == "target" else DAMAGED  # no statistic rests on the endpoint's log
-        problems.append(Problem(kind, f"{folder.name}/ cannot be read and is left out: {error.strerror}"))
+        kind = (
+            NOTE if folder.name == "target" else DAMAGED
+        )  # no statistic rests on the endpoint's log
+        problems.append(
+            Problem(kind, f"{folder.name}/ cannot be read and is left out: {error.strerror}")
+        )
         return []
 
 
@@ -134,7 +140,10 @@ def _named(path: Path) -> str:
 
 # --- the run ------------------------------------------------------------------------------------------------------
 
-PLANNED = ("open", "partly open")  # arrivals whose number is in the plan, not in what the workers did
+PLANNED = (
+    "open",
+    "partly open",
+)  # arrivals whose number is in the plan, not in what the workers did
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 ENDED = ("drained", "failed")  # final states of a worker's own record
 MOST = 10_000  # workers of a run
@@ -150,7 +159,9 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     """
     problems: list[Problem] = []
     masters = _load([(folder, folder / "run.json") for folder in folders], problems)
-    written = [(folder, path) for folder in folders for path in files_in(folder / "workers", problems)]
+    written = [
+        (folder, path) for folder in folders for path in files_in(folder / "workers", problems)
+    ]
     records = _load([(folder, path) for folder, path in written if path.match("*.json")], problems)
     _same_run([*masters, *((folder, table(tree, "run")) for folder, tree in records)])
     by_worker = [tree for _, tree in records]
@@ -164,9 +175,13 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     closed = bool(masters) and run.get("state") != "running"
     workers = entries(listing(run, "workers"), by_worker, master_ended=closed)
     if not masters:
-        lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
+        lacks = (
+            "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
+        )
         problems.append(Problem(MASTER, _without_master(lacks, workers)))
-    complete = _complete({**run, **(look or {}), "workers": workers}, folders, folder, closed=closed)
+    complete = _complete(
+        {**run, **(look or {}), "workers": workers}, folders, folder, closed=closed
+    )
     return complete, [*problems, *(Problem(NOTE, note) for note in complete["notes"])]
 
 
@@ -200,7 +215,9 @@ def _same_run(trees: _Found) -> None:
         raise RunDataError(f"these are different runs: {named}. {how}")
 
 
-def _complete(run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool) -> Json:
+def _complete(
+    run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool
+) -> Json:
     """Every key of run.json with its type, and what follows from the files."""
     given = RunJson.model_validate(run)
     run_id = run["run_id"] if isinstance(run.get("run_id"), str) else folders[0].resolve().name
@@ -214,14 +231,18 @@ def _complete(run: Json, folders: Sequence[Path], master_folder: Path | None, *,
         "master_folder": master_folder,  # with run.json
         "rebuilt": master_folder is None,
         "closed": closed,  # the master's record is final
-        "engine_tokens": {**tokens.model_dump(), "engine": plain(tokens.engine, 40)} if tokens else {},
+        "engine_tokens": {**tokens.model_dump(), "engine": plain(tokens.engine, 40)}
+        if tokens
+        else {},
         "conservation": given.conservation if closed else {},
         "planned": whole(given.conservation.get("scheduled")) if given.arrival in PLANNED else None,
         "preflight": [{"ended": "unknown", **entry} for entry in given.preflight],
     }
 
 
-def entries(by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended: bool) -> list[Json]:
+def entries(
+    by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended: bool
+) -> list[Json]:
     """One entry per worker, by number."""
     listed = {number: w for w in by_master if (number := _number(w)) is not None}
     records: dict[int, Json] = {}
@@ -230,7 +251,9 @@ def entries(by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended
         if number is not None and not _has_ended(records.get(number, {})):
             records[number] = record
     join = _of_lost if master_ended else _of_orphan
-    last = max(records, default=-1)  # a worker below it was there too, whether or not its folder is given
+    last = max(
+        records, default=-1
+    )  # a worker below it was there too, whether or not its folder is given
     others = range(last) if not listed and last < MOST else ()
     numbers = sorted(listed if master_ended else {*listed, *records, *others})
     known = ((number, join(listed.get(number, {}), records.get(number, {}))) for number in numbers)
@@ -249,7 +272,9 @@ def _of_lost(entry: Json, record: Json) -> Json:
     """The master's entry; of a worker that it lost, with the final values of the worker's record."""
     if entry.get("state") != "lost" or not _has_ended(record):
         return entry
-    clock = {"clock": record["clock"]} if table(record, "clock").get("offset_ns") is not None else {}
+    clock = (
+        {"clock": record["clock"]} if table(record, "clock").get("offset_ns") is not None else {}
+    )
     final = {key: record[key] for key in _FINAL if key in record}
     return {**entry, **final, **clock, "recorded_state": record["state"]}
 
@@ -257,7 +282,9 @@ def _of_lost(entry: Json, record: Json) -> Json:
 def _of_orphan(entry: Json, record: Json) -> Json:
     """The entry of a master that died, without counts, overridden by the worker's record."""
     kept = {key: value for key, value in entry.items() if key not in _COUNTED}
-    recorded = record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
+    recorded = (
+        record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
+    )
     return {**kept, **recorded, "recorded_state": record.get("state", "")}
 
 

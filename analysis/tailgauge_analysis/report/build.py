@@ -41,7 +41,14 @@ from tailgauge_analysis.text.formatting import figures, plain, plural
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Report, Result, Section, Table, most_important, nothing_sent
+from tailgauge_analysis.text.section import (
+    Report,
+    Result,
+    Section,
+    Table,
+    most_important,
+    nothing_sent,
+)
 
 
 class SectionModule(Protocol):
@@ -110,7 +117,9 @@ def build(run: Run, tool: str | None = None) -> Report:
     appendix: tuple[Table, ...] = ()
     if tool:
         evidence = run.evidence
-        translated = definitions.translate(tool, run.of_target, evidence.latency, evidence.throughput)
+        translated = definitions.translate(
+            tool, run.of_target, evidence.latency, evidence.throughput
+        )
         sections = (*sections, definitions.section(translated))
         if translated.metrics:
             appendix = (definitions.printed(tool, translated),)
@@ -167,7 +176,9 @@ def _target_not_called(run: Run) -> str:
     return plain(url, 80)
 
 
-def _unstated(lines: Sequence[tuple[str, str]], findings: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _unstated(
+    lines: Sequence[tuple[str, str]], findings: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
     """Return the lines of the summary that are no finding below the result."""
     stated = {text.removesuffix(".") for text in findings}
     return tuple((label, text) for label, text in lines if text.removesuffix(".") not in stated)
@@ -203,7 +214,9 @@ def _about(run: Run) -> Iterator[str]:
         yield f"{record['started_at'][:10]}, {record['started_at'][11:16]} UTC"
     if offered is not None:
         yield f"{figures(run.steady.seconds)} s {_loop(record)}{figures(offered)} requests/s"
-    if not any(key.startswith("arrival") for key in record["overrides"]):  # else it may be of another load
+    if not any(
+        key.startswith("arrival") for key in record["overrides"]
+    ):  # else it may be of another load
         yield plain(text(record["scenario"].get("description")), 200)
 
 

@@ -79,7 +79,9 @@ def junit(report: Report) -> str:
     for name, fact in facts.items():
         SubElement(properties, "property", {"name": name, "value": _clean(fact)})
     for case in cases:
-        element = SubElement(root, "testcase", {"classname": _clean(title), "name": _clean(case.name)})
+        element = SubElement(
+            root, "testcase", {"classname": _clean(title), "name": _clean(case.name)}
+        )
         _add_outcome(element, case)
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
@@ -91,7 +93,9 @@ def _measurement(report: Report) -> Case:
         return Case("measurement", INCONCLUSIVE, measurement.sentence)
     reasons = tuple(" ".join(reason).strip() for reason in measurement.reasons)
     if measurement.verdict == INVALID:
-        return Case("measurement", INVALID, "Do not use these numbers.", reasons or (measurement.sentence,))
+        return Case(
+            "measurement", INVALID, "Do not use these numbers.", reasons or (measurement.sentence,)
+        )
     return Case("measurement", measurement.verdict, "", reasons or (measurement.sentence,))
 
 

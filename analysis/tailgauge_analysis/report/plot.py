@@ -112,7 +112,12 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
     if len(curve.low):
         above = numbers(np.subtract(curve.high, curve.y))
         below = numbers(np.subtract(curve.y, curve.low))
-        trace["error_y"] = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+        trace["error_y"] = {
+            "symmetric": False,
+            "array": above,
+            "arrayminus": below,
+            "thickness": 1.5,
+        }
     if curve.style == "rows":
         return trace | {
             "type": "bar",
@@ -137,14 +142,24 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
     marker: Tree = {"color": colour, "size": size, "opacity": 0.5 if curve.style == "dots" else 1}
     if curve.style == "ticks":
         marker |= {"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 1.5}}
-    line = {"color": colour, "width": 1.8, "dash": curve.dash or "solid", "shape": curve.steps or "linear"}
+    line = {
+        "color": colour,
+        "width": 1.8,
+        "dash": curve.dash or "solid",
+        "shape": curve.steps or "linear",
+    }
     return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
 
 
 def _band(band: Band) -> tuple[Tree, Tree]:
     edge = {"x": numbers(band.x), "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     low = {"y": numbers(band.low), "name": ""}
-    high = {"y": numbers(band.high), "name": band.name, "fill": "tonexty", "fillcolor": f"{band.colour}38"}
+    high = {
+        "y": numbers(band.high),
+        "name": band.name,
+        "fill": "tonexty",
+        "fillcolor": f"{band.colour}38",
+    }
     return edge | low, edge | high
 
 
@@ -181,7 +196,13 @@ def _layout(picture: Picture) -> Tree:
         "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
         "hovermode": "x unified" if is_over_time else "closest",
         "hoversubplots": "axis",
-        "legend": {"orientation": "h", "x": 0, "y": legend_y, "yanchor": "bottom", "tracegroupgap": 0},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": legend_y,
+            "yanchor": "bottom",
+            "tracegroupgap": 0,
+        },
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "barmode": "stack",
@@ -267,7 +288,9 @@ def _end_s(picture: Picture) -> float:
     """Return the end of a time axis: of the last bar, step, point or mark; 0 without any."""
     ends = [mark.high for mark in picture.marks]
     for panel in picture.panels:
-        ends += [max(map(float, curve.x), default=0.0) + _half_step(curve) for curve in panel.curves]
+        ends += [
+            max(map(float, curve.x), default=0.0) + _half_step(curve) for curve in panel.curves
+        ]
     return float(f"{max(ends, default=0.0):.6g}")
 
 

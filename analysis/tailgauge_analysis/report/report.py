@@ -74,7 +74,12 @@ def _in_short(row: Json) -> Json:
 
 
 def make(
-    run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool = False, tool: str | None = None
+    run_dirs: Sequence[Path],
+    out: Path,
+    width: int = 80,
+    *,
+    colours: bool = False,
+    tool: str | None = None,
 ) -> FinishedReport:
     """Analyse one run, write its report, and note its verdict in its folders.
 
@@ -95,7 +100,9 @@ def make(
         try:
             run_record.record_verdict(Path(run_dir), verdict)
         except OSError as error:
-            unwritten.append(f"the verdict could not be written into {run_dir}: {error.strerror or error}")
+            unwritten.append(
+                f"the verdict could not be written into {run_dir}: {error.strerror or error}"
+            )
     return replace(finished, summary="\n".join([finished.summary, *unwritten]))
 
 

@@ -44,7 +44,12 @@ COLOURS = {"good": "green", "bad": "red", "warn": "yellow", "idle": "cyan"}
 
 
 def terminal(
-    report: Report, page: Path | None, width: int, *, colours: bool = False, rows: Path | None = None
+    report: Report,
+    page: Path | None,
+    width: int,
+    *,
+    colours: bool = False,
+    rows: Path | None = None,
 ) -> str:
     """The text, with colours or without; where the rows and the whole report are, if they are in files."""
     if report.state == INVALID:
@@ -123,7 +128,9 @@ def _run_lines(report: Report, width: int) -> Iterator[str]:
         return
     lines = [*report.summary]
     for card in report.cards:
-        lines += [(card.label, text) for text in _packed((card.sentence, *card.lines), width - LABEL)]
+        lines += [
+            (card.label, text) for text in _packed((card.sentence, *card.lines), width - LABEL)
+        ]
     previous = ""
     for label, text in (*lines, *report.remarks):
         yield from _labelled("" if label == previous else label, text, width)
@@ -237,7 +244,9 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     measurement = report.measurement
     reasons = measurement.reasons
     result = report.result
-    yield from _state_lines(report, SOME if measurement.unusable else "do not use these numbers", width)
+    yield from _state_lines(
+        report, SOME if measurement.unusable else "do not use these numbers", width
+    )
     for text, _ in reasons[:most_reasons]:
         yield from _wrapped(f"  {text}", width)
     if len(reasons) > most_reasons:

@@ -134,7 +134,9 @@ def _without_failures(run: Run) -> Evidence:
 def of_preflight(run: Run) -> str:
     """Return what to do about a target that failed the preflight."""
     attempts = run.frames.attempts
-    rows = attempts[(attempts["stage"] == schema.PREFLIGHT) & ~attempts["ended"].isin(schema.SERVED)]
+    rows = attempts[
+        (attempts["stage"] == schema.PREFLIGHT) & ~attempts["ended"].isin(schema.SERVED)
+    ]
     every = failures.classified(rows, failures.protocol_of(run))
     if not len(every):
         return ""
@@ -193,7 +195,9 @@ def _sentence(kind: str, every: Failures, requests: int) -> str:
     """Return the cause as a share of all requests of the stage, which are those of the list of ends."""
     part = f"{percent(len(every) / requests)} of {plural(requests, 'request')}"
     if kind == failures.CONTENT:
-        names = [name for name in (schema.REFUSED, schema.FILTERED) if name in set(every.rows["ended"])]
+        names = [
+            name for name in (schema.REFUSED, schema.FILTERED) if name in set(every.rows["ended"])
+        ]
         return f"{part} were {' or '.join(names)}"
     if kind == failures.UNNAMED_END:
         return f"{part} got an answer without a finish reason"
@@ -255,7 +259,9 @@ class Evidence:
         if self._waits_climb:
             return True
         requests = self.run.steady.requests
-        end_at_ns = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
+        end_at_ns = (
+            requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
+        )
         waits_s = seconds(end_at_ns.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         answered_s = waits_s[is_answered]
@@ -288,10 +294,16 @@ class Evidence:
         begin = int(np.argmin(is_answered))
         last_s = waits_s[:begin][-CLIMB:]
         is_lasting = is_answered[begin:].mean() < 0.5
-        if not is_lasting or len(last_s) < FEWEST_IN_CLIMB or not _is_near(last_s, waits_s[~is_answered]):
+        if (
+            not is_lasting
+            or len(last_s) < FEWEST_IN_CLIMB
+            or not _is_near(last_s, waits_s[~is_answered])
+        ):
             return False
         ranks = stationarity.ranks(last_s)
-        return bool(ranks.std()) and float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= CLIMBS
+        return (
+            bool(ranks.std()) and float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= CLIMBS
+        )
 
     @property
     def _is_backlog(self) -> bool:
@@ -573,9 +585,7 @@ def _redirected(evidence: Evidence) -> str:
     location = failure.text
     if not location:
         return "set target.url to the address that answers: this one redirects without a location"
-    return (
-        f"the target answers {failure.status} with location {location}{evidence.when}: set target.url to it"
-    )
+    return f"the target answers {failure.status} with location {location}{evidence.when}: set target.url to it"
 
 
 def _address(evidence: Evidence) -> str:
@@ -589,7 +599,9 @@ def _request(evidence: Evidence) -> str:
     quote = evidence.found.quote
     refused = refused_limit_field(quote)
     if refused:
-        return f"the target refuses {refused}{evidence.when}: {_other_limit_field(evidence, refused)}"
+        return (
+            f"the target refuses {refused}{evidence.when}: {_other_limit_field(evidence, refused)}"
+        )
     return f"change what is sent: the target rejects these requests{evidence.when}{': ' if quote else ', and Errors has its reasons'}{quote}"
 
 
@@ -610,7 +622,9 @@ def _protocol(evidence: Evidence) -> str:
 
 
 def _not_ready(evidence: Evidence) -> str:
-    return f"the target is not ready{evidence.when}{evidence.quoted}: wait until it is, then run again"
+    return (
+        f"the target is not ready{evidence.when}{evidence.quoted}: wait until it is, then run again"
+    )
 
 
 def _gateway(evidence: Evidence) -> str:
@@ -674,7 +688,9 @@ def _waiting(evidence: Evidence) -> str:
     if float(np.quantile(typical, 0.9)) > LONG * waited_s:
         return f"answers take about as long as the client waits for them ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
     cause = (
-        "stops in the middle of answers and stays silent" if has_content.mean() > 0.5 else "gives no answer"
+        "stops in the middle of answers and stays silent"
+        if has_content.mean() > 0.5
+        else "gives no answer"
     )
     usual = f"while others take {ms(1000 * float(np.median(typical)))} ms"
     return f"the target {cause}{evidence.when} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
@@ -690,7 +706,9 @@ def _outage(evidence: Evidence) -> str:
         reason = f"{quote}; {plural(cut, 'open call')} broke off as it went"
     if evidence.onset.until_s is None:
         return f"the target is gone{evidence.when} ({reason}): find out why it stopped, and start it again"
-    return f"the target was gone{evidence.when} ({reason}): find out why it was restarted or cut off"
+    return (
+        f"the target was gone{evidence.when} ({reason}): find out why it was restarted or cut off"
+    )
 
 
 def _other_protocol(evidence: Evidence) -> str:
@@ -771,7 +789,9 @@ _ADVICE: dict[str, _Action] = {
     failures.GATEWAY_TIME: _gateway_time,
     failures.BROKEN: _broken,
     failures.BROKEN_OFF: _broken_off,
-    failures.INSIDE: _always("look at the target's own errors inside its answers: Errors has their texts"),
+    failures.INSIDE: _always(
+        "look at the target's own errors inside its answers: Errors has their texts"
+    ),
     failures.WAITING: _waiting,
     failures.GONE: _outage,
     failures.UNREACHABLE: _unreachable,

@@ -165,6 +165,8 @@ class _Calls:
 
     def _streams(self, until_s: float) -> tuple[Floats, Floats]:
         """Return the times at which the number of streams changes, and the number from then on."""
-        times_s, streams = at_once(self.content_s[self._has_content], self.ended_s[self._has_content])
+        times_s, streams = at_once(
+            self.content_s[self._has_content], self.ended_s[self._has_content]
+        )
         is_inside = times_s < until_s
         return times_s[is_inside], streams[is_inside]

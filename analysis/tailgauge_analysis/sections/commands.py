@@ -30,7 +30,9 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
     if is_of_tasks(record["scenario"]):
         return _by_locust(record["command"], sets, options)
     overrides = record["overrides"]
-    if options:  # a length replaces the stages, or the number of requests, that an earlier length made
+    if (
+        options
+    ):  # a length replaces the stages, or the number of requests, that an earlier length made
         replaced = (*(LENGTHS if "--requests" in options else (STAGES,)), MAX_REQUESTS)
         overrides = [text for text in overrides if not text.startswith(replaced)]
     return _command_line(record, [*overrides, *sets], options)
@@ -116,11 +118,17 @@ def _most_calls(rate_per_s: float) -> int:
 
 def _without_retries(traffic: Json) -> list[str]:
     """Return what switches off the retries of the tables that retry."""
-    retries = {name: table(settings, "retry").get("policy", "none") for name, settings in traffic.items()}
-    return [f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"]
+    retries = {
+        name: table(settings, "retry").get("policy", "none") for name, settings in traffic.items()
+    }
+    return [
+        f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"
+    ]
 
 
-def _command_line(record: Json, overrides: Sequence[str], options: Sequence[str] = ()) -> str | None:
+def _command_line(
+    record: Json, overrides: Sequence[str], options: Sequence[str] = ()
+) -> str | None:
     """Return the command of a run with these overrides; None where the run does not name its scenario."""
     if not record["scenario_file"]:
         return None

@@ -51,7 +51,9 @@ ABORT_VERBS = {  # where all aborted answers are so
     UNKNOWN_FINISH_REASON: "named an unknown finish reason",
 }
 NATURAL = "natural"  # `ends` of a traffic table
-CUT_ADVICE = "raise output_tokens if the answers should be longer, or raise the target's own limit on tokens"
+CUT_ADVICE = (
+    "raise output_tokens if the answers should be longer, or raise the target's own limit on tokens"
+)
 CUT_NATURAL_ADVICE = "raise output_tokens, so that answers can end by themselves"
 NOTICEABLE = 0.01  # of the answers, from which a finding changes the figures
 ROWS = 20  # of a table
@@ -129,7 +131,9 @@ def compute(run: Run) -> Ends:
         answers=len(answers),
         calls=len(calls),
         classes=_classes(answers["ended"]),
-        aborts=_counts(answers.loc[answers["ended"] == schema.ABORTED, "error_type"], separator=None),
+        aborts=_counts(
+            answers.loc[answers["ended"] == schema.ABORTED, "error_type"], separator=None
+        ),
         stop_reasons=_stop_reasons(answers, run.frames.requests),
         stop_details=_counts(answers["stop_details"], separator=None),
         errors=_errors(calls),
@@ -187,7 +191,9 @@ def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopRe
     limits = by_request(single)["asked_output_tokens"]
     rows = answers.assign(asked=answers["request_id"].map(limits))
     reasons = []
-    for (reason, ended), group in rows.groupby(["stop_reason", "ended"], dropna=False, observed=True):
+    for (reason, ended), group in rows.groupby(
+        ["stop_reason", "ended"], dropna=False, observed=True
+    ):
         measured = group[group["asked"].notna() & group["output_tokens"].notna()]
         reasons.append(
             StopReason(
@@ -231,7 +237,9 @@ def _errors(calls: pd.DataFrame) -> tuple[ErrorInside, ...]:
     inside = inside.assign(after_content=inside["first_content_at_ns"].notna())
     keys = ["error_type", "error_class", "ended", "after_content"]
     errors = []
-    for (kind, error_class, ended, after_content), group in inside.groupby(keys, dropna=False, observed=True):
+    for (kind, error_class, ended, after_content), group in inside.groupby(
+        keys, dropna=False, observed=True
+    ):
         errors.append(
             ErrorInside(
                 error_type=name_or_none(kind) or "",
@@ -253,7 +261,9 @@ def _unused_counts(answers: pd.DataFrame) -> dict[str, int]:
 
 
 def _contradictions(answers: pd.DataFrame) -> dict[str, int]:
-    return _counts(answers.loc[answers["error_type"] == MALFORMED_USAGE, "error_body"], separator=None)
+    return _counts(
+        answers.loc[answers["error_type"] == MALFORMED_USAGE, "error_body"], separator=None
+    )
 
 
 # --- in words -----------------------------------------------------------------------------------------------------
@@ -274,7 +284,10 @@ def section(ends: Ends) -> Section | None:
         facts,
         tuple(table for table in listed if table.rows),
         notes=notes,
-        computed=("Calls of the whole run without preflight that the target ended itself.", *MEANINGS),
+        computed=(
+            "Calls of the whole run without preflight that the target ended itself.",
+            *MEANINGS,
+        ),
         brief=() if is_plain else (_with_rest(ends),),
         is_folded=is_plain and ends.calls == ends.answers and not (ends.errors or facts or notes),
         findings=tuple(_findings(ends)),

@@ -163,7 +163,10 @@ def section(environment: Environment) -> Section:
         ("Run", run["run_id"]),
         ("Target", ", ".join(parts)),
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
-        ("Master", _pairs({key: value for key, value in environment.master.items() if key != "boot_id"})),
+        (
+            "Master",
+            _pairs({key: value for key, value in environment.master.items() if key != "boot_id"}),
+        ),
         ("Versions", _pairs(environment.versions)),
         ("Seed", _seed(environment)),
         ("Reproduce", environment.reproduce or _no_command(run)),
@@ -200,7 +203,9 @@ def of_locustfile(scenario: Json, *, is_simulated: bool) -> Json:
         "target": target,
         "arrival": {"process": table(scenario, "arrival").get("process")},
         "stages": stages,
-        "traffic": {name: _task_table(traffic) for name, traffic in tables(scenario, "traffic").items()},
+        "traffic": {
+            name: _task_table(traffic) for name, traffic in tables(scenario, "traffic").items()
+        },
     }
     if not is_simulated:
         visible.pop("simulated", None)
@@ -282,7 +287,8 @@ def _offset(worker: WorkerEntry) -> Value:
     if worker.offset_ns is None:
         return Value("–")
     return Value(
-        ms(worker.offset_ns / 1e6), "" if worker.error_ns is None else f"± {ms(worker.error_ns / 1e6)}"
+        ms(worker.offset_ns / 1e6),
+        "" if worker.error_ns is None else f"± {ms(worker.error_ns / 1e6)}",
     )
 
 

@@ -78,9 +78,19 @@ _BY_STATUS = {
     401: KEY, 402: QUOTA, 403: KEY, 404: ADDRESS, 405: ADDRESS, 407: PAGE, 502: GATEWAY, 504: GATEWAY_TIME, 520: GATEWAY,
     521: GATEWAY, 522: GATEWAY_TIME, 523: GATEWAY, 524: GATEWAY_TIME,
 }  # fmt: skip
-_BY_NAME = {NO_FINISH_REASON: UNNAMED_END, UNKNOWN_FINISH_REASON: UNKNOWN_END}  # of an aborted answer
+_BY_NAME = {
+    NO_FINISH_REASON: UNNAMED_END,
+    UNKNOWN_FINISH_REASON: UNKNOWN_END,
+}  # of an aborted answer
 # By the first part of what the system, or we, call a failed connection; others: unreachable.
-_BY_CONNECTION = {"dns": NAME, "tls": TLS, "ca_file": TLS, "closed": RESET, "reset": RESET, "stale": RESET}
+_BY_CONNECTION = {
+    "dns": NAME,
+    "tls": TLS,
+    "ca_file": TLS,
+    "closed": RESET,
+    "reset": RESET,
+    "stale": RESET,
+}
 # What targets write in their errors, of which classes and statuses.
 _REJECTED = (schema.CLIENT_ERROR, schema.STREAM_ERROR)
 _FAILED = (schema.SERVER_ERROR, schema.OVERLOADED, schema.STREAM_ERROR)
@@ -181,7 +191,9 @@ class Failure:
 
     @property
     def _breaks_protocol(self) -> bool:
-        is_of_answer = self.ended in {schema.CLIENT_ERROR, schema.STREAM_ERROR} and not self._has_error_status
+        is_of_answer = (
+            self.ended in {schema.CLIENT_ERROR, schema.STREAM_ERROR} and not self._has_error_status
+        )
         return is_of_answer and self.error_type in _NOT_THE_PROTOCOL
 
     def _kind_by_status(self) -> str:

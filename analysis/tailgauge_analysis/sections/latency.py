@@ -55,8 +55,12 @@ KEY = ""
 ALL = "all"
 _ANSWER_TIMES = "TTFT, TPOT, chunk gap and end to end"
 NARROW_PS = (0.5, 0.95, 0.99)  # what a phone has room for
-METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN))
-MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
+METRIC_NAMES = tuple(
+    dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN)
+)
+MetricName = Annotated[
+    str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})
+]  # or a plugin's
 Count = Annotated[int, Field(ge=0)]
 WHOLE = ("e2e_sched", "e2e_sent", "join_sched", "turnaround")
 SINCE = {  # whether the tasks of Locust's users make the requests
@@ -65,7 +69,9 @@ SINCE = {  # whether the tasks of Locust's users make the requests
 }
 SINCE_SENT = "Since sent: from the first request byte, what network and target take."
 GAPS = "Chunk gap: from one content chunk of an answer to the next, all answers in one pool; vLLM bench calls it ITL."
-AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
+AMONG_FAILURES = (
+    "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
+)
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
@@ -204,7 +210,9 @@ def section(latencies: Latencies) -> Section:
     """Return the percentiles, of everything offered first."""
     successes = shown(latencies.rows, SUCCESSES, is_coalesced=latencies.is_coalesced)
     if not successes:
-        return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
+        return Section(
+            "latency", "Latency", "No request succeeded in the steady stage: there is no latency."
+        )
     everything = shown(latencies.rows, OFFERED, is_coalesced=latencies.is_coalesced)
     pooled = ""
     if latencies.is_pooled:
@@ -325,9 +333,13 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
         note += f" {plural(smaller, 'smaller group')} not shown."
     if any(cell == ABSENT for row in rows for cell in row):
         note += f" {ABSENT}: requests of this kind have no such time."
-    quantiles = (quantile for group in groups for row in group.rows.values() for quantile in row.quantiles)
+    quantiles = (
+        quantile for group in groups for row in group.rows.values() for quantile in row.quantiles
+    )
     note = f"{note} {values_needed(quantiles)}".rstrip()
-    spare = tuple(i for i, name in enumerate(header) if i and not ("complete" in name or "p99" in name))
+    spare = tuple(
+        i for i, name in enumerate(header) if i and not ("complete" in name or "p99" in name)
+    )
     return Table("By kind of request", header, tuple(rows), note, spare=spare)
 
 
@@ -352,7 +364,9 @@ def _paces(latencies: Latencies) -> list[Table]:
                 continue
             quantiles = []
             for quantile in row.quantiles:
-                is_moved = quantile.mark != TOO_FEW and (row.metric.name, row.view, quantile.p) in moved
+                is_moved = (
+                    quantile.mark != TOO_FEW and (row.metric.name, row.view, quantile.p) in moved
+                )
                 if quantile.p in PS:
                     quantiles.append(replace(quantile, mark=CLIENT) if is_moved else quantile)
             title = row.metric.title
@@ -387,7 +401,9 @@ def _groups(steady: Steady, metrics: Sequence[str]) -> tuple[list[Group], int]:
     groups: list[Group] = []
     hidden = 0
     for criterion in (TRAFFIC, SLOW, NAME, TAG):
-        largest_first = sorted((m for m in masks if m[0] == criterion), key=lambda m: -int(m[2].sum()))
+        largest_first = sorted(
+            (m for m in masks if m[0] == criterion), key=lambda m: -int(m[2].sum())
+        )
         groups += [_group(steady, metrics, *mask) for mask in largest_first[:MOST]]
         hidden += len(largest_first[MOST:])
     return groups, hidden
@@ -455,7 +471,9 @@ def _tail(rows: Sequence[Row], judged: Sequence[ObjectiveResult]) -> Iterator[Pi
             continue
         curves.append(curve)
         for objective, bound_ms in over_time.in_sight(judged, name, curve.x[-1]):
-            bounds.append(over_time.bound_line(objective, (bound_ms, bound_ms), (min(curve.y), 1.0)))
+            bounds.append(
+                over_time.bound_line(objective, (bound_ms, bound_ms), (min(curve.y), 1.0))
+            )
     if curves:
         yield tail_picture(
             [*curves, *bounds],

@@ -30,7 +30,9 @@ def longer(run: Run, line: ObjectiveLine, *, is_explained: bool) -> str:
     Where the load changes on purpose a longer run pools the same rates: the command measures each rate.
     """
     if run.result(load_steps.compute) is not None:
-        command = commands.experiment(run.record, commands.CURVE, run.evidence.throughput.offered_per_s)
+        command = commands.experiment(
+            run.record, commands.CURVE, run.evidence.throughput.offered_per_s
+        )
         if not command:
             return ""
         return f"the rates of this run are pooled; measure each: {command}"
@@ -44,7 +46,9 @@ def beyond_answers(run: Run) -> str:
     """Return the command of a run in which most answers come while the load runs; empty where its length is not planned."""
     complete = run.steady.requests[run.steady.requests["ended"].isin(schema.COMPLETE)]
     stays_s = (complete["ended_at_ns"] - complete["scheduled_at_ns"]) / 1e9
-    return _times_as_long(run, ANSWERS_LONG * float(stays_s.quantile(0.9)) / max(run.steady.seconds, 1e-9))
+    return _times_as_long(
+        run, ANSWERS_LONG * float(stays_s.quantile(0.9)) / max(run.steady.seconds, 1e-9)
+    )
 
 
 def _times_as_long(run: Run, times: float) -> str:
@@ -112,7 +116,9 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     bad = 1 - result.value
     if figure.sign == MOST:
         bad = result.value
-    return _shortfall(counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed)
+    return _shortfall(
+        counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed
+    )
 
 
 def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:

@@ -31,7 +31,16 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, share_cell
-from tailgauge_analysis.text.formatting import clock, clock_range, count, figures, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import (
+    clock,
+    clock_range,
+    count,
+    figures,
+    ms,
+    plain,
+    plural,
+    share,
+)
 from tailgauge_analysis.text.json_values import Json, number, one_of, table
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -246,7 +255,14 @@ def _corners(shape: Json) -> list[tuple[float, float]]:
         case "ramp":
             return [(0.0, 1.0), (1.0, factor)]
         case "spike":
-            return [(0.0, 1.0), (start, 1.0), (start, factor), (end, factor), (end, 1.0), (1.0, 1.0)]
+            return [
+                (0.0, 1.0),
+                (start, 1.0),
+                (start, factor),
+                (end, factor),
+                (end, 1.0),
+                (1.0, 1.0),
+            ]
         case _:
             points = shape.get("points")
             listed = points if isinstance(points, list | tuple) else []
@@ -304,7 +320,9 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     if faster:
         parts.append(f"inconclusive at {min(faster, key=lambda step: step.requests_per_s).rate}")
     if misses:
-        parts.append(f"missed from {first_miss.rate} ({clock_range(first_miss.from_s, first_miss.to_s)})")
+        parts.append(
+            f"missed from {first_miss.rate} ({clock_range(first_miss.from_s, first_miss.to_s)})"
+        )
         later = [step for step in misses if step.from_s > first_miss.from_s]
         again = [step for step in later if _is_at_held_rate(step, sustained)]
         if again:
@@ -312,7 +330,9 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     piling = [step for step in steps if step.piles and step.state != MISSED]
     if piling:
         lowest = min(piling, key=lambda step: step.requests_per_s)
-        parts.append(f"requests pile up at {lowest.rate} ({clock_range(lowest.from_s, lowest.to_s)})")
+        parts.append(
+            f"requests pile up at {lowest.rate} ({clock_range(lowest.from_s, lowest.to_s)})"
+        )
     slower = len(inconclusive) - len(faster)
     if slower:
         parts.append(f"{slower} of {len(steps)} steps inconclusive")
@@ -353,7 +373,9 @@ def missed(run: Run) -> str:
             continue
         text = f"load step at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)}) misses {', '.join(failed)}"
         sustained = [candidate for candidate in steps if candidate.state == MET]
-        slower = [candidate for candidate in sustained if candidate.requests_per_s < step.requests_per_s]
+        slower = [
+            candidate for candidate in sustained if candidate.requests_per_s < step.requests_per_s
+        ]
         if slower:
             text += f", met up to {_highest(slower).rate}"
         return text

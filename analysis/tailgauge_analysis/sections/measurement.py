@@ -19,7 +19,14 @@ from tailgauge_analysis.text.formatting import clock_range, count, ms, percentil
 from tailgauge_analysis.text.json_values import Json, one_of
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import INEXACT, OF_SOMETHING_ELSE, Finding, Section, Table, Value
+from tailgauge_analysis.text.section import (
+    INEXACT,
+    OF_SOMETHING_ELSE,
+    Finding,
+    Section,
+    Table,
+    Value,
+)
 from tailgauge_analysis.verdict import losses, slow_users
 from tailgauge_analysis.verdict.checks import CHECKS, CLIENT_ERROR
 from tailgauge_analysis.verdict.client_error import SHARE, ClientError, effect
@@ -59,7 +66,9 @@ def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckRe
     results = []
     for check in CHECKS:
         otherwise = PASSED if check.applies(evidence) else NOT_APPLICABLE
-        results.append(CheckResult(check.name, check.passes_if, verdicts.get(check.name, otherwise)))
+        results.append(
+            CheckResult(check.name, check.passes_if, verdicts.get(check.name, otherwise))
+        )
     return results
 
 
@@ -212,7 +221,9 @@ def _stamps(evidence: Evidence) -> Facts:
     if stamps.connected:
         part = share(stamps.new_connections / stamps.connected)
         start = "requested" if is_of_tasks(evidence.frames.run["scenario"]) else "scheduled"
-        attempts = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
+        attempts = (
+            f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
+        )
         opened = f"{attempts} opened a connection"
         if stamps.new_connections:
             opened += f", which their times since {start} include; {connections(evidence.frames)}"
@@ -294,7 +305,9 @@ def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
         curves = []
         for worker, values in worst[column].groupby(level=0):
             times_s = values.index.get_level_values(1).to_numpy(np.float64)
-            curves.append(PlotCurve(times_s, values.to_numpy() * factor, f"worker {worker}", hover=hover))
+            curves.append(
+                PlotCurve(times_s, values.to_numpy() * factor, f"worker {worker}", hover=hover)
+            )
         panels.append(Panel(title, curves))
     yield Picture(
         name="client",

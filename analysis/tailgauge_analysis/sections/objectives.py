@@ -210,7 +210,12 @@ FIGURES: dict[str, Callable[[Measure, Criterion, Steady], Measured]] = {
 
 def _measured(proportion: Proportion) -> Measured:
     return Measured(
-        proportion.value, proportion.low, proportion.high, proportion.n, proportion.n_eff, share=proportion
+        proportion.value,
+        proportion.low,
+        proportion.high,
+        proportion.n,
+        proportion.n_eff,
+        share=proportion,
     )
 
 
@@ -240,7 +245,12 @@ def section(judged: Judged) -> Section | None:
         return None
     rows = tuple(map(_sample, results))
     tables = [
-        Table("", ("objective", "figure", "n", "effective n", "4 of 5 runs fail at"), rows, prose=(1, 4))
+        Table(
+            "",
+            ("objective", "figure", "n", "effective n", "4 of 5 runs fail at"),
+            rows,
+            prose=(1, 4),
+        )
     ]
     reported = [result.line for result in results if not result.gate]
     if reported:

@@ -27,7 +27,11 @@ _AT_END = (failures.GONE, failures.UNREACHABLE, failures.RESET, failures.BROKEN_
 SHORTEST_TIMER_S = 0.3
 OF_TIMER = 0.8  # of the times, that are near the typical one
 CHANCE = 0.01  # of a stretch of failures that is nothing but chance
-_CUT = (schema.CONNECT_ERROR, schema.TRUNCATED, schema.STREAM_ERROR)  # how calls end as a target goes
+_CUT = (
+    schema.CONNECT_ERROR,
+    schema.TRUNCATED,
+    schema.STREAM_ERROR,
+)  # how calls end as a target goes
 _OTHERWISE = (failures.NAME, failures.TLS, failures.OTHER_PROTOCOL)  # which has another cause
 _NOT_ANSWERED = (*_CUT, schema.TIMEOUT, schema.CENSORED, schema.CANCELLED)
 
@@ -55,7 +59,9 @@ def onset(run: Run, kind_failures: Failures, every: Failures) -> Onset:
     """Return when these failures, of one kind, were all that came; `every`: failures of any kind."""
     rows = kind_failures.rows
     is_at_end = rows["kind"].isin(_AT_END)
-    at_ns = rows["sent_at_ns"].where(~is_at_end, rows["ended_at_ns"]).fillna(rows["scheduled_at_ns"])
+    at_ns = (
+        rows["sent_at_ns"].where(~is_at_end, rows["ended_at_ns"]).fillna(rows["scheduled_at_ns"])
+    )
     at_s = seconds(at_ns)
     if len(at_s) < FEWEST:
         return Onset()

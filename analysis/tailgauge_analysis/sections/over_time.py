@@ -95,13 +95,17 @@ def _outcomes(timeline: Timeline) -> list[PlotCurve]:
     for name, classes, colour in kinds:
         per_s = timeline.per_s(classes)
         if per_s.any():
-            bars.append(PlotCurve(timeline.at_s, per_s, name, colour=colour, style="bars", hover=PER_S))
+            bars.append(
+                PlotCurve(timeline.at_s, per_s, name, colour=colour, style="bars", hover=PER_S)
+            )
     return bars
 
 
 def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
     """Return waits with the bounds of their objectives; None where nothing was answered."""
-    slowest = np.concatenate([timeline.ttft_max_ms, *(windows.values_ms for windows in timeline.ttft)])
+    slowest = np.concatenate(
+        [timeline.ttft_max_ms, *(windows.values_ms for windows in timeline.ttft)]
+    )
     highest_ms = float(slowest[np.isfinite(slowest)].max(initial=0.0))
     if not highest_ms:
         return None
@@ -137,12 +141,16 @@ def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
     is_beyond = waits_ms > missed_ms
     name = f"{timeline.wait} of a request"
     points = [
-        PlotCurve(at_s[~is_beyond], waits_ms[~is_beyond], name, colour=GREY, style="dots", hover="skip")
+        PlotCurve(
+            at_s[~is_beyond], waits_ms[~is_beyond], name, colour=GREY, style="dots", hover="skip"
+        )
     ]
     if is_beyond.any():
         name = "beyond the objective"
         points.append(
-            PlotCurve(at_s[is_beyond], waits_ms[is_beyond], name, colour=RED, style="dots", hover="skip")
+            PlotCurve(
+                at_s[is_beyond], waits_ms[is_beyond], name, colour=RED, style="dots", hover="skip"
+            )
         )
     largest = PlotCurve(
         timeline.at_s, timeline.ttft_max_ms, f"{timeline.wait} maximum", colour=ORANGE, hover=MS

@@ -173,16 +173,22 @@ def _second(pattern: _Of, cause: str, label: str, did: str) -> Sentence | None:
     suffix = ""
     if failed:
         suffix = f", {count(failed)} of them after a failure"
-    answered = pattern.stage.share_of(again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
+    answered = pattern.stage.share_of(
+        again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+    )
     lost, cost = pattern.lost(originals, again)
     second = f"{with_interval(share_cell(answered))} of the second calls answered"
     calls = plural(len(again), "first call")
     text = f"{pattern.share_text(again)} {did}{suffix}; {second}. {calls} in vain: {lost}"
     lines = (f"{share(answered.value)} of the second calls answered", cost)
-    card = Card(label=label, value=pattern.share(again), detail=f"of {pattern.number} {did}", lines=lines)
+    card = Card(
+        label=label, value=pattern.share(again), detail=f"of {pattern.number} {did}", lines=lines
+    )
     is_again = pattern.stage.requests["request_id"].isin(again["request_id"])
     groups = {"one call": pattern.first_ms(~is_again), did: pattern.first_ms(is_again)}
-    return Sentence(text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups)
+    return Sentence(
+        text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups
+    )
 
 
 def _cancel(pattern: _Of) -> Sentence | None:
@@ -204,7 +210,9 @@ def _cancel(pattern: _Of) -> Sentence | None:
         per_token = 0.0
         if np.isfinite(pace).any():
             per_token = np.nanmedian(pace)
-        stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after_cancel * per_token
+        stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(
+            lower=0
+        ) + after_cancel * per_token
         tokens = f"and made {plural(round(after_cancel.sum()), 'more token')}"
         effect = f"the server went on for {_times(stopped.dropna())} {tokens}"
         short = f"the server went on for {values_text(_quantiles(stopped.dropna()))} {tokens}"
@@ -224,7 +232,9 @@ def _cancel(pattern: _Of) -> Sentence | None:
 def _second_call(pattern: _Of) -> Sentence | None:
     attempts = pattern.stage.attempts
     requests = pattern.stage.requests
-    of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
+    of_two = requests.loc[
+        (requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"
+    ]
     calls = attempts[attempts["request_id"].isin(of_two)]
     if not calls["leg"].eq(1).any():
         return None
@@ -248,7 +258,9 @@ def _second_call(pattern: _Of) -> Sentence | None:
     )
     scheduled = first_calls["scheduled_at_ns"]
     groups = {"first call": _ms(prose - scheduled), "both calls": _ms(fields - scheduled)}
-    return Sentence(text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups)
+    return Sentence(
+        text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups
+    )
 
 
 def _retry(pattern: _Of) -> Sentence | None:
@@ -263,9 +275,7 @@ def _retry(pattern: _Of) -> Sentence | None:
     is_complete = retried["ended"].isin(schema.COMPLETE)
     completed = pattern.stage.share_of(retried, is_complete.to_numpy(np.bool_))
     of_calls = len(retries) / int(attempts["sent_at_ns"].notna().sum())
-    cost = (
-        f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_calls)} of all calls"
-    )
+    cost = f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_calls)} of all calls"
     if wasted := _wasted_tokens(retries):
         cost += f", {count(wasted)} tokens of retries that failed"
     text = f"{pattern.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"
@@ -280,7 +290,9 @@ def _retry(pattern: _Of) -> Sentence | None:
         tone="warn" if (completed.value or 0.0) < HARDLY_ANY else "",
     )
     groups = {"one call": pattern.first_ms(~is_retried), "retried": pattern.first_ms(is_retried)}
-    return Sentence(text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups)
+    return Sentence(
+        text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups
+    )
 
 
 def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
@@ -349,7 +361,10 @@ def section(answers: list[Answer]) -> Section | None:
     facts = tuple((f"{answer.traffic}, {answer.pattern}", answer.text) for answer in answers)
     main = _main(answers)
     figures = waiting(
-        "patterns", "How long users waited", f"{main.traffic}, {main.pattern}. {main.what}", main.groups
+        "patterns",
+        "How long users waited",
+        f"{main.traffic}, {main.pattern}. {main.what}",
+        main.groups,
     )
     return Section(
         name="patterns",

@@ -78,7 +78,9 @@ class Phases:
 def compute(run: Run) -> Phases | None:
     """Return the phases; None where the target reports nothing of its time."""
     attempts = run.of_target.attempts
-    good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
+    good = attempts[
+        attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()
+    ]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
     parsed_phases = [parse(text) for text in reported["phases"]]
@@ -152,9 +154,7 @@ def section(phases: Phases | None) -> Section | None:
     visible = [_table(*entry) for entry in tables if entry[1]]
     if phases.tools:
         rows = ((part.name, part.quantiles) for part in phases.tools)
-        note = (
-            "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
-        )
+        note = "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
         visible.append(quantile_table("Tool calls ready", "tool call", rows, note))
     return Section(
         "phases",
@@ -169,10 +169,16 @@ def section(phases: Phases | None) -> Section | None:
 def _facts(phases: Phases) -> Iterator[tuple[str, str]]:
     population = plural(phases.answers, "answer")
     if phases.tool_calls:
-        yield "Tool calls", f"{count(phases.tool_calls)} in {count(phases.tool_answers)} of {population}"
+        yield (
+            "Tool calls",
+            f"{count(phases.tool_calls)} in {count(phases.tool_answers)} of {population}",
+        )
     if phases.server_tool_calls:
         calls = count(phases.server_tool_calls)
-        yield "Calls of server tools", f"{calls} in {count(phases.server_tool_answers)} of {population}"
+        yield (
+            "Calls of server tools",
+            f"{calls} in {count(phases.server_tool_answers)} of {population}",
+        )
 
 
 def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:
@@ -184,13 +190,15 @@ def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:
 
 
 def _answer(phases: Phases) -> str:
-    for parts, content in ((phases.split, "last"), (phases.events, "last"), (phases.timings, "first")):
+    for parts, content in (
+        (phases.split, "last"),
+        (phases.events, "last"),
+        (phases.timings, "first"),
+    ):
         measured = [part for part in parts if part.share is not None]
         if measured:
             largest = max(measured, key=lambda part: part.share or 0.0)
-            return (
-                f"Largest part of the time to the {content} content: {largest.name} ({share(largest.share)})."
-            )
+            return f"Largest part of the time to the {content} content: {largest.name} ({share(largest.share)})."
     return ""
 
 
@@ -208,7 +216,12 @@ def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
 def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
     """Return the split of each attempt by its row in the server log."""
     keys = list(CALL)
-    columns = ["received_at_ns", "prefill_started_at_ns", "prefill_ended_at_ns", "first_chunk_sent_at_ns"]
+    columns = [
+        "received_at_ns",
+        "prefill_started_at_ns",
+        "prefill_ended_at_ns",
+        "first_chunk_sent_at_ns",
+    ]
     logged = server_log[server_log["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
     joined = good.merge(logged[[*keys, *columns]], on=keys)
     if not len(joined):
@@ -216,7 +229,11 @@ def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
     names = (*columns, "sent_at_ns", "first_content_at_ns", "last_content_at_ns")
     times = (joined[name].to_numpy(np.float64) / 1e6 for name in names)
     received, prefilling, prefilled, written, sent, first_at, last_at = times
-    within = {QUEUE: prefilling - received, PREFILL: prefilled - prefilling, DELIVERY: written - prefilled}
+    within = {
+        QUEUE: prefilling - received,
+        PREFILL: prefilled - prefilling,
+        DELIVERY: written - prefilled,
+    }
     if np.isnan(prefilling + prefilled).any():  # not the simulated engine
         within = {INSIDE: written - received}
     parts = {NETWORK: received - sent + first_at - written, **within, DECODE: last_at - first_at}
@@ -235,7 +252,9 @@ def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:
         names = [BEFORE, *sorted(phases_of_one, key=phases_of_one.__getitem__)]
         bounds = [0.0, *sorted(phases_of_one.values())]
         whole += max(end, bounds[-1])
-        for name, start, stop in zip(names, bounds, [*bounds[1:], max(end, bounds[-1])], strict=True):
+        for name, start, stop in zip(
+            names, bounds, [*bounds[1:], max(end, bounds[-1])], strict=True
+        ):
             lasted.setdefault(name, []).append(stop - start)
             starts.setdefault(name, []).append(start)
     order = sorted(lasted, key=lambda name: float(np.median(starts[name])))

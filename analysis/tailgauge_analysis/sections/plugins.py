@@ -25,7 +25,9 @@ class Plugins:
 def compute(run: Run) -> Plugins:
     """Compare the plugins of the run with those that are loaded."""
     loaded = plugin.hashes()
-    of_run = {text(plugin_record.get("name")): plugin_record for plugin_record in run.record["plugins"]}
+    of_run = {
+        text(plugin_record.get("name")): plugin_record for plugin_record in run.record["plugins"]
+    }
     facts: list[tuple[str, str]] = []
     lacking: list[str] = []
     for name, plugin_record in of_run.items():
@@ -33,7 +35,9 @@ def compute(run: Run) -> Plugins:
         sha256 = text(plugin_record.get("sha256"))
         state = "loaded for this report"
         if loaded.get(name) != sha256:
-            state = "not the same for this report" if name in loaded else "not loaded for this report"
+            state = (
+                "not the same for this report" if name in loaded else "not loaded for this report"
+            )
             option = "take the file of the run"
             if name not in loaded:
                 option = f"make the report with --plugin {file}"

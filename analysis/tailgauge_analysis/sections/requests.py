@@ -62,7 +62,9 @@ def compute(run: Run) -> Requests:
     return Requests(
         conservation=run.evidence.conservation,
         outcomes=_outcomes(run.steady),
-        problems=[replace(problem, text=plain(problem.text, 500)) for problem in run.frames.problems],
+        problems=[
+            replace(problem, text=plain(problem.text, 500)) for problem in run.frames.problems
+        ],
         stage=run.steady,
         preflight=run.record["preflight"],
         timeline=run.result(over_time.compute),
@@ -80,14 +82,21 @@ def section(requests: Requests) -> Section:
     """Return how many requests got a complete answer, and what became of the others."""
     stage = requests.stage
     n = len(requests.stage.requests)
-    completed = [outcome.requests.k for outcome in requests.outcomes if outcome.ended in schema.COMPLETE]
+    completed = [
+        outcome.requests.k for outcome in requests.outcomes if outcome.ended in schema.COMPLETE
+    ]
     answer = "No request of the steady stage was sent."
     if n:
         population = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
         answer = f"{share(sum(completed) / n)} of {population} got a complete answer."
-    notes = [*requests.conservation.broken, *(problem.text for problem in requests.problems[:MOST_PROBLEMS])]
+    notes = [
+        *requests.conservation.broken,
+        *(problem.text for problem in requests.problems[:MOST_PROBLEMS]),
+    ]
     if len(requests.problems) > MOST_PROBLEMS:
-        notes.append(f"{plural(len(requests.problems) - MOST_PROBLEMS, 'more note')} in report.json.")
+        notes.append(
+            f"{plural(len(requests.problems) - MOST_PROBLEMS, 'more note')} in report.json."
+        )
     notes += _preflight_notes(requests.preflight)
     tables = (_outcome_table(requests.outcomes), _accounts(requests.conservation))
     visible: tuple[Table, ...] = tables
@@ -202,7 +211,9 @@ def _outcomes_over_time(timeline: Timeline) -> Iterator[Picture]:
     for name in sorted(rates, key=[*COLOURS, *rates].index):
         colour = COLOURS.get(name, GREY)
         bars.append(
-            PlotCurve(timeline.at_s, rates[name], name, colour=colour, style="bars", hover="%{y:,.4~g}/s")
+            PlotCurve(
+                timeline.at_s, rates[name], name, colour=colour, style="bars", hover="%{y:,.4~g}/s"
+            )
         )
     if bars:
         yield Picture(

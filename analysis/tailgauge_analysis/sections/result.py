@@ -38,7 +38,13 @@ from tailgauge_analysis.sections.advice import (
     prevailing,
 )
 from tailgauge_analysis.sections.cache.cost import no_price, prices_of, spent, with_usage
-from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
+from tailgauge_analysis.sections.ends import (
+    ENDED_BY_TARGET,
+    advice_of_cut,
+    cut_share,
+    has_natural,
+    percent,
+)
 from tailgauge_analysis.sections.failures import LIMIT, OVERLOAD, STILL_OPEN, list_of_ends
 from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
@@ -85,8 +91,17 @@ ERROR_RATE = "error_rate"
 REJECTIONS = {"429_rate": LIMIT, "529_rate": OVERLOAD}  # kinds of failure
 LONGER = ": run longer"  # at the end of why an objective is inconclusive
 INTERRUPTED_STATE = "interrupted"
-STATES = {INTERRUPTED_STATE: Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
-_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+STATES = {
+    INTERRUPTED_STATE: Exit.INTERRUPTED,
+    "unusable": Exit.TARGET,
+    "error": Exit.INTERNAL,
+}  # of a run
+_TOKENS = (
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "output_tokens",
+)
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
 ARRIVAL = {
     "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
@@ -168,7 +183,9 @@ def _task_errors(run: Run, lines: Lines) -> Result | None:
     if not counts:
         return None
     (text, number), *rest = counts.most_common(MOST_TASK_ERRORS + 1)
-    details = [f"{count(times)} {plain(message, 200)}" for message, times in rest[:MOST_TASK_ERRORS]]
+    details = [
+        f"{count(times)} {plain(message, 200)}" for message, times in rest[:MOST_TASK_ERRORS]
+    ]
     errors = plural(counts.total(), "task error")
     sentence = f"{errors}: {plain(text, 200)}"
     if rest:
@@ -315,7 +332,9 @@ def _uncounted(run: Run) -> str:
     """`35 of the warm-up not counted`; empty where every request was of the steady stage."""
     stages = run.frames.requests.drop_duplicates("request_id")["stage"].value_counts()
     outside = ((schema.WARMUP, "warm-up"), (schema.COOLDOWN, "cool-down"))
-    texts = [f"{count(stages[stage])} of the {name}" for stage, name in outside if stages.get(stage, 0)]
+    texts = [
+        f"{count(stages[stage])} of the {name}" for stage, name in outside if stages.get(stage, 0)
+    ]
     if not texts:
         return ""
     return f"{' and '.join(texts)} not counted"
@@ -453,7 +472,11 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     if gone_s is not None:
         lines.append(
             ObjectiveLine(
-                SILENT, FAIL, f"since {figures(gone_s)} s", "to the end", numbers=_silence_numbers(gone_s)
+                SILENT,
+                FAIL,
+                f"since {figures(gone_s)} s",
+                "to the end",
+                numbers=_silence_numbers(gone_s),
             )
         )
     broken = _broken_step(run, judged.slo)
@@ -570,7 +593,9 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield "detects", f"a target fails 4 of 5 such runs if {' or '.join(violations)}"
     judged = run.result(objectives.compute).slo
-    imprecise = [f"{objective.label} {objective.precision}" for objective in judged if objective.precision]
+    imprecise = [
+        f"{objective.label} {objective.precision}" for objective in judged if objective.precision
+    ]
     for text in (*imprecise, looked(run.record)):
         if text:
             yield "precision", text
@@ -643,7 +668,9 @@ def _latencies(run: Run) -> Iterator[str]:
     }
     views = {GAP: SUCCESSES}
     latency = [row for row in run.evidence.latency if row.n]
-    rows = {row.metric.name: row for row in latency if row.view == views.get(row.metric.name, OFFERED)}
+    rows = {
+        row.metric.name: row for row in latency if row.view == views.get(row.metric.name, OFFERED)
+    }
     for name, ps in visible.items():
         if name not in rows:
             continue
@@ -715,7 +742,10 @@ def _is_answered(run: Run) -> bool:
     if run.record["state"] == STOPPED and of_run.isin(schema.COMPLETE).any():
         return True
     ended = requests["ended"]
-    begun = ended.isin(schema.COMPLETE) | (ended == schema.CANCELLED) & requests["left_first_at_ns"].notna()
+    begun = (
+        ended.isin(schema.COMPLETE)
+        | (ended == schema.CANCELLED) & requests["left_first_at_ns"].notna()
+    )
     return bool(begun.any() or (ended == schema.CLIENT_DROP).all())
 
 
@@ -728,7 +758,10 @@ def _refusal(run: Run) -> str:
 
 def _causes(run: Run) -> Iterator[str]:
     """Yield why requests did not complete, and what the target completes."""
-    ends = [f"{count(number)} {label}{_oldest(run, label)}" for label, number in list_of_ends(run).items()]
+    ends = [
+        f"{count(number)} {label}{_oldest(run, label)}"
+        for label, number in list_of_ends(run).items()
+    ]
     if ends:
         yield f"not completed: {', '.join(ends)}"
     has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())

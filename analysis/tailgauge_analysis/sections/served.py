@@ -138,7 +138,9 @@ def _median(values: Floats) -> Quantile | None:
 def _fallbacks(answers: pd.DataFrame) -> tuple[Fallback, ...]:
     fell_back = answers[answers["fallback"].notna()]
     fallbacks = []
-    for (requested, answered), rows in fell_back.groupby(["fallback", "model"], dropna=False, observed=True):
+    for (requested, answered), rows in fell_back.groupby(
+        ["fallback", "model"], dropna=False, observed=True
+    ):
         names = (name_or_none(requested) or "", name_or_none(answered) or "another model")
         fallbacks.append(Fallback(before=names[0], after=names[1], calls=len(rows)))
     return tuple(sorted(fallbacks, key=lambda fallback: -fallback.calls))

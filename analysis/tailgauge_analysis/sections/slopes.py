@@ -151,12 +151,16 @@ def compute(run: Run) -> list[Regression]:
 def arrivals_ns(attempts: pd.DataFrame) -> Floats:
     """Return when the requests and sessions of an open loop were due that were sent; later turns follow answers."""
     is_first = (attempts["leg"] == 0) & (attempts["attempt"] == 0)
-    is_first &= (attempts["request_id"] % schema.TURNS == 0) & (attempts["stage"] != schema.PREFLIGHT)
+    is_first &= (attempts["request_id"] % schema.TURNS == 0) & (
+        attempts["stage"] != schema.PREFLIGHT
+    )
     due_ns: Floats = attempts.loc[is_first, "scheduled_at_ns"].to_numpy(np.float64)
     return np.sort(due_ns)
 
 
-def fitted(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float = 0.0) -> list[Regression]:
+def fitted(
+    run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float = 0.0
+) -> list[Regression]:
     """Return the regressions of TTFT and TPOT; `run` are all attempts. `unsure_calls`: within how many the calls in flight over all workers are
     known. `arrivals`: when requests were due, none in a closed loop.
     """
@@ -166,7 +170,9 @@ def fitted(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: flo
 def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: float) -> Regression:
     calls = stage.attempts
     good = calls[calls["ended"].isin(schema.COMPLETE) & calls["reader_paused_ns"].isna()]
-    good = good.dropna(subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"])
+    good = good.dropna(
+        subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"]
+    )
     rows = evenly(good.sort_values("sent_at_ns", kind="stable"), MOST_VALUES)
     sent = rows["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = prompt_tokens(rows)
@@ -198,7 +204,9 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
     answer = ["request_id", "answer_leg", "answer_attempt"]
     key = list(CALL)
     answers = run[run["request_id"].isin(rows["request_id"])].drop_duplicates(key)
-    calls = rows[answer].merge(answers, "left", left_on=answer, right_on=key, suffixes=("_of_answer", ""))
+    calls = rows[answer].merge(
+        answers, "left", left_on=answer, right_on=key, suffixes=("_of_answer", "")
+    )
     calls["request_id"] = rows["request_id"].to_numpy()
     prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
     tokens = rows["pace_tokens"].to_numpy(np.float64)
@@ -209,11 +217,17 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
     excess = context_at(run, begun_ns + 1) - context
     is_finite = np.isfinite(context + excess)  # a damaged row has times that cannot be
     mean = excess[is_finite].sum() / max(1.0, float((arriving - 1)[is_finite].sum()))
-    controls = {"before": tokens_before, "beside": (excess - mean * (arriving - 1)) / 1000, "length": output}
+    controls = {
+        "before": tokens_before,
+        "beside": (excess - mean * (arriving - 1)) / 1000,
+        "length": output,
+    }
     controls = {name: values[is_finite] for name, values in controls.items()}
     calls = calls[is_finite]
     controls |= _waves(len(calls)) | _factors(calls, stage.requests)
-    expected = expected_open(run, begun_ns[is_finite], arrivals, "first_content_at_ns", "last_content_at_ns")
+    expected = expected_open(
+        run, begun_ns[is_finite], arrivals, "first_content_at_ns", "last_content_at_ns"
+    )
     return regress(
         "tpot",
         {CONTEXT: context[is_finite]},
@@ -252,7 +266,10 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
 def _waves(rows: int) -> dict[str, Floats]:
     """Return columns that change slowly over the stage."""
     place = (np.arange(rows) + 0.5) / max(1, rows)
-    return {f"wave {k}": np.cos(np.pi * k * place) for k in range(1, min(WAVES, rows // VALUES_OF_WAVE) + 1)}
+    return {
+        f"wave {k}": np.cos(np.pi * k * place)
+        for k in range(1, min(WAVES, rows // VALUES_OF_WAVE) + 1)
+    }
 
 
 def _factors(calls: pd.DataFrame, requests: pd.DataFrame) -> dict[str, Floats]:
@@ -342,7 +359,9 @@ def regress(
         counts[load.name] = load.actual
         unsure[load.name] = load.unsure
     candidates = {**columns, **counts}
-    varied = {name: values for name, values in candidates.items() if _varies(name, values, unsure[name])}
+    varied = {
+        name: values for name, values in candidates.items() if _varies(name, values, unsure[name])
+    }
     points = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     regression = Regression(
         of=latency,
@@ -356,7 +375,9 @@ def regress(
     if regression.why:
         return regression
     independents = independent({"": np.ones(len(y)), **(controls or {}), **counts})
-    independent_controls = [values for name, values in independents.items() if name and name not in counts]
+    independent_controls = [
+        values for name, values in independents.items() if name and name not in counts
+    ]
     actual = [independents[name] for name in counts if name in independents]
     regression = replace(regression, together=_collinear(varied, independent_controls))
     # Columns that cannot be separated have no slope.
@@ -413,7 +434,9 @@ def _estimated(
     return replace(regression, slopes=tuple(slopes), dependent=(*regression.dependent, *dependent))
 
 
-def _collinear(columns: Mapping[str, Floats], controls: Sequence[Floats]) -> tuple[tuple[str, str], ...]:
+def _collinear(
+    columns: Mapping[str, Floats], controls: Sequence[Floats]
+) -> tuple[tuple[str, str], ...]:
     """Return the pairs of columns that rise and fall together, but for what the others say of them."""
     remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
     correlated = []
@@ -440,7 +463,9 @@ def _varies(name: str, values: Floats, unsure: float) -> bool:
     """Return whether EACH answers lie apart from EACH others by more than what counts as alike."""
     if len(values) < 2 * EACH:
         return False
-    return _spread(values) > max(unsure, ALIKE[UNITS[name][2]], OF_MEAN * float(np.abs(values).mean()))
+    return _spread(values) > max(
+        unsure, ALIKE[UNITS[name][2]], OF_MEAN * float(np.abs(values).mean())
+    )
 
 
 def _smaller(values: Floats) -> int:
@@ -463,11 +488,16 @@ def slope_cell(slope: Slope) -> Value:
 
 
 def open_at(
-    attempts: pd.DataFrame, at_ns: Floats, start_column: str = "sent_at_ns", end_column: str = "ended_at_ns"
+    attempts: pd.DataFrame,
+    at_ns: Floats,
+    start_column: str = "sent_at_ns",
+    end_column: str = "ended_at_ns",
 ) -> Floats:
     """Return how many attempts were sent before and not ended at each time; or between two others of their times."""
     begun = np.sort(attempts[start_column].dropna().to_numpy(np.float64))
-    ended = np.sort(attempts.loc[attempts[start_column].notna(), end_column].dropna().to_numpy(np.float64))
+    ended = np.sort(
+        attempts.loc[attempts[start_column].notna(), end_column].dropna().to_numpy(np.float64)
+    )
     return np.subtract(
         np.searchsorted(begun, at_ns), np.searchsorted(ended, at_ns, "right"), dtype=np.float64
     )

@@ -69,7 +69,9 @@ def compute(run: Run) -> Streaming:
     """Measure the streams of the steady stage."""
     of_target = run.of_target
     record = run.record
-    has_task_bodies = is_of_tasks(record["scenario"]) and record["target"].get("protocol") in REQUEST_USAGE
+    has_task_bodies = (
+        is_of_tasks(record["scenario"]) and record["target"].get("protocol") in REQUEST_USAGE
+    )
     return Streaming(
         streams=streams(of_target),
         ambiguous=pace.ambiguous(of_target.requests),
@@ -127,17 +129,24 @@ def _facts(streams: Streams) -> list[tuple[str, str]]:
     rows = []
     if streams.user_tokens_per_s_p50 is not None:
         slowest = f"{ms(streams.user_tokens_per_s_p1)} for the slowest 1%"
-        rows.append(("Tokens/s per user", f"{ms(streams.user_tokens_per_s_p50)} in the median, {slowest}"))
+        rows.append(
+            ("Tokens/s per user", f"{ms(streams.user_tokens_per_s_p50)} in the median, {slowest}")
+        )
     if streams.tokens_per_chunk_p50 is not None:
         rows.append(("Tokens per chunk", f"{streams.tokens_per_chunk_p50:.3g} in the median"))
     if streams.answers:
         part = ""
         if streams.stalls:
             part = f", in {share(streams.stalled_share)} of answers"
-        stalls = f"{plural(streams.stalls, 'chunk gap')} over 1 s and 10x the median of the answer{part}"
+        stalls = (
+            f"{plural(streams.stalls, 'chunk gap')} over 1 s and 10x the median of the answer{part}"
+        )
         rows.append(("Stalls", stalls))
         rows.append(
-            ("Buffered responses", f"{count(streams.buffered)} of {plural(streams.answers, 'answer')}")
+            (
+                "Buffered responses",
+                f"{count(streams.buffered)} of {plural(streams.answers, 'answer')}",
+            )
         )
     return rows
 
@@ -155,7 +164,9 @@ def streams(of_target: Steady) -> Streams:
     begin = np.cumsum(sizes) - sizes
     for block in blocks(sizes):
         counts = sizes[block]
-        gaps_ms = of_target.gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())] / 1e6
+        gaps_ms = (
+            of_target.gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())] / 1e6
+        )
         answer_ids = np.repeat(np.arange(len(counts)), counts)
         if skip[block].any():  # a pause of thinking is no stall
             visible = (
@@ -217,7 +228,8 @@ def stalls(gaps_ms: Floats, answer_ids: Ints) -> Mask:
         is_suspect = suspect[answer_ids]
         late[is_suspect] &= (
             gaps_ms[is_suspect]
-            > STALL_TIMES * medians(gaps_ms[is_suspect], answer_ids[is_suspect])[answer_ids[is_suspect]]
+            > STALL_TIMES
+            * medians(gaps_ms[is_suspect], answer_ids[is_suspect])[answer_ids[is_suspect]]
         )
     return late
 
@@ -225,7 +237,9 @@ def stalls(gaps_ms: Floats, answer_ids: Ints) -> Mask:
 def medians(gaps_ms: Floats, answer_ids: Ints) -> Floats:
     """Return lower median gap of each answer; 0 where it has none."""
     per_answer = pd.Series(gaps_ms).groupby(answer_ids).quantile(0.5, interpolation="lower")
-    return np.asarray(per_answer.reindex(np.arange(answer_ids.max() + 1), fill_value=0.0), np.float64)
+    return np.asarray(
+        per_answer.reindex(np.arange(answer_ids.max() + 1), fill_value=0.0), np.float64
+    )
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
@@ -258,7 +272,9 @@ def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
     curve = PlotCurve(edges, shares, steps="hv", is_filled=True, hover="%{y:.3~g}%")
     caption = f"{len(gaps_ns):,} gaps between consecutive content chunks of one answer."
     if zero := len(gaps_ns) - positive:
-        caption += f" {zero / len(gaps_ns):.2%} are zero (chunks that came in one read) and not drawn."
+        caption += (
+            f" {zero / len(gaps_ns):.2%} are zero (chunks that came in one read) and not drawn."
+        )
     if shortest < low:
         caption += " The first bar holds every shorter gap."
     yield Picture(

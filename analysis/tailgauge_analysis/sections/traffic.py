@@ -75,7 +75,9 @@ class SentTraffic:
 def compute(run: Run) -> SentTraffic:
     """Return every traffic table, in the order of their names."""
     frames = run.frames
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+        "request_id"
+    )
     attempts = frames.attempts[frames.attempts["request_id"].isin(requests["request_id"])]
     by_name = dict(iter(attempts.groupby("traffic")))
     tables = table(run.record["scenario"], "traffic")
@@ -85,13 +87,17 @@ def compute(run: Run) -> SentTraffic:
         calls = by_name.get(name, attempts.iloc[:0])
         is_exact = table(tables, str(name)).get("output") == "exact"
         entry = _entry(rows, calls, text(sizes.get(str(name))), is_exact=is_exact)
-        if is_of_tasks(run.record["scenario"]):  # each task makes requests of its own, which are no turns
+        if is_of_tasks(
+            run.record["scenario"]
+        ):  # each task makes requests of its own, which are no turns
             entry = replace(entry, turns_max=1)
         entries[plain(str(name), 80)] = entry
     return SentTraffic(traffic=entries, estimate=run.record["estimate"])
 
 
-def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *, is_exact: bool) -> Traffic:
+def _entry(
+    requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *, is_exact: bool
+) -> Traffic:
     started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
     computed, cached = prompt_tokens(attempts)
@@ -114,7 +120,9 @@ def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *,
     return Traffic(
         pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
         requests=len(requests),
-        ended=_counts(requests["ended"], (*schema.ENDED_CLASSES, schema.CENSORED, schema.CLIENT_DROP)),
+        ended=_counts(
+            requests["ended"], (*schema.ENDED_CLASSES, schema.CENSORED, schema.CLIENT_DROP)
+        ),
         legs_max=legs_max,
         legs_per_request=legs_per_request,
         attempts=len(attempts),
@@ -129,7 +137,9 @@ def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *,
     )
 
 
-def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]) -> Lengths:
+def _lengths(
+    requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]
+) -> Lengths:
     limits = requests[requests["legs"] == 1].set_index("request_id")[column]
     answers = calls[calls["ended"].isin(schema.COMPLETE) & calls["request_id"].isin(limits.index)]
     wanted = answers["request_id"].map(limits)
@@ -158,7 +168,9 @@ def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
     """Return how often each value occurs, known ones first."""
     counts = values.value_counts()
     names = [name for name in order if name in counts.index]
-    return {str(name): int(counts[name]) for name in [*names, *sorted(set(counts.index) - set(names))]}
+    return {
+        str(name): int(counts[name]) for name in [*names, *sorted(set(counts.index) - set(names))]
+    }
 
 
 def section(sent: SentTraffic) -> Section | None:
@@ -214,7 +226,9 @@ def _asked_range(lengths: Lengths) -> str:
 def _proof(lengths: Lengths) -> str:
     """Return whether the work was fixed, as the scenario asks with `output = "exact"`."""
     if not lengths.answers:
-        return "exact output lengths were asked for, and no request of one leg has a complete answer."
+        return (
+            "exact output lengths were asked for, and no request of one leg has a complete answer."
+        )
     if not lengths.counted:
         return "exact output lengths were asked for, and the target reports no output tokens: nothing proves them."
     amount = "as many"
@@ -228,7 +242,9 @@ def _proof(lengths: Lengths) -> str:
 
 def _sizes(lengths: Lengths, precision: str | None) -> str:
     """Return what was asked of the prompts, and what the target counted."""
-    source = "by the engine's tokenizer" if precision == "exact" else "an estimate by tokens per word"
+    source = (
+        "by the engine's tokenizer" if precision == "exact" else "an estimate by tokens per word"
+    )
     off = ""
     if lengths.off_most:
         off = f", at most {count(lengths.off_most)} off"
@@ -237,7 +253,9 @@ def _sizes(lengths: Lengths, precision: str | None) -> str:
 
 def _details(entry: Traffic) -> Iterator[str]:
     """Yield what sets a traffic table apart, as short phrases."""
-    repeated = [f"{cause} {count(n)}" for cause, n in entry.causes.items() if n and cause != schema.PRIMARY]
+    repeated = [
+        f"{cause} {count(n)}" for cause, n in entry.causes.items() if n and cause != schema.PRIMARY
+    ]
     if repeated:
         yield ", ".join(repeated)
     if entry.turns_max > 1:

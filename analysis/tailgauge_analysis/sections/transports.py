@@ -80,10 +80,14 @@ def compute(run: Run) -> list[Transport]:
     attempts = run.of_target.attempts
     transports = []
     for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
-        of_answer = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]
+        of_answer = requests[
+            (requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)
+        ]
         for name, rows in of_answer.groupby("traffic"):
             calls = attempts[attempts["request_id"].isin(rows["request_id"])]
-            transports.append(make(plain(str(name), 80), rows, calls.sort_values(["request_id", "attempt"])))
+            transports.append(
+                make(plain(str(name), 80), rows, calls.sort_values(["request_id", "attempt"]))
+            )
     return transports
 
 
@@ -112,7 +116,9 @@ def _by_cut(requests: pd.DataFrame, attempts: pd.DataFrame) -> Groups:
     cut = attempts.loc[attempts["cause"] == schema.RESUME, "request_id"]
     is_cut = requests["request_id"].isin(cut).to_numpy(np.bool_)
     is_complete = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
-    took_ms = (requests["whole_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
+    took_ms = (requests["whole_at_ns"] - requests["scheduled_at_ns"]).to_numpy(
+        np.float64
+    ) / NS_PER_MS
     waits_ms = np.where(is_complete, took_ms, _NEVER)
     return {"never cut": waits_ms[~is_cut], "resumed": waits_ms[is_cut]}
 
@@ -162,7 +168,9 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
             return str(states[job])
         return LOST.get(statuses.get(job, 0)) or WITHOUT_STATE.get(end, end)
 
-    outcomes = [outcome(*call) for call in zip(requests["request_id"], requests["ended"], strict=True)]
+    outcomes = [
+        outcome(*call) for call in zip(requests["request_id"], requests["ended"], strict=True)
+    ]
     news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
     fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
     ok = requests["ended"].isin(schema.COMPLETE)
@@ -171,7 +179,10 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
     times = quantiles(latest, PS)
     groups = {"turnaround": latest}
     if "ended_low_at_ns" in requests:
-        early = requests["ended_low_at_ns"].fillna(requests["ended_at_ns"]) - requests["scheduled_at_ns"]
+        early = (
+            requests["ended_low_at_ns"].fillna(requests["ended_at_ns"])
+            - requests["scheduled_at_ns"]
+        )
         earliest = np.where(ok, early.to_numpy(np.float64) / NS_PER_MS, _NEVER)
         groups = {"earliest end": earliest, "seen by a poll": latest}
         times = list(within_polls(times, quantiles(earliest, PS)))
@@ -206,12 +217,17 @@ def section(transports: list[Transport]) -> Section | None:
             ),
         ),
     )
-    times = [(f"{transport.traffic}: {TIMES[transport.kind]}", transport.times) for transport in transports]
+    times = [
+        (f"{transport.traffic}: {TIMES[transport.kind]}", transport.times)
+        for transport in transports
+    ]
     main = _main(transports)
     return Section(
         name="transport",
         title="Resumed streams and jobs",
-        answer=" ".join(f"{transport.traffic}: {_outcomes(transport)}." for transport in transports),
+        answer=" ".join(
+            f"{transport.traffic}: {_outcomes(transport)}." for transport in transports
+        ),
         tables=(Table.of("", transports, columns, prose=(1, 2)), quantile_table("", "time", times)),
         figures=tuple(waiting("transport", *DRAWN[main.kind], main.groups)),
         computed=COMPUTED,

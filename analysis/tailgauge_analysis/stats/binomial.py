@@ -23,7 +23,9 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         return 1.0
     if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast on this side only
         return 1.0 - beta_cdf(1 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    log_front = (
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     return math.exp(log_front) / a * _fraction(x, a, b)
 
 
@@ -122,7 +124,9 @@ def needed(violations: int, p: float, confidence: float) -> int:
     return bisect_left(range(limit), True, key=is_enough)
 
 
-def detectable(allowed: float, n: int, confidence: float = 0.95, power: float = 0.8) -> float | None:
+def detectable(
+    allowed: float, n: int, confidence: float = 0.95, power: float = 0.8
+) -> float | None:
     """Return the smallest share of n values whose interval lies above `allowed` with this power; None where none does."""
 
     def is_above(k: int) -> bool:

@@ -134,12 +134,17 @@ def quantile_ratio_interval(
     edges = np.linspace(at_ns.min(), at_ns.max(), count + 1)[1:-1]
     sides = [(np.searchsorted(edges, series.at_ns), series.values) for series in (variant, control)]
     slow = [
-        _slow(of, values, q, count) for (of, values), q in zip(sides, (numerator, denominator), strict=True)
+        _slow(of, values, q, count)
+        for (of, values), q in zip(sides, (numerator, denominator), strict=True)
     ]
     rng = np.random.default_rng(SEED)
-    length = blocks(slow[0] / len(variant.values) - slow[1] / len(control.values))  # without what both share
+    length = blocks(
+        slow[0] / len(variant.values) - slow[1] / len(control.values)
+    )  # without what both share
     reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
-    weights = np.stack([np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)])
+    weights = np.stack(
+        [np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)]
+    )
     a, b = (weighted_quantiles(of, values, numerator.p, weights) for of, values in sides)
     if not (np.isfinite(a) & np.isfinite(b) & (b > 0)).all():
         return None
@@ -151,7 +156,9 @@ def _slow(stretches: Ints, values: Floats, q: Quantile, count: int) -> Floats:
     """Requests beyond the quantile in each interval, minus the number expected."""
     bound = np.inf if q.value is None else q.value
     exceeds = values > bound
-    return np.bincount(stretches, weights=exceeds - exceeds.mean(), minlength=count).astype(np.float64)
+    return np.bincount(stretches, weights=exceeds - exceeds.mean(), minlength=count).astype(
+        np.float64
+    )
 
 
 def weighted_quantiles(stretches: Ints, values: Floats, p: float, weights: Ints) -> Floats:

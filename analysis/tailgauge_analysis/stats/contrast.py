@@ -15,7 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.stats.bootstrap import PAIRED_REPS, PAIRED_WORK, SEED, of_pairs, weighted_quantiles
+from tailgauge_analysis.stats.bootstrap import (
+    PAIRED_REPS,
+    PAIRED_WORK,
+    SEED,
+    of_pairs,
+    weighted_quantiles,
+)
 from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats, Ints
 
 LARGEST_LOG = 5.0  # 148x: a larger change is clipped, as that to a failure

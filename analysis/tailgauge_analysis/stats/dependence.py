@@ -33,7 +33,10 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LAGS = 1024  # of the autocorrelation that are looked at first
-WIDTHS = ((2, 2.33), (8, 3.5))  # lags added at a time, and standard errors by which their sum must exceed 0
+WIDTHS = (
+    (2, 2.33),
+    (8, 3.5),
+)  # lags added at a time, and standard errors by which their sum must exceed 0
 BATCHES = (20, 40)
 IN_BATCH = 5  # values at least
 FEWEST_GROUPS = 30
@@ -43,9 +46,7 @@ ALLOWED = 2  # permutations with as much: 1% with itself
 PERMUTED = 100_000  # values; of more the normal distribution says the same
 WAVY = 3.2  # standard errors above which batches differ: chi-squared of 19 and 39, 0.5% each
 UNLIKELY = 2.0  # standard errors below which nothing is shown
-CERTAIN = (
-    6.0  # standard errors above which no permutation is needed; twice as many of fewer than 20 rare values
-)
+CERTAIN = 6.0  # standard errors above which no permutation is needed; twice as many of fewer than 20 rare values
 PAIRS = 50_000_000  # of near values of one group that are looked at
 SEED = 20_240_229  # the same rows give the same interval
 
@@ -287,7 +288,9 @@ def _near(deviations: Floats, reach: int, clusters: Clusters) -> float:
     total = 0.0
     looked_at = 0
     for distance in range(1, min(reach, int(clusters.lengths.max()) - 1) + 1):
-        is_near = (group[distance:] == group[:-distance]) & (places[distance:] - places[:-distance] <= reach)
+        is_near = (group[distance:] == group[:-distance]) & (
+            places[distance:] - places[:-distance] <= reach
+        )
         if not is_near.any() or looked_at > PAIRS:
             break
         total += 2 * float((values[distance:] * values[:-distance])[is_near].sum())
@@ -295,7 +298,9 @@ def _near(deviations: Floats, reach: int, clusters: Clusters) -> float:
     return total
 
 
-def _is_shown(deviations: Floats, squares: float, clusters: Clusters, excess: float, tests: int) -> bool:
+def _is_shown(
+    deviations: Floats, squares: float, clusters: Clusters, excess: float, tests: int
+) -> bool:
     """Return whether permuted values have such an excess in less than 1%, over so many tests."""
     n = len(deviations)
     error = math.sqrt(2 * clusters.pairs) / n
@@ -317,7 +322,9 @@ def _is_shown(deviations: Floats, squares: float, clusters: Clusters, excess: fl
     return True
 
 
-def _batch_effect(deviations: Floats, squares: float, batches: int, *, effect: float, rarity: float) -> float:
+def _batch_effect(
+    deviations: Floats, squares: float, batches: int, *, effect: float, rarity: float
+) -> float:
     """Return the effect by the sums of batches; 0 where it is not shown to be larger than `effect`.
 
     In less than 1% of independent values: an index of dispersion, whose variance a few rare values widen.
@@ -344,7 +351,9 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
     are taken too, where what they add is shown.
     """
     n = len(series)
-    if series.min() == series.max():  # its mean may be off by a rounding, which would pass for a wave
+    if (
+        series.min() == series.max()
+    ):  # its mean may be off by a rounding, which would pass for a wave
         return 1.0, 0
     centred = series - series.mean()
     # Products of rare values are as skewed as a Poisson variable (Cornish and Fisher).

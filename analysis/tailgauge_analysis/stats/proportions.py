@@ -109,7 +109,11 @@ def proportion(
 
 def times_to_decide(share: Proportion, allowed: float) -> float:
     """Return how many times as many values decide whether a share is at most `allowed`; +inf beyond `MOST_TIMES`."""
-    if share.high is not None and share.low is not None and (share.high <= allowed or share.low > allowed):
+    if (
+        share.high is not None
+        and share.low is not None
+        and (share.high <= allowed or share.low > allowed)
+    ):
         return 1.0
     value = share.value or 0.0
     independent = _independent_count(share)

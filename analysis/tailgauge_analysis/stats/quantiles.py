@@ -61,7 +61,9 @@ STRETCH = 1_000_000  # values
 TIE = 0.01  # ms within which values are the same
 SHOWING = (0.5, 0.9)  # quantiles at which the values of a group may be seen to be alike
 NOTICEABLE = 0.9  # part of n below which a reader learns what limits n_eff
-BEYOND = 10  # effective samples wanted beyond what a slope or a product of several quantiles is about
+BEYOND = (
+    10  # effective samples wanted beyond what a slope or a product of several quantiles is about
+)
 
 EPISODES = 5  # slow episodes wanted; with fewer, no interval is sure to hold how rare they are
 LEAST = 4.0  # degrees of freedom, as of two episodes: one alone has no size to compare with
@@ -287,7 +289,9 @@ class Sample:
             or max(from_it - exceedances, exceedances - exceedances_above) <= exceedances / 10
         ):
             return self._worth(values > value, context)
-        if 2 * exceedances_above < exceedances and n - from_it < exceedances:  # next to all are the same
+        if (
+            2 * exceedances_above < exceedances and n - from_it < exceedances
+        ):  # next to all are the same
             return Worth(n, n, n, n, 1.0)
         if 2 * exceedances_above < exceedances:
             return self._worth(values >= value - self._tie, context)
@@ -451,8 +455,12 @@ def _group_sums(rarer: Floats, clusters: Clusters) -> Floats:
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:
     """How many of each group exceed, a stretch of groups at a time: the sums are made of 4 bytes a value."""
     ends = np.cumsum(sizes)
-    cuts = np.unique(np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends)))
+    cuts = np.unique(
+        np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends))
+    )
     begin = ends - sizes
     flags = exceeds.view(np.uint8)  # faster than truth values
     stretches = ((flags[begin[a] : ends[b - 1]], begin[a:b] - begin[a]) for a, b in pairwise(cuts))
-    return np.concatenate([np.add.reduceat(*of, dtype=np.uint32) for of in stretches]).astype(np.int64)
+    return np.concatenate([np.add.reduceat(*of, dtype=np.uint32) for of in stretches]).astype(
+        np.int64
+    )

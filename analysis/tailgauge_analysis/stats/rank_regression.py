@@ -79,7 +79,9 @@ class _Test:
 
     def statistic(self, slope: float) -> float:
         """Return T at a slope."""
-        return float(self.remainder @ scores(self.residuals + (self.value - slope) * self.remainder))
+        return float(
+            self.remainder @ scores(self.residuals + (self.value - slope) * self.remainder)
+        )
 
     def shift(self, groupings: Sequence[Ints], few: float) -> Shift | None:
         """Return the estimate; `few`: by how much residuals are too small because coefficients were fitted."""
@@ -102,7 +104,9 @@ class _Test:
 
     def _end(self, bound: float, sign: float) -> float | None:
         """Return the slope at which T is the bound, below the estimate (sign -1) or above it."""
-        reach = max(float(np.ptp(self.residuals)), 1e-9) / max(float(np.ptp(self.remainder)), 1e-300)
+        reach = max(float(np.ptp(self.residuals)), 1e-9) / max(
+            float(np.ptp(self.remainder)), 1e-300
+        )
         if -sign * self.statistic(self.value + sign * 2 * reach) <= bound:
             return None
         inside = 0.0

@@ -122,7 +122,9 @@ def differs_at(sample: Floats, baseline: Floats) -> float | None:
     if not len(sample) or not len(baseline):
         return None
     for p in PS:
-        low, high = sorted(float(np.quantile(v, p, method="inverted_cdf")) for v in (sample, baseline))
+        low, high = sorted(
+            float(np.quantile(v, p, method="inverted_cdf")) for v in (sample, baseline)
+        )
         if low != high and high > MATTERS * low:
             return p
     return None
@@ -140,7 +142,9 @@ def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Grow
     detectable = _least_size(arrivals, variance) + NORMAL_90 * math.sqrt(variance * arrivals)
     chance = _chance_of_size(size, arrivals, variance)
     seconds = to_s - from_s
-    return Growth(per_s=size / seconds, detectable_per_s=detectable / seconds, rises=chance < BY_CHANCE)
+    return Growth(
+        per_s=size / seconds, detectable_per_s=detectable / seconds, rises=chance < BY_CHANCE
+    )
 
 
 def per_arrival(variance: float, arrivals: int) -> float:
@@ -265,7 +269,9 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
     best = np.full(rows, -1.0)
     where = np.zeros((rows, 2), np.int64)
     for length in range(SHORTEST, blocks - SHORTEST + 1):
-        size = np.abs(sums[:, length:] - sums[:, :-length]) / math.sqrt(length * (blocks - length) / blocks)
+        size = np.abs(sums[:, length:] - sums[:, :-length]) / math.sqrt(
+            length * (blocks - length) / blocks
+        )
         begins = size.argmax(axis=1)
         largest = size[np.arange(rows), begins]
         is_larger = largest > best

@@ -133,7 +133,9 @@ class Waits:
             value=value,
             low=low,
             high=high,
-            mark=quantiles.mark(n, n_eff, p, information.episodes, is_of_few_groups=is_of_few_groups),
+            mark=quantiles.mark(
+                n, n_eff, p, information.episodes, is_of_few_groups=is_of_few_groups
+            ),
             episodes=information.episodes,
             limited_by=information.limited_by,
             seen_to=seen_to,
@@ -193,14 +195,18 @@ class Waits:
         index = np.minimum(curve.index, last_index)
         has_ended = curve.index <= last_index
         influence = (
-            (has_ended & self.seen) * weight[index] - (has_ended & ~self.cut) * lost[index] - paid[index]
+            (has_ended & self.seen) * weight[index]
+            - (has_ended & ~self.cut) * lost[index]
+            - paid[index]
         )
         alike = self._sample.known(n // 2).shown
         effect = dependence.dependence(influence, self._sample.clusters).effect(alike)
         variance = float(np.square(influence).sum()) * effect / n**2
         if variance <= 0 or not TINY < share < 1 - TINY:
             context = self._sample.known(0)
-            return max(1, int(curve.waiting[last_index] / curve.before[last_index] / context.effect))
+            return max(
+                1, int(curve.waiting[last_index] / curve.before[last_index] / context.effect)
+            )
         return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
 
 

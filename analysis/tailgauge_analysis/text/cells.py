@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile, n_min
-from tailgauge_analysis.text.formatting import count, percentile, plural, sentence, share, share_range
+from tailgauge_analysis.text.formatting import (
+    count,
+    percentile,
+    plural,
+    sentence,
+    share,
+    share_range,
+)
 from tailgauge_analysis.text.quantile import TOO_FEW_TEXT, VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
 
@@ -69,7 +76,9 @@ def with_interval(cell: Value, unit: str = "") -> str:
 
 def quantiles_text(*estimates: Quantile) -> str:
     """`p50 142 ms (95% CI 120 – 160), p95 too few`."""
-    return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in estimates)
+    return ", ".join(
+        f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in estimates
+    )
 
 
 def values_text(estimates: Iterable[Quantile]) -> str:
@@ -113,7 +122,9 @@ def quantile_table(
         cells.append((name, *map(quantile_cell, quantiles), count(quantiles[0].n)))
         all_quantiles += quantiles
     texts = (note, values_needed(all_quantiles))
-    return Table(title, (name_header, *percentiles, "n"), tuple(cells), " ".join(filter(None, texts)))
+    return Table(
+        title, (name_header, *percentiles, "n"), tuple(cells), " ".join(filter(None, texts))
+    )
 
 
 def values_needed(quantiles: Iterable[Quantile]) -> str:
@@ -143,4 +154,6 @@ def side_by_side(
     for column in columns:
         names.update(dict.fromkeys(column))
     rows = tuple((name, *(facts.get(name, "–") for facts in columns)) for name in names)
-    return (), (Table(title, ("", *facts_by_name), rows, prose=tuple(range(1, len(facts_by_name) + 1))),)
+    return (), (
+        Table(title, ("", *facts_by_name), rows, prose=tuple(range(1, len(facts_by_name) + 1))),
+    )

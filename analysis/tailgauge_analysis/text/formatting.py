@@ -192,7 +192,10 @@ def text_table(
 ) -> list[str]:
     """As many of the first columns as fit beside each other; numbers stand right. The header wraps between words."""
     cells = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(map(len, (*title.split(), *column))) for title, *column in zip(header, *cells, strict=True)]
+    widths = [
+        max(map(len, (*title.split(), *column)))
+        for title, *column in zip(header, *cells, strict=True)
+    ]
     ends = accumulate(len(BETWEEN) + width for width in widths)
     column_count = max(1, sum(end - len(BETWEEN) <= columns for end in ends))
     titles = zip_longest(*map(textwrap.wrap, header[:column_count], widths), fillvalue="")

@@ -24,7 +24,9 @@ POINTS = 400  # of a distribution
 TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 Values = Sequence[float] | Floats
 Dash = Literal["", "dot", "dash"]
-Scale = Literal["linear", "log", "percent", "category", "tail"]  # tail: logarithmic, percentiles as ticks
+Scale = Literal[
+    "linear", "log", "percent", "category", "tail"
+]  # tail: logarithmic, percentiles as ticks
 Style = Literal["line", "dots", "points", "line and points", "bars", "rows", "ticks"]
 """dots: many and pale; rows: bars from the left, each with a label"""
 
@@ -104,7 +106,9 @@ class Picture:
     height: int = 360
 
 
-def tail_curve(at_ms: Floats, shares: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
+def tail_curve(
+    at_ms: Floats, shares: Floats, name: str, colour: str = "", dash: Dash = ""
+) -> PlotCurve:
     """Return the share that took longer than each time, ascending, at few points, dense in the tail.
 
     Where some have no answer the line runs on, level. A logarithmic axis has no zero: neither a time nor a share.

@@ -45,7 +45,9 @@ class Percentile(TypedDict):
     high: float | None
     reliable: bool
     """it has no mark"""
-    mark: Literal["", "few slow periods", "unreliable", "n/a", "measurement error", "hidden tokens possible"]
+    mark: Literal[
+        "", "few slow periods", "unreliable", "n/a", "measurement error", "hidden tokens possible"
+    ]
     """why not: fewer than 5 slow periods; n_eff below 50 or fewer than 30 groups (unreliable); too few samples; moved too far
     by the client; or tokens per chunk that may be tokens which were never streamed
     """

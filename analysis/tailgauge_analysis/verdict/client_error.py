@@ -30,7 +30,15 @@ from tailgauge_analysis.metrics.latency import (
     first_table,
     sample,
 )
-from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, IN_BATCHES, NEITHER, RATE, SCHEDULED
+from tailgauge_analysis.metrics.metrics import (
+    ATTEMPT,
+    BY_NAME,
+    CHUNK,
+    IN_BATCHES,
+    NEITHER,
+    RATE,
+    SCHEDULED,
+)
 from tailgauge_analysis.metrics.pieces import sampled
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.reading.frames import CALL
@@ -272,7 +280,9 @@ def _low(requests: pd.DataFrame, event: str) -> pd.Series[float]:
 
 def _with_gaps(stage: Steady, gaps_ns: Floats, columns: Columns) -> Steady:
     worst_ns = worst_of(gaps_ns, stage.gap_counts)
-    return replace(stage, requests=stage.requests.assign(**columns, worst_gap_ns=worst_ns), gaps_ns=gaps_ns)
+    return replace(
+        stage, requests=stage.requests.assign(**columns, worst_gap_ns=worst_ns), gaps_ns=gaps_ns
+    )
 
 
 def _late_ns(stage: Steady) -> pd.Series[float]:

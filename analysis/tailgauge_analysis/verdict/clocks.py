@@ -70,9 +70,7 @@ def clocks_sentence(offsets: Clocks, calls: float) -> str:
     """The clock error in a sentence of the report; empty if no figure mixes clocks."""
     sentences = []
     if offsets.unknown:
-        workers = (
-            f"{'worker' if len(offsets.unknown) == 1 else 'workers'} {listed(map(str, offsets.unknown))}"
-        )
+        workers = f"{'worker' if len(offsets.unknown) == 1 else 'workers'} {listed(map(str, offsets.unknown))}"
         consequence = "comparisons of its times with other workers' are not usable"
         sentences.append(f"The clock offset of {workers} is unknown: {consequence}.")
     if offsets.between_ns:

@@ -76,7 +76,9 @@ def _orphaned(counted: Conservation) -> Fault:
     workers = counted.workers
     if not workers or not all(loss.has_ended for loss in workers):
         text = "The run had not ended when it was read, or its master died."
-        return Fault(DEGRADED, text, "Report it again after its end, or pass every worker's folder too.")
+        return Fault(
+            DEGRADED, text, "Report it again after its end, or pass every worker's folder too."
+        )
     source = f"{plural(len(workers), 'worker')}{_not_reached(counted)}"
     text = f"The master died before its workers ended: the counts come from {source}."
     return Fault(DEGRADED, text, "The recorded data is sound. See the master's log for the cause.")
@@ -103,7 +105,11 @@ def nothing_lost(evidence: Evidence) -> Fault | None:
     missing = losses.sentences(counted.workers)
     unassigned = counted.lost - sum(loss.lost for loss in counted.workers)
     if unassigned > 0:
-        noun = "other scheduled request" if missing and unassigned < counted.lost else "scheduled request"
+        noun = (
+            "other scheduled request"
+            if missing and unassigned < counted.lost
+            else "scheduled request"
+        )
         missing.append(f"{plural(unassigned, noun)} have no row")
     if not missing:
         return _confirmed(counted)
@@ -150,7 +156,8 @@ def conserved(evidence: Evidence) -> Fault | None:
         return None
     remainder = _and_more(counted.broken, BROKEN_LISTED)
     return Fault(
-        INVALID, f"The counts do not add up: {'; '.join(counted.broken[:BROKEN_LISTED])}{remainder}."
+        INVALID,
+        f"The counts do not add up: {'; '.join(counted.broken[:BROKEN_LISTED])}{remainder}.",
     )
 
 
@@ -159,7 +166,9 @@ def unique(evidence: Evidence) -> Fault | None:
     n = evidence.conservation.duplicates
     if not n:
         return None
-    return Fault(INVALID, f"{plural(n, 'request id')} {'appears' if n == 1 else 'appear'} more than once.")
+    return Fault(
+        INVALID, f"{plural(n, 'request id')} {'appears' if n == 1 else 'appear'} more than once."
+    )
 
 
 def none_dropped(evidence: Evidence) -> Fault | None:
@@ -204,7 +213,9 @@ def all_sent(evidence: Evidence) -> Fault | None:
 
 def _highest_rate(evidence: Evidence) -> str:
     """What a worker that was too slow could do."""
-    sent = evidence.frames.requests.groupby("worker")["dispatched_at_ns"].agg(["count", "min", "max"])
+    sent = evidence.frames.requests.groupby("worker")["dispatched_at_ns"].agg(
+        ["count", "min", "max"]
+    )
     rate = float((sent["count"] / (sent["max"] - sent["min"]).clip(lower=1) * 1e9).max())
     if not rate >= 1:  # nor where no request was dispatched
         return ""
@@ -227,11 +238,20 @@ def measured(evidence: Evidence) -> Fault | None:
     run = evidence.frames.run
     if task_errors(run):
         return Fault(INVALID, text, "Fix the tasks that raised exceptions.")
-    if is_of_tasks(run["scenario"]) and (evidence.frames.requests["stage"] == schema.PREFLIGHT).all():
-        return Fault(INVALID, text, "Send a request in a task: self.client.post(...) or self.stream(...).")
+    if (
+        is_of_tasks(run["scenario"])
+        and (evidence.frames.requests["stage"] == schema.PREFLIGHT).all()
+    ):
+        return Fault(
+            INVALID, text, "Send a request in a task: self.client.post(...) or self.stream(...)."
+        )
     if run["state"] == GUARDED and run["arrival"] == "closed":
-        return Fault(INVALID, text, "Without a warm-up, --requests N sends exactly N and measures them all.")
-    return Fault(INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else "")
+        return Fault(
+            INVALID, text, "Without a warm-up, --requests N sends exactly N and measures them all."
+        )
+    return Fault(
+        INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else ""
+    )
 
 
 def answered(evidence: Evidence) -> Fault | None:
@@ -239,4 +259,6 @@ def answered(evidence: Evidence) -> Fault | None:
     requests = evidence.steady.requests
     if not len(requests) or requests["ended"].isin(schema.COMPLETE).any():
         return None
-    return Fault(INVALID, f"Nothing to compare: none of {plural(len(requests), 'request')} succeeded.")
+    return Fault(
+        INVALID, f"Nothing to compare: none of {plural(len(requests), 'request')} succeeded."
+    )

@@ -85,7 +85,9 @@ def conservation(frames: Frames) -> Conservation:
     unwritten = Counter[str]()
     for loss in workers:
         unwritten.update(loss.unwritten)
-        missing += [Missing(gap.from_s, gap.to_s, gap.requests, loss.worker) for gap in loss.missing]
+        missing += [
+            Missing(gap.from_s, gap.to_s, gap.requests, loss.worker) for gap in loss.missing
+        ]
     missing_rows, broken = _missing_rows(frames, unwritten["chunks"])
     for name in counts.keys() - {*ended, schema.CLIENT_DROP, schema.CENSORED}:
         broken.append(f"{counts[name]} requests ended as {name!r}, which is not a known class")
@@ -157,7 +159,9 @@ def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]
             read = frames.rows.get((name, number), 0)
             missing += max(0, wrote - read)
             if wrote != read:
-                broken.append(f"worker {number} wrote {wrote:,} rows of {name}, its parts have {read:,}")
+                broken.append(
+                    f"worker {number} wrote {wrote:,} rows of {name}, its parts have {read:,}"
+                )
     counted = int(frames.attempts["chunks"].sum())
     chunks = len(frames.chunks)
     without_row = counted - chunks - unwritten_chunks

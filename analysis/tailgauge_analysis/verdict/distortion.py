@@ -72,7 +72,9 @@ def ordered(evidence: Evidence) -> Fault | None:
     if not n:
         return None
     part = n / len(attempts)
-    wrong = f"{count(n)} of {plural(len(attempts), 'attempt')} ({share(part)}) have times out of order"
+    wrong = (
+        f"{count(n)} of {plural(len(attempts), 'attempt')} ({share(part)}) have times out of order"
+    )
     text = f"{wrong}, by up to {ms(back_ns.max() / 1e6)} ms: a clock stepped back, or rows are damaged."
     return Fault(INVALID if part > DISORDERED else DEGRADED, text)
 
@@ -130,7 +132,9 @@ def undistorted(evidence: Evidence) -> Fault | None:
     if doubtful:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
     titles = {error.title for error in moved}
-    unmoved = dict.fromkeys(within_sentence(error.title) for error in used if error.title not in titles)
+    unmoved = dict.fromkeys(
+        within_sentence(error.title) for error in used if error.title not in titles
+    )
     names = list(unmoved)
     if (evidence.users_share or 0.0) <= SHARE:
         names = ["counts", "rates", *names]
@@ -192,7 +196,9 @@ def as_fast_as_users(evidence: Evidence) -> Fault | None:
     part = evidence.users_share or 0.0
     if part <= SHARE:
         return None
-    return Fault(INVALID if part > SHARE_MOST else DEGRADED, slow_users.effect(part), _advice(evidence))
+    return Fault(
+        INVALID if part > SHARE_MOST else DEGRADED, slow_users.effect(part), _advice(evidence)
+    )
 
 
 def synchronized(evidence: Evidence) -> Fault | None:
@@ -210,7 +216,9 @@ def synchronized(evidence: Evidence) -> Fault | None:
         offsets.append(f"known only within {', '.join(wide)}")
     if not offsets:
         return None
-    consequence = "Latencies stay exact; times of different workers do not compare closer than that."
+    consequence = (
+        "Latencies stay exact; times of different workers do not compare closer than that."
+    )
     return Fault(DEGRADED, f"Clock offsets are {'; '.join(offsets)}. {consequence}")
 
 
@@ -223,7 +231,5 @@ def steady_clock(evidence: Evidence) -> Fault | None:
             stepped.append(f"worker {worker.worker} by {ms(step_ms)} ms")
     if not stepped:
         return None
-    text = (
-        f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel timestamps use the wall clock."
-    )
+    text = f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel timestamps use the wall clock."
     return Fault(DEGRADED, text)

@@ -34,9 +34,13 @@ def punctual(evidence: Evidence) -> Fault | None:
     fault = None
     for event, title in FIGURES.items():
         took_ms = (calls[f"{event}_content_at_ns"] - calls["sent_at_ns"]) / 1e6
-        late_ms = ((calls[f"{event}_chunk_sent_at_ns"] - calls[f"{event}_due_at_ns"]) / 1e6).clip(lower=0.0)
+        late_ms = ((calls[f"{event}_chunk_sent_at_ns"] - calls[f"{event}_due_at_ns"]) / 1e6).clip(
+            lower=0.0
+        )
         as_due = quantiles((took_ms - late_ms).to_numpy(np.float64), PS)
-        for measured, expected in zip(quantiles(took_ms.to_numpy(np.float64), PS), as_due, strict=True):
+        for measured, expected in zip(
+            quantiles(took_ms.to_numpy(np.float64), PS), as_due, strict=True
+        ):
             if measured.mark == TOO_FEW or measured.value is None or expected.value is None:
                 continue
             moved_ms = measured.value - expected.value
@@ -46,7 +50,9 @@ def punctual(evidence: Evidence) -> Fault | None:
                 late = f"chunks up to {ms(late_ms.max())} ms after they were due"
                 figure = f"{title} {percentile(measured.p)} ({ms(measured.value)} ms)"
                 moved = f"{figure} by {ms(moved_ms)} ms ({ms(limit_ms)} ms is allowed)"
-                text = f"Endpoint saturated: the simulated endpoint sent {late}, which moved {moved}."
+                text = (
+                    f"Endpoint saturated: the simulated endpoint sent {late}, which moved {moved}."
+                )
                 fault = Fault(DEGRADED, text)
     return fault
 
@@ -54,7 +60,9 @@ def punctual(evidence: Evidence) -> Fault | None:
 def _logged_calls(evidence: Evidence) -> pd.DataFrame:
     """Attempts that answered, with what the endpoint's log has of them."""
     attempts = evidence.of_target.attempts
-    answers = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
+    answers = attempts[
+        attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()
+    ]
     columns = []
     for event in FIGURES:
         columns += [f"{event}_due_at_ns", f"{event}_chunk_sent_at_ns"]

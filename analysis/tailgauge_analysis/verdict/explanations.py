@@ -82,7 +82,10 @@ def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
         core = f"a core and waited for one {waited:.0%} of the time"
     span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_clock(longest.iloc[-1])}"
     lags_ns = longest[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
-    yield float(lags_ns.max()) / 1e6, f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice()}"
+    yield (
+        float(lags_ns.max()) / 1e6,
+        f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice()}",
+    )
 
 
 def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
@@ -119,7 +122,9 @@ def _froze(at_s: float, lag_s: float, silent: Stretch) -> bool:
     return overlaps and lag_s > WAITED * (until_s - silent.from_s)
 
 
-def _opened(rows: pd.DataFrame, whole_run: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
+def _opened(
+    rows: pd.DataFrame, whole_run: pd.DataFrame, advice: Callable[[], str]
+) -> Iterator[Delay]:
     """Attempts that waited for a new connection."""
     opened = growth("pool_waits", rows, whole_run)
     wait_ns = rows["pool_wait_max_ns"].max()

@@ -55,7 +55,9 @@ def _free_cores(frames: Frames, waited: float) -> str:
     condition = f"it took the cores for which the workers waited {waited:.0%} of the time"
     url = str(table(frames.run["scenario"], "target").get("url") or "")
     if is_loopback(urlsplit(url).hostname or ""):
-        return f"run the target on another machine, or on cores of its own (taskset), if {condition}"
+        return (
+            f"run the target on another machine, or on cores of its own (taskset), if {condition}"
+        )
     return f"stop what else runs on this machine: {condition}"
 
 
@@ -81,7 +83,9 @@ def connections(frames: Frames) -> str:
     if peak > limit:
         return f"keep more of them with target.connections = {peak}"
     if closed > opened / 2:
-        closes = f"the target closes its connections ({count(len(calls))} calls took {count(opened)})"
+        closes = (
+            f"the target closes its connections ({count(len(calls))} calls took {count(opened)})"
+        )
         return f"{closes}: let it, and a proxy in front of it, keep them open"
     if cut > opened / 2:
         return f"calls that were cut short or broke off ({count(cut)}) took theirs along"

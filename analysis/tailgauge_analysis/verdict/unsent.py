@@ -52,7 +52,9 @@ def _cause(master_stalled: Sequence[Stretch], loss: Loss) -> Cause:
         if master_stalled and not away:
             return Cause(loss.unsent, f"{text}: {_stalled(master_stalled)}", SEE_MASTER)
         return Cause(
-            loss.unsent, f"{text}: the link between the master and {name} was away{away}", SEE_NETWORK
+            loss.unsent,
+            f"{text}: the link between the master and {name} was away{away}",
+            SEE_NETWORK,
         )
     if away:
         return Cause(loss.unsent, f"{text}: it was silent{away}", SEE_NETWORK)
@@ -67,7 +69,9 @@ def _not_leased(run: Json, workers: Sequence[Loss], requests: int) -> Cause:
     text = f"no worker got {plural(requests, 'request')}{due(run['not_leased'])}"
     if run["master_stalled"]:
         return Cause(requests, f"{text}: {_stalled(run['master_stalled'])}", SEE_MASTER)
-    silent = [f"worker {loss.worker} was silent {spans(loss.silent)}" for loss in workers if loss.silent]
+    silent = [
+        f"worker {loss.worker} was silent {spans(loss.silent)}" for loss in workers if loss.silent
+    ]
     if silent:
         text += f": {listed(silent[:MOST_WORKERS])}"
     return Cause(requests, text, SEE_NETWORK)

@@ -39,7 +39,9 @@ class Evidence:
     bad: BadSeconds
     latency: list[Row]
     errors: list[ClientError]
-    users_share: float | None  # of their time in which the users of a closed loop waited for the client
+    users_share: (
+        float | None
+    )  # of their time in which the users of a closed loop waited for the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
             continue
         fault = check.judge(evidence)
         if fault is not None:
-            failed.append(Reason(check.name, fault.verdict, fault.text, fault.advice or check.advice))
+            failed.append(
+                Reason(check.name, fault.verdict, fault.text, fault.advice or check.advice)
+            )
     return sorted(failed, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 

@@ -17,7 +17,9 @@ from tailgauge.errors import UsageError
 
 TOKEN = "TAILGAUGE_TOKEN"  # noqa: S105 - the name of the variable
 LEAST = 16  # characters
-HOW = f'export {TOKEN}="$(openssl rand -hex 16)", with the same value for the master and each worker'
+HOW = (
+    f'export {TOKEN}="$(openssl rand -hex 16)", with the same value for the master and each worker'
+)
 
 
 class SealError(Exception):

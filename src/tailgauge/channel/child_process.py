@@ -90,7 +90,9 @@ class Copy(Child):
     and keep their locks.
     """
 
-    def __init__(self, name: str, work: Callable[[], int], log: Path, others: Sequence[Child]) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], int], log: Path, others: Sequence[Child]
+    ) -> None:
         """`name` is what `ps` and `top` show on Linux; `others` were copied before."""
         self.log = log
         ours, lifeline = os.pipe()
@@ -106,7 +108,9 @@ class Copy(Child):
             except BaseException as error:  # noqa: BLE001 - the log is all that is left of it
                 sys.stderr.write(printable(shortage(error) or traceback.format_exc()))
             finally:
-                os._exit(code)  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
+                os._exit(
+                    code
+                )  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
         os.close(ours)
         self.process = cast("Any", _Forked(pid, os.fdopen(lifeline, "wb", buffering=0)))
 

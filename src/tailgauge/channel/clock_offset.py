@@ -48,7 +48,9 @@ def tightest(pings: Sequence[Ping], window: int = WINDOW) -> list[Ping]:
     over belongs to the one before it.
     """
     windows = len(pings) // window
-    starts = [window * i for i in range(windows - 1)] + [len(pings) - window] if windows > 1 else [0]
+    starts = (
+        [window * i for i in range(windows - 1)] + [len(pings) - window] if windows > 1 else [0]
+    )
     held = [pings[a:b] for a, b in zip(starts, [*starts[1:], len(pings)], strict=True)]
     return [min(some, key=lambda p: p.offset.error_ns) for some in held if some]
 
@@ -102,7 +104,9 @@ class MasterClock:
         """Whether master and worker run on one kernel and so share one clock."""
         if not boot_id() or boot_id() != self._its_boot_id:
             return False
-        return all(abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self._pings[:WINDOW]))
+        return all(
+            abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self._pings[:WINDOW])
+        )
 
     def offset(self) -> ClockFacts:
         """Offset to the master's clock: 0 on one kernel, null without an answered ping."""

@@ -46,7 +46,9 @@ _PREFIX = "tailgauge:"
 _UNSEALED = "messages without a valid mark of the run's token were dropped"
 
 _TEXT = str | None
-_COST = re.compile(r"\d{1,60}(?:/[1-9]\d{0,60})?")  # a fraction; one like 1e999999999 would take all memory
+_COST = re.compile(
+    r"\d{1,60}(?:/[1-9]\d{0,60})?"
+)  # a fraction; one like 1e999999999 would take all memory
 _LIMITS = ("max_requests", "max_tokens", "max_cost")
 
 

@@ -39,7 +39,9 @@ from tailgauge.errors import UsageError, failure
 
 log = logging.getLogger("tailgauge")
 
-TO_MASTER = 4 << 20  # bytes of a message: 1,000 results of a preflight have 2.5 MB, a piece of a part 128 kB
+TO_MASTER = (
+    4 << 20
+)  # bytes of a message: 1,000 results of a preflight have 2.5 MB, a piece of a part 128 kB
 TO_WORKER = 64 << 20  # one session of long prompts, which cannot be divided
 UNDECODABLE = "undecodable messages were dropped"
 MALFORMED = "malformed messages were dropped"
@@ -77,7 +79,9 @@ def _is_entry(value: object) -> bool:
     entry: dict[str, Any] = value  # type: ignore[assignment]
     tables = [entry[name] for name in _BY_NUMBER]
     if not all(
-        _is_figure(key) and _is_count(count) and count for table in tables for key, count in table.items()
+        _is_figure(key) and _is_count(count) and count
+        for table in tables
+        for key, count in table.items()
     ):
         return False
     return bool(sum(entry["response_times"].values()) <= entry["num_requests"])
@@ -126,11 +130,23 @@ def fits(value: Any, shape: Any) -> bool:
     A type, None, or a test of it; [shape]: a list; (shape, ...): a list of so many; {str: shape}: any keys; else these keys at least.
     """
     if isinstance(shape, list | tuple):
-        many = shape if isinstance(shape, tuple) else shape * len(value) if isinstance(value, list) else ()
+        many = (
+            shape
+            if isinstance(shape, tuple)
+            else shape * len(value)
+            if isinstance(value, list)
+            else ()
+        )
         return isinstance(value, list) and len(value) == len(many) and all(map(fits, value, many))
     if not isinstance(shape, dict):
         is_type = isinstance(shape, type | UnionType)
-        return isinstance(value, shape) if is_type else value is None if shape is None else bool(shape(value))
+        return (
+            isinstance(value, shape)
+            if is_type
+            else value is None
+            if shape is None
+            else bool(shape(value))
+        )
     if not isinstance(value, dict):
         return False
     if str in shape:
@@ -171,7 +187,9 @@ def protect(socket: Any, most: int) -> bool:
 
 def _count_refusals(events: Any) -> None:
     """On a master, until its socket is closed."""
-    while (event := parse_monitor_message(events.recv_multipart())["event"]) != zmq.EVENT_MONITOR_STOPPED:
+    while (
+        event := parse_monitor_message(events.recv_multipart())["event"]
+    ) != zmq.EVENT_MONITOR_STOPPED:
         if event in _FAILED:
             drop(REFUSED)
 
@@ -180,13 +198,18 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
     """Why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
     host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""
-    with contextlib.suppress(OSError), tcp.create_connection((host.strip("[]"), int(port)), 2) as peer:
+    with (
+        contextlib.suppress(OSError),
+        tcp.create_connection((host.strip("[]"), int(port)), 2) as peer,
+    ):
         peer.sendall(_VERSION)
         while len(greeting) < _GREETED and (data := peer.recv(_GREETED)):
             greeting += data
     if len(greeting) < _GREETED:
         return None
-    other = f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
+    other = (
+        f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
+    )
     why = other if greeting[12:17] == b"CURVE" else f"{TOKEN} is set here and not at the master"
     return f"the master refused this worker: {why}"
 
@@ -208,7 +231,9 @@ def _init(self: Any, sock_type: int, ipv4_only: bool) -> None:
     self.failures = 0
     self.events = self.socket.get_monitor_socket()
     if is_master:
-        gevent.spawn(supervised(_count_refusals, "refused connections cannot be counted"), self.events)
+        gevent.spawn(
+            supervised(_count_refusals, "refused connections cannot be counted"), self.events
+        )
 
 
 def _send(self: Any, message: Message) -> None:
@@ -254,7 +279,11 @@ def _message(*frames: bytes) -> tuple[str, Message]:
     *sender, body = frames
     kind, data, node = msgpack.unpackb(body, raw=False, strict_map_key=False, object_hook=decode)
     name = sender[0].decode() if sender else node
-    is_name = isinstance(node, str) and node.isprintable() and (name == node or name.startswith(f"{node}-"))
+    is_name = (
+        isinstance(node, str)
+        and node.isprintable()
+        and (name == node or name.startswith(f"{node}-"))
+    )
     if len(sender) > 1 or not isinstance(kind, str) or not is_name:
         raise ValueError
     return name, Message(kind, data, node)  # type: ignore[no-untyped-call]
@@ -293,7 +322,11 @@ for _runner in _LOCUSTS:
 
 
 def beat(
-    runner: Any, sealed: Message, last_sent_ns: Callable[[], int], ended: Callable[[], bool], every_s: float
+    runner: Any,
+    sealed: Message,
+    last_sent_ns: Callable[[], int],
+    ended: Callable[[], bool],
+    every_s: float,
 ) -> None:
     """From another thread, send `sealed` to the master of a Locust worker every `every_s` without another message."""
     address = f"tcp://{runner.master_host}:{runner.master_port}"
@@ -314,7 +347,9 @@ def beat(
                 if not connected:
                     socket.connect(address)
                     connected = True
-                with contextlib.suppress(zmq.Again):  # the master does not read: the next one may arrive
+                with contextlib.suppress(
+                    zmq.Again
+                ):  # the master does not read: the next one may arrive
                     socket.send(body, zmq.NOBLOCK)
 
     def run() -> None:

@@ -29,11 +29,17 @@ class TrafficCounters:
     input_tokens: int = 0  # those of a cache included
     cached_tokens: int = 0  # of these, read from a cache
     output_tokens: int = 0
-    ttft: quantile_sketch.Bins = field(default_factory=dict)  # ms since scheduled, of calls with content
+    ttft: quantile_sketch.Bins = field(
+        default_factory=dict
+    )  # ms since scheduled, of calls with content
     tpot: quantile_sketch.Bins = field(default_factory=dict)  # ms, of complete calls
-    e2e: quantile_sketch.Bins = field(default_factory=dict)  # ms since scheduled, of complete requests
+    e2e: quantile_sketch.Bins = field(
+        default_factory=dict
+    )  # ms since scheduled, of complete requests
 
-    def end_attempt(self, ended: str, usage: Mapping[str, int | None], tpot_ms: float | None) -> None:
+    def end_attempt(
+        self, ended: str, usage: Mapping[str, int | None], tpot_ms: float | None
+    ) -> None:
         """One more ended call."""
         self.attempts[ended] = self.attempts.get(ended, 0) + 1
         if usage:
@@ -52,14 +58,20 @@ class TrafficCounters:
     def as_message(self) -> dict[str, Any]:
         """Plain values for the channel."""
         tokens = tuple(getattr(self, name) for name in TOKENS)
-        counts = {"requests": dict(self.requests), "attempts": dict(self.attempts), "tokens": tokens}
+        counts = {
+            "requests": dict(self.requests),
+            "attempts": dict(self.attempts),
+            "tokens": tokens,
+        }
         return counts | {name: quantile_sketch.packed(getattr(self, name)) for name in SKETCHES}
 
 
 def total(messages: Iterable[dict[str, Any]]) -> TrafficCounters:
     """The sum of messages."""
     every = list(messages)
-    found = combined(TrafficCounters(one["requests"], one["attempts"], *one["tokens"]) for one in every)
+    found = combined(
+        TrafficCounters(one["requests"], one["attempts"], *one["tokens"]) for one in every
+    )
     for name in SKETCHES:
         setattr(found, name, quantile_sketch.total(message[name] for message in every))
     return found
@@ -78,7 +90,9 @@ def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
 
 def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
     """What was added since `then`."""
-    found: dict[str, Any] = {name: _less(getattr(now, name), getattr(then, name)) for name in COUNTS}
+    found: dict[str, Any] = {
+        name: _less(getattr(now, name), getattr(then, name)) for name in COUNTS
+    }
     tokens = {name: getattr(now, name) - getattr(then, name) for name in TOKENS}
     return TrafficCounters(**found, **tokens)
 

@@ -14,7 +14,12 @@ from tailgauge.live import screen
 from tailgauge.sanitize import plain
 from tailgauge.suggestions import near_names
 
-FOLDERS = {"tutorials": 1.0, "how-to": 1.0, "reference": 1.0, "explanation": 0.5}  # by weight in a search
+FOLDERS = {
+    "tutorials": 1.0,
+    "how-to": 1.0,
+    "reference": 1.0,
+    "explanation": 0.5,
+}  # by weight in a search
 PAGES = 6  # shown of those that match
 LINES = 3  # shown of a page
 HEADING = 10.0  # times a line of text: what a match in a heading counts
@@ -61,7 +66,9 @@ def _note_nearest_page(term: str, pages: Mapping[str, Path]) -> None:
     """Print on standard error which page may have been meant."""
     near = near_names(term, pages, cutoff=0.8)
     if near:
-        screen.show(f"docs: no page {term[:80]}; did you mean `tailgauge docs {near[0]}`?", err=True)
+        screen.show(
+            f"docs: no page {term[:80]}; did you mean `tailgauge docs {near[0]}`?", err=True
+        )
 
 
 def _list(pages: Mapping[str, Path]) -> Iterator[str]:
@@ -90,7 +97,9 @@ def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
     texts = {name: path.read_text(encoding="utf-8") for name, path in pages.items()}
     for end in (r"(?!\w)", r"\w*"):  # whole words, else their beginnings
         patterns = [_pattern(term, end) for term in terms]
-        matches = [match for name, path in pages.items() if (match := _match(path, texts[name], patterns))]
+        matches = [
+            match for name, path in pages.items() if (match := _match(path, texts[name], patterns))
+        ]
         if matches:
             break
     else:
@@ -102,7 +111,9 @@ def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
         yield ""
     others = [match.name for match in matches[PAGES:]]
     if others:
-        yield click.wrap_text(f"also in {', '.join(others)}", screen.columns(), subsequent_indent="  ")
+        yield click.wrap_text(
+            f"also in {', '.join(others)}", screen.columns(), subsequent_indent="  "
+        )
     yield "print one with: tailgauge docs " + matches[0].name
 
 
@@ -161,7 +172,9 @@ def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
 
 def _nothing_found(terms: Sequence[str], texts: Mapping[str, str]) -> str:
     """Name the words of the pages, and the pages, that are spelled nearly so."""
-    vocabulary = {word.lower() for text in texts.values() for word in re.findall(r"[A-Za-z_]{3,}", text)}
+    vocabulary = {
+        word.lower() for text in texts.values() for word in re.findall(r"[A-Za-z_]{3,}", text)
+    }
     near: list[str] = []
     for term in terms:
         known = sorted(vocabulary | set(texts))

@@ -56,7 +56,12 @@ PLANNED = "Begin at this rate; fail if it is not VALID."
 CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 # Options of `tailgauge endpoint` by their parameters.
-NOT_REPLAYED = {"sets": "--set", "profile": "--profile", "seed": "--seed", "api_key_env": "--api-key-env"}
+NOT_REPLAYED = {
+    "sets": "--set",
+    "profile": "--profile",
+    "seed": "--seed",
+    "api_key_env": "--api-key-env",
+}
 TARGET_VARIABLE = "TAILGAUGE_TARGET"  # one may expect that it names the target
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
@@ -104,15 +109,24 @@ def cli(context: click.Context) -> None:
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, type=ScenarioName())
 @options.scenario_options(options.TRAFFIC)
 @click.option("--duration", type=Duration(), help="Scale the run to this length, as 60s or 5m.")
-@click.option("--requests", type=Whole(), help="Send about N requests; exactly N with --concurrency.")
+@click.option(
+    "--requests", type=Whole(), help="Send about N requests; exactly N with --concurrency."
+)
 @click.option("--sweep", is_flag=True, help="Run the load curve of this scenario.")
 @options.overrides()
-@click.option("--workers", type=Whole(0, 256), help="Worker processes on this machine (default: 1).")
 @click.option(
-    "--expect-workers", type=Whole(0, 10_000), default=0, help="Wait for N workers on other machines."
+    "--workers", type=Whole(0, 256), help="Worker processes on this machine (default: 1)."
 )
 @click.option(
-    "--bind", metavar="HOST[:PORT]", help="Address that remote workers connect to (default: 127.0.0.1:5557)."
+    "--expect-workers",
+    type=Whole(0, 10_000),
+    default=0,
+    help="Wait for N workers on other machines.",
+)
+@click.option(
+    "--bind",
+    metavar="HOST[:PORT]",
+    help="Address that remote workers connect to (default: 127.0.0.1:5557).",
 )
 @click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
 @click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
@@ -152,18 +166,28 @@ def run(
     if sweep or is_list(given["rate"]) or is_list(given["concurrency"]):
         curve = run_command.curve_of(scenarios, given, plan, wanted=sweep)
         sets = (*curve, *sets)
-    settings = [run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios]
+    settings = [
+        run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios
+    ]
     _note_percentiles(given["slo"])
     _note_environment(given["target"])
     if any(each.scenario.experiment for each in settings):
         run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
         sys.exit(
-            _answer(scenarios[0], settings[0], workers=total, dry_run=dry_run, as_json=as_json, opens=opens)
+            _answer(
+                scenarios[0],
+                settings[0],
+                workers=total,
+                dry_run=dry_run,
+                as_json=as_json,
+                opens=opens,
+            )
         )
     pages: list[str] = []  # of the reports
     if dry_run:
         codes = [
-            run_command.dry_run(each, _print, _print_error, as_json=as_json, pages=pages) for each in settings
+            run_command.dry_run(each, _print, _print_error, as_json=as_json, pages=pages)
+            for each in settings
         ]
         code = Exit.worst(codes)
         open_pages(pages if opens else ())
@@ -177,7 +201,9 @@ def run(
         if children:
             target.load_sdks(one for each in settings for one in each.scenario.targets.values())
     setup = WorkerSetup(children, remote, address)
-    code = run_command.launch(settings, setup, page, _print, _print_error, as_json=as_json, pages=pages)
+    code = run_command.launch(
+        settings, setup, page, _print, _print_error, as_json=as_json, pages=pages
+    )
     open_pages(pages if opens else ())
     sys.exit(code)
 
@@ -199,7 +225,9 @@ def _load_until_input(module: str) -> bool:
 def _note_environment(target: str | None) -> None:
     """Print that a variable does not name the target."""
     if target is None and os.environ.get(TARGET_VARIABLE):
-        _print_error(f"tailgauge: {TARGET_VARIABLE} of the environment is not used: write --target URL")
+        _print_error(
+            f"tailgauge: {TARGET_VARIABLE} of the environment is not used: write --target URL"
+        )
 
 
 def _note_percentiles(objectives: Sequence[str]) -> None:
@@ -227,7 +255,11 @@ def _print_error(text: str) -> None:
 @options.plugins()
 @click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
 @click.option(
-    "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
+    "--workers",
+    type=Whole(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes on this machine.",
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
 @options.out("runs/ and reports/", remote=True)
@@ -252,7 +284,9 @@ def checkup(
     settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
     _note_percentiles(given["slo"])
     _note_environment(given["target"])
-    sys.exit(_answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json, opens=opens))
+    sys.exit(
+        _answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json, opens=opens)
+    )
 
 
 def _answer(
@@ -289,7 +323,11 @@ def _print_progress(text: str) -> None:
     "--threshold", type=Positive(), default=5, show_default=True, metavar="PERCENT", help="Smallest change to report."
 )  # fmt: skip
 @click.option(
-    "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Compare this metric only (repeatable).",
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
 @options.out("the report of curves, --baseline or --open")
@@ -329,7 +367,9 @@ def compare(
     page = None
     if baseline is not None:
         if run_dirs[1:] or metrics:
-            raise UsageError("--baseline: give one run, without --metric: its first objective decides")
+            raise UsageError(
+                "--baseline: give one run, without --metric: its first objective decides"
+            )
         if not is_remote(baseline) and refusal(Path(baseline)) == MISSING:
             text = "no such folder: the baseline has no runs; `tailgauge baseline add` makes it"
             _print_error(f"tailgauge: --baseline {baseline}: {text}")
@@ -339,7 +379,9 @@ def compare(
             made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
     elif any(curves):
         if allow or metrics:
-            raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
+            raise UsageError(
+                "--allow and --metric: load curves are compared as they are: omit them"
+            )
         made = _compare_curves(run_dirs, curves, threshold / 100)
     else:
         with limited(run_dirs):
@@ -351,7 +393,9 @@ def compare(
         page = write_report(made, out, screen.columns(), colours=False).html
     if as_json or as_markdown:
         paths = {"report": {"html": str(page)}} if page else {}
-        screen.show(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
+        screen.show(
+            json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made)
+        )
     else:
         _print(terminal(made, page, screen.columns(), colours=screen.has_colours()))
     open_pages([str(page)] if opens else ())
@@ -380,10 +424,15 @@ def _compare_curves(given: tuple[Path, ...], files: list[Path | None], threshold
 @options.opens()
 @options.as_json()
 @click.option(
-    "--as", "tool", type=click.Choice(options.TOOLS), help="Add the figures as this tool defines them."
+    "--as",
+    "tool",
+    type=click.Choice(options.TOOLS),
+    help="Add the figures as this tool defines them.",
 )
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
-@click.option("--looks", is_flag=True, hidden=True, help="Answer each line of input with a look at a run.")
+@click.option(
+    "--looks", is_flag=True, hidden=True, help="Answer each line of input with a look at a run."
+)
 def report(
     run_dirs: tuple[Path, ...],
     out: Path,
@@ -429,18 +478,29 @@ def report(
 
 
 @cli.command(epilog=options.ENDPOINT)
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
-    "--port", type=Whole(0, 65535), default=8000, show_default=True, help="Port; 0 selects a free one."
+    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on."
+)
+@click.option(
+    "--port",
+    type=Whole(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port; 0 selects a free one.",
 )
 @options.overrides("Set a key of [simulated], for example limits.rpm=60.", "KEY=VALUE")
 @click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of its delays.")
 @click.option(
-    "--replay", type=options.FILE, metavar="FILE", help="Serve the answers that --keep-answers kept."
+    "--replay",
+    type=options.FILE,
+    metavar="FILE",
+    help="Serve the answers that --keep-answers kept.",
 )
 @click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
-@click.option("--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain.")
+@click.option(
+    "--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain."
+)
 @click.option("--keyfile", type=options.PEM, metavar="PEM", help="Private key of --certfile.")
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def endpoint(
@@ -561,13 +621,24 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 @click.option("--planned", type=Positive(), metavar="PER_SECOND", help=PLANNED)
 @options.scenario_options(options.CALIBRATED)
 @click.option(
-    "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
+    "--workers",
+    type=Whole(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes on this machine.",
 )
 @options.out("runs/ and reports/", remote=True)
 @options.opens()
 @options.as_json()
 def calibrate(
-    quick: bool, planned: float | None, workers: int, out: Path, *, opens: bool, as_json: bool, **given: Any
+    quick: bool,
+    planned: float | None,
+    workers: int,
+    out: Path,
+    *,
+    opens: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Find the largest load that this machine measures.
 
@@ -580,7 +651,9 @@ def calibrate(
     if planned is not None:
         sets.append(f"experiment.calibrate.planned={planned}")
     settings = settings_of(CALIBRATE, given, sets, out=out, workers=workers)
-    sys.exit(_answer(CALIBRATE, settings, workers=workers, dry_run=False, as_json=as_json, opens=opens))
+    sys.exit(
+        _answer(CALIBRATE, settings, workers=workers, dry_run=False, as_json=as_json, opens=opens)
+    )
 
 
 for command in (scenario, runs, calibrate, docs):
@@ -602,7 +675,9 @@ def _output_failure(error: Exception) -> str:
 
 def main() -> None:
     """Entry point: an error is one line on standard error."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # more threads spin at full speed between small tasks
     # Workers are forked without threads.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     try:

@@ -136,7 +136,9 @@ def _no_such_command(name: str, context: click.Context) -> str:
     if name == "help":
         return f"no such command help; did you mean `{context.command_path} --help`?"
     if context.parent is None and name.lower() in _MEANT:
-        return f"no such command {name}; did you mean `{context.command_path} {_MEANT[name.lower()]}`?"
+        return (
+            f"no such command {name}; did you mean `{context.command_path} {_MEANT[name.lower()]}`?"
+        )
     if context.parent is None and name.startswith(("http://", "https://")):
         url = shlex.quote(name[:200])
         return f"no such command {name[:200]}; did you mean `{context.command_path} run streaming --target {url}`?"

@@ -110,7 +110,9 @@ def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]
         if is_remote(value) and not remote:
             how = "only run, checkup, calibrate and report write to object storage"
             raise UsageError(f"--out {value}: expected a folder: {how}")
-        return context.with_resource(staged(value, lambda text: screen.show(f"tailgauge: {text}", err=True)))
+        return context.with_resource(
+            staged(value, lambda text: screen.show(f"tailgauge: {text}", err=True))
+        )
 
     return click.option("--out", type=str, default=".", metavar="DIR", help=text, callback=folder)
 
@@ -137,7 +139,9 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
         return given
     for below in ("runs", "reports"):
         places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
-        folders = {place.name: place for place in places if place.is_dir() and is_named(place.name, text)}
+        folders = {
+            place.name: place for place in places if place.is_dir() and is_named(place.name, text)
+        }
         begun = [name for name in folders if name.startswith(text)]
         names = sorted(begun or folders)
         if text in folders or len(names) == 1:
@@ -225,14 +229,18 @@ class Positive(click.ParamType[float]):
 
     name = "number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """Parse the value."""
         try:
             number = self.number(str(value))
         except ValueError:
             number = -1.0
         if not 0 < number < 1e9:
-            self.fail(f"expected {self.expected}, got {value!r}{self.meant(str(value))}", param, ctx)
+            self.fail(
+                f"expected {self.expected}, got {value!r}{self.meant(str(value))}", param, ctx
+            )
         return number
 
     expected = "a number above 0"
@@ -240,7 +248,11 @@ class Positive(click.ParamType[float]):
     def meant(self, text: str) -> str:
         """The end of a message: what to write instead; empty where that is not known."""
         number = number_and_unit(text)
-        is_known = number is not None and 0 < number[0] < 1e9 and number[1] in {"", "/s", "rps", "qps", "usd"}
+        is_known = (
+            number is not None
+            and 0 < number[0] < 1e9
+            and number[1] in {"", "/s", "rps", "qps", "usd"}
+        )
         return f": write {number[0]:.10g}" if number is not None and is_known else ""
 
     def number(self, text: str) -> float:
@@ -261,7 +273,11 @@ class Duration(Positive):
     def meant(self, text: str) -> str:
         """The end of a message: the same length as it is to be written."""
         number = number_and_unit(text)
-        if number is None or number[1] not in SECONDS or not 0 < number[0] * SECONDS[number[1]] < 1e9:
+        if (
+            number is None
+            or number[1] not in SECONDS
+            or not 0 < number[0] * SECONDS[number[1]] < 1e9
+        ):
             return ""
         seconds = number[0] * SECONDS[number[1]]
         return f": write {_length_text(seconds, has_unit=number[1] != '')}"
@@ -271,7 +287,9 @@ class Duration(Positive):
         parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
         if parts is None or not text:
             return float(text)
-        return sum(float(part) * unit for part, unit in zip(parts.groups("0"), (3600, 60, 1), strict=True))
+        return sum(
+            float(part) * unit for part, unit in zip(parts.groups("0"), (3600, 60, 1), strict=True)
+        )
 
 
 class Age(Duration):
@@ -317,7 +335,9 @@ class Whole(click.ParamType[int]):
         if not re.fullmatch(r"-?\d{1,20}", str(value)) or not self.least <= int(value) <= self.most:
             bounds = f"from {self.least:,} to {self.most:,}"
             meant = self._meant(str(value))
-            self.fail(f"expected a whole number {bounds}, got {str(value)[:80]!r}{meant}", param, ctx)
+            self.fail(
+                f"expected a whole number {bounds}, got {str(value)[:80]!r}{meant}", param, ctx
+            )
         return int(value)
 
     def _meant(self, text: str) -> str:
@@ -432,7 +452,9 @@ MORE = (
 OVERRIDES = TRAFFIC + MORE
 # A checkup sets its own loads, relative to one rate.
 OF_CHECKUP = tuple(
-    row._replace(type=Positive(), help="Today's arrivals per second.") if row.option == "--rate" else row
+    row._replace(type=Positive(), help="Today's arrivals per second.")
+    if row.option == "--rate"
+    else row
     for row in OVERRIDES
     if row.option not in {"--concurrency", "--keep-answers"}
 )
@@ -444,7 +466,9 @@ def scenario_options(table: Sequence[Override]) -> Callable[[_Command], _Command
 
     def add(command: _Command) -> _Command:
         for one in reversed(table):
-            command = click.option(one.option, type=one.type, metavar=one.metavar, help=one.help)(command)
+            command = click.option(one.option, type=one.type, metavar=one.metavar, help=one.help)(
+                command
+            )
         return command
 
     return add

@@ -26,7 +26,9 @@ def list_scenarios() -> None:
             screen.show()
         screen.show(group)
         for name in names:
-            screen.show(f"  {name:<18}{round(minutes(name), 1):>5g} min  {read(find(name))['description']}")
+            screen.show(
+                f"  {name:<18}{round(minutes(name), 1):>5g} min  {read(find(name))['description']}"
+            )
 
 
 @scenario.command()

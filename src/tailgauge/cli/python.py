@@ -40,7 +40,9 @@ def run(
     """
     if "experiment" in read(find(os.fspath(scenario))):
         command = shlex.join(["tailgauge", "run", os.fspath(scenario)])
-        raise UsageError(f"{scenario}: an experiment makes several runs and one answer: use `{command}`")
+        raise UsageError(
+            f"{scenario}: an experiment makes several runs and one answer: use `{command}`"
+        )
     arguments = ["run", os.fspath(scenario), "--json", f"--out={os.fspath(out)}"]
     if duration is not None:
         arguments.append(f"--duration={duration}")
@@ -63,9 +65,13 @@ def run(
 def _toml(key: str, value: Any) -> str:
     if isinstance(value, bool | int | float | str):
         return json.dumps(value)
-    if isinstance(value, list) and all(isinstance(item, bool | int | float | str) for item in value):
+    if isinstance(value, list) and all(
+        isinstance(item, bool | int | float | str) for item in value
+    ):
         return json.dumps(value)
-    raise UsageError(f"overrides[{key!r}]: expected a text, a number, true or false, or a list of these")
+    raise UsageError(
+        f"overrides[{key!r}]: expected a text, a number, true or false, or a list of these"
+    )
 
 
 def _output(arguments: list[str]) -> tuple[int, str, str]:

@@ -23,7 +23,9 @@ PORT = 5557  # of the master, as Locust's
 Echo = Callable[[str], None]
 
 
-def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **shared: Any) -> Settings:
+def settings_of(
+    scenario: str, given: Mapping[str, Any], sets: Iterable[str], **shared: Any
+) -> Settings:
     """The settings of a run: options are overrides of the scenario, and messages name the option.
 
     `given`: by parameter, values of `OVERRIDES` and objectives; --set goes over them.
@@ -89,10 +91,14 @@ def refuse_of_experiments(
         raise UsageError("an experiment plans its runs: give one scenario")
     if remote or page:
         option = "--expect-workers" if remote else "--web"
-        raise UsageError(f"{option}: an experiment does not take it: it starts its own runs on this machine")
+        raise UsageError(
+            f"{option}: an experiment does not take it: it starts its own runs on this machine"
+        )
     for key, option in (("duration_s", "--duration"), ("requests", "--requests")):
         if plan.get(key):
-            raise UsageError(f"{option}: an experiment plans its runs: use --set experiment.minutes=10")
+            raise UsageError(
+                f"{option}: an experiment plans its runs: use --set experiment.minutes=10"
+            )
 
 
 def _check_single(objective: str) -> None:
@@ -115,12 +121,18 @@ def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
         if not key.startswith("traffic.*."):
             continue
         if trace is not None and trace.sizes:
-            raise UsageError(f"{option}: sizes come from the trace: add --set arrival.trace.sizes=false")
+            raise UsageError(
+                f"{option}: sizes come from the trace: add --set arrival.trace.sizes=false"
+            )
         for name, table in scenario.traffic.items():
             if table.prompts.file is not None:
-                raise UsageError(f"{option}: sizes come from traffic.{name}.prompts.file: change them there")
+                raise UsageError(
+                    f"{option}: sizes come from traffic.{name}.prompts.file: change them there"
+                )
     if "target.model" in spelt and (MAIN, scenario.target.model) not in scenario.models():
-        raise UsageError("--model: every traffic table names its model: use --set traffic.*.model=NAME")
+        raise UsageError(
+            "--model: every traffic table names its model: use --set traffic.*.model=NAME"
+        )
 
 
 def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[int, int, Address]:
@@ -176,7 +188,11 @@ def launch(
             data = done.report.data if done.report else {}
             if done.report and not data:
                 print_error(f"tailgauge: {done.report.summary}")  # why there is no report
-            folder = {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)} if done.run else {}
+            folder = (
+                {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)}
+                if done.run
+                else {}
+            )
             beside_the_loop(echo, json.dumps({**data, **folder, "exit_code": int(done.code)}))
         elif done.report:
             beside_the_loop(echo, done.report.summary)
@@ -185,7 +201,9 @@ def launch(
     return Exit.worst(codes)
 
 
-def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool, pages: list[str]) -> Exit:
+def dry_run(
+    settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool, pages: list[str]
+) -> Exit:
     """Simulate the run and report it; returns the exit code. First comes what a real run prints before its start.
 
     `pages` gets the report. A plan that exceeds a limit of [guard] fails, before its dry run where it is known before.
@@ -199,7 +217,11 @@ def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool,
         print_error(line)
     failures = [excess.text for excess in excesses_of_plan(settings)]
     if failures:
-        facts = {"dry_run": True, "estimate": settings.estimate.facts(), "exit_code": int(Exit.FAILED)}
+        facts = {
+            "dry_run": True,
+            "estimate": settings.estimate.facts(),
+            "exit_code": int(Exit.FAILED),
+        }
         _print_plan_failures(failures, facts, echo, print_error, as_json=as_json)
         return Exit.FAILED
     given = (settings.scenario_file, settings.overrides, settings.out)

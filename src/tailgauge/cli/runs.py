@@ -42,7 +42,13 @@ _NARROWEST = 8  # columns of a scenario or target that is cut
 @click.option("--yes", is_flag=True, help="Delete without the question.")
 @options.out("runs/ and reports/")
 def runs(
-    names: tuple[str, ...], *, with_steps: bool, older_than: float | None, clean: bool, yes: bool, out: Path
+    names: tuple[str, ...],
+    *,
+    with_steps: bool,
+    older_than: float | None,
+    clean: bool,
+    yes: bool,
+    out: Path,
 ) -> None:
     """List and clean up runs.
 
@@ -67,7 +73,9 @@ def runs(
     import shutil
 
     size = size_text(sum(run.whole_size for run in ended))
-    if not yes and not _confirm(f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"):
+    if not yes and not _confirm(
+        f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"
+    ):
         return
     for run in ended:
         for folder in run.whole:
@@ -113,7 +121,9 @@ def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[Stor
         run.steps = [stored[step] for step in run.step_ids if step in stored]
     found = []
     for run_id, run in stored.items():
-        is_named = not names or any(options.is_named(named, name) for name in names for named in run.names)
+        is_named = not names or any(
+            options.is_named(named, name) for name in names for named in run.names
+        )
         if run_id not in steps and is_named and time.time() - run.began_s >= older_than_s:
             found.append(run)
     return found
@@ -141,7 +151,9 @@ class StoredRun:
                 if refusal(folder / name) is None:
                     self.facts |= _json(folder / name)
         run = next((folder for folder in self.folders if folder.parent.name == "runs"), Path())
-        changed = max((stat.st_mtime for path, stat in stats.items() if run in path.parents), default=0.0)
+        changed = max(
+            (stat.st_mtime for path, stat in stats.items() if run in path.parents), default=0.0
+        )
         alive = RunFolder(run).is_recorded or time.time() - changed < _IDLE_S
         self.is_recorded = self.facts.get("state") == "running" and alive
 
@@ -258,7 +270,9 @@ def _result(facts: Mapping[str, Any]) -> str:
         if code in list(_RESULTS):
             return _RESULTS[Exit(code)]
     state = str(facts.get("state", ""))
-    return {"complete": "no report", "running": "interrupted", "unusable": "NO ANSWER"}.get(state, state)
+    return {"complete": "no report", "running": "interrupted", "unusable": "NO ANSWER"}.get(
+        state, state
+    )
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterable[str]:

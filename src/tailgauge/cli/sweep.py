@@ -35,7 +35,9 @@ def is_list(load: Any) -> bool:
     return isinstance(load, tuple)
 
 
-def sweep_of(given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: bool) -> Sweep | None:
+def sweep_of(
+    given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: bool
+) -> Sweep | None:
     """The sweep that the options ask for; `wanted`: by --sweep. `scenario`: its file."""
     rate = given[RATE]
     concurrency = given[CONCURRENCY]
@@ -62,13 +64,20 @@ def sweep_of(given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: b
 
 
 def overrides(
-    sweep: Sweep, scenario: Mapping[str, Any], *, duration_s: float | None, requests: int | None, rests: bool
+    sweep: Sweep,
+    scenario: Mapping[str, Any],
+    *,
+    duration_s: float | None,
+    requests: int | None,
+    rests: bool,
 ) -> list[str]:
     """The overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
     from tailgauge.scenario.model import spelled
 
     if requests is not None and not sweep.loads:
-        raise UsageError(f"--requests: with {sweep.option} give the seconds of each load: --duration 30s")
+        raise UsageError(
+            f"--requests: with {sweep.option} give the seconds of each load: --duration 30s"
+        )
     if requests is not None and duration_s is not None and sweep.by == RATE:
         raise UsageError("--duration and --requests: at a rate each decides the other: choose one")
     texts = []

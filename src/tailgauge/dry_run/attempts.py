@@ -93,7 +93,9 @@ class Attempts:
 class Attempt:
     """One call: what its client knows of it. A `Client` of the dry run's driver, a `Closable` of the worker's."""
 
-    def __init__(self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Post) -> None:
+    def __init__(
+        self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Post
+    ) -> None:
         self._attempts = attempts
         self._send = send
         self._post = post
@@ -131,7 +133,11 @@ class Attempt:
                 note.fill(row)
         timed_out = partial(self.abort, schema.TIMEOUT)
         self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, timed_out)
-        delay_ns = attempts.endpoint.through_gateway(self._exchange) if row.target in attempts.gateways else 0
+        delay_ns = (
+            attempts.endpoint.through_gateway(self._exchange)
+            if row.target in attempts.gateways
+            else 0
+        )
         if delay_ns:
             attempts.queue.call_at(now_ns + delay_ns, self._arrive)
         else:
@@ -147,7 +153,9 @@ class Attempt:
             return
         try:
             protocol = attempts.protocol_of(self._send.call.target, self._exchange.wire)
-            served = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self, protocol)
+            served = attempts.endpoint.serve(
+                self._exchange, self._send.call, self._model, self, protocol
+            )
         except Refused as refused:
             self._is_over = True
             self._refuse(refused)
@@ -281,7 +289,9 @@ class Attempt:
             self._end(received.outcome())
             return
         self._headers(refused.status)
-        response = response_of(refused.status, exchange.headers, exchange.wire.error_body(refused, ""))
+        response = response_of(
+            refused.status, exchange.headers, exchange.wire.error_body(refused, "")
+        )
         self._end(outcome(response, cast("StreamDecoder", None)))
 
     def _end(self, result: Outcome, *, finished: bool = False) -> None:
@@ -405,7 +415,9 @@ def text_of(exchange: Exchange) -> str:
     if plan is None:
         return tokens.text(exchange.request.max_tokens).decode()
     contents = whole_contents(plan, exchange.endpoint.table.content.tool_pair_tokens)
-    return "".join(text for text, block in zip(contents, plan.blocks, strict=True) if block.kind != THINKING)
+    return "".join(
+        text for text, block in zip(contents, plan.blocks, strict=True) if block.kind != THINKING
+    )
 
 
 def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:

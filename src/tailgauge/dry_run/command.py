@@ -92,7 +92,12 @@ def dry_run(
 
 
 def _conclude(
-    folder: RunFolder, state: str, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store
+    folder: RunFolder,
+    state: str,
+    facts: dict[str, Any],
+    notes: list[str],
+    run: DryRun,
+    store: Store,
 ) -> None:
     counts = run.counters.as_message()
     leased = run.counters.leased
@@ -160,7 +165,12 @@ class DryRun(Requests):
     """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint."""
 
     def __init__(
-        self, scenario: Scenario, schedule: Schedule, store: Store, *, engine: EngineConfig | None = None
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        store: Store,
+        *,
+        engine: EngineConfig | None = None,
     ) -> None:
         self._schedule = schedule
         self.queue = EventQueue(_BEGIN_NS)
@@ -175,7 +185,9 @@ class DryRun(Requests):
         gateways = (SECOND,) if scenario.has_gateway else ()
         attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book, gateways)
         self._made = makers_of(scenario, schedule)
-        super().__init__(scenario, self._made, attempts, store.request, Counters(), self.queue, _raise)
+        super().__init__(
+            scenario, self._made, attempts, store.request, Counters(), self.queue, _raise
+        )
         self._arrivals: Iterator[Planned] = iter(())
         self._end: Timer | None = None
         self.slots = scenario.arrival.max_concurrency
@@ -308,7 +320,11 @@ def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | Si
 
     def real(traffic: Traffic) -> bool:
         grows = traffic.session.turns_mean > 1 and traffic.session.grow
-        return read or bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated) or grows
+        return (
+            read
+            or bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated)
+            or grows
+        )
 
     return {
         name: Maker(scenario.seed, traffic, name, words_per_token, marks=scenario.marks(traffic)) if real(traffic) else SizedPrompts(traffic)

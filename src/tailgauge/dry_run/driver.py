@@ -170,7 +170,9 @@ class Delivery:
         """Complete the endpoint's row: nothing more happens to the call."""
         left_ns = self.answer.exchange.row.cancelled_at_ns
         due_ns = self.answer.due_ns
-        self.answer.log_chunks(due_ns if left_ns is None else due_ns[: bisect_right(due_ns, left_ns)])
+        self.answer.log_chunks(
+            due_ns if left_ns is None else due_ns[: bisect_right(due_ns, left_ns)]
+        )
 
     def _plan(self) -> None:
         """More of the answer is known."""
@@ -282,7 +284,9 @@ class DryEndpoint:
         """A call has come: its account, and its row in the server log."""
         name = "/".join((RUN, *map(str, key)))
         wire = self._wires.get(protocol, anthropic)
-        row = ServerLogRow(name, *key, wire.NAME, 200, self.now_ns(), None, None, [], None, None, 0, 0)
+        row = ServerLogRow(
+            name, *key, wire.NAME, 200, self.now_ns(), None, None, [], None, None, 0, 0
+        )
         self._number += 1
         return Exchange(self.core, row, wire, self._number)
 
@@ -302,7 +306,9 @@ class DryEndpoint:
         now_ns = self.now_ns()
         try:
             if call.job is not None:
-                return exchange.job("DELETE" if call.kind == JOB_CANCEL else "GET", call.job, now_ns)
+                return exchange.job(
+                    "DELETE" if call.kind == JOB_CANCEL else "GET", call.job, now_ns
+                )
             self._accept(exchange, call, model, protocol)
             exchange.resume("" if call.event_ids is None else call.event_ids.last_id)
             exchange.admit(now_ns)
@@ -318,9 +324,13 @@ class DryEndpoint:
     def _accept(self, exchange: Exchange, call: Call, model: str, protocol: WireProtocol) -> None:
         """Read the call."""
         prompt = call.prompt
-        if self.core.table.cache.mode == "off" and not (prompt.tools or prompt.system or call.schema):
+        if self.core.table.cache.mode == "off" and not (
+            prompt.tools or prompt.system or call.schema
+        ):
             # Messages of text only: nothing but their size is looked at.
-            count = sum(tokens.count(part.text) for message in prompt.messages for part in message.parts)
+            count = sum(
+                tokens.count(part.text) for message in prompt.messages for part in message.parts
+            )
             thinks = call.thinking != "off"
             request = CallRequest(
                 model, call.max_tokens, count, call.stream, include_usage=True, thinking=thinks

@@ -87,7 +87,10 @@ class Received:
             ends_naturally=call.ends_naturally,
             takes_bare_names=wire.takes_bare_names,
         )
-        headers = {exchange.wire.REQUEST_ID_HEADER: f"req_{exchange.number:024d}", **exchange.headers}
+        headers = {
+            exchange.wire.REQUEST_ID_HEADER: f"req_{exchange.number:024d}",
+            **exchange.headers,
+        }
         if self._streams:
             headers["content-type"] = EVENT_STREAM
         self._response: Response = response_of(200, headers)

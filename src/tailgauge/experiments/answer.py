@@ -62,7 +62,9 @@ def interval_text(low: Number, high: Number) -> str:
     return " – ".join("?" if end is None else figures(end) for end in (low, high))
 
 
-def load_line(name: str, outcome: str, needed: float, interval: Sequence[Number], unit: str) -> ObjectiveLine:
+def load_line(
+    name: str, outcome: str, needed: float, interval: Sequence[Number], unit: str
+) -> ObjectiveLine:
     """Return the objective that a load is `needed` at least; `interval`: value, low and high end."""
     value, *ends = interval
     text = NONE
@@ -71,7 +73,12 @@ def load_line(name: str, outcome: str, needed: float, interval: Sequence[Number]
     low, high = ends
     numbers = Numbers(value=value, bound=needed, low=low, high=high, unit=unit)
     return ObjectiveLine(
-        name, outcome, text, f"≥ {figures(needed)} {unit}", interval_text(low, high), numbers=numbers
+        name,
+        outcome,
+        text,
+        f"≥ {figures(needed)} {unit}",
+        interval_text(low, high),
+        numbers=numbers,
     )
 
 
@@ -115,7 +122,9 @@ def answered(
 ) -> Answer:
     """Return an answer with its evidence in one section, whose `card` is shown first."""
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
-    evidence = Section(kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts, card=card)
+    evidence = Section(
+        kind, title, tables=tuple(tables), figures=tuple(pictures), notes=texts, card=card
+    )
     return Answer(kind, result, finding, sections=(evidence,), smallest=smallest, files=files)
 
 
@@ -245,7 +254,9 @@ def report(file: AnswerFile) -> Report:
     if not any(row.reason for row in file.runs):
         del columns[2]
     table = Table.of("Runs", file.runs, columns, prose=(2, 3))
-    method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
+    method = Section(
+        "method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,)
+    )
     instead_of = file.target if file.dry_run and file.target != SIMULATED else ""
     target = SIMULATED_NAME if file.dry_run or file.target == SIMULATED else file.target
     about = (file.description, target, f"{file.started_at[:10]}, {file.started_at[11:16]} UTC")

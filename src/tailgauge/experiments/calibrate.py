@@ -84,7 +84,9 @@ class CalibratePlanner(Planner):
         super().__init__(base)
         self._settings = base.table.calibrate
         if any(target.url != SIMULATED for target in self._scenario.targets.values()):
-            text = f"calibrate measures this machine at the built-in endpoint: expected {SIMULATED!r}"
+            text = (
+                f"calibrate measures this machine at the built-in endpoint: expected {SIMULATED!r}"
+            )
             raise base.refused("target.url", text)
         self._start = self._settings.planned or base.today()
         self._all_s = base.table.minutes * 60
@@ -145,7 +147,9 @@ class CalibratePlanner(Planner):
         mean = 0.0
         if len(chunks):
             mean = float(chunks.mean())
-        return CalibrationRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
+        return CalibrationRun(
+            step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason
+        )
 
     def usable(self, _: Any) -> bool:
         """Keep every run: one that is not VALID ends the search."""
@@ -219,7 +223,9 @@ def loads(runs: Iterable[CalibrationRun]) -> list[TriedLoad]:
     for load, group in groupby(ascending, lambda run: run.requests_per_s):
         of_load = tuple(group)
         outcome = PASS if of_load[0].verdict == VALID else FAIL
-        tried.append(TriedLoad(load=load, arrived=load, runs=of_load, outcome=outcome, leans=outcome))
+        tried.append(
+            TriedLoad(load=load, arrived=load, runs=of_load, outcome=outcome, leans=outcome)
+        )
     return tried
 
 
@@ -229,7 +235,9 @@ def sentence(largest: CalibrationRun | None, higher: CalibrationRun | None) -> s
     if higher is not None:
         limit = f"{higher.verdict} at {figures(higher.requests_per_s)}, because {_clause(higher.reason)}"
     if largest is not None:
-        load = f"{figures(largest.requests_per_s)} requests/s with {largest.chunks:,.0f} chunks each"
+        load = (
+            f"{figures(largest.requests_per_s)} requests/s with {largest.chunks:,.0f} chunks each"
+        )
         return f"This machine measures up to {load}: VALID up to there, {limit}"
     if higher is not None:
         return f"This machine measures no tested load: {limit}"

@@ -41,12 +41,16 @@ ESTIMATED_S = 60.0  # of a run at today's rate whose tokens and cost a search mu
 ESTIMATED_ARRIVALS = 200  # at least
 
 
-def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
+def command(
+    base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool
+) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
     kind = base.table.kind
     planner = planner_of(kind)(base)
     if dry_run and not planner.has_dry_run:
-        raise UsageError(f"--dry-run: {kind} measures this machine, and a dry run sends nothing: omit it")
+        raise UsageError(
+            f"--dry-run: {kind} measures this machine, and a dry run sends nothing: omit it"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
     if not dry_run:
         with _named_interrupt():
@@ -158,7 +162,9 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
             progress(f"plan: {line}")
         return lines, "", 0
     progress("dry run first: all runs in seconds, nothing is sent")
-    conducted = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
+    conducted = conduct(
+        planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None
+    )
     lines = plan_lines(conducted, base)
     for line in lines:
         progress(f"plan: {line}")
@@ -181,7 +187,9 @@ def plan_lines(conducted: Conducted, base: Base) -> list[str]:
     length = f"about {plural(minutes, 'minute')}"
     if is_open_end:  # a target with limits is searched for longer than one without
         length = f"up to {figures(base.table.minutes)} minutes"
-    text = f"{length}, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    text = (
+        f"{length}, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    )
     if not is_simulated:  # nobody pays for the simulated endpoint
         text += _cost(ledger)
     lines = [text]

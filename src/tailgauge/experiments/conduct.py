@@ -129,9 +129,14 @@ class Conducted:
             minutes = self.base.table.minutes
             needed_s = time.monotonic() - self.began + sum(step.takes_s for step in steps)
             if self.steps and needed_s > minutes * 60 * LATE:
-                raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")
+                raise SpentError(
+                    f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}"
+                )
         numbered = enumerate(steps, len(self.steps) + 1)
-        return [self.base.prepare(step, n, self.folder, sends=sends, guard=guard) for n, step in numbered]
+        return [
+            self.base.prepare(step, n, self.folder, sends=sends, guard=guard)
+            for n, step in numbered
+        ]
 
     def _measure(self, prepared: Prepared, folder: Path) -> StepResult:
         reading = RunReading(folder, self.experiment.checks)
@@ -140,7 +145,12 @@ class Conducted:
         if not self.runner.sends:
             self.counter.ended(prepared.step.name, "", reading.verdict)
         return StepResult(
-            prepared.step, reading.run_id, reading.verdict, reading.reason, measured, spoils=reading.spoils
+            prepared.step,
+            reading.run_id,
+            reading.verdict,
+            reading.reason,
+            measured,
+            spoils=reading.spoils,
         )
 
 

@@ -43,7 +43,12 @@ from tailgauge_analysis import (
 SEED_STEP = 7919  # between the seeds of two steps
 OF_LOAD = frozenset({"experiment", "experiment.kind", "experiment.curve.by"})
 _TARGETS = ("target", "second_target")
-_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_TOKENS = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+)
 
 
 class RunReading:
@@ -161,7 +166,10 @@ class Planner(ABC):
             yield from self.steps()
         except SpentError as spent:
             answer = self.answer()
-            details = (f"{spent}: the answer is based on the runs until then", *answer.result.details)
+            details = (
+                f"{spent}: the answer is based on the runs until then",
+                *answer.result.details,
+            )
             return replace(answer, result=replace(answer.result, details=details))
         return self.answer()
 
@@ -185,7 +193,9 @@ class Planner(ABC):
         discarded = [result for result in results if not self.usable(result)]
         self._discarded += discarded
         if discarded and again:
-            repeats = [replace(result.step, seed=self.seed(), is_repeat=True) for result in discarded]
+            repeats = [
+                replace(result.step, seed=self.seed(), is_repeat=True) for result in discarded
+            ]
             yield from self.run(repeats, again=False)
 
     @property
@@ -264,7 +274,9 @@ class Base:
         keys = {key for key, _ in self.pairs}
         return bool(keys & OF_LOAD) or any(key.partition(".")[0] == "arrival" for key in keys)
 
-    def command(self, overrides: Sequence[str], *, dry_run: bool = False, options: Sequence[str] = ()) -> str:
+    def command(
+        self, overrides: Sequence[str], *, dry_run: bool = False, options: Sequence[str] = ()
+    ) -> str:
         """Return the command that runs this scenario with these overrides; `options` are words behind them."""
         named = self.path.stem
         if self.path.parent != packaged("scenarios"):
@@ -280,7 +292,9 @@ class Base:
 
     def line_of(self, kind: str, *changes: str) -> str:
         """Return the command of another experiment on the same traffic and target."""
-        overrides = [scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)]
+        overrides = [
+            scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)
+        ]
         return self.command([*overrides, scenarios.spelled("experiment", {"kind": kind}), *changes])
 
     def refused(self, key: str, reason: str) -> UsageError:
@@ -301,17 +315,27 @@ class Base:
 
     def tree(self) -> dict[str, Any]:
         """Return the scenario as plain values, files by their full path, without [experiment]."""
-        tree: dict[str, Any] = self.scenario.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        tree: dict[str, Any] = self.scenario.model_dump(
+            mode="json", exclude_unset=True, exclude_none=True
+        )
         tree.pop("experiment", None)
         prompts = [table.get("prompts", {}) for table in tree.get("traffic", {}).values()]
         for table in (tree.get("arrival", {}).get("trace", {}), *prompts, tree.get("guard", {})):
             for key in ("file", "prices"):
                 if isinstance(table.get(key), str):
-                    table[key] = str(locate(table[key], self.path.parent, f"{self.path}: {key}").resolve())
+                    table[key] = str(
+                        locate(table[key], self.path.parent, f"{self.path}: {key}").resolve()
+                    )
         return tree
 
     def prepare(
-        self, step: Step, number: int, folder: Path, *, sends: bool, guard: Mapping[str, Any] | None = None
+        self,
+        step: Step,
+        number: int,
+        folder: Path,
+        *,
+        sends: bool,
+        guard: Mapping[str, Any] | None = None,
     ) -> Prepared:
         """Write the step's file into `folder`, and check it; `guard` replaces the scenario's guard.
 
@@ -326,7 +350,9 @@ class Base:
             objective.pop("precision", None)  # a step has the length that its experiment gives it
         if guard is not None:
             tree["guard"] = dict(guard)
-        tree.setdefault("stop", {}).setdefault("min_completed", 0)  # steps look for the load that is too much
+        tree.setdefault("stop", {}).setdefault(
+            "min_completed", 0
+        )  # steps look for the load that is too much
         for key, value in step.overrides:
             _set(tree, key, value)
         scenarios.parse(tree, f"{self.path}, step {number} ({step.name})")

@@ -37,7 +37,13 @@ from tailgauge.experiments.loads.planner import (
 )
 from tailgauge.experiments.loads.run import LoadRun, measure, objective_text
 from tailgauge.experiments.loads.search import NextLoad, Search, bracket
-from tailgauge.experiments.next_loads import FollowUp, InconclusiveLoad, explain, follow_up, probable_ends
+from tailgauge.experiments.next_loads import (
+    FollowUp,
+    InconclusiveLoad,
+    explain,
+    follow_up,
+    probable_ends,
+)
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.experiment import Curve as CurveSettings
 from tailgauge.scenario.figures import LATENCY
@@ -95,7 +101,13 @@ GAINS = 1.1  # times the requests/s for twice the users: less is no gain
 SATURATED = 0.98  # of the most output tokens/s: the lowest load that gives so many is named
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
-LAST_COLUMNS = ("holds", "refused", "goodput requests/s", "requests", "backlog grows")  # of a terminal
+LAST_COLUMNS = (
+    "holds",
+    "refused",
+    "goodput requests/s",
+    "requests",
+    "backlog grows",
+)  # of a terminal
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
 TWO_SIDED = 0.975  # confidence of each end of a 95% interval
@@ -175,13 +187,19 @@ class CurvePlanner(SeriesPlanner):
             text = "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'"
             raise base.refused("arrival.process", text)
         if settings.requests is not None and not settings.loads:
-            raise base.refused("experiment.curve.requests", "expected `loads`, each of which gets so many")
+            raise base.refused(
+                "experiment.curve.requests", "expected `loads`, each of which gets so many"
+            )
         _check_known(base, settings)
         if not self._is_open and any(load != round(load) for load in settings.loads):
-            raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
+            raise base.refused(
+                "experiment.curve.loads", "expected whole numbers of requests in flight"
+            )
         limits = base.scenario.limits
         is_capped = "in_flight_per_worker" in limits.model_fields_set
-        self._most_users = base.workers * (limits.in_flight_per_worker if is_capped else MAX_IN_FLIGHT)
+        self._most_users = base.workers * (
+            limits.in_flight_per_worker if is_capped else MAX_IN_FLIGHT
+        )
         if not self._is_open and max(settings.loads, default=0) > self._most_users:
             cap = self._most_users // base.workers
             text = f"expected at most {self._most_users:,}: limits.in_flight_per_worker is {cap:,}"
@@ -225,9 +243,13 @@ class CurvePlanner(SeriesPlanner):
         if times is None or times >= 1:
             return [text]
         if settings.requests is not None:
-            return [f"{text}, or fewer requests for each: --requests {math.ceil(settings.requests * times)}"]
+            return [
+                f"{text}, or fewer requests for each: --requests {math.ceil(settings.requests * times)}"
+            ]
         assert settings.step_s is not None
-        return [f"{text}, or fewer seconds for each: --duration {math.ceil(settings.step_s * times)}s"]
+        return [
+            f"{text}, or fewer seconds for each: --duration {math.ceil(settings.step_s * times)}s"
+        ]
 
     def _times_needed(self) -> float | None:
         """Return how many times as long the runs must be for each load to decide the objectives; None where that is not known."""
@@ -238,7 +260,11 @@ class CurvePlanner(SeriesPlanner):
         return max(counts) / max(1, min(run.requests for run in self.runs))
 
     def _latency_objectives(self) -> list[Objective]:
-        return [objective for objective in self._scenario.slo.values() if objective.figure.unit == LATENCY]
+        return [
+            objective
+            for objective in self._scenario.slo.values()
+            if objective.figure.unit == LATENCY
+        ]
 
     @property
     def needs(self) -> Sequence[str]:
@@ -254,7 +280,9 @@ class CurvePlanner(SeriesPlanner):
             name = f"{objective.label} {objective.bound_text}"
             few = fewest(1 - objective.allowed, TWO_SIDED)
             text = f"{few} independent requests decide a load that never misses it, {objective.needs()} one near the bound"
-            text = f"{name}: {text}; this plan has {has} at a load, and correlated ones count as fewer"
+            text = (
+                f"{name}: {text}; this plan has {has} at a load, and correlated ones count as fewer"
+            )
             if max(counts) < few:
                 text += f": may end INCONCLUSIVE{self._longer(few / max(1, *counts))}"
             lines.append(text)
@@ -275,9 +303,7 @@ class CurvePlanner(SeriesPlanner):
         if not self._settings.loads:
             return ""
         loads = ", ".join(figures(load) for load in self._order())
-        reason = (
-            "random, so that a change of the target in the meantime does not look like an effect of the load"
-        )
+        reason = "random, so that a change of the target in the meantime does not look like an effect of the load"
         return f"order of the loads: {loads} ({reason})"
 
     def _order(self) -> list[float]:
@@ -295,7 +321,9 @@ class CurvePlanner(SeriesPlanner):
         for number, load in enumerate(loads):
             runs_left = len(loads) - number
             yield from self.run([self._given_step(load, runs_left)], again=False)
-            if load in self.loads_without_run():  # the repeat shares the time with the loads that follow
+            if (
+                load in self.loads_without_run()
+            ):  # the repeat shares the time with the loads that follow
                 step = self._given_step(load, runs_left)
                 yield from self.run([replace(step, is_repeat=True)], again=False)
 
@@ -406,7 +434,9 @@ class CurvePlanner(SeriesPlanner):
         if not self.results:
             return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
         series = self.series()
-        objectives = tuple(_objective(row) for row in on_latency(self._scenario.model_dump(mode="json")))
+        objectives = tuple(
+            _objective(row) for row in on_latency(self._scenario.model_dump(mode="json"))
+        )
         knee = UNKNOWN
         if objectives:
             knee = self._knee(series)
@@ -450,7 +480,9 @@ class CurvePlanner(SeriesPlanner):
         if not self._settings.loads or series.by is not None:
             return Evidence(missing=missing)
         holds, fails = self._ends(series)
-        return Evidence(holds=holds, fails=fails, unsure=self._inconclusive_loads(series), missing=missing)
+        return Evidence(
+            holds=holds, fails=fails, unsure=self._inconclusive_loads(series), missing=missing
+        )
 
     def _ends(self, series: Series) -> tuple[float | None, float | None]:
         """Return the largest load that holds, and the smallest that fails; an earlier curve's where this one has none."""
@@ -511,7 +543,9 @@ class CurvePlanner(SeriesPlanner):
             if following.times > 1:
                 requests = _up(requests * following.times, ROUND_REQUESTS)
             rates = [self._served_at(load) for load in following.loads]
-            return ["--requests", str(requests)], sum(requests / rate + RUN_S for rate in rates if rate)
+            return ["--requests", str(requests)], sum(
+                requests / rate + RUN_S for rate in rates if rate
+            )
         measured_s = [run.seconds for run in self.runs if run.load in following.loads]
         seconds = self._settings.step_s or max(measured_s, default=SHORTEST_S)
         if following.times > 1:
@@ -546,7 +580,9 @@ class CurvePlanner(SeriesPlanner):
                 is_lowest = evidence.fails == min(outcomes)
                 return FAIL if is_lowest else INCONCLUSIVE
             return INCONCLUSIVE if evidence.unsure else PASS
-        return holds(self._today, series.low, series.high) or outcomes.get(self._today, INCONCLUSIVE)
+        return holds(self._today, series.low, series.high) or outcomes.get(
+            self._today, INCONCLUSIVE
+        )
 
     def _doubts(self, points: Sequence[CurvePoint], outcome: str) -> Iterator[str]:
         """Say what the intervals of the loads do not cover."""
@@ -578,7 +614,9 @@ class CurvePlanner(SeriesPlanner):
         tokens = best.output_tokens_per_s
         requests = best.requests_per_s
         if is_disturbed or not self._is_full():
-            return Ends(None, tokens.low or tokens.value), Ends(None, requests.low or requests.value)
+            return Ends(None, tokens.low or tokens.value), Ends(
+                None, requests.low or requests.value
+            )
         full = [best, *(result.point for result in self.results if result.run.saturated)]
         return _hull([point.output_tokens_per_s for point in full]), _hull(
             [point.requests_per_s for point in full]
@@ -593,7 +631,9 @@ def _check_known(base: Base, settings: CurveSettings) -> None:
         if load is not None and not settings.loads:
             raise base.refused(f"experiment.curve.{key}", "expected `loads` beside it")
     if held_load is not None and failed_load is not None and held_load >= failed_load:
-        raise base.refused("experiment.curve.held", "expected a load below that of experiment.curve.failed")
+        raise base.refused(
+            "experiment.curve.held", "expected a load below that of experiment.curve.failed"
+        )
 
 
 def _judged_point(point: CurvePoint, load: JudgedLoad) -> CurvePoint:
@@ -635,7 +675,9 @@ def faster_with_more_load(points: Sequence[CurvePoint], unit: Unit) -> str:
             if not _is_above(lower_ttft, ttft, CHANGED):
                 continue
             comparison = f"{figures(lower.load)} of {ms(lower_ttft.value or 0)} ms"
-            text = f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {comparison}"
+            text = (
+                f"{unit.text(point.load)} had a TTFT p50 of {ms(ttft.value or 0)} ms, {comparison}"
+            )
             return f"{text}: {CHANGE_OR_STEP}"
     return ""
 
@@ -647,7 +689,9 @@ def _is_above(higher: Ends, lower: Ends, times: float) -> bool:
         return False
     value, low, base, base_high = (cast("float", end) for end in ends)
     ratio = math.log(value / base)
-    return ratio > math.log(times) and ratio > math.hypot(math.log(value / low), math.log(base_high / base))
+    return ratio > math.log(times) and ratio > math.hypot(
+        math.log(value / low), math.log(base_high / base)
+    )
 
 
 def _plain(load: float) -> float:
@@ -800,7 +844,9 @@ def _answer(
     note = NOTE.format("scheduled" if is_open else "sent")
     table = Table.of("Loads", curve.points, _columns(curve, unit), note)
     table = replace(table, brief=_brief(table.header))
-    result = Result(outcome, sentence, tuple(_lines(curve, outcome, unit, evidence)), tuple(details))
+    result = Result(
+        outcome, sentence, tuple(_lines(curve, outcome, unit, evidence)), tuple(details)
+    )
     return answered(
         "curve",
         "Load curve",
@@ -842,7 +888,8 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
         detail = f"is a load at which {holds}; {_beyond_largest(curve, evidence)}"
     elif saturation.value is not None:
         value = Value(
-            f"{figures(saturation.value)} requests/s", interval_text(saturation.low, saturation.high)
+            f"{figures(saturation.value)} requests/s",
+            interval_text(saturation.low, saturation.high),
         )
         detail = "is what the target completes when it is full"
         lines = lines[1:]
@@ -948,7 +995,9 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
         return _probably_holds(curve, evidence, f"{unit.text(evidence.probable)}{work}")
     if evidence.holds is not None and evidence.fails is not None:
         fails = "fails" if is_single else "fail"
-        text = f"{holds} at {unit.text(evidence.holds)}{work} and {fails} at {figures(evidence.fails)}"
+        text = (
+            f"{holds} at {unit.text(evidence.holds)}{work} and {fails} at {figures(evidence.fails)}"
+        )
         if latencies := _latencies_at(curve, evidence.fails):
             text += f" ({latencies})"
         return "; ".join(filter(None, [text, *_gaps(curve, evidence), consequence]))
@@ -998,7 +1047,9 @@ def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
         if latencies:
             at_high = f" ({latencies})"
         loads = listed(figures(load.load) for load in evidence.unsure)
-        text = f"not shown whether {holds} at {loads} {unit.name}; {fails} at {figures(high)}{at_high}"
+        text = (
+            f"not shown whether {holds} at {loads} {unit.name}; {fails} at {figures(high)}{at_high}"
+        )
         return "; ".join(filter(None, [text, missing]))
     fails = "the objective does not hold" if is_single else "the objectives do not hold"
     text = f"{fails} at {unit.text(high)}"
@@ -1047,7 +1098,9 @@ def _saturated(curve: Curve, unit: Unit) -> str:
     requests = curve.saturation_load
     output = [(point.output_tokens_per_s.value or 0.0, point) for point in curve.points]
     peak, best = max(output, key=lambda pair: pair[0])
-    full = next(point for rate, point in output if rate >= _least_of_full(curve, point, best) * peak)
+    full = next(
+        point for rate, point in output if rate >= _least_of_full(curve, point, best) * peak
+    )
     rates = []
     if tokens.value is not None:
         rates.append(f"{figures(tokens.value)} output tokens/s")
@@ -1082,12 +1135,12 @@ def _not_saturated(curve: Curve, unit: Unit) -> str:
     if gain <= 0:
         return text
     increase = f"{gain:.0%} more output tokens/s than at {figures(lower.load)}"
-    has_intervals = highest.output_tokens_per_s.low is not None and lower.output_tokens_per_s.high is not None
+    has_intervals = (
+        highest.output_tokens_per_s.low is not None and lower.output_tokens_per_s.high is not None
+    )
     if not has_intervals or _is_above(highest.output_tokens_per_s, lower.output_tokens_per_s, 1.0):
         return f"{text}: {increase}"
-    return (
-        f"not shown whether {unit.text(highest.load)} saturate the target: {increase}, within the intervals"
-    )
+    return f"not shown whether {unit.text(highest.load)} saturate the target: {increase}, within the intervals"
 
 
 def _today(curve: Curve, unit: Unit) -> Iterator[str]:
@@ -1118,7 +1171,10 @@ def _lines(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Iterat
 def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
     """Return what the table shows of a load."""
     bounded = [(objective.metric, objective.quantile) for objective in curve.objectives]
-    yield unit.name, lambda point: f"{figures(point.load)}{' (today)' if point.load == curve.today else ''}"
+    yield (
+        unit.name,
+        lambda point: f"{figures(point.load)}{' (today)' if point.load == curve.today else ''}",
+    )
     for name in dict.fromkeys([("ttft", "p50"), ("ttft", "p95"), *bounded, ("tpot", "p50")]):
         yield f"{' '.join(name)}, ms", partial(_latency_cell, name)
     yield "answered requests/s", lambda point: _cell(point.requests_per_s)

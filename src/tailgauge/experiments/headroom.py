@@ -76,18 +76,18 @@ MINUTE_S = 60  # over which most limits count
 SPARE = 1.2  # times the needed length: a warm-up of a tenth, and arrivals that come more slowly than planned
 EVENLY = "--set arrival.process=constant"
 NO_HEADER = "no answer without a 429: no header of the target names a limit"
-SAME_TRACE = (
-    "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
+SAME_TRACE = "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
+CONTRADICTED = (
+    "the rows contradict {}, which by itself sustains {}: the answer is based on the rows alone"
 )
-CONTRADICTED = "the rows contradict {}, which by itself sustains {}: the answer is based on the rows alone"
 RATES_NOTE = (
     "One row per rate, its runs pooled. Offered and answered: what came of the planned rate, per second. Refused: 429, 529 "
     "and 503."
 )
-LIMITS_NOTE = (
-    "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
+LIMITS_NOTE = "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
+FIGURE_NOTE = (
+    "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
 )
-FIGURE_NOTE = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
 
 OUTCOME_COLOURS = {PASS: GREEN, FAIL: RED, INCONCLUSIVE: GREY}
 VERDICTS = {PASS: "sustained", FAIL: "not sustained", INCONCLUSIVE: "inconclusive"}
@@ -188,9 +188,13 @@ class HeadroomPlanner(SeriesPlanner):
             confirm=1 if self._is_trace else self._settings.confirm,
             period_s=self.left_s() / 10,
         )
-        ceiling = min((bound.per_s.high for bound in series.bounds if bound.limit is not None), default=None)
+        ceiling = min(
+            (bound.per_s.high for bound in series.bounds if bound.limit is not None), default=None
+        )
         is_limit = series.by is not None and series.by.limit is not None
-        rate = series.by.per_s if series.by is not None and is_limit and not self._is_trace else None
+        rate = (
+            series.by.per_s if series.by is not None and is_limit and not self._is_trace else None
+        )
         return search.next_loads(series.loads, rate, ceiling)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
@@ -201,7 +205,9 @@ class HeadroomPlanner(SeriesPlanner):
 
     def measure(self, step: Step, reading: RunReading) -> LoadRun:
         """Measure a run."""
-        return measure(step.given.load, reading, requests_per_arrival=self._planned.requests_per_arrival)
+        return measure(
+            step.given.load, reading, requests_per_arrival=self._planned.requests_per_arrival
+        )
 
     def answer(self) -> Answer:
         """Return what was found."""
@@ -243,7 +249,9 @@ class HeadroomPlanner(SeriesPlanner):
         """Return the rate at which the limit that binds refuses almost nothing; None without such a limit."""
         if binding is None or binding.limit is None:
             return None
-        rare = limits.bounds(self.runs, self._planned, min(RARE, self._settings.refused), self._precision)
+        rare = limits.bounds(
+            self.runs, self._planned, min(RARE, self._settings.refused), self._precision
+        )
         return next((bound.per_s.value for bound in rare if bound.kind == binding.kind), None)
 
     def _evenly(self, binding: Bound | None) -> float | None:
@@ -263,7 +271,9 @@ class HeadroomPlanner(SeriesPlanner):
         steps = []
         if sustained.high_per_s is not None and not _confirmed_loads(sustained, series):
             minutes = f"experiment.minutes={2 * self._base.table.minutes:g}"
-            steps.append(f"search longer: {self._command(self._today, 'experiment.kind=headroom', minutes)}")
+            steps.append(
+                f"search longer: {self._command(self._today, 'experiment.kind=headroom', minutes)}"
+            )
         if result.outcome != FAIL:
             return steps
         if sustained.pace_per_s:
@@ -272,7 +282,9 @@ class HeadroomPlanner(SeriesPlanner):
             needed = self._today * max(1.0, self._settings.need)
             steps.append(_more_at_provider(series.by, needed, sustained))
         if any(run.retries for run in self.runs):
-            steps.append("switch retries off while calls are refused: the limit admits no more of them")
+            steps.append(
+                "switch retries off while calls are refused: the limit admits no more of them"
+            )
         return [f"or {step}" if number else step for number, step in enumerate(steps)]
 
     def _pace(self, sustained: Sustained, series: Series, rate: float) -> str:
@@ -282,14 +294,20 @@ class HeadroomPlanner(SeriesPlanner):
             text += f": no refusals{_at_random(is_random=self._is_random)}"
         alternatives = []
         if sustained.evenly_per_s:
-            alternatives.append(f"up to {figures(sustained.evenly_per_s)} if evenly spaced ({EVENLY})")
+            alternatives.append(
+                f"up to {figures(sustained.evenly_per_s)} if evenly spaced ({EVENLY})"
+            )
         if sustained.low_per_s and rate < float(f"{sustained.low_per_s:.3g}"):
-            alternatives.append(f"{figures(sustained.low_per_s)} if {_allowed(sustained)} may be refused")
+            alternatives.append(
+                f"{figures(sustained.low_per_s)} if {_allowed(sustained)} may be refused"
+            )
         if alternatives:
             text += f"; {', '.join(alternatives)}"
         seconds = self._confirming_s(series, rate)
         allowed = self._base.scenario.guard.max_requests
-        is_too_long = allowed is not None and allowed < seconds * rate * sustained.requests_per_arrival
+        is_too_long = (
+            allowed is not None and allowed < seconds * rate * sustained.requests_per_arrival
+        )
         if self._is_trace or is_too_long:
             return text
         minutes = math.ceil(seconds / MINUTE_S)
@@ -356,7 +374,9 @@ def _by_headers(sustained: Sustained, series: Series) -> Sustained:
     elif any(load.outcome != PASS for load in series.loads):
         return sustained
     low = min((bound.per_s.low for bound in bounds), default=sustained.today_per_s)
-    return replace(sustained, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds))
+    return replace(
+        sustained, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds)
+    )
 
 
 def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
@@ -387,14 +407,14 @@ def _answer(sustained: Sustained, series: Series, need: float, remarks: Sequence
             rows.append(_objective(f"growth to {_times(need)}", need * today, sustained))
     tables = [Table.of("Rates", series.loads, _rate_columns(series.loads, sustained), RATES_NOTE)]
     if sustained.limits:
-        tables.append(Table.of("Limits", sustained.limits, _limit_columns(sustained.unit), LIMITS_NOTE))
+        tables.append(
+            Table.of("Limits", sustained.limits, _limit_columns(sustained.unit), LIMITS_NOTE)
+        )
     outcome = worst_outcome(row.outcome for row in rows)
     result = Result(outcome, text, tuple(rows), (*details, *remarks), problems=tuple(problems))
     smallest = ""
     if sustained.low_per_s and sustained.high_per_s:
-        smallest = (
-            f"a change of the sustainable rate by {share(sustained.high_per_s / sustained.low_per_s - 1)}"
-        )
+        smallest = f"a change of the sustainable rate by {share(sustained.high_per_s / sustained.low_per_s - 1)}"
     pictures = _pictures(series, sustained)
     notes = _notes(sustained, series)
     return answered(
@@ -468,7 +488,10 @@ def _text(sustained: Sustained, series: Series) -> tuple[str, list[str]]:
         return f"at least {sustained.text(low)} can be sustained", details
     ends = interval_text(low, high)
     if value is not None:
-        details = [f"{_times(sustained.times(value))} {today}; {binds}", *_explanation(sustained, series)]
+        details = [
+            f"{_times(sustained.times(value))} {today}; {binds}",
+            *_explanation(sustained, series),
+        ]
         text = f"{sustained.text(value)} can be sustained{_with_refused(sustained)} (CI {ends})"
         return text, [*_without_refusals(sustained), *details]
     refused = series.loads[0].runs[0].refused.k
@@ -593,7 +616,9 @@ def _too_short(series: Series) -> list[str]:
 
 def _cache_text(sustained: Sustained, without_cache: WithoutCache, *, breaks: bool) -> str:
     """Say what a cold cache leaves of today's traffic; `breaks`: less than all of it."""
-    ends = _times_range(sustained.times(without_cache.low_per_s), sustained.times(without_cache.high_per_s))
+    ends = _times_range(
+        sustained.times(without_cache.low_per_s), sustained.times(without_cache.high_per_s)
+    )
     qualifier = "only " if breaks else ""
     return f"without the prompt cache {qualifier}{ends} of today's traffic fits"
 
@@ -624,7 +649,11 @@ def _notes(sustained: Sustained, series: Series) -> Iterator[str]:
 
 def limit_name(kind: str | None) -> str:
     """Name what binds."""
-    names = {OBJECTIVES: "an objective of [slo]", CAPACITY: "the target's capacity", None: "an unknown limit"}
+    names = {
+        OBJECTIVES: "an objective of [slo]",
+        CAPACITY: "the target's capacity",
+        None: "an unknown limit",
+    }
     return names.get(kind) or f"the limit on {kind_name(kind or '')}"
 
 
@@ -641,7 +670,9 @@ def _times_range(low: float | None, high: float | None) -> str:
 # --- tables and the figure ------------------------------------------------------------------------------------------
 
 
-def _rate_columns(loads: Sequence[JudgedLoad], sustained: Sustained) -> Iterator[Column[JudgedLoad]]:
+def _rate_columns(
+    loads: Sequence[JudgedLoad], sustained: Sustained
+) -> Iterator[Column[JudgedLoad]]:
     yield f"planned {sustained.unit}", lambda load: figures(load.load)
     yield "offered", lambda load: figures(load.arrived)
     yield "times today", lambda load: f"{sustained.times(load.load):.3g}"
@@ -694,7 +725,9 @@ def _burst(bound: Bound) -> Cell:
     limit = bound.limit
     if limit is None:
         return NONE
-    return replace(_rate(limit.burst, is_exact=limit.seen), mark="" if limit.seen else "never seen empty")
+    return replace(
+        _rate(limit.burst, is_exact=limit.seen), mark="" if limit.seen else "never seen empty"
+    )
 
 
 def _differs(bound: Bound) -> bool:
@@ -721,7 +754,9 @@ def _pictures(series: Series, sustained: Sustained) -> tuple[Picture, ...]:
     curves = []
     for outcome, colour in OUTCOME_COLOURS.items():
         loads = [load for load in series.loads if load.outcome == outcome]
-        rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in loads]
+        rows = [
+            (load.load, load.refused.value, load.refused.low, load.refused.high) for load in loads
+        ]
         points = estimate_curve(VERDICTS[outcome], rows, lambda value: 100 * value)
         if len(points.x):
             curves.append(replace(points, style="points", colour=colour))

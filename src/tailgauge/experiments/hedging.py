@@ -123,7 +123,9 @@ LOADS_NOTE = (
 )
 COSTS_NOTE = "Refused: of the attempts. Cost: of the losing attempts, least to most"
 DELAYS_NOTE = "At today's load; the delay with the lowest quantile was used at all loads."
-TAILS_NOTE = "At {} requests/s. A line that ends level above the bottom shows the share of failed requests."
+TAILS_NOTE = (
+    "At {} requests/s. A line that ends level above the bottom shows the share of failed requests."
+)
 CHANGES_NOTE = "Bars are 95% intervals; below 0 hedging helps."
 LARGEST_DRAWN = 1.5  # of a logarithm: +348%; larger changes are drawn there
 
@@ -260,7 +262,9 @@ class HedgingPlanner(Planner):
         delays = list(self._settings.delays_ms)
         if delays:
             Random(self._scenario.seed).shuffle(delays)
-            yield from self.run([self._step(self._today, len(delays) + loads, delay) for delay in delays])
+            yield from self.run(
+                [self._step(self._today, len(delays) + loads, delay) for delay in delays]
+            )
             gains = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
             _, best = min(gains, key=lambda pair: pair[0], default=(0.0, None))
             self._hedge = self._hedge_with(best.delay if best else None)
@@ -274,7 +278,9 @@ class HedgingPlanner(Planner):
         for runs in range(loads, 0, -1):
             tried = [load for load in self._compared() if load.run.attempt.delay is None]
             controls = self._controls()
-            unjudged = [load.load for load in tried if load.label == BACKLOG and load.load not in controls]
+            unjudged = [
+                load.load for load in tried if load.label == BACKLOG and load.load not in controls
+            ]
             if unjudged:
                 yield from self.run([self._step(unjudged[0], runs, hedged=False)])
                 continue
@@ -331,7 +337,9 @@ class HedgingPlanner(Planner):
         policy = "single_r" if self._hedge["policy"] == "single_r" else "fixed"
         return {**self._hedge, "policy": policy, "delay_ms": delay}
 
-    def _step(self, rate: float, runs: int, delay: Delay | None = None, *, hedged: bool = True) -> Step:
+    def _step(
+        self, rate: float, runs: int, delay: Delay | None = None, *, hedged: bool = True
+    ) -> Step:
         """Return a run at a rate, where so many are still to come."""
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
@@ -346,7 +354,9 @@ class HedgingPlanner(Planner):
             ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": block_s / 3}),
             *warm_up(warmup_s),
         ]
-        if "in_flight_per_worker" not in self._scenario.limits.model_fields_set:  # a backlog is a finding
+        if (
+            "in_flight_per_worker" not in self._scenario.limits.model_fields_set
+        ):  # a backlog is a finding
             overrides.append(("limits.in_flight_per_worker", MOST_IN_FLIGHT))
         name = f"{rate:.4g} {self._unit.name}"
         if delay is not None:
@@ -354,7 +364,9 @@ class HedgingPlanner(Planner):
         if not hedged:
             name += ", without hedging"
         attempt = Attempt(rate_per_s=rate, block_s=block_s, delay=delay, hedged=hedged)
-        return Step(name, tuple(overrides), warmup_s + 2 * pairs * block_s, self.seed(), given=attempt)
+        return Step(
+            name, tuple(overrides), warmup_s + 2 * pairs * block_s, self.seed(), given=attempt
+        )
 
     def _blocks(self, runs: int) -> tuple[int, float]:
         """Pairs of blocks, and the seconds of a block, where so many runs share what is left of the minutes."""
@@ -370,7 +382,9 @@ class HedgingPlanner(Planner):
         """Return the tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
         tested = self._traffic[self._tested]
         half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
-        other_tables = {name: table for name, table in self._traffic.items() if name != self._tested}
+        other_tables = {
+            name: table for name, table in self._traffic.items() if name != self._tested
+        }
         return {
             OFF: {**half, "hedge": {**hedge, "policy": "off"}},
             ON: {**half, "hedge": hedge},
@@ -383,7 +397,9 @@ class HedgingPlanner(Planner):
 
 def _tested(base: Base) -> str:
     """Return the traffic table that hedges. UsageError if there is none."""
-    hedging = [name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"]
+    hedging = [
+        name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"
+    ]
     wanted = base.table.hedging.traffic
     tested = hedging
     if wanted is not None:
@@ -398,7 +414,9 @@ def _tested(base: Base) -> str:
 def _tried(load: ComparedLoad) -> TriedLoad:
     """Tell the search where lower loads are to be tried."""
     outcome = FAIL if load.label in TOO_HIGH else PASS
-    return TriedLoad(load=load.load, arrived=load.load, runs=(load.run,), outcome=outcome, leans=outcome)
+    return TriedLoad(
+        load=load.load, arrived=load.load, runs=(load.run,), outcome=outcome, leans=outcome
+    )
 
 
 def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
@@ -406,7 +424,9 @@ def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
     objectives: dict[str, Any] = {}
     for name, objective in slo.items():
         if objective.get("traffic") == tested:
-            objectives |= {f"{name} ({variant})": {**objective, "traffic": variant} for variant in (OFF, ON)}
+            objectives |= {
+                f"{name} ({variant})": {**objective, "traffic": variant} for variant in (OFF, ON)
+            }
         else:
             objectives[name] = objective
     return objectives
@@ -594,7 +614,11 @@ def causes(finding: Hedging) -> Iterator[str]:
     if hedges.cancelled is not None and hedges.cancelled < SAVED:
         yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)}"
     refused_off, refused_on = hedges.refused
-    if refused_off is not None and refused_on is not None and refused_on - refused_off >= MORE_REFUSED:
+    if (
+        refused_off is not None
+        and refused_on is not None
+        and refused_on - refused_off >= MORE_REFUSED
+    ):
         yield f"hedges use up a limit {place}: {share(refused_on)} of calls refused, {share(refused_off)} without"
 
 
@@ -644,7 +668,10 @@ def _card(finding: Hedging, today: str) -> Card | None:
         return None
     hedges = load.run.hedges
     tail = load.tail
-    lines = [f"missed requests {_sides(load.missed, share)}", f"{share(hedges.hedged)} of the calls hedged"]
+    lines = [
+        f"missed requests {_sides(load.missed, share)}",
+        f"{share(hedges.hedged)} of the calls hedged",
+    ]
     if hedges.unit:
         lines.append(f"cost {_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests")
     if finding.crossover is not None:

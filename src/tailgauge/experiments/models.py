@@ -168,7 +168,9 @@ class ModelsPlanner(Planner):
         for name in names:
             overrides = (*self._overrides(name), *warm_up(warmup_s))
             title = f"round {number + 1}: {name}"
-            steps.append(Step(title, overrides, warmup_s + self._block_s, seed, given=(number, name)))
+            steps.append(
+                Step(title, overrides, warmup_s + self._block_s, seed, given=(number, name))
+            )
         return steps
 
     def _overrides(self, name: str) -> list[tuple[str, Any]]:
@@ -194,7 +196,9 @@ def _check(base: Base) -> None:
     if not slo or any(objective.max_ms is None for objective in slo.values()):
         expected = "expected at least one table [slo.NAME], each with max_ms"
         raise base.refused("slo", f"models are chosen by their objectives: {expected}")
-    if base.scenario.target.url == SIMULATED and any(model.profile is None for model in among.values()):
+    if base.scenario.target.url == SIMULATED and any(
+        model.profile is None for model in among.values()
+    ):
         text = "the simulated endpoint answers alike for every model: expected a `profile` for each"
         raise base.refused(key, text)
 
@@ -226,7 +230,11 @@ def model_block(number: int, name: str, reading: RunReading, *, price: float) ->
     return ModelBlock(
         round=number,
         name=name,
-        waits={row.name: waits(row.metric, row.part(stage), OFFERED) for row in objectives if row.metric},
+        waits={
+            row.name: waits(row.metric, row.part(stage), OFFERED)
+            for row in objectives
+            if row.metric
+        },
         requests=len(ended),
         answered=int(ended.isin(schema.COMPLETE).sum()),
         cost=cost,
@@ -246,7 +254,9 @@ def choice(names: Sequence[str], blocks: Sequence[ModelBlock], slo: Json) -> lis
     for place, model in enumerate(models):
         common = [block for block in by_name[model.name] if block.round in best_costs]
         if model is not best and len(common) >= FEWEST_PAIRS:
-            costs = _ratio([block.cost for block in common], [best_costs[block.round] for block in common])
+            costs = _ratio(
+                [block.cost for block in common], [best_costs[block.round] for block in common]
+            )
             models[place] = replace(model, relative_cost=costs)
     return models
 
@@ -338,7 +348,9 @@ def _card(models: Sequence[ModelResult], best: ModelResult | None) -> Card | Non
             misses = " and misses an objective" if model.outcome == FAIL else ""
             lines.append(f"{model.name} costs {model.relative_cost[0]:.3g}x as much{misses}")
     detail = "costs least of the models that meet every objective"
-    return Card(label="models", value=Value(best.name), detail=detail, lines=tuple(lines), tone="good")
+    return Card(
+        label="models", value=Value(best.name), detail=detail, lines=tuple(lines), tone="good"
+    )
 
 
 def _pictures(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[Picture]:
@@ -367,7 +379,9 @@ def _pictures(models: Sequence[ModelResult], best: ModelResult | None) -> Iterat
     objective = priced[0].objectives[0]
     costs = [model.per_1000[0] for model in priced if model.per_1000 is not None]
     ends = (0.0, 1.1 * max(costs))
-    bound = PlotCurve(ends, (objective.max_ms, objective.max_ms), "objective", colour=RED, dash="dash")
+    bound = PlotCurve(
+        ends, (objective.max_ms, objective.max_ms), "objective", colour=RED, dash="dash"
+    )
     if curves:
         yield Picture(
             name="models",
@@ -414,7 +428,10 @@ def _table(models: Sequence[ModelResult]) -> Table:
     for place, objective in enumerate(models[0].objectives):
         columns.append((f"{objective.label}, ms", partial(_objective, place)))
     columns += [
-        ("answered", lambda model: share(model.answered / model.requests if model.requests else None)),
+        (
+            "answered",
+            lambda model: share(model.answered / model.requests if model.requests else None),
+        ),
         ("requests", lambda model: f"{model.requests:,}"),
     ]
     unit = next((model.unit for model in models if model.unit), "")

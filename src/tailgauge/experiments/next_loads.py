@@ -116,7 +116,9 @@ def follow_up(
     low, high = probable_ends(holds, fails, unsure)
     fresh = _untried(ran, low, high, whole=whole)
     if fresh is not None and not (high is None and decidable):
-        at_best = [load.times_at_best for load in decidable if load.load == low and load.times_at_best > 1]
+        at_best = [
+            load.times_at_best for load in decidable if load.load == low and load.times_at_best > 1
+        ]
         if not at_best:
             return fresh
         return replace(fresh, times=max(at_best) * SPARE)
@@ -126,7 +128,9 @@ def follow_up(
     return FollowUp(reason=LONGER, loads=loads, times=max(load.times for load in decidable) * SPARE)
 
 
-def _untried(ran: Sequence[float], low: float | None, high: float | None, *, whole: bool) -> FollowUp | None:
+def _untried(
+    ran: Sequence[float], low: float | None, high: float | None, *, whole: bool
+) -> FollowUp | None:
     """Return loads that were not run: between two, or on the side without an end; None where there is none."""
     if low is None:
         reason = "find a load that holds"

@@ -164,7 +164,9 @@ class RealRunner:
                     rest_s = group[0].step.rest_s
                 left_s = rest_s - (time.monotonic() - self._ended)
                 if left_s > 0:
-                    self._counter.note(f"resting {math.ceil(left_s)} s until {group[0].step.rests_until}")
+                    self._counter.note(
+                        f"resting {math.ceil(left_s)} s until {group[0].step.rests_until}"
+                    )
                     time.sleep(left_s)
             yield from self._run_group(group)
             self._ended = time.monotonic()
@@ -222,7 +224,9 @@ class RealRunner:
             raise KeyboardInterrupt
         if code in {Exit.INTERNAL, Exit.USAGE} or not was_recorded(facts):
             raise self._failure(prepared, code)
-        self._counter.ended(prepared.step.name, figure_of(facts))  # its experiment has checks of its own
+        self._counter.ended(
+            prepared.step.name, figure_of(facts)
+        )  # its experiment has checks of its own
         return folder
 
     def _failure(self, prepared: Prepared, code: int) -> TailgaugeError:

@@ -23,8 +23,42 @@ from tailgauge.live.series import RunView
 from tailgauge.master.objectives import MET, MISSED
 from tailgauge.thresholds import WORST_FIRST
 
-BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
-TPOT_BOUNDS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+BOUNDS_S = (
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    7.5,
+    10.0,
+    15.0,
+    30.0,
+    60.0,
+    120.0,
+)
+TPOT_BOUNDS_S = (
+    0.002,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.04,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1.0,
+)
 OF = ("traffic", "target")
 NAMES = {  # as scraped
     "tailgauge_run_info": "1, with `run_id`, `scenario` and `state`",
@@ -93,7 +127,9 @@ def families(view: RunView) -> Iterator[Metric]:
     verdict_names = WORST_FIRST if progress.passed_s > 0 else ()
     verdicts = {(verdict,): float(verdict == progress.verdict) for verdict in verdict_names}
     yield _family("tailgauge_verdict", verdicts, "verdict")
-    yield _family("tailgauge_workers", Counter((worker["state"],) for worker in view.workers), "state")
+    yield _family(
+        "tailgauge_workers", Counter((worker["state"],) for worker in view.workers), "state"
+    )
     cores = {(str(worker["worker"]),): worker["cpu"] for worker in view.workers}
     yield _family("tailgauge_worker_cpu_cores", cores, "worker")
     errors_s = {}
@@ -134,7 +170,9 @@ def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[
         yield histogram
 
 
-def _buckets(bins: quantile_sketch.Bins, bounds_s: Sequence[float]) -> tuple[list[tuple[str, float]], float]:
+def _buckets(
+    bins: quantile_sketch.Bins, bounds_s: Sequence[float]
+) -> tuple[list[tuple[str, float]], float]:
     """Cumulative buckets and the sum of bins of milliseconds; the sum uses the bins' middles."""
     counts = [0] * (len(bounds_s) + 1)
     total_s = 0.0

@@ -34,6 +34,8 @@ def as_environment(stream: TextIO | None = None) -> dict[str, str]:
     return {"COLUMNS": str(columns()), "FORCE_COLOR" if has_colours(stream) else "NO_COLOR": "1"}
 
 
-def show(text: str = "", *, err: bool = False, nl: bool = True, colours: bool | None = None) -> None:
+def show(
+    text: str = "", *, err: bool = False, nl: bool = True, colours: bool | None = None
+) -> None:
     """Print, whatever files and targets have put into the text: the one way from a command to the terminal."""
     click.echo(for_terminal(text), err=err, nl=nl, color=colours)

@@ -73,8 +73,12 @@ _LEVELS = tuple(
 class Recent:
     """Cumulative bins of the last minute."""
 
-    folds: deque[tuple[float, quantile_sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
-    within: list[tuple[float, quantile_sketch.Bins]] = field(default_factory=list)  # new bins by window in s
+    folds: deque[tuple[float, quantile_sketch.Bins]] = field(
+        default_factory=lambda: deque([(0.0, {})])
+    )
+    within: list[tuple[float, quantile_sketch.Bins]] = field(
+        default_factory=list
+    )  # new bins by window in s
 
     def add(self, at_s: float, bins: quantile_sketch.Bins, every_s: float) -> None:
         """The bins now; `every_s`: time between points."""
@@ -82,11 +86,15 @@ class Recent:
         windows = sorted({max(window_s, every_s) for window_s in WINDOWS_S})
         while self.folds[1][0] <= at_s - windows[-1] + _JITTER_S:
             self.folds.popleft()
-        self.within = [(window_s, self._bins_since(at_s - window_s + _JITTER_S)) for window_s in windows]
+        self.within = [
+            (window_s, self._bins_since(at_s - window_s + _JITTER_S)) for window_s in windows
+        ]
 
     def _bins_since(self, at_s: float) -> quantile_sketch.Bins:
         """Counts of the latest bins without those of the last fold until `at_s`."""
-        earlier = next((bins for when, bins in reversed(self.folds) if when <= at_s), self.folds[0][1])
+        earlier = next(
+            (bins for when, bins in reversed(self.folds) if when <= at_s), self.folds[0][1]
+        )
         latest = self.folds[-1][1]
         recent = {key: count - earlier.get(key, 0) for key, count in latest.items()}
         return {key: count for key, count in recent.items() if count > 0}
@@ -112,8 +120,12 @@ class Live:
     points: list[Point] = field(default_factory=list)
     last: Point = _ORIGIN
     rates: dict[str, float] = field(default_factory=dict)
-    windows_s: dict[str, float | None] = field(default_factory=dict)  # of the last percentiles and maximum
-    _recent: dict[str, Recent] = field(default_factory=lambda: {name: Recent() for name in _QUANTILES})
+    windows_s: dict[str, float | None] = field(
+        default_factory=dict
+    )  # of the last percentiles and maximum
+    _recent: dict[str, Recent] = field(
+        default_factory=lambda: {name: Recent() for name in _QUANTILES}
+    )
     _stalled_s: float = 0.0  # longest stall since the last point
 
     def fold(self, progress: Progress) -> None:
@@ -140,7 +152,9 @@ class Live:
             self.points.append(replace(point, stalled_s=round(self._stalled_s, 2)))
             self._stalled_s = 0.0
         if len(self.points) == MAX_POINTS:
-            self.points = [_merged(*pair) for pair in zip(self.points[::2], self.points[1::2], strict=True)]
+            self.points = [
+                _merged(*pair) for pair in zip(self.points[::2], self.points[1::2], strict=True)
+            ]
             self.every_s *= 2
 
     def _latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
@@ -174,7 +188,10 @@ def _rates(previous: Point, point: Point) -> dict[str, float]:
     passed_s = point.at_s - previous.at_s
     if passed_s <= 0:
         return dict.fromkeys(_RATES, 0.0)
-    return {name: round((getattr(point, name) - getattr(previous, name)) / passed_s, 2) for name in _RATES}
+    return {
+        name: round((getattr(point, name) - getattr(previous, name)) / passed_s, 2)
+        for name in _RATES
+    }
 
 
 def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]:
@@ -190,7 +207,12 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
         "objectives": [asdict(objective) for objective in progress.objectives],
     }
     attempts = sum(progress.all.attempts.values())
-    current = {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates}
+    current = {
+        **asdict(live.last),
+        "dropped": progress.dropped,
+        "attempts": attempts,
+        "per_s": live.rates,
+    }
     return {
         "run": run,
         "now": current,

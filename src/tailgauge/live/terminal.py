@@ -56,7 +56,11 @@ def _about_max_requests(settings: Settings) -> Iterator[str]:
     limit = settings.scenario.guard.max_requests
     arrival = settings.scenario.arrival
     calls = settings.estimate.calls
-    if "guard.max_requests" not in given_keys(settings) or limit is None or arrival.process == TASKS:
+    if (
+        "guard.max_requests" not in given_keys(settings)
+        or limit is None
+        or arrival.process == TASKS
+    ):
         return
     is_open_ended = arrival.process == CLOSED and not arrival.is_counted
     if is_open_ended or (calls is not None and calls > limit):
@@ -168,7 +172,9 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     bins = progress.all.ttft
     answers = sum(bins.values())
     values = {f"p{p * 100:.0f}": quantile(bins, p) for p in (0.5, 0.95) if answers >= fewest_for(p)}
-    latency = "  ".join(f"{name} {value:,.0f}" for name, value in values.items() if value is not None)
+    latency = "  ".join(
+        f"{name} {value:,.0f}" for name, value in values.items() if value is not None
+    )
     parts: list[Part] = []
     if progress.dropped:
         parts.append((f"   {progress.dropped:,} dropped", "yellow"))

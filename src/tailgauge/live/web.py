@@ -112,7 +112,9 @@ class Watcher:
             return exposed(None, accept)
         view = partial(_view, run, progress, list(run.workers), len(run.workers))
         # 20 ms of a thousand workers.
-        answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(lambda: exposed(view(), accept))
+        answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(
+            lambda: exposed(view(), accept)
+        )
         return answer
 
 
@@ -164,7 +166,9 @@ def _cpu(worker: RunWorker) -> float | None:
     return worker.watch.get("cpu")
 
 
-def serve(environment: Any, address: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
+def serve(
+    environment: Any, address: Address, run: Callable[[], Run | None], *, metrics: bool
+) -> str:
     """Serve Locust's page with the tab for a run of `tailgauge run`; returns its address, or UsageError."""
     page = environment.create_web_ui(address.host, address.port, delayed_start=True)
     refusal = "`tailgauge run` starts its scenarios itself"
@@ -210,7 +214,10 @@ def _guard(names: Collection[str]) -> Callable[[], tuple[str, int] | None]:
         if not _is_ours(host, names):
             return f"Host: expected an IP address, localhost or {' or '.join(sorted(names))}\n", 403
         origin = request.headers.get("Origin", f"//{host}").partition("//")[2]
-        is_same = origin == host and request.headers.get("Sec-Fetch-Site", "none") in {"same-origin", "none"}
+        is_same = origin == host and request.headers.get("Sec-Fetch-Site", "none") in {
+            "same-origin",
+            "none",
+        }
         if request.method not in {"GET", "HEAD"} and not is_same:
             return "a request from another site\n", 403
         return None
@@ -279,7 +286,9 @@ def _plotly() -> Path:
     spec = importlib.util.find_spec("tailgauge_analysis")
     assert spec is not None
     assert spec.submodule_search_locations is not None
-    return Path(next(iter(spec.submodule_search_locations)), "report", "plotly", "plotly-cartesian.min.js")
+    return Path(
+        next(iter(spec.submodule_search_locations)), "report", "plotly", "plotly-cartesian.min.js"
+    )
 
 
 def _figures(watcher: Watcher) -> Response:
@@ -289,7 +298,9 @@ def _figures(watcher: Watcher) -> Response:
     run_id = None
     if view:
         run_id = view.run["run_id"]
-    is_same_run = request.args.get("run") == run_id and request.args.get("every") == str(live.every_s)
+    is_same_run = request.args.get("run") == run_id and request.args.get("every") == str(
+        live.every_s
+    )
     since_s = -1.0
     if is_same_run:
         since_s = request.args.get("since", -1.0, float)

@@ -109,7 +109,9 @@ class Client:
             if value is not None:
                 raise ClientError(f"{what}: {key}: {_SETTINGS.get(key, 'unknown argument')}")
         if allow_redirects:
-            raise ClientError(f"{what}: allow_redirects: a redirect is an answer here: give the final host")
+            raise ClientError(
+                f"{what}: allow_redirects: a redirect is an answer here: give the final host"
+            )
         self._user.check_url(what, url)
         body = _body_of(what, data, json)
         given = _given(what, body, headers or {})
@@ -210,7 +212,10 @@ class Response(ResponseContextManager):
         exchange = sent.exchange
         if exchange is not None and exchange.status is not None:
             made.headers.update(
-                {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers}
+                {
+                    name.decode("latin-1"): value.decode("latin-1")
+                    for name, value in exchange.headers
+                }
             )
             made._content = b"" if exchange.capture is None else body_bytes(exchange.capture)
             made.encoding = "utf-8"
@@ -306,7 +311,9 @@ def _body_of(what: str, data: Any, tree: Any) -> dict[str, Any]:
         except ValueError as error:
             raise ClientError(f"{what}: expected JSON in data: {error}") from None
     if not isinstance(tree, dict):
-        raise ClientError(f"{what}: expected a JSON object, as in json={{...}}, got {type(tree).__name__}")
+        raise ClientError(
+            f"{what}: expected a JSON object, as in json={{...}}, got {type(tree).__name__}"
+        )
     if not isinstance(tree.get("messages"), list) or not tree["messages"]:
         raise ClientError(f"{what}: messages: expected a list of messages in the body")
     return tree

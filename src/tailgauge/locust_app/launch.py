@@ -185,7 +185,12 @@ class Launch:
     """
 
     def __init__(
-        self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, shows_progress: bool
+        self,
+        scenarios: Sequence[Settings],
+        setup: WorkerSetup,
+        page: Page | None,
+        *,
+        shows_progress: bool,
     ) -> None:
         self._scenarios = scenarios
         self._setup = setup
@@ -264,7 +269,9 @@ class Launch:
         url = serve(environment, at, lambda: master.run, metrics=metrics)
         screen.show(f"tailgauge: live view on {url}/tailgauge", err=True)
         if not is_loopback(at.host):
-            screen.show("tailgauge: anyone who reaches that page can watch and stop this run", err=True)
+            screen.show(
+                "tailgauge: anyone who reaches that page can watch and stop this run", err=True
+            )
 
     def _one(self, master: Master, settings: Settings) -> Run:
         """One run from its plan to its drain."""
@@ -308,7 +315,9 @@ class Launch:
                 text = f"{connected} of {wanted} workers connected within {patience_s:.0f} s"
                 raise TailgaugeError("; ".join([text, *refused, *dropped_messages()]))
             if self._setup.remote and waited_s >= printed_s:
-                display.print_line(f"{connected} of {wanted} workers connected; {self._how(master.runner)}")
+                display.print_line(
+                    f"{connected} of {wanted} workers connected; {self._how(master.runner)}"
+                )
                 printed_s += PRINT_EVERY_S
             gevent.sleep(0.02)
 
@@ -324,7 +333,9 @@ class Launch:
 
     def _alive(self, master: Master, node: str) -> bool:
         """Whether Locust knows a worker, and its process runs if it is a child."""
-        return master.is_known(node) and all(child.running() for child in self._children_of(master, node))
+        return master.is_known(node) and all(
+            child.running() for child in self._children_of(master, node)
+        )
 
     def _kill(self, master: Master, node: str) -> None:
         """Kill a worker if it is a child of this process."""
@@ -342,13 +353,18 @@ class Launch:
     def _await_stopped(self, runner: Any) -> None:
         """Wait until Locust has stopped the previous run: it stops the workers after the drain."""
         with gevent.Timeout(STOP_S, False):
-            while runner.clients and runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
+            while runner.clients and runner.state not in {
+                runners.STATE_INIT,
+                runners.STATE_STOPPED,
+            }:
                 gevent.sleep(0.02)
 
     @staticmethod
     def _begun(master: Master, starting: Any) -> Run:
         while (run := master.run) is None:
-            if starting.ready() and starting.get() is None:  # Locust begins nothing without a worker
+            if (
+                starting.ready() and starting.get() is None
+            ):  # Locust begins nothing without a worker
                 raise TailgaugeError("the workers left before the run began: run it again")
             gevent.sleep(TICK_S)
         return run
@@ -397,7 +413,9 @@ class Launch:
             if self._report is not None:
                 self._report.interrupt()
         elif self._interrupts == 1:
-            self._display.print_line("no new requests; waiting for open ones (Ctrl-C again closes them)")
+            self._display.print_line(
+                "no new requests; waiting for open ones (Ctrl-C again closes them)"
+            )
             run.interrupt()
         elif self._interrupts == 2:
             self._display.print_line("closing open requests")
@@ -413,7 +431,9 @@ class Launch:
                 if path.stat().st_size and run.folder.path.is_dir():
                     shutil.copy(path, run.folder.path / path.name)
         except OSError as error:
-            log.warning("the logs of the workers could not be kept with the run: %s", plugin.failure(error))
+            log.warning(
+                "the logs of the workers could not be kept with the run: %s", plugin.failure(error)
+            )
 
     def _conclude(self, run: Run) -> Outcome:
         if run.start_at_ns is None:

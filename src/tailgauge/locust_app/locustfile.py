@@ -88,9 +88,14 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
         protocol = {"protocol": _same(classes, "protocol")}
         if protocol["protocol"] is None and "protocol" not in of_target:
             protocol["protocol"] = posts.protocol
-        for key, value in {**_same(classes, "target"), **(protocol if protocol["protocol"] else {})}.items():
+        for key, value in {
+            **_same(classes, "target"),
+            **(protocol if protocol["protocol"] else {}),
+        }.items():
             pairs.insert(0, (f"target.{key}", value))  # the address is the last word
-            spelt[f"target.{key}"] = f"{classes[0].__name__}.{'' if key in protocol else 'target.'}{key}"
+            spelt[f"target.{key}"] = (
+                f"{classes[0].__name__}.{'' if key in protocol else 'target.'}{key}"
+            )
         warmup_s = _table(tree, "stages").get("warmup_s", 0.0)
         stages = {"duration_s": ENDLESS_S, "warmup_s": warmup_s}
         pairs += [("arrival", {"process": TASKS}), ("stages", stages)]
@@ -98,13 +103,18 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
         traffic: dict[str, Any] = {}
         for user_class in classes:
             model = user_class.model or default_model
-            traffic[user_class.__name__] = {**({"model": model} if model else {}), **user_class.traffic}
+            traffic[user_class.__name__] = {
+                **({"model": model} if model else {}),
+                **user_class.traffic,
+            }
             if user_class.model is not None:
                 traffic[user_class.__name__]["model"] = user_class.model
         pairs.append(("traffic", traffic))
         spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
     workers = _expected_workers(environment)
-    return resolve(argument, [*pairs, *sets], options.out, spelt=spelt, workers=workers, of_tasks=of_tasks)
+    return resolve(
+        argument, [*pairs, *sets], options.out, spelt=spelt, workers=workers, of_tasks=of_tasks
+    )
 
 
 def _expected_workers(environment: Any) -> int:
@@ -118,7 +128,11 @@ def _check_tasks(environment: Any, classes: Sequence[Any]) -> None:
     """Raise UsageError for users whose requests would not come through our client, or not at all."""
     asked = getattr(environment, "parsed_options", None)
     has_shape = getattr(environment, "shape_class", None) is not None
-    if getattr(asked, "headless", False) and getattr(asked, "num_users", None) == 0 and not has_shape:
+    if (
+        getattr(asked, "headless", False)
+        and getattr(asked, "num_users", None) == 0
+        and not has_shape
+    ):
         raise UsageError("-u 0 starts no user, and users make the requests: -u 1")
     for user_class in classes:
         line = user_class.__mro__
@@ -216,7 +230,9 @@ def _target(
     """The override of the target's address, and how it was named."""
     if host:
         if by_set not in {None, host}:
-            raise UsageError(f"two targets are named: {host} as host and {by_set} by --set {URL}: name one")
+            raise UsageError(
+                f"two targets are named: {host} as host and {by_set} by --set {URL}: name one"
+            )
         return [(URL, host)], {URL: "--host"}
     if by_set is not None:
         return [], {}
@@ -249,7 +265,11 @@ def _same(classes: Sequence[Any], attribute: str) -> Any:
 
 
 def refuses_start(
-    environment: Any, options: Options, host: str | None, first: Settings | None, running: Settings | None
+    environment: Any,
+    options: Options,
+    host: str | None,
+    first: Settings | None,
+    running: Settings | None,
 ) -> str:
     """Why the start form's host cannot be the target; "" where it can. `first`: what the command line asked for."""
     try:
@@ -262,5 +282,7 @@ def refuses_start(
     keys = [f"target.api_key_env ({asked.api_key_env})"] if asked.api_key_env else []
     keys += [key for key, _ in variables(scenario.model_dump(), "")]
     if keys and (first is None or asked.url != first.scenario.target.url):
-        return f"{keys[0]} would send a secret to {asked.url}: restart Locust with --host {asked.url}"
+        return (
+            f"{keys[0]} would send a secret to {asked.url}: restart Locust with --host {asked.url}"
+        )
     return ""

@@ -37,13 +37,17 @@ def _ending(code: int) -> str:
         return "its process was killed (SIGKILL); was memory short?"
     if code < 0:
         return f"its process was stopped by {signal.Signals(-code).name}"
-    return "it was interrupted" if code == Exit.INTERRUPTED else f"its process ended with code {code}"
+    return (
+        "it was interrupted" if code == Exit.INTERRUPTED else f"its process ended with code {code}"
+    )
 
 
 class ReportProcess:
     """Makes the report of a run folder. It begins to load pandas at once, and to read the folder with `output`."""
 
-    def __init__(self, folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None
+    ) -> None:
         """`shown`: what it shall know of the terminal."""
         self._folder = folder
         self._start = partial(reader, folder, "--out", str(out), "--json", "--wait", shown=shown)
@@ -66,7 +70,9 @@ class ReportProcess:
             data = json.loads(output)
         except ValueError:
             code = process.returncode
-            text = self._without_report(" | ".join(error_text.strip().splitlines()[-3:]) or _ending(code))
+            text = self._without_report(
+                " | ".join(error_text.strip().splitlines()[-3:]) or _ending(code)
+            )
             if code in {-signal.SIGTERM, -signal.SIGINT}:
                 return ReportOutput(text, Exit.INTERRUPTED, {})
             failed = code in set(Exit) - {Exit.OK}

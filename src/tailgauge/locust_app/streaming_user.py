@@ -87,7 +87,12 @@ class StreamingUser(User):
         }  # fmt: skip
         self.client.settle()
         run = self.wait_for_run()
-        row = _row(self._rules, **asked, name=plain(name or task_name, MAX_NAME), tags=_tags(task_name, tags))
+        row = _row(
+            self._rules,
+            **asked,
+            name=plain(name or task_name, MAX_NAME),
+            tags=_tags(task_name, tags),
+        )
         sent = self._send(run, row)
         answer = sent.answer
         meta = {
@@ -102,7 +107,9 @@ class StreamingUser(User):
         """Raise ClientError for an address that is not that of the run's calls."""
         run = self.wait_for_run()
         if not self._address:
-            self._address = run.attempts.address(Call(Prompt.of("any"), 1), type(self).__name__) or ""
+            self._address = (
+                run.attempts.address(Call(Prompt.of("any"), 1), type(self).__name__) or ""
+            )
         if why := refused_path(what, url, self._address, run.scenario.target.protocol):
             raise ClientError(why)
 
@@ -120,7 +127,9 @@ class StreamingUser(User):
         if limit is not None:
             row["output_tokens"] = limit
         elif run.scenario.guard.is_of_tokens:
-            raise ClientError(f"{what}: max_tokens: expected in the body, because [guard] limits tokens")
+            raise ClientError(
+                f"{what}: max_tokens: expected in the body, because [guard] limits tokens"
+            )
         return self._send(run, row, self._address, timeout_s=timeout_s, is_checked=is_checked)
 
     def _send(
@@ -136,9 +145,13 @@ class StreamingUser(User):
         self._next_id = number + 1 if (number + 1) % TURNS else _first_id(run)
         first = number - number % TURNS
         output_tokens = row.get("output_tokens", table.output_tokens)
-        planned = Planned(first, at_ns, type(self).__name__, row["prompt_tokens"], output_tokens, 0, row)
+        planned = Planned(
+            first, at_ns, type(self).__name__, row["prompt_tokens"], output_tokens, 0, row
+        )
         over = Event()
-        drive = run.dispatcher.send_now(Turn(at_ns, number, planned, planned), over, is_checked=is_checked)
+        drive = run.dispatcher.send_now(
+            Turn(at_ns, number, planned, planned), over, is_checked=is_checked
+        )
         if drive is not None:
             try:
                 if not over.wait(timeout_s):
@@ -161,7 +174,9 @@ class StreamingUser(User):
     def judge(self, sent: SentRequest, failure: str | None) -> None:
         """Record a request that was sent to be judged: as it ended, or with what its task found wrong."""
         if self._run is not None:
-            self._run.dispatcher.judge(sent.number, None if failure is None else shown(failure, MAX_FAILURE))
+            self._run.dispatcher.judge(
+                sent.number, None if failure is None else shown(failure, MAX_FAILURE)
+            )
 
     def base_url(self) -> str:
         """Address of the run's target, for requests that are not measured."""
@@ -184,7 +199,10 @@ class StreamingUser(User):
         return self._run
 
     def report(
-        self, request_meta: Mapping[str, Any], ttft_ms: float | None, headers_ms: float | None = None
+        self,
+        request_meta: Mapping[str, Any],
+        ttft_ms: float | None,
+        headers_ms: float | None = None,
     ) -> None:
         """Tell Locust, whose listeners may raise what they may of any client.
 
@@ -220,7 +238,9 @@ def _task_name() -> str:
 def _rules(run: Task) -> RowRules:
     """What the target can be sent."""
     scenario = run.scenario
-    return RowRules(protocols=(PROTOCOLS[scenario.target.protocol],), bounded=scenario.guard.is_of_tokens)
+    return RowRules(
+        protocols=(PROTOCOLS[scenario.target.protocol],), bounded=scenario.guard.is_of_tokens
+    )
 
 
 def _row(rules: RowRules, **given: Any) -> dict[str, Any]:
@@ -251,4 +271,6 @@ def _answer(drive: Drive | None, call: Exchange | None, asked_at_ns: int) -> Ans
         return Answer("", done.ended, None, None, e2e_ms, {})
     first = call.decoder.first_content
     ttft_ms = None if first is None else (first.at - asked_at_ns) / 1e6
-    return Answer(done.text or "", done.ended, call.status, ttft_ms, e2e_ms, dict(call.decoder.usage.live()))
+    return Answer(
+        done.text or "", done.ended, call.status, ttft_ms, e2e_ms, dict(call.decoder.usage.live())
+    )

@@ -38,8 +38,12 @@ class TaskErrors:
     def attach(self, environment: Any) -> None:
         """Count from now on, each in the run of its user."""
 
-        def on_user_error(user_instance: Any, exception: BaseException, tb: TracebackType | None) -> None:
-            user = getattr(user_instance, "user", user_instance)  # of a task Locust gives its task set
+        def on_user_error(
+            user_instance: Any, exception: BaseException, tb: TracebackType | None
+        ) -> None:
+            user = getattr(
+                user_instance, "user", user_instance
+            )  # of a task Locust gives its task set
             if not isinstance(user, StreamingUser):
                 return
             text = self._note(exception, tb)
@@ -65,7 +69,9 @@ class TaskErrors:
     def _place(self, trace: TracebackType | None) -> tuple[str, int]:
         """File and line: the innermost of the locustfile, else the innermost of all."""
         frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
-        in_locustfile = [(file, line) for file, line in frames if str(Path(file).resolve()) in self._files]
+        in_locustfile = [
+            (file, line) for file, line in frames if str(Path(file).resolve()) in self._files
+        ]
         return (in_locustfile or frames or [("?", 0)])[-1]
 
     def _is_first(self, record: logging.LogRecord) -> bool:

@@ -34,7 +34,13 @@ from tailgauge.locust_app.answer import Answer
 from tailgauge.locust_app.client import TOTAL, ended_error
 from tailgauge.locust_app.command import command_arguments
 from tailgauge.locust_app.console import MAIN, Console, names_no_exit_code
-from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
+from tailgauge.locust_app.locustfile import (
+    NoTargetError,
+    Options,
+    Traffic,
+    of_tailgauge,
+    settings_of,
+)
 from tailgauge.locust_app.report_process import ReportProcess, output_of
 from tailgauge.locust_app.streaming_user import StreamingUser, serve_tasks
 from tailgauge.locust_app.task_errors import TaskErrors
@@ -55,7 +61,9 @@ log = logging.getLogger("tailgauge")
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
 WAIT_S = 0.05  # between looks at a run
-USERS_S = 2.0  # for Locust's start of the users, which waits 1 s for the workers; a slow -r takes longer
+USERS_S = (
+    2.0  # for Locust's start of the users, which waits 1 s for the workers; a slow -r takes longer
+)
 MAX_REFUSED = 1_000  # refused workers that are remembered
 MAX_NAME = 100  # characters of a worker's name
 TIMER_S = 1.0  # how much earlier than -t says the timer of Locust may end a test
@@ -68,7 +76,9 @@ class Master:
     With `stays` the workers wait for another run.
     """
 
-    def __init__(self, environment: Any, settings: Settings | None, seal: Seal, *, stays: bool) -> None:
+    def __init__(
+        self, environment: Any, settings: Settings | None, seal: Seal, *, stays: bool
+    ) -> None:
         self.runner = environment.runner
         self.settings = settings
         self._stays = stays
@@ -89,7 +99,9 @@ class Master:
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self.end_run)
         self.on_end: Callable[[Run], None] = lambda _: None
-        self.before_start: Callable[[], Settings | None] = lambda: self.settings  # None: nothing to run
+        self.before_start: Callable[[], Settings | None] = lambda: (
+            self.settings
+        )  # None: nothing to run
 
     def _forward(self, kind: str) -> Callable[[str, dict[str, Any]], None]:
         return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
@@ -149,7 +161,9 @@ class Master:
         self.run = None
         if self.settings is None:
             return
-        self.run = run = Run(self._link, self.settings, self.workers, self.is_alive, self.end_worker)
+        self.run = run = Run(
+            self._link, self.settings, self.workers, self.is_alive, self.end_worker
+        )
         run.notes.extend(refusal(node, why) for node, why in self.refused.items())
         for node, data in self.roster.items():
             if self.is_alive(node):
@@ -215,13 +229,17 @@ class Master:
                     if run.start_at_ns is None
                     else f"so the test goes on for {left_s:.1f} s"
                 )
-                log.info("not yet: -t %s counts from the first request, %s", span(self._run_time_s), more)
+                log.info(
+                    "not yet: -t %s counts from the first request, %s", span(self._run_time_s), more
+                )
             gevent.sleep(min(WAIT_S, left_s))
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
         clients = getattr(self.runner, "clients", {})
-        gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
+        gone = {
+            m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)
+        }
         forgotten = (gone | self.refused.keys()) & clients.keys()
         for node in forgotten - self.refused.keys():
             self._tell("stop" if self._stays else "quit", node)
@@ -264,7 +282,9 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
     serve_tasks(environment, worker)
     TaskErrors(getattr(environment, "parsed_locustfiles", None) or []).attach(environment)
     gevent.spawn(worker.hello)
-    environment.events.test_stopping.add_listener(lambda **_: worker.finish("the run ended without a drain"))
+    environment.events.test_stopping.add_listener(
+        lambda **_: worker.finish("the run ended without a drain")
+    )
     return worker
 
 
@@ -308,8 +328,12 @@ def _init(environment: Any, **_: Any) -> None:
             _attach_to_master(environment, seal, out)
             return
         metrics = _metrics(environment)
-        options = Options(parsed.scenario, tuple(parsed.tailgauge_set), out, parsed.tailgauge_allow_plugins)
-        with suppress(*([NoTargetError] if page is not None else [])):  # its start form may name one
+        options = Options(
+            parsed.scenario, tuple(parsed.tailgauge_set), out, parsed.tailgauge_allow_plugins
+        )
+        with suppress(
+            *([NoTargetError] if page is not None else [])
+        ):  # its start form may name one
             settings = settings_of(environment, options, environment.host)
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
         failed = plugin.failure(error)
@@ -343,7 +367,9 @@ def _init(environment: Any, **_: Any) -> None:
             asked = environment.host if host is None else host
             return locustfile.refuses_start(environment, options, asked, settings, running)
 
-        web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
+        web.attach(
+            environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses
+        )
     # Locust's `-t` starts at the time that the event loop read last, which is from before the imports.
     gevent.get_hub().loop.update_now()
 
@@ -400,13 +426,21 @@ def _announce(environment: Any, settings: Settings | None) -> None:
     if settings is not None:
         lines = announcement(settings, getattr(options, "expect_workers", 1))
         if not locustfile.is_of_tasks(classes):
-            classes[0].fixed_count = int(len(environment.user_classes) > 1)  # the other users are Locust's
+            classes[0].fixed_count = int(
+                len(environment.user_classes) > 1
+            )  # the other users are Locust's
             planned_s = settings.scenario.stages.duration_s
-            lines.append(f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load")
+            lines.append(
+                f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load"
+            )
             if options.run_time and options.run_time < planned_s:
-                lines.append(f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short")
+                lines.append(
+                    f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short"
+                )
         else:
-            lines.append("Locust's statistics, since the task made the request: TTFT to the first content,")
+            lines.append(
+                "Locust's statistics, since the task made the request: TTFT to the first content,"
+            )
             lines.append("total to the end. An HttpUser's response time with stream=True: headers")
     for line in lines:
         screen.show(line, err=True)

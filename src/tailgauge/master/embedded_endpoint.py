@@ -29,7 +29,9 @@ def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
     return child, printed.split()[-1]
 
 
-def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
+def fetch_server_log(
+    url: str, run_id: str, folder: RunFolder, authority: str | None = None
+) -> list[str]:
     """Write the endpoint's server log into the run folder; returns notes on problems. `authority`: PEM to trust."""
     page = f"{url}/tailgauge/server-log?run={run_id}&settled"
     try:
@@ -48,13 +50,19 @@ def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | 
     dropped, unfinished = (headers.get(name) or "0" for name in named)
     notes = [] if dropped == "0" else [f"the endpoint's server log left out {dropped} calls"]
     if unfinished != "0":
-        notes.append(f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls")
+        notes.append(
+            f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls"
+        )
     return notes
 
 
-def http_client(authority: str | None, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+def http_client(
+    authority: str | None, *more: urllib.request.BaseHandler
+) -> urllib.request.OpenerDirector:
     """An opener without any proxy; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), *more]
     if authority is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
+        handlers.append(
+            urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority))
+        )
     return urllib.request.build_opener(*handlers)

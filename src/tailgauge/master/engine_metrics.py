@@ -77,7 +77,9 @@ def parse_count(page: str) -> TokenCount | None:
 def _counted(sums: Mapping[str, float], names: Sequence[str]) -> int | None:
     """The sum of what a page has under these names; None unless all are there, and possible."""
     values = [sums.get(name, math.nan) for name in names]
-    return round(sum(values)) if all(math.isfinite(value) and value >= 0 for value in values) else None
+    return (
+        round(sum(values)) if all(math.isfinite(value) and value >= 0 for value in values) else None
+    )
 
 
 def _number(text: str) -> float:
@@ -136,7 +138,11 @@ class EngineMetrics:
             return {"engine_tokens": None, **({"engine_completed": completed} if known else {})}
         found: dict[str, Any] = {"engine_tokens": None}
         if len(pairs) == 1 and self._cancels:
-            found["engine_tokens"] = {"engine": before.engine, "before": before.tokens, "after": after.tokens}
+            found["engine_tokens"] = {
+                "engine": before.engine,
+                "before": before.tokens,
+                "after": after.tokens,
+            }
         if len(pairs) == 1 and (self._cancels or not self._has_cached_usage):
             prompt = _prompt(before, after)
             if prompt is not None:

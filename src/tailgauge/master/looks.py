@@ -38,15 +38,24 @@ class InterimLooks:
     @property
     def next(self) -> InterimLook | None:
         """The next look; none is left at the end of the run, which is the last one of the plan."""
-        return self._looks[self._done] if self._done < len(self._looks) - 1 and not self.is_known else None
+        return (
+            self._looks[self._done]
+            if self._done < len(self._looks) - 1 and not self.is_known
+            else None
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
         """`precision` of run.json, for a report of now: after a run that ended by itself all that is left of 5% is its own."""
         if not self._looks:
             return {}
-        look = self._looks[-1 if self._is_whole and not self.is_known else self._done - self.is_known]
-        return {"looks": self._done, **(asdict(look) if self.is_known else {"confidence": look.confidence})}
+        look = self._looks[
+            -1 if self._is_whole and not self.is_known else self._done - self.is_known
+        ]
+        return {
+            "looks": self._done,
+            **(asdict(look) if self.is_known else {"confidence": look.confidence}),
+        }
 
     def stop(self, *, is_whole: bool) -> None:
         """No more looks."""
@@ -57,14 +66,18 @@ class InterimLooks:
 
     def is_due(self, passed_s: float) -> bool:
         """Whether to look, so many seconds into the run."""
-        if self.next is None or passed_s < max(self.next.until_s + WRITTEN_S, self._tried_s + EVERY_S):
+        if self.next is None or passed_s < max(
+            self.next.until_s + WRITTEN_S, self._tried_s + EVERY_S
+        ):
             return False
         self._tried_s = passed_s
         return True
 
     def look(self, start_at_ns: int | None) -> list[str]:
         """What the next look sees, a sentence for each objective; nothing where rows are still missing."""
-        message = json.dumps({"start_at_ns": start_at_ns, "precision": asdict(self._looks[self._done])})
+        message = json.dumps(
+            {"start_at_ns": start_at_ns, "precision": asdict(self._looks[self._done])}
+        )
         try:
             found = json.loads(self._answer(message))
         except (OSError, ValueError):  # the child has ended
@@ -85,7 +98,9 @@ class InterimLooks:
         return self._child.stdout.readline()
 
 
-def reader(folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def reader(
+    folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """A process that reads a run with pandas, which is never loaded into a process of a run. `shown`: see ReportProcess."""
     command = interpreter.tailgauge("report", str(folder.path), *options, *plugin.options())
     env = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}

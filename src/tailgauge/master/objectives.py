@@ -47,9 +47,13 @@ class LiveObjectives:
         self._objectives = tuple(scenario.slo.values())
         self._stages = scenario.stages
         self._last: tuple[LiveObjective, ...] = ()
-        self._begin: tuple[float, Mapping[Key, TrafficCounters]] | None = None  # of the steady stage
+        self._begin: tuple[float, Mapping[Key, TrafficCounters]] | None = (
+            None  # of the steady stage
+        )
 
-    def judge(self, passed_s: float, traffic: Mapping[Key, TrafficCounters]) -> tuple[LiveObjective, ...]:
+    def judge(
+        self, passed_s: float, traffic: Mapping[Key, TrafficCounters]
+    ) -> tuple[LiveObjective, ...]:
         """Every objective at `passed_s`; there are too few requests for each before the end of the warm-up."""
         if self._begin is None and passed_s >= self._stages.warmup:
             self._begin = passed_s, traffic
@@ -65,12 +69,18 @@ class LiveObjectives:
         return self._last
 
 
-def _judge(objective: Objective, steady: Mapping[Key, TrafficCounters], seconds: float) -> LiveObjective:
-    counters = combined(now for (name, _), now in steady.items() if objective.traffic in {None, name})
+def _judge(
+    objective: Objective, steady: Mapping[Key, TrafficCounters], seconds: float
+) -> LiveObjective:
+    counters = combined(
+        now for (name, _), now in steady.items() if objective.traffic in {None, name}
+    )
     figure = objective.figure
     measured: Measured = (IN_REPORT, None)
     if objective.tag is None:  # tags are not counted apart
-        measured = _latency(objective, counters) if figure.sketch else _ratio(objective, counters, seconds)
+        measured = (
+            _latency(objective, counters) if figure.sketch else _ratio(objective, counters, seconds)
+        )
     state, value = measured
     shown = ""
     if value is not None:
@@ -90,14 +100,18 @@ Measured = tuple[str, float | None]  # state, and the figure in its unit
 
 def _latency(objective: Objective, counters: TrafficCounters) -> Measured:
     """A request without an answer has no pace, but is slower than any bound on a wait."""
-    bins = {"ttft": counters.ttft, "tpot": counters.tpot, "e2e": counters.e2e}[objective.figure.sketch]
+    bins = {"ttft": counters.ttft, "tpot": counters.tpot, "e2e": counters.e2e}[
+        objective.figure.sketch
+    ]
     failed = 0 if bins is counters.tpot else _failed(counters)
     p = objective.quantile
     answers = sum(bins.values())
     n = answers + failed
     if n < fewest_for(p):
         return TOO_FEW, None
-    slow = sum(count for key, count in bins.items() if quantile_sketch.middle(key) > objective.bound)
+    slow = sum(
+        count for key, count in bins.items() if quantile_sketch.middle(key) > objective.bound
+    )
     value = quantile_sketch.quantile(bins, p * n / answers) if p * n <= answers else math.inf
     return MET if slow + failed <= objective.allowed * n + 1e-9 else MISSED, value
 

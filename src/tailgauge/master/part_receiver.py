@@ -138,7 +138,9 @@ class PartReceiver:
     def _forget(self, worker: int, key: _Key) -> None:
         coming = self._incoming[worker].pop(key, None)
         if coming is not None:
-            with contextlib.suppress(OSError):  # a file system that has become read-only keeps its *.tmp
+            with contextlib.suppress(
+                OSError
+            ):  # a file system that has become read-only keeps its *.tmp
                 coming.temporary.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -164,7 +166,9 @@ class PartReceiver:
                     compact(table, parts, self._folder.part(table, worker, "all"))
             except Exception as error:  # noqa: BLE001 - whatever the pages hold: the parts stay and are reported
                 why = advice(error, self._folder.path)
-                wrong.append(f"{table} of worker {worker}: {len(parts)} parts were not folded: {why}")
+                wrong.append(
+                    f"{table} of worker {worker}: {len(parts)} parts were not folded: {why}"
+                )
         return wrong
 
     def _parts(self, table: str, worker: int) -> list[Path]:
@@ -172,7 +176,10 @@ class PartReceiver:
         whole = self._folder.part(table, worker, "all")
         if whole.exists():
             return []
-        named = [(_NAME.fullmatch(path.name), path) for path in whole.parent.glob(f"part-{worker}-*.parquet")]
+        named = [
+            (_NAME.fullmatch(path.name), path)
+            for path in whole.parent.glob(f"part-{worker}-*.parquet")
+        ]
         numbered = [(int(match[2]), path) for match, path in named if match]
         return [path for _, path in sorted(numbered)]
 

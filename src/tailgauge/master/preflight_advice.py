@@ -42,7 +42,9 @@ _BY_KIND = {
 }
 _NO_ANSWER = "It took the connection and gave no answer: look at its log. To wait shorter: --set limits.attempt_deadline_s=10"
 _UNREACHED = ("tcp", "dns", "timeout")
-_OF_TLS = re.compile(rf"{TLS}|(?:HTTP request|request was sent).{{0,30}} to (?:an )?HTTPS", re.IGNORECASE)
+_OF_TLS = re.compile(
+    rf"{TLS}|(?:HTTP request|request was sent).{{0,30}} to (?:an )?HTTPS", re.IGNORECASE
+)
 _MOST_URL = 300  # characters
 _WHOLE = (
     "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
@@ -61,12 +63,11 @@ _BROKEN = {
     schema.STREAM_ERROR: "The target reported this error inside its answer: look at its log",
     schema.TRUNCATED: "The connection was closed before the end of the answer: look at the target's log",
 }
-_OTHER_PROTOCOL = (
-    'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
-)
+_OTHER_PROTOCOL = 'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
 _MARKS = re.compile(r"prompt_cache_(?:breakpoint|options|key)|cache_control")
 _NO_LIST = re.compile(
-    r"content\b.{0,80}\b(?:string|str|text)\b|\b(?:string|str)\b.{0,80}\bcontent\b", re.IGNORECASE | re.DOTALL
+    r"content\b.{0,80}\b(?:string|str|text)\b|\b(?:string|str)\b.{0,80}\bcontent\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _TOO_LONG = re.compile(
     r"(?:maximum|max|model'?s?) (?:\w+ )?context|context[ _](?:length|window|size)|max_model_len"
@@ -82,8 +83,12 @@ _FIELDS = {  # that requests have, with what leaves them out
         ("reasoning_effort", "thinking", "chat_template_kwargs", "thinking_token_budget"),
         "--set 'traffic.*.thinking=off'",
     ),
-    **dict.fromkeys(("response_format", "output_config"), "leave `schema` out of the traffic table"),
-    **dict.fromkeys(("ignore_eos", "min_tokens", "n_predict"), "leave `output` out of the traffic table"),
+    **dict.fromkeys(
+        ("response_format", "output_config"), "leave `schema` out of the traffic table"
+    ),
+    **dict.fromkeys(
+        ("ignore_eos", "min_tokens", "n_predict"), "leave `output` out of the traffic table"
+    ),
 }
 
 
@@ -117,7 +122,9 @@ def advice(
     if status is None and seen["ended"] == schema.TIMEOUT:
         return _NO_ANSWER
     if kind == schema.REDIRECT:
-        return _about_a_redirect(seen.get("url") or "", text, target.url if target is not None else "")
+        return _about_a_redirect(
+            seen.get("url") or "", text, target.url if target is not None else ""
+        )
     if status == 200:
         return _about_an_answer(seen, kind, protocol)
     if is_loading(status, seen["message"]):
@@ -221,22 +228,24 @@ def _about_a_redirect(url: str, location: str, base: str) -> str:
     if not new_url.startswith(("http://", "https://")):
         return "No call follows a redirect: give --target the address that answers"
     if new_url.rstrip("/") == url.rstrip("/"):
-        return (
-            "No call follows a redirect, and --target cannot end in a slash: let the target answer without it"
-        )
+        return "No call follows a redirect, and --target cannot end in a slash: let the target answer without it"
     if base and url.startswith(base):
         new_url = new_url.removesuffix(url.removeprefix(base))
     return f"No call follows a redirect: write --target {new_url}"
 
 
-def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None) -> str:
+def _about_a_field(
+    seen: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None
+) -> str:
     if _MARKS.search(text) or (seen.get("marked") and _NO_LIST.search(text)):
         field = "prompt_cache_key" if "prompt_cache_key" in text else "breakpoints"
         setting = 'prompt_cache_key=""' if field == "prompt_cache_key" else "breakpoints=[]"
         return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"
     refused = refused_limit_field(text)
     if PROTOCOLS[protocol].limit_fields and refused:
-        others = [name for name in PROTOCOLS[protocol].limit_fields if name not in {refused, "none"}]
+        others = [
+            name for name in PROTOCOLS[protocol].limit_fields if name not in {refused, "none"}
+        ]
         how = " or ".join(f"--set target.max_tokens_field={name}" for name in others)
         return f"It refuses {refused}: use {how}, or with `none` send no maximum of output tokens"
     if _TOO_LONG.search(text):

@@ -43,7 +43,9 @@ class Progress:
     chunks: int = 0
     traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
     all: TrafficCounters = field(default_factory=TrafficCounters)  # their sum
-    rejected: Mapping[str, Any] | None = None  # the 4xx with which every call ended last, and how many
+    rejected: Mapping[str, Any] | None = (
+        None  # the 4xx with which every call ended last, and how many
+    )
     objectives: tuple[LiveObjective, ...] = ()
     verdict: str = VALID
     reason: str = ""
@@ -71,15 +73,11 @@ def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
     """Yield what is sent otherwise than by default, and how to say so in the scenario."""
     field_name = adaptation.max_tokens_field
     if field_name is not None:
-        why = (
-            f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
-        )
+        why = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
         yield f'{why}. Set {table}.max_tokens_field = "{field_name}" to skip this try'
     engine = adaptation.automatic_cache
     if engine is not None:
-        why = (
-            f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
-        )
+        why = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
         yield f"{why}. Set breakpoints = [] to skip this question"
 
 

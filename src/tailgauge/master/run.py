@@ -93,7 +93,9 @@ class Run:
         self.preflight: list[dict[str, Any]] = []
         self.not_leased: list[dict[str, float]] = []
         self.failure: TailgaugeError | None = None
-        self.preflight_result: dict[str, Any] | None = None  # the first worker's message on the preflight
+        self.preflight_result: dict[str, Any] | None = (
+            None  # the first worker's message on the preflight
+        )
         self.start_at_ns: int | None = None
         self.admission_end_at_ns: int | None = None
         self._ended_at_ns: int | None = None  # when it was drained
@@ -129,7 +131,9 @@ class Run:
             self._changed.set()
         elif self.start_at_ns is None:
             self._early[node] = data
-        elif (why := refuses_late_join(self.scenario, self.settings.limit, len(self.workers))) is not None:
+        elif (
+            why := refuses_late_join(self.scenario, self.settings.limit, len(self.workers))
+        ) is not None:
             who = f"worker {data['name']} connected {self._at()}"
             self.notes.append(f"{who} and waits for the next run: {why}")
         else:
@@ -189,14 +193,20 @@ class Run:
         who = f"worker {worker.number}"
         faults = [plain(text, MAX_NOTE) for text in record["faults"][: plugin.MAX_FAULTS]]
         self.notes.extend(f"{who}: plugin {text}" for text in faults)
-        self.notes.extend(f"{who}: {plain(text, MAX_NOTE)}" for text in record["remarks"][:MAX_REMARKS])
+        self.notes.extend(
+            f"{who}: {plain(text, MAX_NOTE)}" for text in record["remarks"][:MAX_REMARKS]
+        )
         if record.get("answers"):  # absent of a worker that keeps none
             self._note_answers(worker)
         if worker.has_left:
-            self.notes.append(f"{who} on {worker.hello['host']} ended {self._at()}: {record['why']}")
+            self.notes.append(
+                f"{who} on {worker.hello['host']} ended {self._at()}: {record['why']}"
+            )
         received = self.part_receiver.rows.get(worker.number, {})
         written = record["rows"]
-        if not record["shared"] and all(received.get(name, 0) == rows for name, rows in written.items()):
+        if not record["shared"] and all(
+            received.get(name, 0) == rows for name, rows in written.items()
+        ):
             worker.delivered = True
             self._send("delivered", worker)
 
@@ -228,14 +238,18 @@ class Run:
             self.failure = UsageError(text)
         self.cut_short("unusable" if data["target"] else "failed")
         if isinstance(self.failure, errors.InternalError):
-            self.state = STATES[errors.InternalError]  # also of a run that is only waiting for open requests
+            self.state = STATES[
+                errors.InternalError
+            ]  # also of a run that is only waiting for open requests
 
     def _on_guarded(self, worker: RunWorker, data: dict[str, Any]) -> None:
         limit = data["limit"]
         if self.state == "running":
             end = f"no new requests after {self._passed_ns() / 1e9:.1f} s"
             why = f"the next call of worker {worker.number} could exceed its share"
-            self.notes.append(f"guard.{limit} ({getattr(self.scenario.guard, limit):,}): {end}; {why}")
+            self.notes.append(
+                f"guard.{limit} ({getattr(self.scenario.guard, limit):,}): {end}; {why}"
+            )
         self.cut_short("guarded")
 
     # --- the run ----------------------------------------------------------------------------------------------
@@ -251,7 +265,9 @@ class Run:
             self._lease_slices()
         except Exception as error:  # noqa: BLE001 - a plugin's or a fault of ours, whatever it is
             self.failure = plugin.failure(error)
-            if not isinstance(self.failure, InterruptedRunError):  # else it has the state of what stopped it
+            if not isinstance(
+                self.failure, InterruptedRunError
+            ):  # else it has the state of what stopped it
                 self.state = STATES.get(type(self.failure), "failed")
             self._note_failure()
         finally:
@@ -268,7 +284,9 @@ class Run:
         self._held = self.folder.hold(self._mark)
         self.folder.take_reserve()
         if SIMULATED in self.target_urls:
-            self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
+            self._endpoint, self._endpoint_url = start_endpoint(
+                scenario, self.folder.path / "endpoint.log"
+            )
             behind = gateway.PATH if scenario.has_gateway else ""
             urls = (self._endpoint_url, self._endpoint_url + behind)
             both = zip(self.target_urls, urls, strict=False)
@@ -296,28 +314,40 @@ class Run:
         calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
         limits = self.scenario.limits
         patience = limits.attempt_deadline_s + limits.connect_timeout_s + 5
-        patience_s = patience * calls + limits.ready_s + patience * (limits.ready_s > 0) * len(self.targets)
-        self._await(lambda: self.preflight_result is not None, patience_s, "the preflight did not end")
+        patience_s = (
+            patience * calls + limits.ready_s + patience * (limits.ready_s > 0) * len(self.targets)
+        )
+        self._await(
+            lambda: self.preflight_result is not None, patience_s, "the preflight did not end"
+        )
         self._note_adaptations()
         for call in self.preflight:
             self._refuse_bug(call)
             loads = is_loading(call["status"], call["message"])
             if call["error_type"] in OF_THIS_MACHINE:
-                raise errors.MachineError(f"the preflight could not be made: {plain(call['message'] or '')}")
+                raise errors.MachineError(
+                    f"the preflight could not be made: {plain(call['message'] or '')}"
+                )
             if (call["ended"] not in USABLE or loads) and call["needed"]:
                 at = self._place(call["target"])
                 url = call["url"] or self.target_urls[at]
                 target = self.targets[at]
                 raise TargetError(
-                    progress.preflight_failure(url, target.protocol, call, target, ready_s=limits.ready_s)
+                    progress.preflight_failure(
+                        url, target.protocol, call, target, ready_s=limits.ready_s
+                    )
                 )
             whole_note = progress.not_whole(call)
             if whole_note:
                 self.notes.append(whole_note)
-            expected = COMPLETE if call["words"] else SERVED  # a call that only writes a prefix has no answer
+            expected = (
+                COMPLETE if call["words"] else SERVED
+            )  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
-                self.notes.append(f"a preflight call, sent before the run, ended as {call['ended']}: {text}")
+                self.notes.append(
+                    f"a preflight call, sent before the run, ended as {call['ended']}: {text}"
+                )
         for name, engine in self._engines.items():
             if engine is None:
                 table = "second_target" if name == SECOND else "target"
@@ -361,7 +391,9 @@ class Run:
             for worker in workers:
                 self._send("open", worker)
             patience = READY_S + self.scenario.limits.connect_timeout_s + OPENING_S * wanted
-            self._await(lambda: all(m.opened for m in workers), patience, "the connections were not opened")
+            self._await(
+                lambda: all(m.opened for m in workers), patience, "the connections were not opened"
+            )
 
     def _go(self) -> None:
         assert self.preflight_result is not None
@@ -463,7 +495,9 @@ class Run:
 
     def cut_short(self, state: str) -> None:
         """Admit no more: Ctrl-C, Locust's -t, a failed worker. `state` goes to run.json."""
-        is_early = self._passed_ns() < self.scenario.stages.duration_s * 1e9 and not self._has_sent_all
+        is_early = (
+            self._passed_ns() < self.scenario.stages.duration_s * 1e9 and not self._has_sent_all
+        )
         if is_early and self.state == "running":
             self.state = state
         self._draining = True
@@ -518,10 +552,16 @@ class Run:
         is_whole = self.state == "running"
         self._step(lambda: self.looks.stop(is_whole=is_whole))
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
-        drain = partial(self._send, "drain", seconds=seconds, sends=self.state != STOPPED, serves=is_whole)
-        self._step(lambda: drain_workers(self.workers, drain, self._changed, seconds, self.notes.append))
+        drain = partial(
+            self._send, "drain", seconds=seconds, sends=self.state != STOPPED, serves=is_whole
+        )
+        self._step(
+            lambda: drain_workers(self.workers, drain, self._changed, seconds, self.notes.append)
+        )
         for worker in self.workers:
-            if worker.state == "lost":  # a stopped process may go on, and write rows after they were counted
+            if (
+                worker.state == "lost"
+            ):  # a stopped process may go on, and write rows after they were counted
                 self._end_worker(worker.node)
         if self.state in {"running", KNOWN}:
             self._step(lambda: self.engine_metrics.end(self.notes.append))
@@ -558,7 +598,9 @@ class Run:
     @property
     def has_lost_rows(self) -> bool:
         """Whether a worker could not write or deliver some."""
-        return any(worker.lacks_rows or worker.state in {"lost", "failed"} for worker in self.workers)
+        return any(
+            worker.lacks_rows or worker.state in {"lost", "failed"} for worker in self.workers
+        )
 
     def note_at_end(self, text: str) -> None:
         """Add a note to the run.json of a run that has ended."""
@@ -608,13 +650,21 @@ class Run:
                 del self.workers.by_node[worker.node]
                 name = worker.hello["name"]
                 self.notes.append(f"worker {name} joined late and was not ready before the end")
-            elif self._leases is not None and self.scenario.arrival.is_open and self._has_holes(worker):
-                worker.missing = self._leases.missing(worker, request_ids(self.folder, worker.number))
+            elif (
+                self._leases is not None
+                and self.scenario.arrival.is_open
+                and self._has_holes(worker)
+            ):
+                worker.missing = self._leases.missing(
+                    worker, request_ids(self.folder, worker.number)
+                )
             if not (worker.delivered or worker.record.get("shared", True)):
                 why = f" ({worker.record['refused']})" if worker.record.get("refused") else ""
                 where = f"they are in {worker.record['folder']} on {worker.hello['host']}"
                 how = "pass that folder to `tailgauge report` together with this one"
-                self.notes.append(f"rows of worker {worker.number} were not transferred{why}: {where}; {how}")
+                self.notes.append(
+                    f"rows of worker {worker.number} were not transferred{why}: {where}; {how}"
+                )
 
     def _has_holes(self, worker: RunWorker) -> bool:
         """Whether some of its leases may have no row although the run was not cut short."""
@@ -625,7 +675,9 @@ class Run:
         deadline = monotonic_ns() + int(seconds * 1e9)
         while not done():
             if self._draining:
-                raise self.failure or InterruptedRunError("the run was stopped before its first request")
+                raise self.failure or InterruptedRunError(
+                    "the run was stopped before its first request"
+                )
             for worker in self.workers:
                 if self.workers.is_gone(worker):
                     who = f"worker {worker.number} on {worker.hello['host']}"

@@ -44,7 +44,11 @@ def frame(
     facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Keys that every run.json has; see docs/reference/data-format.md."""
-    system = {"kernel": platform.release(), "python": platform.python_version(), "boot_id": boot_id()}
+    system = {
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "boot_id": boot_id(),
+    }
     return {
         "schema_version": SCHEMA_VERSION, **facts, "state": state, "versions": installed_versions(),
         "master": {**machine(), "pid": os.getpid(), **system}, "notes": list(notes), "preflight": list(preflight),
@@ -62,7 +66,11 @@ def machine() -> dict[str, Any]:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of what produces the numbers."""
-    versions = {"tailgauge": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    versions = {
+        "tailgauge": __version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
     for name in PACKAGES:
         try:
             versions[name] = version_of(name)

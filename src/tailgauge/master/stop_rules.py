@@ -114,7 +114,9 @@ class StopRules:
         """Too slow all the time, or without a first token where one was due."""
         bound_ms = self._stop.max_ttft_ms
         seconds = self._stop.ttft_s
-        then = next((look for look in reversed(self._seen) if now.passed_s - look.passed_s >= seconds), None)
+        then = next(
+            (look for look in reversed(self._seen) if now.passed_s - look.passed_s >= seconds), None
+        )
         if bound_ms is None or then is None:
             return None
         median_ms = quantile_sketch.quantile(difference(now.all, then.all).ttft, 0.5)
@@ -136,7 +138,9 @@ def _is_window(then: Progress, now: Progress, seconds: float) -> bool:
 
 def _ended(run: Progress) -> int:
     """Requests without those whose user left, and those that a limit refused."""
-    return sum(run.all.requests.values()) - run.all.requests.get(schema.CANCELLED, 0) - _limited(run)
+    return (
+        sum(run.all.requests.values()) - run.all.requests.get(schema.CANCELLED, 0) - _limited(run)
+    )
 
 
 def _limited(run: Progress) -> int:
@@ -155,4 +159,6 @@ def _refused(run: Progress) -> int:
 
 def _connected(run: Progress) -> int:
     """Calls that ended otherwise, but for those that the client closed."""
-    return sum(run.all.attempts.values()) - run.all.attempts.get(schema.CANCELLED, 0) - _refused(run)
+    return (
+        sum(run.all.attempts.values()) - run.all.attempts.get(schema.CANCELLED, 0) - _refused(run)
+    )

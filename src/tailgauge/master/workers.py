@@ -35,23 +35,48 @@ from tailgauge.master import progress as describe
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.run_folder import MARK, RunFolder
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP
-from tailgauge.thresholds import BUSY_CPU, DEGRADED, DROPS, INVALID, LATE_MS, LATE_SHARE, VALID, WORST_FIRST
+from tailgauge.thresholds import (
+    BUSY_CPU,
+    DEGRADED,
+    DROPS,
+    INVALID,
+    LATE_MS,
+    LATE_SHARE,
+    VALID,
+    WORST_FIRST,
+)
 
 if TYPE_CHECKING:
     from gevent.event import Event
 
-LATE_SECONDS = 0.01  # share of the seconds with a stall from which on stalls that are over are named
-OVERDUE_S = 2.0  # a worker that sends nothing for so long is shown as silent; it sends once a second
+LATE_SECONDS = (
+    0.01  # share of the seconds with a stall from which on stalls that are over are named
+)
+OVERDUE_S = (
+    2.0  # a worker that sends nothing for so long is shown as silent; it sends once a second
+)
 SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
 RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
 # By the worker, for run.json.
-_RECORDED = ("clock", "stamps", "reader", "priority", "counts", "rows", "unwritten", "why", "task_errors")
+_RECORDED = (
+    "clock",
+    "stamps",
+    "reader",
+    "priority",
+    "counts",
+    "rows",
+    "unwritten",
+    "why",
+    "task_errors",
+)
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
 
-Lease = tuple[int, int, int, int]  # begin and end of a slice in ns of the run; number of shares; which one
+Lease = tuple[
+    int, int, int, int
+]  # begin and end of a slice in ns of the run; number of shares; which one
 Span = tuple[int, int | None]
 
 
@@ -71,9 +96,13 @@ class RunWorker:
     leased: int = 0  # requests; in a closed loop the number that the worker reports
     held: list[Lease] = field(default_factory=list)
     silent: list[Span] = field(default_factory=list)  # times without a message, in ns of the run
-    missing: list[dict[str, float]] = field(default_factory=list)  # stretches whose arrivals left no row
+    missing: list[dict[str, float]] = field(
+        default_factory=list
+    )  # stretches whose arrivals left no row
     counters: dict[str, Any] = field(default_factory=dict)  # its last message with counters
-    record: dict[str, Any] = field(default_factory=dict)  # facts of its `ready`, then of its `drained`
+    record: dict[str, Any] = field(
+        default_factory=dict
+    )  # facts of its `ready`, then of its `drained`
 
     @property
     def has_drained(self) -> bool:
@@ -134,9 +163,13 @@ class RunWorkers:
     def __init__(self, alive: Callable[[str], bool]) -> None:
         self._alive = alive
         self.by_node: dict[str, RunWorker] = {}
-        self.stalls: list[tuple[int, int]] = []  # times in ns in which the master itself did not run
+        self.stalls: list[
+            tuple[int, int]
+        ] = []  # times in ns in which the master itself did not run
         self._looked_ns = 0
-        self._late_seconds: dict[int, float] = {}  # seconds of the run with a stall, and how long it was
+        self._late_seconds: dict[
+            int, float
+        ] = {}  # seconds of the run with a stall, and how long it was
 
     def __len__(self) -> int:
         return len(self.by_node)
@@ -146,7 +179,9 @@ class RunWorkers:
 
     def add(self, node: str, hello: dict[str, Any], *, late: bool = False) -> RunWorker:
         """A worker reported for the run, or `late` for the rest of it."""
-        worker = RunWorker(node, len(self.by_node), hello, monotonic_ns(), "starting" if late else "running")
+        worker = RunWorker(
+            node, len(self.by_node), hello, monotonic_ns(), "starting" if late else "running"
+        )
         self.by_node[node] = worker
         return worker
 
@@ -227,7 +262,9 @@ class RunWorkers:
         progress.stalled_s = max((stall.late_s for stall in stalls), default=0.0)
         if stalls:
             second = int(passed_s)
-            self._late_seconds[second] = max(progress.stalled_s, self._late_seconds.get(second, 0.0))
+            self._late_seconds[second] = max(
+                progress.stalled_s, self._late_seconds.get(second, 0.0)
+            )
         progress.verdict, progress.reason = live_verdict(
             list(self), median_ms, stalls, self._stalled_before(passed_s)
         )
@@ -267,7 +304,9 @@ class RunWorkers:
             return None
         return {**streaks[0], "in_a_row": sum(one["in_a_row"] for one in streaks)}
 
-    def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
+    def conservation(
+        self, scheduled: int | None, folder: RunFolder, *, final: bool
+    ) -> dict[str, Any]:
         """The counts over all workers; with `final`, the rows count for a worker whose rows are not all here.
 
         `scheduled` is None in a closed loop: its requests are those that the workers or their rows report.
@@ -284,7 +323,9 @@ class RunWorkers:
         here = count_rows(folder, worker.number, CLIENT_DROP)
         seen = here["dispatched"] + here["client_drop"]
         if worker.state != "lost":  # it reported what it did not reach
-            return Share(worker.leased, here, max(0, counts["dispatched"] + counts["client_drop"] - seen))
+            return Share(
+                worker.leased, here, max(0, counts["dispatched"] + counts["client_drop"] - seen)
+            )
         if closed:  # rows may be newer than its last counters
             worker.leased = max(worker.leased, seen)
         return Share(worker.leased, here, worker.leased - seen)
@@ -334,7 +375,11 @@ def live_verdict(
 
 def _lost(workers: Sequence[RunWorker]) -> Finding | None:
     gone = [str(one.number) for one in workers if one.state in {"lost", "failed"}]
-    return (INVALID, f"worker {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone") if gone else None
+    return (
+        (INVALID, f"worker {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+        if gone
+        else None
+    )
 
 
 def _stalled(stalls: Sequence[Stall], before: str) -> Finding | None:
@@ -433,11 +478,18 @@ def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
 
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
     """Counts of a lost worker, from its request rows; unreadable parts count nothing."""
-    ended = Counter(name for table in _left(folder, worker, "ended") for name in table["ended"].to_pylist())
+    ended = Counter(
+        name for table in _left(folder, worker, "ended") for name in table["ended"].to_pylist()
+    )
     dropped = ended.pop(drop, 0)
     censored = ended.pop(CENSORED, 0)
     dispatched = ended.total() + censored
-    return {"dispatched": dispatched, "client_drop": dropped, "ended": dict(ended), "censored": censored}
+    return {
+        "dispatched": dispatched,
+        "client_drop": dropped,
+        "ended": dict(ended),
+        "censored": censored,
+    }
 
 
 def request_ids(folder: RunFolder, worker: int) -> set[int]:
@@ -451,7 +503,9 @@ def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
     tables: dict[str, pa.Table] = {}
     wanted = pa.schema([schema("requests").field(name) for name in ("stage", column)])
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
-        with contextlib.suppress(OSError, KeyError, ValueError, pa.ArrowException):  # the analysis reports it
+        with contextlib.suppress(
+            OSError, KeyError, ValueError, pa.ArrowException
+        ):  # the analysis reports it
             table = pq.read_table(part, columns=wanted.names, page_checksum_verification=True)
             typed = wanted.with_metadata(table.schema.metadata)
             tables[part.name] = table.select(wanted.names).cast(typed)

@@ -53,7 +53,11 @@ class Batch(Job):
 
     def prompts(self, request: Request) -> tuple[Prompt, ...]:
         """One for each entry, or the only one for all."""
-        return request.prompts if len(request.prompts) > 1 else request.prompts * self.settings.requests
+        return (
+            request.prompts
+            if len(request.prompts) > 1
+            else request.prompts * self.settings.requests
+        )
 
     def state(self, end: LegEnd) -> JobState:
         """The batch as the API shows it."""
@@ -73,11 +77,15 @@ class Batch(Job):
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """Submitted, polled at least once, fetched."""
         n = self.settings.requests
-        return Demand(requests * 3, requests * n, input_tokens * n, output_tokens * n, is_bound=False)
+        return Demand(
+            requests * 3, requests * n, input_tokens * n, output_tokens * n, is_bound=False
+        )
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
         """Submitting it; a poll and the results follow."""
-        return [replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT, batch=tuple(prompts))], 2
+        return [
+            replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT, batch=tuple(prompts))
+        ], 2
 
 
 def _class(result: dict[str, Any]) -> str:

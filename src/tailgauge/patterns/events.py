@@ -133,7 +133,9 @@ class Ended(OfCall):
     should_retry: bool | None = None  # x-should-retry of the target
     text: str | None = None  # with Call.keep_text; of a call about a job, the JSON that came back
     location: str | None = None  # of the answer to a job's submission
-    had_content: bool = False  # also where no `FirstContent` came, because the request does not act on it
+    had_content: bool = (
+        False  # also where no `FirstContent` came, because the request does not act on it
+    )
     status: int | None = None  # of the response; None without one
     error_class: str | None = None  # of an error inside the answer, also after content
     obeys_retry_after: bool = True  # `retry_after_s` is a header that the official SDK reads

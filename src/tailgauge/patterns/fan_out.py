@@ -110,7 +110,9 @@ class FanOut(Pattern):
             yield from legs.close_all()
             ends = [legs.ends[number] for number in sorted(legs.ends)]
             # Of two ends that came together, the one received last may have been the first to arrive.
-            joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in WITH_ANSWER)])
+            joined_at_ns = max(
+                [event.at_ns, *(end.at_ns for end in ends if end.ended in WITH_ANSWER)]
+            )
             winner = legs.ends[0].attempt if 0 in legs.ends else None
             held = next((end.held for end in ends if end.held), None)
             return Done(ended, winner, joined_at_ns if ended in WITH_ANSWER else None, held)
@@ -118,7 +120,9 @@ class FanOut(Pattern):
     def _leg(self, request: Request, number: int) -> Leg:
         prompt = request.prompts[number if len(request.prompts) > 1 else 0]
         max_tokens = self._sizes[number] if self._sizes else request.output_tokens
-        calling = leg(replace(self.call(prompt, max_tokens), keep_text=False), request, self.policies, number)
+        calling = leg(
+            replace(self.call(prompt, max_tokens), keep_text=False), request, self.policies, number
+        )
         limit = self.settings.at_once_per_worker
         return calling if limit is None else gated(calling, limit, number)
 

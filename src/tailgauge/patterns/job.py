@@ -93,7 +93,9 @@ class Job(Pattern):
             given_up = CANCELLED
         interval_s = min(table.poll_s, table.poll_max_s)
         while state.ended is None:
-            wait_s = interval_s if end.retry_after_s is None else max(LEAST_WAIT_S, end.retry_after_s)
+            wait_s = (
+                interval_s if end.retry_after_s is None else max(LEAST_WAIT_S, end.retry_after_s)
+            )
             next_ns = end.at_ns + round(wait_s * 1e9)
             if next_ns > until_ns:
                 yield from until(until_ns)

@@ -23,7 +23,17 @@ from random import Random
 
 from tailgauge.call import Call
 from tailgauge.patterns import events
-from tailgauge.patterns.events import Done, Ended, Event, FirstContent, OfCall, Request, Send, Step, Wait
+from tailgauge.patterns.events import (
+    Done,
+    Ended,
+    Event,
+    FirstContent,
+    OfCall,
+    Request,
+    Send,
+    Step,
+    Wait,
+)
 from tailgauge.patterns.policies import Policies
 from tailgauge.rows import schema
 
@@ -104,7 +114,11 @@ class _Leg:
             if isinstance(event, events.Due):
                 if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
                     yield from self._copy(event.at_ns)
-            elif isinstance(event, OfCall) and event.leg == self.number and event.attempt in self.open:
+            elif (
+                isinstance(event, OfCall)
+                and event.leg == self.number
+                and event.attempt in self.open
+            ):
                 if isinstance(event, FirstContent):
                     yield from self._content(event)
                 elif isinstance(event, Ended):
@@ -129,7 +143,9 @@ class _Leg:
             self.held = self.held or held
             return
         self.hedged = True
-        yield from self._send(replace(self.call, target=self.hedger.target), schema.HEDGE, self.first)
+        yield from self._send(
+            replace(self.call, target=self.hedger.target), schema.HEDGE, self.first
+        )
 
     def _content(self, event: FirstContent) -> Generator[Step, Event, None]:
         if self.winner is not None:
@@ -159,7 +175,11 @@ class _Leg:
             self.hedger.waited(event.at_ns - self.sent_at_ns, event.at_ns)
         if self.open:
             return None
-        if event.ended in _COPY_NOW and event.should_retry is not False and self.due_at_ns is not None:
+        if (
+            event.ended in _COPY_NOW
+            and event.should_retry is not False
+            and self.due_at_ns is not None
+        ):
             yield from self._copy(event.at_ns)
             if self.open:
                 return None
@@ -196,7 +216,9 @@ class _Leg:
 
     def _draw(self, what: str, n: int) -> float:
         """Uniform in [0, 1), the same whenever the run is repeated."""
-        return Random(f"{self.request.seed}/{self.request.request_id}/{self.number}/{what}/{n}").random()
+        return Random(
+            f"{self.request.seed}/{self.request.request_id}/{self.number}/{what}/{n}"
+        ).random()
 
 
 class Legs:

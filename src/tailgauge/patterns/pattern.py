@@ -38,7 +38,9 @@ class Pattern(ABC):
     answer: ClassVar[str] = SINGLE  # what counts as the answer of a request; see rows.schema
     price_share: ClassVar[float] = 1.0  # of the list price
     adds_calls: ClassVar[str] = ""  # of which kind, where their number is not known beforehand
-    like: ClassVar[str | None] = None  # a pattern that sends the same requests, given the same settings
+    like: ClassVar[str | None] = (
+        None  # a pattern that sends the same requests, given the same settings
+    )
     no_dry_run: ClassVar[str] = ""  # why a dry run refuses it
     dry_run_note: ClassVar[str] = ""  # what a dry run leaves out
     settings: Any
@@ -125,7 +127,11 @@ class Pattern(ABC):
         """One call with this prompt."""
         traffic = self.traffic
         # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
-        budget = max(1, min(traffic.thinking_tokens, max_tokens - 1)) if traffic.thinking == "enabled" else 0
+        budget = (
+            max(1, min(traffic.thinking_tokens, max_tokens - 1))
+            if traffic.thinking == "enabled"
+            else 0
+        )
         model = traffic.model
         stream = traffic.stream
         if prompt.given is not None:

@@ -55,7 +55,9 @@ _STRAIN = frozenset({schema.RATE_LIMITED, schema.OVERLOADED, schema.TIMEOUT})
 _REFRESH_NS = 100_000_000  # the quantile is computed at most ten times per second
 RETRYABLE = _STRAIN | {schema.SERVER_ERROR, schema.CONNECT_ERROR}
 _RETRYABLE_STATUSES = frozenset({408, 409})
-_NO_RESPONSE = frozenset({schema.CONNECT_ERROR, schema.TIMEOUT, schema.CLIENT_ERROR})  # the last: no HTTP
+_NO_RESPONSE = frozenset(
+    {schema.CONNECT_ERROR, schema.TIMEOUT, schema.CLIENT_ERROR}
+)  # the last: no HTTP
 _BROKEN_OFF = frozenset({schema.CONNECT_ERROR, schema.TIMEOUT, schema.TRUNCATED})
 _SDK_FIRST_S = 0.5
 _SDK_LONGEST_S = 8.0
@@ -127,7 +129,13 @@ class Retrier:
         self._budget.give()
 
     def begins_at_ns(
-        self, failed: Ended, *, retries: int, scheduled_at_ns: int, draw: float, streams: bool = True
+        self,
+        failed: Ended,
+        *,
+        retries: int,
+        scheduled_at_ns: int,
+        draw: float,
+        streams: bool = True,
     ) -> int | None:
         """When the attempt after a failed one begins; None: never. Takes from the budget.
 
@@ -212,7 +220,9 @@ class Hedger:
     def ended(self, event: Ended, target: str) -> None:
         """A call ended, of whatever cause."""
         if event.ended in schema.SERVED:
-            self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
+            self._tokens = min(
+                self._table.throttle_tokens, self._tokens + self._table.throttle_ratio
+            )
         elif event.ended in _STRAIN or event.error_class in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)
         if event.retry_after_s:
@@ -229,7 +239,9 @@ class Recent:
         self._now = quantile_sketch.Bins()
         self._before = quantile_sketch.Bins()
         self._number = 0  # of the current window since time 0
-        self._known_ns: tuple[int, int] | None = None  # when the quantile was worked out, and its value
+        self._known_ns: tuple[int, int] | None = (
+            None  # when the quantile was worked out, and its value
+        )
 
     def add(self, time_ns: int, now_ns: int) -> None:
         """Count a time."""
@@ -247,7 +259,10 @@ class Recent:
         if self._known_ns is None or not 0 <= now_ns - self._known_ns[0] < _REFRESH_NS:
             recent = dict(self._before)
             quantile_sketch.merge(recent, self._now)
-            self._known_ns = (now_ns, round((quantile_sketch.quantile(recent, self._p) or 0.0) * 1e6))
+            self._known_ns = (
+                now_ns,
+                round((quantile_sketch.quantile(recent, self._p) or 0.0) * 1e6),
+            )
         return self._known_ns[1]
 
     def _turn(self, now_ns: int) -> None:

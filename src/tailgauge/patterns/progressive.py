@@ -49,7 +49,11 @@ class Progressive(Pattern):
         table = self.settings
         large = self.call(request.prompt, request.output_tokens)
         fast = replace(
-            large, model=table.fast_model, target=table.target, max_tokens=table.fast_tokens, keep_text=False
+            large,
+            model=table.fast_model,
+            target=table.target,
+            max_tokens=table.fast_tokens,
+            keep_text=False,
         )
         legs = Legs()
         yield from legs.start(LARGE, leg(large, request, self.policies, LARGE))

@@ -85,14 +85,18 @@ class Resume(Pattern):
             return 0, None
         draws = Random(f"{request.seed}/{request.request_id}/resume/{connection}")
         chunks = draws.randint(1, table.after_chunks) if table.after_chunks is not None else 0
-        return chunks, None if table.after_s is None else round(draws.random() * table.after_s * 1e9)
+        return chunks, None if table.after_s is None else round(
+            draws.random() * table.after_s * 1e9
+        )
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """Each connection may read the prompt again."""
         table = self.settings
         cuts = table.cuts if (table.after_chunks or table.after_s) else 0
         calls = round(requests * (1 + min(cuts, table.reconnections) * table.share))
-        return Demand(calls, calls, input_tokens * calls // max(1, requests), output_tokens, is_bound=False)
+        return Demand(
+            calls, calls, input_tokens * calls // max(1, requests), output_tokens, is_bound=False
+        )
 
 
 def _until_cut(legs: Legs, after_ns: int | None) -> Generator[Step, Event, LegEnd]:

@@ -35,7 +35,9 @@ def check_places(value: Any) -> Any:
     """Raise ValueError for too many places, or one twice."""
     if isinstance(value, (list, tuple)):
         if len(value) > MAX_BREAKPOINTS:
-            raise ValueError(f"at most {MAX_BREAKPOINTS} breakpoints are possible, got {len(value)}")
+            raise ValueError(
+                f"at most {MAX_BREAKPOINTS} breakpoints are possible, got {len(value)}"
+            )
         if len(set(map(str, value))) < len(value):
             raise ValueError("names a place twice")
     return value
@@ -115,7 +117,9 @@ class Cache(Table):
             places = "the tools, the system prompt or the examples"
             raise ValueError(f"volatile = 'marked' needs a mark after {places}")
         if self.cold and (self.volatile != "none" or self.pre_warm):
-            raise ValueError("cold: nothing can be read from a cache: leave out volatile and pre_warm")
+            raise ValueError(
+                "cold: nothing can be read from a cache: leave out volatile and pre_warm"
+            )
         return self
 
     @property
@@ -292,18 +296,27 @@ class TrafficSettings(Table):
     @property
     def adds(self) -> TableAdds:
         """What is added to the calls."""
-        return TableAdds(self.headers, self.body, self.session.turns_mean > 1, self.output == "exact")
+        return TableAdds(
+            self.headers, self.body, self.session.turns_mean > 1, self.output == "exact"
+        )
 
     def check(self) -> None:
         """Raise ValueError for settings that exclude each other, whatever the pattern."""
         cache = self.cache
         answer_differs = self.thinking != "off" or self.tools > 0
-        if answer_differs and cache is not None and cache.pre_warm and "few_shot" in cache.breakpoints:
+        if (
+            answer_differs
+            and cache is not None
+            and cache.pre_warm
+            and "few_shot" in cache.breakpoints
+        ):
             why = "with thinking or tools a mark at few_shot is another cache entry, which the calls before the run do not write"
             raise ValueError(f"cache.pre_warm: {why}: mark tools or system instead")
         if self.thinking == "enabled" and self.thinking_tokens >= self.output_tokens:
             most = f"output_tokens ({self.output_tokens})"
-            raise ValueError(f"thinking_tokens: expected less than {most}, got {self.thinking_tokens}")
+            raise ValueError(
+                f"thinking_tokens: expected less than {most}, got {self.thinking_tokens}"
+            )
         if self.output == "exact" and self.tools:
             why = "an answer that is to use a tool ends with it"
             raise ValueError(f"output: {why}: leave out `exact` or tools")
@@ -313,5 +326,7 @@ class TrafficSettings(Table):
             raise ValueError(
                 "ends: output = 'exact' ends each answer at output_tokens: leave out one of them"
             )
-        if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
+        if self.hedge.policy != "off" and (
+            self.fallback.after_s is not None or self.cancel.share > 0
+        ):
             raise ValueError("hedge: cannot be combined with fallback or cancel")

@@ -18,7 +18,15 @@ from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, FALLBACK, RESUBMIT, SERVED, TIMEOUT
+from tailgauge.rows.schema import (
+    CANCELLED,
+    CENSORED,
+    CLIENT_ERROR,
+    FALLBACK,
+    RESUBMIT,
+    SERVED,
+    TIMEOUT,
+)
 
 _FINAL = SERVED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
 
@@ -29,7 +37,18 @@ class Streaming(Pattern):
     name = "streaming"
     summary = "one streamed call"
     uses = frozenset(
-        {"fallback", "cancel", "reader", "hedge", "retry", "session", "cache", "stream", "thinking", "tools"}
+        {
+            "fallback",
+            "cancel",
+            "reader",
+            "hedge",
+            "retry",
+            "session",
+            "cache",
+            "stream",
+            "thinking",
+            "tools",
+        }
     )
 
     def __init__(self, traffic: TrafficSettings) -> None:
@@ -79,7 +98,9 @@ class Streaming(Pattern):
                 falls_back = False
                 patient_to_ns = None
                 call = replace(call, target=fallback.target, model=fallback.model)
-                yield from legs.start(0, leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0]))
+                yield from legs.start(
+                    0, leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0])
+                )
             elif end is not None:
                 return done(end)
 

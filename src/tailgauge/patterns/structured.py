@@ -68,7 +68,9 @@ class Structured(Pattern):
         return Done(second.ended, winner=first.attempt, joined_at_ns=joined_at_ns, text=first.text)
 
     def _by_schema(self, prompt: Prompt, max_tokens: int) -> Call:
-        return replace(self.call(prompt, max_tokens), schema=SCHEMA, watch_field=True, keep_text=True)
+        return replace(
+            self.call(prompt, max_tokens), schema=SCHEMA, watch_field=True, keep_text=True
+        )
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """The second call reads what the first has written."""

@@ -31,7 +31,9 @@ class Estimate:
     arrivals: int
     requests: int | None
     calls: int | None  # without the additional ones
-    calls_at_most: int | None  # with every hedge, retry, fallback, second try; None also without such a bound
+    calls_at_most: (
+        int | None
+    )  # with every hedge, retry, fallback, second try; None also without such a bound
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None  # of `calls`, in `currency`
@@ -93,7 +95,9 @@ class _Sum:
     usage: Usage
 
 
-def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1) -> Estimate:
+def estimate(
+    scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1
+) -> Estimate:
     """Estimate the whole schedule, at the prices in force on that day."""
     unpriced = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
     if not scenario.arrival.is_planned:

@@ -64,7 +64,9 @@ def excesses(
 def excesses_of_plan(settings: Settings) -> list[Excess]:
     """Return the limits that the plan exceeds before any retry; none of a closed loop, which plans no requests."""
     expected = expected_use(settings.estimate)
-    return list(excesses(settings.scenario.guard, expected, settings.prices.currency, given_keys(settings)))
+    return list(
+        excesses(settings.scenario.guard, expected, settings.prices.currency, given_keys(settings))
+    )
 
 
 def given_keys(settings: Settings) -> list[str]:
@@ -108,5 +110,7 @@ class Spending:
         """Return the limits that it exceeds."""
         expected = {REQUESTS: self.calls, TOKENS: self.tokens, COST: float(self.cost)}
         return list(
-            excesses(settings.scenario.guard, expected, settings.prices.currency, given_keys(settings))
+            excesses(
+                settings.scenario.guard, expected, settings.prices.currency, given_keys(settings)
+            )
         )

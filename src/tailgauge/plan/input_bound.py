@@ -28,7 +28,12 @@ _PARAMETERS = frozenset(
     }
 )  # fmt: skip
 BY_BYTES = Sizing()
-_COUNTS = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COUNTS = (
+    "prompt_tokens",
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)

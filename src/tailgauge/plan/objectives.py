@@ -48,7 +48,10 @@ class _Plan:
         if has >= needs:
             return [f"{text}, has {has:,}", *self.precision(objective, has)]
         if not has:
-            return [f"{text}, this plan has {has:,}", "  may end INCONCLUSIVE: no request belongs to it"]
+            return [
+                f"{text}, this plan has {has:,}",
+                "  may end INCONCLUSIVE: no request belongs to it",
+            ]
         options = [f"{self.longer_run(needs / has)}", weaker(name, objective, has)]
         advice = [f"  may end INCONCLUSIVE: {', or '.join(filter(None, options))}"]
         fewest = objective.fewest()
@@ -82,7 +85,10 @@ class _Plan:
         text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
         if has >= FEWEST_PAIRS:
             return [f"{text}, has {has}"]
-        return [f"{text}, this plan has {has}", f"  add {self.longer_run(FEWEST_PAIRS * pair_s / steady_s)}"]
+        return [
+            f"{text}, this plan has {has}",
+            f"  add {self.longer_run(FEWEST_PAIRS * pair_s / steady_s)}",
+        ]
 
     def values(self, objective: Objective) -> int | None:
         """Return how many values the steady stage has if each request gets an answer; None where the plan does not tell."""
@@ -116,7 +122,9 @@ def weaker(name: str, objective: Objective, has: int) -> str:
     """Advise an objective on the same figure that so many values can decide; empty where there is none. `name`: its key."""
     figure = objective.figure
     if figure.unit == LATENCY:
-        decidable = [p for p in PERCENTILES if p < objective.quantile and values_needed(1 - p) <= has]
+        decidable = [
+            p for p in PERCENTILES if p < objective.quantile and values_needed(1 - p) <= has
+        ]
         return f"use p{decidable[0] * 100:.10g}" if decidable else ""
     if figure.unit != SHARE:
         return ""

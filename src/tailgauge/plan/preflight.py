@@ -63,7 +63,9 @@ class Learnt(NamedTuple):
     overhead_tokens: int = 0
     known: bool = False
     words: Sequence[str] = ()  # of one token each, where the engine tells
-    short_prompts: Sequence[tuple[str, str, int]] = ()  # target, model and tokens, of all but the first model
+    short_prompts: Sequence[
+        tuple[str, str, int]
+    ] = ()  # target, model and tokens, of all but the first model
 
     def facts(self, scenario: Scenario) -> dict[str, Any]:
         """Plain values for run.json; null if the target does not report tokens."""
@@ -71,18 +73,26 @@ class Learnt(NamedTuple):
         return {
             "tokens_per_word": self.tokens_per_word if is_known else None,
             "overhead_tokens": self.overhead_tokens if is_known else None,
-            "prompt_sizes": dict.fromkeys(sized_tables(scenario), "exact" if self.words else "estimate"),
+            "prompt_sizes": dict.fromkeys(
+                sized_tables(scenario), "exact" if self.words else "estimate"
+            ),
         }
 
 
-def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str] = ()) -> list[PreflightCall]:
+def preflight_calls(
+    scenario: Scenario, run: str = "", unmarked: Collection[str] = ()
+) -> list[PreflightCall]:
     """Return a short prompt for each target and model, and a long one for the first; jobs, where there is nothing else.
 
     They have a cache mark where the run's prompts have: a target that refuses marks does so now. `unmarked`: targets that
     get none.
     """
     tables = scenario.traffic.values()
-    kind = JOB_SUBMIT if all(JOBS in PATTERNS[table.pattern].protocol_needs for table in tables) else MESSAGE
+    kind = (
+        JOB_SUBMIT
+        if all(JOBS in PATTERNS[table.pattern].protocol_needs for table in tables)
+        else MESSAGE
+    )
     planned = [(*used, traffic, SHORT_WORDS, True) for used, traffic in scenario.models().items()]
     planned.insert(1, (*planned[0][:3], LONG_WORDS, False))
     calls = []
@@ -110,7 +120,10 @@ def may_become_ready(row: AttemptRow) -> bool:
 def readiness_calls(scenario: Scenario) -> list[PreflightCall]:
     """Return a short prompt for each target."""
     calls = {call.call.target: call for call in reversed(preflight_calls(scenario))}
-    return [call._replace(request_id=READINESS_ID - number) for number, call in enumerate(calls.values())]
+    return [
+        call._replace(request_id=READINESS_ID - number)
+        for number, call in enumerate(calls.values())
+    ]
 
 
 def _streams(scenario: Scenario, target_and_model: tuple[str, str]) -> bool:
@@ -158,7 +171,9 @@ def exact_targets(scenario: Scenario) -> dict[str, str | None]:
     tables = [table for table in scenario.traffic.values() if table.output == "exact"]
     models = chain.from_iterable(pattern_of(table).models() for table in tables)
     used = {target for target, _ in models}
-    return {target: scenario.target_of(target).engine for target in (MAIN, SECOND) if target in used}
+    return {
+        target: scenario.target_of(target).engine for target in (MAIN, SECOND) if target in used
+    }
 
 
 def unmarked(adaptations: Mapping[str, Adaptation]) -> frozenset[str]:
@@ -218,7 +233,9 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     if not (learnt.known and is_alike and all(map(_is_generated, scenario.traffic.values()))):
         return Sizing()
     words = learnt.words or WORDS
-    per_byte = min(1.0, MARGIN * learnt.tokens_per_word * len(words) / sum(len(word) + 1 for word in words))
+    per_byte = min(
+        1.0, MARGIN * learnt.tokens_per_word * len(words) / sum(len(word) + 1 for word in words)
+    )
     return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
 
 

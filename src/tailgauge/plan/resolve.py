@@ -37,7 +37,10 @@ from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
 from tailgauge.thresholds import ENDLESS_S
 
-_HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
+_HOW = {
+    "target": "--target URL, or --host URL under Locust",
+    "second_target": "--set second_target.url=URL",
+}
 _STAGES = ("stages.warmup_s", "stages.cooldown_s")
 # How many lengths are tried for a number of requests, and the share of it that may be missing.
 _LENGTHS = 20
@@ -79,7 +82,9 @@ class Settings:
         """Today's prices of the models in use; nothing where cost is not limited."""
         if self.scenario.guard.max_cost is None:
             return {}
-        prices = ((model, self.prices.price(model, utc_today())) for _, model in self.scenario.models())
+        prices = (
+            (model, self.prices.price(model, utc_today())) for _, model in self.scenario.models()
+        )
         return {model: price for model, price in prices if price is not None}
 
     def priced(self) -> dict[str, list[Any]]:
@@ -114,9 +119,7 @@ def resolve(
     scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
     path = find(argument)
     if scenario.arrival.process == TASKS and not of_tasks:
-        advice = (
-            f"a locustfile with a StreamingUser makes these requests: locust -f FILE --scenario {argument}"
-        )
+        advice = f"a locustfile with a StreamingUser makes these requests: locust -f FILE --scenario {argument}"
         raise ScenarioError(f"{path}: arrival.process: {advice}")
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
@@ -131,7 +134,9 @@ def resolve(
         if sends:
             _remote_targets_named(scenario, chosen, path)
             for target in scenario.targets.values():
-                key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
+                key_for(
+                    target.url, target.protocol, target.api_key_env
+                )  # TargetError where it is missing
             for key, variable in variables(scenario.model_dump(), ""):
                 from_environment(variable, f"{key} names it")
         named = scenario.guard.prices
@@ -205,7 +210,11 @@ def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
 
 
 def _changed_length(
-    scenario: Scenario, duration_s: float | None, requests: int | None, folder: Path, chosen: Collection[str]
+    scenario: Scenario,
+    duration_s: float | None,
+    requests: int | None,
+    folder: Path,
+    chosen: Collection[str],
 ) -> list[tuple[str, Any]]:
     """Return the overrides that --duration and --requests stand for."""
     arrival = scenario.arrival
@@ -228,7 +237,9 @@ def _changed_length(
 def _length(scenario: Scenario, requests: int, folder: Path) -> float:
     """Seconds in which about so many requests are planned, every turn of a session counted."""
     if not scenario.arrival.is_open:
-        raise UsageError("--requests: the tasks of a locustfile decide their number: use --duration")
+        raise UsageError(
+            "--requests: the tasks of a locustfile decide their number: use --duration"
+        )
     length = scenario.stages.duration_s
     lengths = dict[int, float]()
     for _ in range(_LENGTHS):
@@ -259,8 +270,13 @@ def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> Non
     """Every file that a key names is there; UsageError with where the key stands."""
     trace = scenario.arrival.trace.file if scenario.arrival.process == TRACE else None
     named = {"arrival.trace.file": trace, "guard.prices": scenario.guard.prices}
-    named |= {f"traffic.{name}.prompts.file": table.prompts.file for name, table in scenario.traffic.items()}
-    certificates = {f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()}
+    named |= {
+        f"traffic.{name}.prompts.file": table.prompts.file
+        for name, table in scenario.traffic.items()
+    }
+    certificates = {
+        f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()
+    }
     for key, name in (named | certificates).items():
         if name is not None:
             keys = {key, re.sub(r"^(traffic)\..*\.(\w+\.\w+)$", r"\1.*.\2", key)}
@@ -325,7 +341,9 @@ def _slots_suffice(scenario: Scenario, workers: int) -> None:
     if slots is None:
         return
     if scenario.arrival.is_open and slots < workers:
-        raise ScenarioError(f"{key}: expected at least {workers}, a slot for each worker, got {slots}")
+        raise ScenarioError(
+            f"{key}: expected at least {workers}, a slot for each worker, got {slots}"
+        )
     cap = scenario.limits.in_flight_per_worker
     if slots > cap * workers:
         expected = f"expected at most {cap * workers:,}, got {slots:,}"
@@ -345,4 +363,6 @@ def _prefixes_few(scenario: Scenario) -> None:
         cache = traffic.cache
         if cache is not None and cache.pre_warm and cache.prefixes > MAX_PREFIXES:
             expected = f"expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}"
-            raise ScenarioError(f"traffic.{name}.cache.pre_warm: {expected}: each is a call before the run")
+            raise ScenarioError(
+                f"traffic.{name}.cache.pre_warm: {expected}: each is a call before the run"
+            )

@@ -25,7 +25,9 @@ TOKENS = "max_tokens"
 COST = "max_cost"
 
 
-_FREE = Fraction(0)  # known by its identity, because sums of fractions are slow and most runs have no price
+_FREE = Fraction(
+    0
+)  # known by its identity, because sums of fractions are slow and most runs have no price
 
 
 class Amount(NamedTuple):
@@ -148,7 +150,11 @@ class Guard:
     """
 
     def __init__(
-        self, limit: Amount, sizing: Sizing, prices: Mapping[str, Price], on_refused: Callable[[str], object]
+        self,
+        limit: Amount,
+        sizing: Sizing,
+        prices: Mapping[str, Price],
+        on_refused: Callable[[str], object],
     ) -> None:
         self._limit = limit
         self._sizing = sizing

@@ -80,14 +80,20 @@ def load(given: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
     """
     had_pandas = "pandas" in sys.modules
     with _refusing(given):
-        found = _file(locate(given, folder, where)) if given.endswith(".py") else _package(given, where)
+        found = (
+            _file(locate(given, folder, where)) if given.endswith(".py") else _package(given, where)
+        )
     before = LOADED.get(found.name, found)
     if before.sha256 != found.sha256:
-        raise UsageError(f"{where} {given}: another plugin is named {found.name!r}: rename one of them")
+        raise UsageError(
+            f"{where} {given}: another plugin is named {found.name!r}: rename one of them"
+        )
     if found.name in LOADED:
         return before
     if not any(hasattr(found.rows, kind) for kind in KINDS):
-        raise UsageError(f"{where} {given}: adds nothing: expected one or more of {', '.join(KINDS)}")
+        raise UsageError(
+            f"{where} {given}: adds nothing: expected one or more of {', '.join(KINDS)}"
+        )
     if "pandas" in sys.modules and not had_pandas:
         how = "import it inside metrics() and sections()"
         raise UsageError(f"{where} {given}: loads pandas, which a worker must not: {how}")
@@ -158,7 +164,9 @@ def fault(error: BaseException) -> str:
     """`my.py, line 31: KeyError: 'x'`, of an error in a plugin's code; empty for others."""
     if isinstance(error, MisuseError | MemoryError):
         return str(error) if isinstance(error, MisuseError) else ""
-    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno or 0))
     shown = ((_shown(file), line) for file, line in reversed(places))
@@ -168,7 +176,12 @@ def fault(error: BaseException) -> str:
 def blamed(code: Any, error: Exception) -> Exception:
     """An error in what a generator or a function did; of a plugin's, one whose fault names it, although it was raised here."""
     of = getattr(code, "gi_code", None) or getattr(code, "__code__", None)
-    if of is None or isinstance(error, MemoryError) or fault(error) or not (name := _shown(of.co_filename)):
+    if (
+        of is None
+        or isinstance(error, MemoryError)
+        or fault(error)
+        or not (name := _shown(of.co_filename))
+    ):
         return error
     frame = getattr(code, "gi_frame", None)
     return MisuseError(_text(name, frame.f_lineno if frame else of.co_firstlineno, error))
@@ -237,7 +250,9 @@ def _file(path: Path) -> Plugin:
 def _package(name: str, where: str) -> Plugin:
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in installed:
-        others = f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
+        others = (
+            f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
+        )
         why = f"no installed package has this plugin, and a file ends in .py{others}"
         raise UsageError(f"{where} {name}: {_other_kind(name, where) or why}")
     entry = installed[name]
@@ -248,7 +263,9 @@ def _package(name: str, where: str) -> Plugin:
     root = origin.parent if spec.submodule_search_locations else origin
     sha256 = hashlib.sha256()
     for file in sorted(root.rglob("*.py")) if root != origin else [origin]:
-        sha256.update(f"{file.relative_to(origin.parent).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+        sha256.update(
+            f"{file.relative_to(origin.parent).as_posix()}\0".encode() + file.read_bytes() + b"\0"
+        )
     _code[str(root)] = entry.module
     return Plugin(name, entry.module, sha256.hexdigest(), name, entry.load())
 

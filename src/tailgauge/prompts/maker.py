@@ -150,7 +150,9 @@ class Maker:
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
-        elif self._run and not (shared.system or shared.messages or earlier):  # the first turn keeps its salt
+        elif self._run and not (
+            shared.system or shared.messages or earlier
+        ):  # the first turn keeps its salt
             messages = (opened(messages[0], self._run), *messages[1:])
         count = len(shared.messages)
         messages = (*shared.messages, *messages)
@@ -173,7 +175,9 @@ class Maker:
         if isinstance(content, str):
             content = Prompt.of(content)
         if not isinstance(content, Prompt) or not content.messages:
-            raise blamed(source.make, TypeError(f"made {content!r}, not text and no Prompt with messages"))
+            raise blamed(
+                source.make, TypeError(f"made {content!r}, not text and no Prompt with messages")
+            )
         return content
 
     def _joined(self, shared: Prefix, row_prefix: Prefix) -> Prefix:
@@ -197,7 +201,9 @@ class Maker:
         key = self._marks.key
         if key != "" or number is None:
             return key
-        return sha256(f"{self._seed}/{self._run}/{self._name}/{number}".encode()).hexdigest()[:_KEY_LENGTH]
+        return sha256(f"{self._seed}/{self._run}/{self._name}/{number}".encode()).hexdigest()[
+            :_KEY_LENGTH
+        ]
 
     def _number(self, request_id: int) -> int | None:
         if len(self._popularity) < 2:
@@ -209,7 +215,9 @@ class Maker:
         """Return the source of a request, made at its first."""
         name = source_of(self._traffic, planned)
         if name not in self._sources:
-            self._sources[name] = SOURCES[name](self._seed, self._traffic, self._words, self._overhead)
+            self._sources[name] = SOURCES[name](
+                self._seed, self._traffic, self._words, self._overhead
+            )
         return self._sources[name]
 
     def _make_prefix(self, number: int) -> Prefix:
@@ -262,11 +270,15 @@ class Prefix:
         """This prefix with `phrase` at the end of the block with the mark at `place`: tools, system or few_shot."""
         if place == "tools":
             *tools, tool = self.tools
-            return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {phrase}")))
+            return replace(
+                self, tools=(*tools, replace(tool, description=f"{tool.description} {phrase}"))
+            )
         if place == "system":
             return replace(self, system=closed(self.system, phrase))
         *messages, message = self.messages
-        return replace(self, messages=(*messages, replace(message, parts=closed(message.parts, phrase))))
+        return replace(
+            self, messages=(*messages, replace(message, parts=closed(message.parts, phrase)))
+        )
 
 
 def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
@@ -315,7 +327,10 @@ def prefix(
     if cache and cache.tools:
         count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS
     tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count), size) for i in range(in_prefix)]
-    tools += [_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size) for i in range(offered)]
+    tools += [
+        _tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size)
+        for i in range(offered)
+    ]
     if cache is None:
         return Prefix(tuple(tools))
     system: tuple[Part, ...] = ()

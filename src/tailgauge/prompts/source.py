@@ -129,7 +129,9 @@ class FileRows(Generated):
         if not row.keys() & {"messages", "system", "tools"}:
             return str(row["text"])
         messages = row.get("messages") or [{"role": USER, "content": row["text"]}]
-        tools = tuple(Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ()))
+        tools = tuple(
+            Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ())
+        )
         system = _parts(row.get("system"))
         size = row["prompt_tokens"]
         return Prompt(tuple(map(_message, messages)), system, tools, tokens=size)

@@ -39,7 +39,9 @@ class Vocabulary:
 
     def text(self, seed: int, use: str, count: int) -> str:
         """`count` words, one for each byte of a hash. A request's use is its id; other uses begin with a letter."""
-        return " ".join([self._by_byte[byte] for byte in shake_128(f"{seed}/{use}".encode()).digest(count)])
+        return " ".join(
+            [self._by_byte[byte] for byte in shake_128(f"{seed}/{use}".encode()).digest(count)]
+        )
 
 
 text = Vocabulary().text
@@ -55,7 +57,9 @@ def token_counts(tokens: Sequence[int]) -> dict[str, int]:
     counts: dict[str, int] = {}
     end = len(tokens)
     for word in reversed(WORDS):
-        sizes = range(min(len(word) + 1, end // 2), 0, -1)  # the most: a word may end with two alike
+        sizes = range(
+            min(len(word) + 1, end // 2), 0, -1
+        )  # the most: a word may end with two alike
         size = next((n for n in sizes if tokens[end - n : end] == tokens[end - 2 * n : end - n]), 0)
         if not size:
             return {}

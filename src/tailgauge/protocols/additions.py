@@ -33,7 +33,9 @@ EXACT: Mapping[str, Mapping[str, Any]] = {
 }
 EXACT_KEYS = frozenset(key for fields in EXACT.values() for key in fields)
 OF_MODEL = "owned_by"
-CACHES_BY_ITSELF = frozenset({"vllm", "sglang", "llamacpp"})  # and may refuse a request with cache marks
+CACHES_BY_ITSELF = frozenset(
+    {"vllm", "sglang", "llamacpp"}
+)  # and may refuse a request with cache marks
 ENGINE_OF = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tailgauge": "vllm"}
 _MARK = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OF_THE_TRANSPORT = "the transport sets it: leave it out"
@@ -52,7 +54,9 @@ def variable_of(value: Any, at: str = "") -> str | None:
         return None
     name = value["env"]
     if not isinstance(name, str) or not re.fullmatch(VARIABLE, name):
-        raise ValueError(f'{at}: expected {{env = "NAME"}} with the name of an environment variable')
+        raise ValueError(
+            f'{at}: expected {{env = "NAME"}} with the name of an environment variable'
+        )
     name_secret(name)
     return name
 
@@ -77,7 +81,9 @@ def from_environment(variable: str, why: str, kind: str = "secret") -> str:
         missing = f"the environment variable {variable} is not set ({why})"
         raise TargetError(f"no {kind}: {missing}. Set it and run again")
     if any(ord(c) < 33 or ord(c) > 126 for c in value):
-        raise TargetError(f"the {kind} in {variable} has characters that no key has (spaces, line ends?)")
+        raise TargetError(
+            f"the {kind} in {variable} has characters that no key has (spaces, line ends?)"
+        )
     name_secret(variable)
     return value
 
@@ -102,7 +108,9 @@ def check_placeholders(text: str, known: Collection[str]) -> None:
                 raise ValueError('{max_tokens} is a number: write it as "{max_tokens}", alone')
         elif name not in known:
             listed = ", ".join(f"{{{one}}}" for one in known)
-            raise ValueError(f"{{{name}}} is not a placeholder; use one of {listed}, or {{{{ for a brace")
+            raise ValueError(
+                f"{{{name}}} is not a placeholder; use one of {listed}, or {{{{ for a brace"
+            )
 
 
 def check_header_name(name: str | None) -> str | None:
@@ -171,7 +179,9 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
-        out[key] = merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+        out[key] = (
+            merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+        )
     return out
 
 
@@ -223,7 +233,10 @@ class Additions:
     def lines(self, values: Mapping[str, Any]) -> bytes:
         """The headers, each behind a line's end."""
         if self._has_names:  # which may have any characters
-            values = {**values, **{key: re.sub(r"[^ -~]", "?", values[key]) for key in ("traffic", "model")}}
+            values = {
+                **values,
+                **{key: re.sub(r"[^ -~]", "?", values[key]) for key in ("traffic", "model")},
+            }
         return (self._lines % values).encode("ascii")
 
     def body(self, base: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -261,10 +274,16 @@ def additions(target: Any, table: TableAdds, engine: str | None) -> Additions | 
     session = table.has_sessions and target.session_header
     named: dict[str, tuple[str, str]] = {}
     of_session = {target.session_header: "{session_id}"} if session else {}
-    for at, headers in (("target", of_session), ("target", target.headers), ("traffic", table.headers)):
+    for at, headers in (
+        ("target", of_session),
+        ("target", target.headers),
+        ("traffic", table.headers),
+    ):
         for name, value in with_secrets(headers, f"{at}.headers").items():
             named[name.lower()] = name, value
-    body = merged(with_secrets(target.body, "target.body"), with_secrets(table.body, "traffic.body"))
+    body = merged(
+        with_secrets(target.body, "target.body"), with_secrets(table.body, "traffic.body")
+    )
     if table.is_exact and engine is not None:
         body = merged(body, EXACT[engine])
     return Additions(dict(named.values()), body) if named or body else None

@@ -19,7 +19,17 @@ from urllib.parse import quote, urlsplit
 from tailgauge import call as needs
 from tailgauge import protocol_violations as violations
 from tailgauge import vendors
-from tailgauge.call import ASSISTANT, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER, Call, Part, Prompt, Tool
+from tailgauge.call import (
+    ASSISTANT,
+    JOB_FETCH,
+    JOB_POLL,
+    JOB_SUBMIT,
+    USER,
+    Call,
+    Part,
+    Prompt,
+    Tool,
+)
 from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import (
     KIND_CODE,
@@ -42,7 +52,12 @@ _TOOL = KIND_CODE[TOOL_JSON]
 _SERVER_TOOLS = (
     "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
 )  # fmt: skip
-_COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COUNTERS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
 _SERVER_TOOL_BLOCKS = frozenset({"server_tool_use", "mcp_tool_use"})
 _PASSED_BLOCKS = frozenset({"container_upload", "mcp_tool_listing"})
 _DONE = b"[DONE]"
@@ -64,12 +79,22 @@ class Anthropic(WireProtocol):
     sdk = "anthropic"
     call_path = "/messages"
     provider = Provider(
-        "api.anthropic.com", "ANTHROPIC_API_KEY", ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
+        "api.anthropic.com",
+        "ANTHROPIC_API_KEY",
+        ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN"),
     )
     content: ClassVar[Mapping[str, frozenset[str]]] = {
-        USER: TEXT_BLOCK | {"image", "document", "search_result", "tool_result", "container_upload"},
+        USER: TEXT_BLOCK
+        | {"image", "document", "search_result", "tool_result", "container_upload"},
         ASSISTANT: TEXT_BLOCK
-        | {"thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result"}
+        | {
+            "thinking",
+            "redacted_thinking",
+            "tool_use",
+            "server_tool_use",
+            "mcp_tool_use",
+            "mcp_tool_result",
+        }
         | {f"{tool}_tool_result" for tool in _SERVER_TOOLS},
     }
     tool_key = "name"
@@ -131,7 +156,9 @@ class Anthropic(WireProtocol):
         batches = sdk.messages.batches.with_streaming_response
         if call.kind == JOB_SUBMIT:
             every = [body(call, prompt, model) for prompt in call.batch]
-            requests: Any = [{"custom_id": str(number), "params": one} for number, one in enumerate(every)]
+            requests: Any = [
+                {"custom_id": str(number), "params": one} for number, one in enumerate(every)
+            ]
             return batches.create(requests=requests, extra_headers=headers)
         if call.kind == JOB_POLL:
             return batches.retrieve(call.job or "", extra_headers=headers)
@@ -235,7 +262,9 @@ class Anthropic(WireProtocol):
 
 def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
     """The parameters of one message; what a call does not need is left out."""
-    messages = [{"role": message.role, "content": _content(message.parts)} for message in prompt.messages]
+    messages = [
+        {"role": message.role, "content": _content(message.parts)} for message in prompt.messages
+    ]
     body: dict[str, Any] = {"model": model, "max_tokens": call.max_tokens, "messages": messages}
     if prompt.system:
         body["system"] = _content(prompt.system)
@@ -267,7 +296,10 @@ def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
 
 def _mark(ttl: str) -> dict[str, Any]:
     lives = Anthropic.marks.lives
-    return {"type": "ephemeral", "ttl": ttl if ttl in lives else lives[0]}  # else another protocol's
+    return {
+        "type": "ephemeral",
+        "ttl": ttl if ttl in lives else lives[0],
+    }  # else another protocol's
 
 
 @lru_cache(maxsize=256)
@@ -278,7 +310,11 @@ def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
 def _tool(tool: Tool) -> dict[str, Any]:
     if tool.given:
         return {**json.loads(tool.given), "name": tool.name}
-    return {"name": tool.name, "description": tool.description, "input_schema": json.loads(tool.schema)}
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": json.loads(tool.schema),
+    }
 
 
 @lru_cache(maxsize=256)

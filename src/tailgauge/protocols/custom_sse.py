@@ -151,7 +151,11 @@ class CustomSse(WireProtocol):
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
         """One call; entering it sends the request."""
         current = additions.CURRENT.get()
-        values = current.values if current else additions.values_of(call_id, 0, "", model, call.max_tokens)
+        values = (
+            current.values
+            if current
+            else additions.values_of(call_id, 0, "", model, call.max_tokens)
+        )
         headers = {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
         if call.event_ids is not None and call.event_ids.last_id:
             headers["last-event-id"] = call.event_ids.last_id
@@ -170,7 +174,9 @@ class CustomSse(WireProtocol):
         """Where a job is: a URL, or a name below the path of the calls; never on another host, which would get the key."""
         url = urljoin(f"{base_url.rstrip('/')}{self.settings.path.rstrip('/')}/", job)
         if urlsplit(url)[:2] != urlsplit(base_url)[:2]:
-            raise ValueError(f"the target names a URL of another host for its job: {shown(job, 200)}")
+            raise ValueError(
+                f"the target names a URL of another host for its job: {shown(job, 200)}"
+            )
         return url
 
     def body(self, call: Call, model: str) -> None:
@@ -190,9 +196,14 @@ class CustomSse(WireProtocol):
         state = value_at(tree, steps(jobs.state))
         ended = jobs.states.get(state) if isinstance(state, str) else None
         decoder.stop_reason = None if ended is None else shown(state, MAX_NAME)
-        found = {"name": value_at(tree, steps(jobs.url or "")) if jobs.url else None, "ended": ended}
+        found = {
+            "name": value_at(tree, steps(jobs.url or "")) if jobs.url else None,
+            "ended": ended,
+        }
         where = None if jobs.result_url is None else value_at(tree, steps(jobs.result_url))
-        decoder.answer = json.dumps(found | {"result": where, "is_fetched": jobs.result_url is None})
+        decoder.answer = json.dumps(
+            found | {"result": where, "is_fetched": jobs.result_url is None}
+        )
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the stream."""

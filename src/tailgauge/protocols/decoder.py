@@ -32,15 +32,21 @@ _THINKING = KIND_CODE[THINKING]
 _TOOL = KIND_CODE[TOOL_JSON]
 
 MANY_EVENTS = 50_000  # of one answer, whose application may ignore `max_tokens`, and
-EVENTS_PER_TOKEN = 64  # so many more for each token of `max_tokens`; the widest honest streams have some ten
+EVENTS_PER_TOKEN = (
+    64  # so many more for each token of `max_tokens`; the widest honest streams have some ten
+)
 MANY_MALFORMED = 100  # events, after which a stream is not followed any further
-MAX_TEXT = 128 << 10  # bytes of an answer that is kept, whose application may ignore `max_tokens`, and
+MAX_TEXT = (
+    128 << 10
+)  # bytes of an answer that is kept, whose application may ignore `max_tokens`, and
 TEXT_PER_TOKEN = 64  # so many more for each token of `max_tokens`; text has some four
 MAX_CONVERSATIONS = 48 << 20  # bytes of answers that the conversations of a worker keep
 _MAY_END = frozenset('",}]')  # only a piece with one of these can complete a value
 _OPENS = frozenset(("", "{", "["))
 _NUMBER_GOES_ON = frozenset("0123456789+-.eE")
-MAX_FOLLOWED = 65_536  # characters of an answer whose first field is sought: each piece parses all before it
+MAX_FOLLOWED = (
+    65_536  # characters of an answer whose first field is sought: each piece parses all before it
+)
 MAX_PHASES = 50  # of one answer
 MAX_TOOLS = 50  # calls of one answer whose times are kept
 MAX_NAME = 100  # characters of a phase's name
@@ -195,14 +201,26 @@ class StreamDecoder:
         """Bytes that it keeps of the answer."""
         kept = 0 if self._kept is None else len(self._kept[_TEXT]) + len(self._kept[_TOOL])
         ids = 0 if self._event_ids is None else self._event_ids.held
-        return len(self._splitter.pending) + kept + ids + (0 if self._field is None else self._field.held)
+        return (
+            len(self._splitter.pending)
+            + kept
+            + ids
+            + (0 if self._field is None else self._field.held)
+        )
 
     def share_memory(self, in_conversations: int) -> None:
         """So many bytes of other answers are kept already."""
         self._in_conversations = in_conversations
 
     def feed(
-        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
+        self,
+        payload: bytes,
+        low: int,
+        arrived: int,
+        read_at: int,
+        read_index: int,
+        *,
+        at_rest: bool,
     ) -> None:
         """Payload of one read; see `Exchange`. Never raises for what the peer sent: it is recorded as an error."""
         if self.broken:
@@ -312,7 +330,12 @@ class StreamDecoder:
                 self._keep_plain(news.kept, kept, piece.kept_before)
                 kept = piece.kept_before
             self.feed(
-                piece.payload, piece.low, piece.arrived, piece.read_at, piece.read_index, at_rest=piece.rests
+                piece.payload,
+                piece.low,
+                piece.arrived,
+                piece.read_at,
+                piece.read_index,
+                at_rest=piece.rests,
             )
         if chunks is not None and len(chunks) > done:
             self._add(chunks, done, len(chunks))
@@ -342,9 +365,13 @@ class StreamDecoder:
         last_thinking = chunks.kind.rfind(_THINKING, begin, end)
         if last_thinking >= 0:
             at = chunks.arrived[last_thinking]
-            self.last_thinking = Stamp(at, chunks.low[last_thinking] or None, chunks.read_at[last_thinking])
+            self.last_thinking = Stamp(
+                at, chunks.low[last_thinking] or None, chunks.read_at[last_thinking]
+            )
 
-    def _keep_plain(self, texts: tuple[bytes, ...], begins: tuple[int, ...], ends: tuple[int, ...]) -> None:
+    def _keep_plain(
+        self, texts: tuple[bytes, ...], begins: tuple[int, ...], ends: tuple[int, ...]
+    ) -> None:
         """Keep a part of each text, which stands there as in JSON."""
         if self._kept is None:
             return
@@ -363,14 +390,25 @@ class StreamDecoder:
         """Kinds of content, a bit each, that are no more than a chunk now: nothing here needs to see their events."""
         if not (self._is_plain and self._splitter.resting and self.stopped is None) or self.broken:
             return 0
-        firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
+        firsts = {
+            _TEXT: self.first_text,
+            _THINKING: self.first_thinking,
+            _TOOL: self.first_tool_json,
+        }
         return sum(1 << kind for kind, first in firsts.items() if first is not None)
 
     @property
     def _is_plain(self) -> bool:
         """Whether no pattern waits for content, its model is known, and no content is special."""
-        waits = self.watching or self._field is not None or self.model is None or self._event_ids is not None
-        is_special = self.server_blocks or self._opening or self._closing_tag or self.tools.count > 1
+        waits = (
+            self.watching
+            or self._field is not None
+            or self.model is None
+            or self._event_ids is not None
+        )
+        is_special = (
+            self.server_blocks or self._opening or self._closing_tag or self.tools.count > 1
+        )
         return not (waits or is_special or self.finished)
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
@@ -497,12 +535,16 @@ class StreamDecoder:
             self._field = None
 
     def _keep(self, kept: bytearray, text: str) -> None:
-        kept += text.encode("utf-8", "replace")  # pieces would take ten times as much as their characters
+        kept += text.encode(
+            "utf-8", "replace"
+        )  # pieces would take ten times as much as their characters
         if len(kept) > self._most_text:
             self._give_up(violations.TOO_LARGE, f"a text of over {self._most_text:,} bytes")
         elif len(kept) + self._in_conversations > MAX_CONVERSATIONS:
             most = f"over {MAX_CONVERSATIONS >> 20} MiB"
-            self._give_up(violations.TOO_LARGE, f"the conversations of this worker keep {most} of answers")
+            self._give_up(
+                violations.TOO_LARGE, f"the conversations of this worker keep {most} of answers"
+            )
 
     def whole_content(self, text: str, tool_json: str) -> None:
         """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""
@@ -588,7 +630,9 @@ def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnE
         try:
             on_event(decoder, name, data)
         finally:
-            event_ids.receive(None if value is None else id_of(value), has_content=decoder.chunks > had)
+            event_ids.receive(
+                None if value is None else id_of(value), has_content=decoder.chunks > had
+            )
             if event_ids.problem is not None:
                 decoder.violate(*event_ids.problem)
 
@@ -615,7 +659,9 @@ def tree_of(data: bytes) -> Any:
     try:
         return jiter.from_json(data)
     except ValueError:
-        return json.loads(data.decode())  # as bytes it could be UTF-16, or have a mark: no SDK would take it
+        return json.loads(
+            data.decode()
+        )  # as bytes it could be UTF-16, or have a mark: no SDK would take it
 
 
 def _what_is_wrong(error: Exception) -> str:

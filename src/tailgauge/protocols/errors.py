@@ -19,7 +19,12 @@ MAX_ERROR_TEXT = 2000  # characters
 MAX_KIND = 90  # characters of the name of an error
 _MOST_WRAPPED = 3  # times that gateways put an error into another
 _MOST_TEXT = 20_000  # characters of a message that may be JSON
-_NO_NAMES = ("", "error", "None", "null")  # "error" is the type of an event; LiteLLM writes Python's None
+_NO_NAMES = (
+    "",
+    "error",
+    "None",
+    "null",
+)  # "error" is the type of an event; LiteLLM writes Python's None
 _ERROR_MARKS = ("type", "object", "event")  # whose value may be "error"
 _STATUS_KEYS = (
     "status_code",
@@ -65,7 +70,9 @@ def looks_like_error(tree: Any, *, any_code: bool = False) -> bool:
 def error_of(tree: Any) -> tuple[str, str]:
     """Return the name and the text of an error."""
     inner = _inner(tree)
-    return violations.quoted(shown(_name(inner, tree), MAX_KIND)), shown(_text(inner, tree), MAX_ERROR_TEXT)
+    return violations.quoted(shown(_name(inner, tree), MAX_KIND)), shown(
+        _text(inner, tree), MAX_ERROR_TEXT
+    )
 
 
 def class_of_error(tree: Any) -> str | None:
@@ -106,7 +113,10 @@ def _error_within(tree: dict[str, Any]) -> Any:
         return {key.lower(): value for key, value in tencent["Error"].items()}
     minimax = tree.get(_MINIMAX)
     if isinstance(minimax, dict) and minimax.get("status_code"):
-        return {"code": f"{_MINIMAX} {minimax['status_code']}", "message": minimax.get("status_msg")}
+        return {
+            "code": f"{_MINIMAX} {minimax['status_code']}",
+            "message": minimax.get("status_msg"),
+        }
     return None
 
 

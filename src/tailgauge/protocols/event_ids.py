@@ -28,7 +28,9 @@ class EventIds:
         self.problem: tuple[str, str] | None = None
         self._known: set[int] = set()  # hashes
         self._first = ""
-        self._by_one: bool | None = None  # whether numbers grow by one within a connection, under one name
+        self._by_one: bool | None = (
+            None  # whether numbers grow by one within a connection, under one name
+        )
         self._suspect: tuple[str, str] | None = None  # a problem, if they do
         self._is_new = True
 
@@ -49,7 +51,9 @@ class EventIds:
         self._is_new = False
         if event_id is None:
             if is_new and has_content and self.count and not self.last_id:
-                self._note(STREAM_RESTARTED, "content after a reconnection, and the events have no ids")
+                self._note(
+                    STREAM_RESTARTED, "content after a reconnection, and the events have no ids"
+                )
             self._is_new = is_new and not has_content
         elif hash(event_id) in self._known:
             restarts = is_new and event_id == self._first and len(self._known) > 1
@@ -71,9 +75,15 @@ class EventIds:
             self._by_one = self._by_one is not False and grows
         elif name == name_before and number > number_before + 1:
             missing = number - number_before - 1
-            self._suspect = (EVENTS_SKIPPED, f"{missing} numbers are missing before id {event_id!r}")
+            self._suspect = (
+                EVENTS_SKIPPED,
+                f"{missing} numbers are missing before id {event_id!r}",
+            )
         elif name != name_before and number == _split(self._first)[1]:
-            self._suspect = (STREAM_RESTARTED, f"id {event_id!r} begins again, after id {self.last_id!r}")
+            self._suspect = (
+                STREAM_RESTARTED,
+                f"id {event_id!r} begins again, after id {self.last_id!r}",
+            )
         if self._suspect is not None and self._by_one:
             self._note(*self._suspect)
 

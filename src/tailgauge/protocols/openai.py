@@ -88,7 +88,14 @@ _THINKING = KIND_CODE[THINKING]
 _TOOL = KIND_CODE[TOOL_JSON]
 _DONE = b"[DONE]"
 _THOUGHTS = frozenset(
-    {"reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks"}
+    {
+        "reasoning_content",
+        "reasoning",
+        "reasoning_details",
+        "reasoning_text",
+        "thinking",
+        "thinking_blocks",
+    }
 )
 _OTHER_CONTENT = frozenset({"tool_calls", "function_call", "refusal", "audio"})
 _BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM: what the provider behind it said
@@ -97,7 +104,9 @@ _MAY_TELL_ERRORS = frozenset({"error", "x_groq", "base_resp"})  # beside choices
 _IS_THOUGHT = ("extra_content", "google", "thought")
 _USAGE = vendors.TABLE["usage"]["openai"]
 _USAGE_PLACES = tuple(map(steps, _USAGE["places"]))
-_GROWING = frozenset({"output_tokens", "thinking_tokens", "total_tokens"})  # while an answer streams
+_GROWING = frozenset(
+    {"output_tokens", "thinking_tokens", "total_tokens"}
+)  # while an answer streams
 
 
 def _usage_fields() -> dict[str, Field]:
@@ -158,7 +167,9 @@ class OpenAI(WireProtocol):
     sdk = "openai"
     call_path = "/chat/completions"
     provider = Provider(
-        "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
+        "api.openai.com",
+        "OPENAI_API_KEY",
+        ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"),
     )
     shapes: ClassVar[tuple[Shape, ...]] = (_chunk_shape(_TEXT_DELTA), _chunk_shape(_TOOL_DELTA))
     content: ClassVar[Mapping[str, frozenset[str]]] = {
@@ -186,7 +197,9 @@ class OpenAI(WireProtocol):
     })  # fmt: skip
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         **protocol.IN_TABLE,
-        **dict.fromkeys(("max_tokens", "max_completion_tokens"), "use output_tokens of the traffic table"),
+        **dict.fromkeys(
+            ("max_tokens", "max_completion_tokens"), "use output_tokens of the traffic table"
+        ),
         "stream_options.include_usage": "tokens are counted by it: leave it out",
         "n": "one answer is read per call: use a higher rate",
     }
@@ -220,7 +233,9 @@ class OpenAI(WireProtocol):
         if self._limit_is_given or other_field is None:
             return None
         names_other = self._limit_field == _MAX_TOKENS and other_field in refusal
-        is_about_limit = re.search(rf"\b{self._limit_field}\b", refusal) and _UNKNOWN_FIELD.search(refusal)
+        is_about_limit = re.search(rf"\b{self._limit_field}\b", refusal) and _UNKNOWN_FIELD.search(
+            refusal
+        )
         return Adaptation(max_tokens_field=other_field) if names_other or is_about_limit else None
 
     def adapt(self, adaptation: Adaptation) -> None:
@@ -285,7 +300,9 @@ class OpenAI(WireProtocol):
         elif choices is None:
             decoder.tolerate(violations.UNKNOWN_EVENT)
         if choices is None and chunk.get("type") == "message_start":
-            decoder.violate(violations.MALFORMED_EVENT, f"{violations.OF_ANOTHER_PROTOCOL}anthropic")
+            decoder.violate(
+                violations.MALFORMED_EVENT, f"{violations.OF_ANOTHER_PROTOCOL}anthropic"
+            )
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
@@ -320,7 +337,11 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     """The conversation, with breakpoints where it is marked."""
     system = (Message(SYSTEM, prompt.system),) if prompt.system else ()
     return [
-        {"role": one.role, "content": _content(one.parts), **(json.loads(one.more) if one.more else {})}
+        {
+            "role": one.role,
+            "content": _content(one.parts),
+            **(json.loads(one.more) if one.more else {}),
+        }
         for one in (*system, *prompt.messages)
     ]
 
@@ -382,7 +403,10 @@ def _engine_thinking(call: Call) -> dict[str, Any]:
     budget = call.thinking_tokens
     if call.thinking != "enabled":
         return {"chat_template_kwargs": template}
-    return {"chat_template_kwargs": {**template, "thinking_budget": budget}, "thinking_token_budget": budget}
+    return {
+        "chat_template_kwargs": {**template, "thinking_budget": budget},
+        "thinking_token_budget": budget,
+    }
 
 
 @lru_cache(maxsize=256)
@@ -394,7 +418,11 @@ def _tool(tool: Tool) -> dict[str, Any]:
     if tool.given:
         given = json.loads(tool.given)
         return {**given, "function": {**given["function"], "name": tool.name}}
-    function = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.schema)}
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": json.loads(tool.schema),
+    }
     return {"type": "function", "function": function}
 
 
@@ -420,7 +448,9 @@ def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
 
 def _has_error(chunk: Any) -> bool:
     """Return whether a chunk is an error, or has one beside its choices."""
-    is_usual = isinstance(chunk, dict) and chunk.get("choices") and _MAY_TELL_ERRORS.isdisjoint(chunk)
+    is_usual = (
+        isinstance(chunk, dict) and chunk.get("choices") and _MAY_TELL_ERRORS.isdisjoint(chunk)
+    )
     return not is_usual and looks_like_error(chunk, any_code=True)
 
 
@@ -457,7 +487,9 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> 
 
 def _after_finish(decoder: StreamDecoder, message_id: Any) -> None:
     if message_id != decoder.message_id:
-        decoder.violate(violations.SECOND_MESSAGE, "content of another completion behind the finish reason")
+        decoder.violate(
+            violations.SECOND_MESSAGE, "content of another completion behind the finish reason"
+        )
     else:
         decoder.tolerate(violations.CONTENT_AFTER_FINISH)
 
@@ -503,7 +535,9 @@ def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
             decoder.is_refusal = True
             decoder.content(_TEXT, value, is_answer=False)
         case "audio":
-            decoder.content(_TEXT, value.get("transcript") or value.get("data") or "", is_answer=False)
+            decoder.content(
+                _TEXT, value.get("transcript") or value.get("data") or "", is_answer=False
+            )
 
 
 def _read_provider_fields(decoder: StreamDecoder, fields: Any) -> None:

@@ -15,7 +15,14 @@ from pydantic import AfterValidator, Field, model_validator
 
 from tailgauge.address import is_loopback
 from tailgauge.call import ASSISTANT, USER, Call, Part
-from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check_header_name, check_headers
+from tailgauge.protocols.additions import (
+    VARIABLE,
+    Body,
+    Engine,
+    Headers,
+    check_header_name,
+    check_headers,
+)
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.shapes import Shape
 from tailgauge.redaction import shown
@@ -98,7 +105,9 @@ def _meant_url(text: str) -> str:
     scheme = _SCHEME.match(text)
     rest = text
     name = ""
-    if scheme is not None and not (scheme["mark"] == ":" and re.match(r"\d+(?:/|$)", text[scheme.end() :])):
+    if scheme is not None and not (
+        scheme["mark"] == ":" and re.match(r"\d+(?:/|$)", text[scheme.end() :])
+    ):
         rest = text[scheme.end() :]
         near = near_names(scheme["name"], ("http", "https"), cutoff=0.5)
         name = near[0] if near else "http"
@@ -142,7 +151,9 @@ class TargetSettings(Table):
     """model named in each request"""
     api_key_env: str | None = Field(None, pattern=VARIABLE)
     """environment variable with the key for this target; without it a key is sent only to the provider's own host"""
-    auth_header: Annotated[str | None, AfterValidator(check_header_name)] = Field(None, min_length=1)
+    auth_header: Annotated[str | None, AfterValidator(check_header_name)] = Field(
+        None, min_length=1
+    )
     """header that carries the key: `authorization` (as Bearer), `x-api-key`, `api-key`, ...; default the protocol's own"""
     headers: Headers = Field({})
     """headers of every call; see `tailgauge docs traffic`"""
@@ -164,14 +175,18 @@ class TargetSettings(Table):
     @model_validator(mode="after")
     def _kept(self) -> TargetSettings:
         if self.preopened > self.connections:
-            raise ValueError(f"preopened: more than the {self.connections} connections that a worker keeps")
+            raise ValueError(
+                f"preopened: more than the {self.connections} connections that a worker keeps"
+            )
         return self
 
     @model_validator(mode="after")
     def _sends_one_key(self) -> TargetSettings:
         header = (self.auth_header or "").lower()
         if header and header in {name.lower() for name in self.headers}:
-            raise ValueError(f"headers.{header}: auth_header puts the key there: leave out one of them")
+            raise ValueError(
+                f"headers.{header}: auth_header puts the key there: leave out one of them"
+            )
         return self
 
     @property
@@ -202,7 +217,9 @@ class Adaptation(NamedTuple):
     """What the preflight found that a target takes, where the scenario does not say it."""
 
     max_tokens_field: str | None = None
-    automatic_cache: str | None = None  # the engine that caches without marks, by the list of models
+    automatic_cache: str | None = (
+        None  # the engine that caches without marks, by the list of models
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +230,9 @@ class MarkRules:
     lives: tuple[str, ...]  # of a mark; the first is the default
     automatic_lives: tuple[str, ...]  # of a mark that the target sets at the end
     at_engines: bool  # engines with an automatic cache take requests with marks
-    lookback: int | None = None  # blocks from a mark in which an entry is looked for, the marked one included
+    lookback: int | None = (
+        None  # blocks from a mark in which an entry is looked for, the marked one included
+    )
     has_key: bool = False  # a request may name its prefix, to be routed to where that was cached
 
 
@@ -242,18 +261,26 @@ class WireProtocol(ABC):
     call_path: ClassVar[str] = ""  # the end of the address of its calls
     provider: ClassVar[Provider | None] = None
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
-    longest_wait_s: ClassVar[float | None] = None  # before a retry that the target asks for, of its SDK
+    longest_wait_s: ClassVar[float | None] = (
+        None  # before a retry that the target asks for, of its SDK
+    )
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
-    key_header: ClassVar[str] = AUTHORIZATION  # that carries a key to hosts other than the provider's
+    key_header: ClassVar[str] = (
+        AUTHORIZATION  # that carries a key to hosts other than the provider's
+    )
     marks: ClassVar[MarkRules | None] = None  # of what to cache; None: it has none
-    diagnoses_cache: ClassVar[bool] = False  # the target says why its cache missed, where it is asked
+    diagnoses_cache: ClassVar[bool] = (
+        False  # the target says why its cache missed, where it is asked
+    )
     limit_fields: ClassVar[
         tuple[str, ...]
     ] = ()  # choices of `target.max_tokens_field`; empty: it has one name for it
     obeys_max_tokens: bool = True  # an answer has no more tokens than the call allows
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
     ends_at_mark: ClassVar[bool] = False  # its SDK reads nothing behind the end mark
-    set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them
+    set_elsewhere: ClassVar[
+        Mapping[str, str]
+    ] = {}  # keys of the body, with where the scenario sets them
     shapes: ClassVar[tuple[Shape, ...]] = ()  # of its plain events; see `shapes`
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.
     content: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys((USER, ASSISTANT), TEXT_BLOCK)
@@ -263,7 +290,9 @@ class WireProtocol(ABC):
 
     def __init__(self, target: TargetSettings, url: str) -> None:
         self.settings = getattr(target, self.name, None)
-        self.at_provider = self.provider is not None and urlsplit(url).hostname == self.provider.host
+        self.at_provider = (
+            self.provider is not None and urlsplit(url).hostname == self.provider.host
+        )
         self.auth_header = target.auth_header
 
     @classmethod

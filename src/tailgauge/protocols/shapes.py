@@ -47,7 +47,9 @@ NEVER = Field(rule=_NEVER)  # the key must not be there
 NOTHING = Field(rule=_NOTHING)  # null, false, "", [] or {}
 SAME = Field(rule=_SAME)  # the value of the event before; where it is another, Python sees it
 COUNT = Field(rule=_COUNT)  # a whole number that does not fall; Python sees the last
-SAME_WITH_ROLE = Field(rule=_SAME_WITH_ROLE)  # of an event with a role: the value of the event before
+SAME_WITH_ROLE = Field(
+    rule=_SAME_WITH_ROLE
+)  # of an event with a role: the value of the event before
 
 
 def nothing_or(text: str) -> Field:
@@ -100,7 +102,9 @@ def compiled(shapes: Sequence[Shape], other_names: Sequence[str]) -> Any:
     if _core is None or not shapes:
         return None
     paths = dict.fromkeys(path for shape in shapes for path in _compared_paths(shape, ""))
-    numbers = {path: number for number, path in enumerate(paths, 1)}  # 0: whether the event has a role
+    numbers = {
+        path: number for number, path in enumerate(paths, 1)
+    }  # 0: whether the event has a role
     described = tuple(_described(shape, "", numbers) for shape in shapes)
     return _core.Shapes(described, tuple(name.encode() for name in other_names), False)
 

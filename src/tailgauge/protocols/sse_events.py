@@ -46,12 +46,15 @@ def check_where(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def _check_value(pointer: str, value: Any) -> None:
     if isinstance(value, Mapping):
         longer = f'"{pointer}/{next(iter(value), "key")}"'
-        raise ValueError(f"{pointer}: expected a value, got a table: write a longer pointer, {longer}")  # noqa: TRY004
+        message = f"{pointer}: expected a value, got a table: write a longer pointer, {longer}"
+        raise ValueError(message)  # noqa: TRY004
     is_endless = isinstance(value, float) and not math.isfinite(value)
     is_json = value is None or isinstance(value, str | int | float)
     if is_endless or not is_json:
         got = str(value) if isinstance(value, float | date | time) else type(value).__name__
-        raise ValueError(f"{pointer}: expected text, a number, true or false, or a list of them, got {got}")
+        raise ValueError(
+            f"{pointer}: expected text, a number, true or false, or a list of them, got {got}"
+        )
 
 
 def _alternatives(expected: Any) -> tuple[Any, ...]:
@@ -150,7 +153,9 @@ class Matcher:
     def is_same_as(self, other: Matcher) -> bool:
         """Return whether both match the same events, by the same conditions."""
         is_same_name = self.name == other.name
-        return is_same_name and sorted(map(repr, self.conditions)) == sorted(map(repr, other.conditions))
+        return is_same_name and sorted(map(repr, self.conditions)) == sorted(
+            map(repr, other.conditions)
+        )
 
 
 def content_matcher(table: ContentEvents) -> Matcher:
@@ -172,7 +177,9 @@ class ErrorReader:
 
     def __init__(self, table: ErrorEvents) -> None:
         pointers = {"status_code": table.status, "type": table.type, "message": table.message}
-        self._paths = {key: steps(pointer) for key, pointer in pointers.items() if pointer is not None}
+        self._paths = {
+            key: steps(pointer) for key, pointer in pointers.items() if pointer is not None
+        }
 
     def read(self, tree: Any) -> Any:
         """Return the error as one flat object; what is no object as it is."""

@@ -28,13 +28,22 @@ class EventSizeError(Exception):
 class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
-    __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending", "takes_bare_names")
+    __slots__ = (
+        "_after_cr",
+        "_begun",
+        "ended_with_event",
+        "is_marked",
+        "pending",
+        "takes_bare_names",
+    )
 
     def __init__(self, *, takes_bare_names: bool = False) -> None:
         # The standard drops events without data. Clients outside browsers take those that have a name.
         self.takes_bare_names = takes_bare_names
         self.pending: bytes | bytearray = b""
-        self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
+        self.ended_with_event = (
+            False  # the last bytes fed ended an event, and no comment or part of another
+        )
         self._after_cr = False  # a line feed to come belongs to the line end before
         self._begun = False
         # A later line began with a byte order mark: it is no field, so something is missing.
@@ -58,7 +67,9 @@ class Splitter:
             for block in blocks:
                 check_values(block)
         events = list(map(self._event, blocks))
-        self.ended_with_event = bool(events) and events[-1] is not None and not self.pending.strip(b"\n")
+        self.ended_with_event = (
+            bool(events) and events[-1] is not None and not self.pending.strip(b"\n")
+        )
         return [event for event in events if event is not None]
 
     def _with_pending(self, payload: bytes) -> bytes | None:

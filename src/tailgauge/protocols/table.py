@@ -25,7 +25,9 @@ SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
 
 def is_self_hosted(url: str) -> bool:
     """Whether a target is neither the embedded endpoint nor a provider."""
-    return url != SIMULATED and urlsplit(url).hostname not in {one.host for one in PROVIDERS.values()}
+    return url != SIMULATED and urlsplit(url).hostname not in {
+        one.host for one in PROVIDERS.values()
+    }
 
 
 def refusal(target: TargetSettings, need: str) -> str:
@@ -42,7 +44,9 @@ class _Checked(TargetSettings):
 
     @model_validator(mode="after")
     def _used(self) -> _Checked:
-        used_by = {row.name: {row.name} for row in PROTOCOLS.values() if row.settings_type is not None}
+        used_by = {
+            row.name: {row.name} for row in PROTOCOLS.values() if row.settings_type is not None
+        }
         self.refuse_unused("protocol", used_by)
         row = PROTOCOLS[self.protocol]
         has_key = self.api_key_env is not None or at_provider(self.url, row.provider)

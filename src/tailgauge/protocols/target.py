@@ -20,7 +20,14 @@ from pydantic_core import to_json
 from tailgauge.call import MESSAGE, Call, Prompt
 from tailgauge.plugins.plugin import blamed
 from tailgauge.protocols import shapes
-from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
+from tailgauge.protocols.additions import (
+    CURRENT,
+    Additions,
+    Current,
+    TableAdds,
+    additions,
+    values_of,
+)
 from tailgauge.protocols.api_keys import key_of, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, TargetSettings
@@ -69,7 +76,9 @@ class Endpoint:
         key_headers = None if wire.sends_key_as_sdk(key) else wire.key_headers(key)
         with only_for_the_provider(url, target.protocol):
             self._sdk, self._unsent = (
-                wire.client(url, key, httpx2.Client(transport=Adding(under, key_headers), trust_env=False))
+                wire.client(
+                    url, key, httpx2.Client(transport=Adding(under, key_headers), trust_env=False)
+                )
                 for under in (transport, self._capture)
             )
 
@@ -101,7 +110,9 @@ class Endpoint:
         if request is not None:
             return self._transport.sent(self._origin, request)
         if call.prompt.given is not None:
-            raise ValueError(f"no request can be made of a body with target.protocol = {self.protocol!r}")
+            raise ValueError(
+                f"no request can be made of a body with target.protocol = {self.protocol!r}"
+            )
         return self._built(self._sdk, call, call_id, self._added_of(traffic), request_id, traffic)
 
     def address(self, call: Call, traffic: str = "") -> str | None:
@@ -114,7 +125,13 @@ class Endpoint:
         return f"{self._url.scheme}://{self._url.netloc.decode('ascii')}{path}"
 
     def _built(
-        self, sdk: Any, call: Call, call_id: str, added: Additions | None, request_id: int, traffic: str
+        self,
+        sdk: Any,
+        call: Call,
+        call_id: str,
+        added: Additions | None,
+        request_id: int,
+        traffic: str,
     ) -> Opened:
         """A call that the SDK builds, with what is added to it."""
         model = call.model or self.model
@@ -157,7 +174,9 @@ class Endpoint:
         """Time a prepared request that has left."""
         self._transport.attach(exchange, self._origin, due)
 
-    def prepared(self, call: Call, call_id: str, request_id: int = 0, traffic: str = "") -> bytes | None:
+    def prepared(
+        self, call: Call, call_id: str, request_id: int = 0, traffic: str = ""
+    ) -> bytes | None:
         """A request by its template; None where there is none."""
         model = call.model or self.model
         added = self._added_of(traffic)
@@ -190,7 +209,9 @@ class Endpoint:
         """Request the target's list of models; None where the protocol has no such list."""
         if self._wire.sdk is None:
             return None
-        current = Current(self._added_to_all, values_of("models", 0, "", self.model, 0), lambda _: [])
+        current = Current(
+            self._added_to_all, values_of("models", 0, "", self.model, 0), lambda _: []
+        )
         return _opened(current, self._sdk.models.with_streaming_response.list)
 
     def tokenize(self, engine: str, text: str) -> Opened:
@@ -202,7 +223,9 @@ class Endpoint:
             client.stream, "POST", self._url.copy_with(raw_path=b"/tokenize"), headers=headers,
             json={"model": self.model, field: text, special: False},
         )  # fmt: skip
-        current = Current(self._added_to_all, values_of("tokenize", 0, "", self.model, 0), lambda _: [])
+        current = Current(
+            self._added_to_all, values_of("tokenize", 0, "", self.model, 0), lambda _: []
+        )
         return _opened(current, request)
 
     def _template(
@@ -214,7 +237,9 @@ class Endpoint:
         if kind not in self._templates:
 
             def capture(call_id: str) -> bytes | None:
-                return self._capture.of(self._built(self._unsent, call, call_id, added, request_id, traffic))
+                return self._capture.of(
+                    self._built(self._unsent, call, call_id, added, request_id, traffic)
+                )
 
             self._templates[kind] = template(capture, made)
         return self._templates[kind]
@@ -241,7 +266,9 @@ class Adding(httpx2.BaseTransport):
     `key_headers`: what replaces the SDK's own header with the key; None where that is to stay.
     """
 
-    def __init__(self, under: httpx2.BaseTransport, key_headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, under: httpx2.BaseTransport, key_headers: Mapping[str, str] | None = None
+    ) -> None:
         self._under = under
         self._key_headers = key_headers
 
@@ -323,7 +350,9 @@ def load_sdks(targets: Iterable[TargetSettings]) -> None:
     for target in {target.protocol: target for target in targets}.values():
         wire = PROTOCOLS[target.protocol](target, nowhere)
         with only_for_the_provider(nowhere, target.protocol):
-            sdk = wire.client(nowhere, PLACEHOLDER_KEY, httpx2.Client(transport=capture, trust_env=False))
+            sdk = wire.client(
+                nowhere, PLACEHOLDER_KEY, httpx2.Client(transport=capture, trust_env=False)
+            )
         capture.of(wire.send(sdk, Call(Prompt.of("warm up"), 1), target.model, _IDS[0]))
 
 
@@ -348,7 +377,9 @@ class Template:
 
 def with_headers(request: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
     """The request with these headers, instead of its own of the same names."""
-    added = [(name.lower().encode(), f"{name}: {value}".encode("latin-1")) for name, value in headers]
+    added = [
+        (name.lower().encode(), f"{name}: {value}".encode("latin-1")) for name, value in headers
+    ]
     if not added:
         return request
     names = {name for name, _ in added}

@@ -112,7 +112,9 @@ class Usage:
         if prompt is None:
             return tokens, None
         _add_thinking(tokens, prompt, total)
-        cached = tokens.get("cache_read_input_tokens", 0) + tokens.get("cache_creation_input_tokens", 0)
+        cached = tokens.get("cache_read_input_tokens", 0) + tokens.get(
+            "cache_creation_input_tokens", 0
+        )
         if cached and total == prompt + cached + tokens.get("output_tokens", 0):
             tokens["input_tokens"] = prompt  # what was cached is counted beside the prompt
             return tokens, None
@@ -133,8 +135,12 @@ class Usage:
             self.unknown.update(f"usage.{shown(str(name), 60)}" for name in sorted(fresh)[:10])
         for place, details in usage.items():
             if place.endswith("_details") and isinstance(details, dict):
-                fresh = {name for name in details.keys() - self.table.known if name.endswith("_tokens")}
-                self.unknown.update(f"usage.{place}.{shown(name, 60)}" for name in sorted(fresh)[:10])
+                fresh = {
+                    name for name in details.keys() - self.table.known if name.endswith("_tokens")
+                }
+                self.unknown.update(
+                    f"usage.{place}.{shown(name, 60)}" for name in sorted(fresh)[:10]
+                )
 
 
 def _whole_number(value: Any) -> int | None:

@@ -65,7 +65,11 @@ class RawAnswer:
 def answer_text(number: int, answer: RawAnswer) -> str:
     """The lines of an answer."""
     first = {"answer": number, "format": FORMAT, "method": answer.method, **answer.facts}
-    last = {"end": answer.end, "at_ms": answer.end_at_ns / 1e6, "left_out_bytes": answer.left_out_bytes}
+    last = {
+        "end": answer.end,
+        "at_ms": answer.end_at_ns / 1e6,
+        "left_out_bytes": answer.left_out_bytes,
+    }
     values = [first, *map(_read_line, answer.reads), last]
     return "".join([f"{_plain_json(value)}\n" for value in values])
 
@@ -137,7 +141,9 @@ def _begun(where: str, line: Mapping[str, Any], text: str) -> RawAnswer:
         )
     method = line.get("method", "POST")
     if method not in {"GET", "POST"}:
-        raise ScenarioError(f'{where}: method: expected "GET" or "POST", got {str(method)[:_SHOWN]!r}')
+        raise ScenarioError(
+            f'{where}: method: expected "GET" or "POST", got {str(method)[:_SHOWN]!r}'
+        )
     known = {"answer", "format", "method"}
     facts = {key: value for key, value in line.items() if key not in known}
     return RawAnswer(facts, method, end=LEFT, end_at_ns=0)
@@ -148,12 +154,16 @@ def _read(where: str, line: Mapping[str, Any], answer: RawAnswer) -> Read:
     at_ns = _time(where, line, answer)
     given = [key for key in ("text", "base64") if isinstance(line.get(key), str)]
     if len(given) != 1:
-        raise ScenarioError(f'{where}: expected "text" or "base64" with the bytes of a read, as a string')
+        raise ScenarioError(
+            f'{where}: expected "text" or "base64" with the bytes of a read, as a string'
+        )
     if given == ["text"]:
         try:
             return Read(at_ns, line["text"].encode("utf-8"))
         except UnicodeEncodeError:
-            raise ScenarioError(f"{where}: text: expected UTF-8, got half of a surrogate pair") from None
+            raise ScenarioError(
+                f"{where}: text: expected UTF-8, got half of a surrogate pair"
+            ) from None
     try:
         return Read(at_ns, base64.b64decode(line["base64"], validate=True))
     except binascii.Error as error:
@@ -164,7 +174,9 @@ def _end(where: str, line: Mapping[str, Any], answer: RawAnswer) -> None:
     """Take how and when an answer ended from its last line."""
     if line["end"] not in ENDS:
         expected = ", ".join(ENDS)
-        raise ScenarioError(f"{where}: end: expected one of {expected}, got {str(line['end'])[:_SHOWN]!r}")
+        raise ScenarioError(
+            f"{where}: end: expected one of {expected}, got {str(line['end'])[:_SHOWN]!r}"
+        )
     left_out = line.get("left_out_bytes", 0)
     if not _is_whole(left_out) or left_out < 0:
         raise ScenarioError(f"{where}: left_out_bytes: expected a whole number, at least 0")
@@ -176,7 +188,11 @@ def _end(where: str, line: Mapping[str, Any], answer: RawAnswer) -> None:
 def _time(where: str, line: Mapping[str, Any], answer: RawAnswer) -> int:
     """The time of a line in ns, which no line before is later than."""
     at_ms = line.get("at_ms")
-    if not isinstance(at_ms, int | float) or isinstance(at_ms, bool) or not 0 <= at_ms <= LONGEST_MS:
+    if (
+        not isinstance(at_ms, int | float)
+        or isinstance(at_ms, bool)
+        or not 0 <= at_ms <= LONGEST_MS
+    ):
         raise ScenarioError(f"{where}: at_ms: expected a time in ms, from 0 to {LONGEST_MS:,}")
     at_ns = round(at_ms * 1e6)
     if answer.reads and at_ns < answer.reads[-1].at_ns:

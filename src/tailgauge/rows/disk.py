@@ -39,7 +39,9 @@ def free_space(path: Path) -> FreeSpace | None:
         except OSError:
             return None
         files = stats.f_favail if stats.f_files else None
-        return FreeSpace(there, stats.f_bavail * stats.f_frsize, files, stats.f_blocks * stats.f_frsize)
+        return FreeSpace(
+            there, stats.f_bavail * stats.f_frsize, files, stats.f_blocks * stats.f_frsize
+        )
     return None
 
 

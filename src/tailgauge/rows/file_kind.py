@@ -37,7 +37,10 @@ _BY_LINE = (
     (re.compile(r"<"), "XML"),
     (re.compile(r"\{"), "JSON"),
     (re.compile(r"import .* from ['\"]|(?:const|let|var) \w+ ?=|export "), "JavaScript"),
-    (re.compile(r"(?:import|from) [\w.]+(?: import .*| as \w+)?$|(?:def|class) \w+.*:$|@\w+"), "Python"),
+    (
+        re.compile(r"(?:import|from) [\w.]+(?: import .*| as \w+)?$|(?:def|class) \w+.*:$|@\w+"),
+        "Python",
+    ),
     (re.compile(r"---$|- |[\w./-]+:(?: |$)"), "YAML"),
     (re.compile(r"```|[*>] |!?\[[^\]]*\]\("), "Markdown"),
 )
@@ -178,7 +181,9 @@ def _open_text(fault: Fault) -> Fault | None:
         return None
     multiline = re.search(r"\"{3}|'{3}", _masked(fault.text))
     if multiline is not None:
-        return fault.at(multiline.start(), f"the text that begins here has no closing {multiline[0]}")
+        return fault.at(
+            multiline.start(), f"the text that begins here has no closing {multiline[0]}"
+        )
     quote = re.search("[\"']", _masked(fault.line))
     if quote is None:
         return None

@@ -36,7 +36,9 @@ _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _PIECE = 1 << 22
 LISTING_S = 120.0  # for a listing; a copy has as long, and a second for each MiB
 SLOWEST = 1 << 20  # bytes a second
-READING_MEMORY = 2 << 30  # bytes of the process that lists and copies, of which Arrow reserves one half
+READING_MEMORY = (
+    2 << 30
+)  # bytes of the process that lists and copies, of which Arrow reserves one half
 MOST_OBJECTS = 100_000
 LARGEST_RUN = 64 << 30  # bytes
 NO_RUN = 3  # exit code of that process where there is no run
@@ -79,7 +81,9 @@ def _opened(url: str) -> tuple[Any, str]:
     if scheme == "abfs":
         account, key = (os.environ.get(f"AZURE_STORAGE_{name}") for name in ("ACCOUNT", "KEY"))
         if not account:
-            raise ObjectStoreError(f"{url}: the environment variable AZURE_STORAGE_ACCOUNT is not set")
+            raise ObjectStoreError(
+                f"{url}: the environment variable AZURE_STORAGE_ACCOUNT is not set"
+            )
         return fs.AzureFileSystem(account, account_key=key), path
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -155,7 +159,9 @@ def _upload(folder: Path, url: str) -> list[str]:
             for path in paths:
                 _repeated(_put, files, path, f"{root}/{path.relative_to(folder).as_posix()}")
     except ObjectStoreError as error:
-        raise ObjectStoreError(f"{error}. Nothing is lost: all runs and reports are in {folder}") from error
+        raise ObjectStoreError(
+            f"{error}. Nothing is lost: all runs and reports are in {folder}"
+        ) from error
     return sorted({"/".join(path.relative_to(folder).parts[:2]) for path in paths})
 
 
@@ -268,7 +274,9 @@ def list_below(url: str, suffix: str, folder: str) -> None:
     files, root = _opened(url)
     with _explained(url, "read"):
         found = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-        sizes = {one.path: one.size or 0 for one in found if one.is_file and one.path.endswith(suffix)}
+        sizes = {
+            one.path: one.size or 0 for one in found if one.is_file and one.path.endswith(suffix)
+        }
     if not sizes and not suffix:
         raise RunDataError(f"{url}: no such run folder")
     for name in sizes:

@@ -26,7 +26,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailgauge.rows.run_folder import MARK
-from tailgauge.rows.schema import CHUNK_KINDS, ORIGIN, RECORDED, SCHEMA_VERSION, Chunks, Origin, columns
+from tailgauge.rows.schema import (
+    CHUNK_KINDS,
+    ORIGIN,
+    RECORDED,
+    SCHEMA_VERSION,
+    Chunks,
+    Origin,
+    columns,
+)
 
 _TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
@@ -95,7 +103,9 @@ hide_pandas()
 
 def schema(table: str, **metadata: str) -> pa.Schema:
     """Arrow schema of a table, with the schema version in its metadata."""
-    named = {f"{MARK}.schema_version": str(SCHEMA_VERSION)} | {f"{MARK}.{k}": v for k, v in metadata.items()}
+    named = {f"{MARK}.schema_version": str(SCHEMA_VERSION)} | {
+        f"{MARK}.{k}": v for k, v in metadata.items()
+    }
     fields = [pa.field(c.name, _TYPES[c.kind], c.nullable) for c in columns(table)]
     return pa.schema(fields, named | {"pandas": _for_pandas(table)})
 
@@ -191,7 +201,9 @@ def checked_rows(path: Path, table: str) -> int:
         raise ValueError(f"its columns are not those of {table}")
     if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MAX_ROWS:
         raise ValueError("no rows, too many rows, or a contradictory footer")
-    if any(not 0 < count <= GROUP for count in rows) or any(not 0 < size <= _UNPACKED for size in sizes):
+    if any(not 0 < count <= GROUP for count in rows) or any(
+        not 0 < size <= _UNPACKED for size in sizes
+    ):
         raise ValueError("it has an impossible row group")
     return int(footer.num_rows)
 
@@ -276,7 +288,9 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:
-        return pa.array([v and v.encode("utf-8", "backslashreplace").decode() for v in values], kind)
+        return pa.array(
+            [v and v.encode("utf-8", "backslashreplace").decode() for v in values], kind
+        )
 
 
 def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:

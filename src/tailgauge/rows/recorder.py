@@ -74,7 +74,12 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: RunFolder, worker: int, on_part: OnPart | None = None, *, compacts: bool = True
+        self,
+        folder: RunFolder,
+        worker: int,
+        on_part: OnPart | None = None,
+        *,
+        compacts: bool = True,
     ) -> None:
         self._folder = folder
         self._worker = worker
@@ -239,7 +244,9 @@ class Recorder:
             self._write_part(path, batch.table(name, self.origin))
         except Exception as error:  # noqa: BLE001 - any failure to write must end the run
             why = advice(error, self._folder.path)
-            self._error = RecorderError(f"a part could not be written under {self._folder.path}: {why}")
+            self._error = RecorderError(
+                f"a part could not be written under {self._folder.path}: {why}"
+            )
             return
         self._numbers[name] += 1
         self.written[name] += batch.left[name]
@@ -276,7 +283,9 @@ class Recorder:
                     compact(name, parts, self._folder.part(name, self._worker, "all"))
             except Exception as error:  # noqa: BLE001 - all parts are still readable
                 why = advice(error, self._folder.path)
-                self.remarks.append(f"{name}: the parts could not be compacted; none is lost: {why}")
+                self.remarks.append(
+                    f"{name}: the parts could not be compacted; none is lost: {why}"
+                )
         self.cpu_s += time.thread_time() - began_s
 
 

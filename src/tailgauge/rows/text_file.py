@@ -157,7 +157,9 @@ def text_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 2), ""), 1):
             row = line.rstrip("\r\n")
             if len(row) > LONGEST_LINE:
-                raise ScenarioError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters")
+                raise ScenarioError(
+                    f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters"
+                )
             if blank or row.strip():
                 yield number, row
 
@@ -199,7 +201,11 @@ def _check(tree: Any, key: str = "", depth: int = 0) -> None:
             _check(value, f"{key}.{name}" if key else str(name), depth + 1)
     elif isinstance(tree, int) and tree not in _WHOLE:
         raise ValueError(f"{key}: {WHOLE}")
-    elif isinstance(tree, Decimal) and tree.is_finite() and int(tree.as_tuple().exponent) < -_DECIMALS:
+    elif (
+        isinstance(tree, Decimal)
+        and tree.is_finite()
+        and int(tree.as_tuple().exponent) < -_DECIMALS
+    ):
         raise ValueError(f"{key}: expected a number of at most {_DECIMALS} decimals")
 
 
@@ -218,7 +224,11 @@ def _decoder(odd: Callable[[str], Any]) -> json.JSONDecoder:
     def whole(digits: str) -> Any:
         if len(digits) < _SAFE_DIGITS:
             return int(digits)
-        return int(digits) if len(digits) <= len(str(_WHOLE[0])) and int(digits) in _WHOLE else odd(digits)
+        return (
+            int(digits)
+            if len(digits) <= len(str(_WHOLE[0])) and int(digits) in _WHOLE
+            else odd(digits)
+        )
 
     def real(digits: str) -> Any:
         value = float(digits)
@@ -359,7 +369,9 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 csv.field_size_limit(LONGEST_LINE)
                 _check_separator(path, number, names)
             elif len(row) != len(names):
-                raise ScenarioError(f"{path}:{number}: has {len(row)} columns, the header {len(names)}")
+                raise ScenarioError(
+                    f"{path}:{number}: has {len(row)} columns, the header {len(names)}"
+                )
             else:
                 yield number, dict(zip(names, row, strict=True))
     except csv.Error as error:

@@ -96,7 +96,9 @@ def latency(name: str, counted: str = REQUESTS, sketch: str = "") -> Figure:
     return Figure(name=name, unit=LATENCY, meaning=meaning, counted=counted, sketch=sketch)
 
 
-def share(name: str, sign: str, ended: frozenset[str], meaning: str, counted: str = REQUESTS) -> Figure:
+def share(
+    name: str, sign: str, ended: frozenset[str], meaning: str, counted: str = REQUESTS
+) -> Figure:
     """Return the share of the requests or attempts that ended in one of these classes."""
     return Figure(name=name, unit=SHARE, meaning=meaning, sign=sign, counted=counted, ended=ended)
 
@@ -197,7 +199,11 @@ FIGURES = (
     ),
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
-ERRORS = ("answered", "complete", "error_rate")  # an objective on one of these replaces the default one
+ERRORS = (
+    "answered",
+    "complete",
+    "error_rate",
+)  # an objective on one of these replaces the default one
 ALLOWS_ERRORS = (
     *ERRORS,
     "refused",

@@ -38,13 +38,26 @@ from tailgauge.thresholds import ENDLESS_S
 
 MANY = 20  # errors of one scenario that are shown
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-_KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
-_OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
-_OF_ONE_TARGET = {"url", "api_key_env", "auth_header", "headers"}  # of each target: secrets go nowhere else
-_TRAFFIC = "traffic"
-_EMPTY = (
-    "has no tables: a scenario needs [traffic.NAME]; start from one with `tailgauge scenario copy streaming`"
+_KEY = re.compile(
+    r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*"
+)  # `traffic.*.model`: of every traffic table
+_OF_PLANS = (
+    "pattern",
+    "weight",
+    "prompt_tokens",
+    "prompt_sigma",
+    "output_sigma",
+    "prompts",
+    "session",
 )
+_OF_ONE_TARGET = {
+    "url",
+    "api_key_env",
+    "auth_header",
+    "headers",
+}  # of each target: secrets go nowhere else
+_TRAFFIC = "traffic"
+_EMPTY = "has no tables: a scenario needs [traffic.NAME]; start from one with `tailgauge scenario copy streaming`"
 _NO_TRAFFIC = "there is no table [traffic.NAME]: add one, for example [traffic.main]"
 _NO_TABLE = {"model_type", "mapping_type", "dict_type"}  # pydantic's errors
 _NO_NUMBER = {"float_type", "int_type", "int_from_float", "is_instance_of"}
@@ -55,7 +68,9 @@ _ALSO_CALLED = {
     "request_rate": "rate_per_s", "concurrency": "users", "vus": "users", "duration": "duration_s", "timeout": "attempt_deadline_s",
 }  # fmt: skip
 _REPORTED = {"alert", "use_case"}  # tables of objectives that decided nothing
-_TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
+_TABLE_LEVELS = (
+    3  # parts of a key that name tables and keys of the model; names below are the user's
+)
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
     "value": 'write {env = "NAME"} in headers or body, or NAME in target.api_key_env, and set that variable',
@@ -184,7 +199,9 @@ class Scenario(Table):
     second_target: Target | None = None
     arrival: Arrival = Arrival()
     stages: Stages = Stages()
-    traffic: Mapping[str, Traffic] = Field(default_factory=lambda: {"main": Traffic()}, min_length=1)
+    traffic: Mapping[str, Traffic] = Field(
+        default_factory=lambda: {"main": Traffic()}, min_length=1
+    )
     limits: Limits = Limits()
     guard: Guard = Guard()
     stop: Stop = Stop()
@@ -206,7 +223,11 @@ class Scenario(Table):
     def _behind_gateway(cls, tree: Any) -> Any:
         """A gateway is called as the target behind it, but for what its own table says."""
         names = ("crossover", "target", "second_target")
-        tables = [one for name in names if isinstance(tree, dict) and isinstance(one := tree.get(name), dict)]
+        tables = [
+            one
+            for name in names
+            if isinstance(tree, dict) and isinstance(one := tree.get(name), dict)
+        ]
         if len(tables) == len(names) and tables[0].get("gateway") is True:
             shared = {key: value for key, value in tables[1].items() if key not in _OF_ONE_TARGET}
             return {**tree, "second_target": {**shared, **tables[2]}}
@@ -221,7 +242,11 @@ class Scenario(Table):
             return tree
         closed = arrival.get("closed")
         stages = tree.get("stages", {})
-        if not isinstance(closed, dict) or closed.get("requests") is None or not isinstance(stages, dict):
+        if (
+            not isinstance(closed, dict)
+            or closed.get("requests") is None
+            or not isinstance(stages, dict)
+        ):
             return tree
         return {**tree, "stages": {"duration_s": ENDLESS_S, "warmup_s": 0.0, **stages}}
 
@@ -240,9 +265,13 @@ class Scenario(Table):
             except ValueError as error:
                 raise ValueError(f"traffic.{name}.prompts.{error}") from None
             if SECOND in _targets_used(traffic) and self.second_target is None:
-                raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
+                raise ValueError(
+                    f"traffic.{name}: names the second target, but there is no [second_target]"
+                )
             if not self.arrival.is_planned and traffic.prompts.at_end == "stop":
-                raise ValueError(f"traffic.{name}.prompts.at_end: users of a closed loop repeat their rows")
+                raise ValueError(
+                    f"traffic.{name}.prompts.at_end: users of a closed loop repeat their rows"
+                )
             if not self.arrival.is_open and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: a closed loop has no sessions")
         return self
@@ -257,7 +286,9 @@ class Scenario(Table):
                 why = "an answer by a schema ends with it: leave `exact` out"
                 raise ValueError(f"traffic.{name}.output: {why}")
             for target in map(self.target_of, sorted(_targets_used(traffic))):
-                refuse_fields(traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}")
+                refuse_fields(
+                    traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}"
+                )
                 for key, need in needs:
                     if why := refusal(target, need):
                         raise ValueError(f"traffic.{name}.{key}: {why}")
@@ -276,7 +307,9 @@ class Scenario(Table):
     def _limited(self) -> Scenario:
         for table, target in self.targets.items():
             if target.max_tokens_field == "none" and self.guard.is_of_tokens:
-                why = "without a limit on answers, guard.max_tokens and guard.max_cost cannot be kept"
+                why = (
+                    "without a limit on answers, guard.max_tokens and guard.max_cost cannot be kept"
+                )
                 raise ValueError(
                     f"{table}.max_tokens_field: {why}: leave them out, or use guard.max_requests"
                 )
@@ -287,7 +320,9 @@ class Scenario(Table):
         for name, traffic in self.traffic.items() if self.arrival.process == TASKS else ():
             for key in _OF_PLANS:
                 if getattr(traffic, key) != Traffic.model_fields[key].default:
-                    raise ValueError(f"traffic.{name}.{key}: a task says itself what it asks, and when")
+                    raise ValueError(
+                        f"traffic.{name}.{key}: a task says itself what it asks, and when"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -296,7 +331,9 @@ class Scenario(Table):
             if objective.traffic is not None and objective.traffic not in self.traffic:
                 names = list(self.traffic)
                 near = nearest(objective.traffic, names) or f"; the scenario has {', '.join(names)}"
-                raise ValueError(f"slo.{name}.traffic: there is no traffic.{objective.traffic}{near}")
+                raise ValueError(
+                    f"slo.{name}.traffic: there is no traffic.{objective.traffic}{near}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -308,7 +345,9 @@ class Scenario(Table):
             if self.crossover.gateway:
                 self._check_gateway(self.crossover)
             if not self.arrival.is_open:
-                raise ValueError("crossover: not with a closed loop, whose users keep their traffic table")
+                raise ValueError(
+                    "crossover: not with a closed loop, whose users keep their traffic table"
+                )
         return self
 
     def _check_gateway(self, blocks: Crossover) -> None:
@@ -378,7 +417,9 @@ class Scenario(Table):
     def _is_marked(self, traffic: TrafficSettings) -> bool:
         """Whether the prompts of a traffic table have marks."""
         cache = traffic.cache
-        return cache is not None and bool(self.marks(traffic).places.intersection(cache.breakpoints))
+        return cache is not None and bool(
+            self.marks(traffic).places.intersection(cache.breakpoints)
+        )
 
     def _caches_by_itself(self, target: Target) -> bool:
         """Whether the scenario says that the target's cache needs no marks."""
@@ -518,7 +559,9 @@ def _refuse_new_traffic(tables: Any, key: str) -> None:
         raise UsageError(f"--set {key[:200]}: there is no traffic.{name[:80]}{near}")
 
 
-def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | None = None) -> Scenario:
+def parse(
+    tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | None = None
+) -> Scenario:
     """Check a tree of plain values; errors name `source`, or how a key was given on the command line."""
     errors: list[Any] = list(_secrets(tree, ()))
     try:
@@ -570,13 +613,17 @@ def override(text: str) -> tuple[str, Any]:
     if not equals or not _KEY.fullmatch(key.strip()) or key.count(".") > DEEPEST:
         is_key = _KEY.fullmatch(key.strip()) and not secret_like("", key)
         about = f" {key[:200].strip()}" if is_key else ""  # and never a value
-        raise UsageError(f"--set{about}: expected table.key=value, for example --set arrival.rate_per_s=20")
+        raise UsageError(
+            f"--set{about}: expected table.key=value, for example --set arrival.rate_per_s=20"
+        )
     try:
         return key.strip(), toml(f"v = {raw.strip()}")["v"]
     except TOMLDecodeError:
         return key.strip(), raw.strip()
     except ValueError as error:
-        raise UsageError(f"--set {key.strip()}: {re.sub(r'^(v[.:]|line 1:) ?', '', str(error))}") from None
+        raise UsageError(
+            f"--set {key.strip()}: {re.sub(r'^(v[.:]|line 1:) ?', '', str(error))}"
+        ) from None
 
 
 def spelled(key: str, value: Any) -> str:
@@ -637,8 +684,12 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     where = _where(loc, source, overridden, text, kind)
     if kind == "value_error":
         # No secret in a URL is repeated, and nothing that `where` shows.
-        is_hidden = isinstance(given, str) and ("@" in given or "?" in given or repr(given) in where)
-        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not is_hidden else ""
+        is_hidden = isinstance(given, str) and (
+            "@" in given or "?" in given or repr(given) in where
+        )
+        shown = (
+            f" (got {given!r})" if isinstance(given, (str, int, float)) and not is_hidden else ""
+        )
         return f"{where}: {text}{shown}"
     if kind == "too_short" and loc == [_TRAFFIC]:
         return f"{where}: {_NO_TRAFFIC}"
@@ -660,7 +711,9 @@ def _keys_like(loc: Sequence[str], given: Any) -> Sequence[str]:
     return tables or names
 
 
-def _where(loc: Sequence[str], source: str, overridden: Mapping[str, str], text: str, kind: str) -> str:
+def _where(
+    loc: Sequence[str], source: str, overridden: Mapping[str, str], text: str, kind: str
+) -> str:
     """The file and key of an error, or the option that gave the key."""
     where = f"{source}: {'.'.join(loc)[:200] or 'scenario'}"
     for key, spelt in overridden.items():
@@ -692,7 +745,9 @@ def _instead_of_a_table(loc: Sequence[str]) -> str:
     if not tables:
         return ""
     name = "NAME." if get_origin(field.annotation) in {Mapping, dict} else ""
-    return f": set one of its keys, such as {'.'.join(loc)}.{name}{next(iter(tables[0].model_fields))}"
+    return (
+        f": set one of its keys, such as {'.'.join(loc)}.{name}{next(iter(tables[0].model_fields))}"
+    )
 
 
 def _instead_of_a_text(key: str, given: str) -> str:

@@ -65,7 +65,9 @@ class Objective(Table):
     @classmethod
     def _from_text(cls, given: Any) -> Any:
         if isinstance(given, int | float | list):
-            number = given if isinstance(given, int | float) and not isinstance(given, bool) else 800
+            number = (
+                given if isinstance(given, int | float) and not isinstance(given, bool) else 800
+            )
             how = f'write "ttft p95 < {number:g}ms", or a table [slo.NAME] with metric, quantile and max_ms'
             raise ValueError(f"expected a text or a table, got {str(given)[:40]}: {how}")  # noqa: TRY004 - pydantic reads it
         return parse(given) if isinstance(given, str) else given
@@ -214,7 +216,11 @@ def _problem(match: re.Match[str], figure: Figure) -> str:
         return bound_problem
     if figure.unit != LATENCY:
         return f"{figure.name} has no percentiles"
-    return "" if 0 < float(match["percent"]) < 100 else "expected a percentile between 0 and 100, such as p95"
+    return (
+        ""
+        if 0 < float(match["percent"]) < 100
+        else "expected a percentile between 0 and 100, such as p95"
+    )
 
 
 def _unit_problem(unit: str, figure: Figure) -> str:
@@ -291,7 +297,9 @@ def proposals(text: str) -> list[str]:
     texts = []
     for name in _metrics_of(name_text):
         is_latency = BY_NAME[name].unit == LATENCY
-        texts.append(f"{prefix}{_proposal(BY_NAME[name], percent, bound)}{suffix if is_latency else ''}")
+        texts.append(
+            f"{prefix}{_proposal(BY_NAME[name], percent, bound)}{suffix if is_latency else ''}"
+        )
     return texts
 
 
@@ -357,7 +365,9 @@ def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
 def lacks_percentile(text: str) -> bool:
     """Whether a valid text about a latency leaves its percentile to the default, p99."""
     match = _TEXT.fullmatch(text.strip())
-    return match is not None and match["percent"] is None and BY_NAME[match["metric"]].unit == LATENCY
+    return (
+        match is not None and match["percent"] is None and BY_NAME[match["metric"]].unit == LATENCY
+    )
 
 
 def name_of(text: str) -> str:

@@ -23,11 +23,24 @@ EXPECTED = "expected a scenario in TOML; start from one with `tailgauge scenario
 GROUPS = {
     "Start here": ("quickstart", "streaming", "checkup"),
     "One answer from many runs": ("headroom", "curve", "hedging", "models", "gateway", "calibrate"),
-    "Kinds of calls": ("nonstreaming", "thinking", "tools", "structured", "custom_stream", "slow_reader"),
+    "Kinds of calls": (
+        "nonstreaming",
+        "thinking",
+        "tools",
+        "structured",
+        "custom_stream",
+        "slow_reader",
+    ),
     "Work that is polled": ("batch", "job"),
     "Prompt caching and conversations": ("cached", "cached_multi_turn", "sessions"),
     "Several calls per request": ("fan_out", "hedged", "progressive", "fallback", "mix"),
-    "Retries, cancellations and broken streams": ("retries", "retry_storm", "cancel", "resubmit", "resume"),
+    "Retries, cancellations and broken streams": (
+        "retries",
+        "retry_storm",
+        "cancel",
+        "resubmit",
+        "resume",
+    ),
     "How the load arrives": ("arrivals", "steps", "closed", "trace"),
 }
 
@@ -124,7 +137,9 @@ def _listed(files: list[str]) -> str:
     return f"{', '.join(files[:MOST_FILES])}{more}"
 
 
-def read(path: Path, number: Callable[[str], Any] = float, *, expected: str = EXPECTED) -> dict[str, Any]:
+def read(
+    path: Path, number: Callable[[str], Any] = float, *, expected: str = EXPECTED
+) -> dict[str, Any]:
     """The tables of a TOML file, as they are written; `number` reads those with a fraction.
 
     `expected`: the end of the message about a file in another format.
@@ -181,5 +196,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
-    elif isinstance(value, str) and 0 < len(value) < 256 and not {"/", ".."} & set(Path(value).parts):
+    elif (
+        isinstance(value, str) and 0 < len(value) < 256 and not {"/", ".."} & set(Path(value).parts)
+    ):
         yield value

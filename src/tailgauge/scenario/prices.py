@@ -98,7 +98,12 @@ class Price:
 
     def plain(self) -> list[Any]:
         """Plain values for a message; `of_plain` reads them."""
-        return [str(self.since), list(map(str, self.rates)), self.long_above, list(map(str, self.long_rates))]
+        return [
+            str(self.since),
+            list(map(str, self.rates)),
+            self.long_above,
+            list(map(str, self.long_rates)),
+        ]
 
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Price:
@@ -125,7 +130,9 @@ class Prices:
 
 class _Rates(Table):
     input: Rate
-    write: Rate | None = None  # whatever the lifetime: for `write_5m` and `write_1h` where they are not there
+    write: Rate | None = (
+        None  # whatever the lifetime: for `write_5m` and `write_1h` where they are not there
+    )
     write_5m: Rate | None = None
     write_1h: Rate | None = None
     read: Rate
@@ -135,7 +142,9 @@ class _Rates(Table):
     def _has_writes(self) -> _Rates:
         for name in ("write_5m", "write_1h"):
             if self._rate(name) is None:
-                raise ValueError(f"{name}: expected a rate: set it, or `write` for every cache write")
+                raise ValueError(
+                    f"{name}: expected a rate: set it, or `write` for every cache write"
+                )
         return self
 
     def _rate(self, name: str) -> Decimal | None:
@@ -172,7 +181,9 @@ class _File(Table):
 
 def read(path: Path = PACKAGED) -> Prices:
     """A price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
-    tree = packaged.read(path, Decimal, expected="expected prices in TOML, see `tailgauge docs prices`")
+    tree = packaged.read(
+        path, Decimal, expected="expected prices in TOML, see `tailgauge docs prices`"
+    )
     try:
         file = _File.model_validate(tree)
     except ValidationError as error:
@@ -185,7 +196,9 @@ def read(path: Path = PACKAGED) -> Prices:
                 why = f"{model} has two prices from {price.since} on"
                 raise UsageError(f"{path}: price {number} ({entry.models[0]}): since: {why}")
             found[model].append(price)
-    entries = {model: tuple(sorted(of, key=lambda price: price.since)) for model, of in found.items()}
+    entries = {
+        model: tuple(sorted(of, key=lambda price: price.since)) for model, of in found.items()
+    }
     return Prices(file.currency, str(path), entries)
 
 

@@ -345,8 +345,13 @@ class Simulated(Table):
         content = self.content
         shares = {
             "the shares of all `faults`": sum(fault.share for fault in self.faults.values()),
-            "jobs: lost, gone, expired and failed": jobs.lost + jobs.gone + jobs.expired + jobs.failed,
-            "resumption: ignored, repeated and skipped": resumed.ignored + resumed.repeated + resumed.skipped,
+            "jobs: lost, gone, expired and failed": jobs.lost
+            + jobs.gone
+            + jobs.expired
+            + jobs.failed,
+            "resumption: ignored, repeated and skipped": resumed.ignored
+            + resumed.repeated
+            + resumed.skipped,
             "content: thinking_share and tool_share": content.thinking_share + content.tool_share,
         }
         for what, together in shares.items():

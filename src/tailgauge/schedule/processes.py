@@ -33,7 +33,9 @@ def operational_times(arrival: Arrival, expected: float, rate_per_s: float, seed
         case "gamma":
             return _gamma(arrival.cv, expected, times, stream(seed, Purpose.FIRST_GAP))
         case "on_off":
-            return _on_off(arrival.on_off, expected, rate_per_s, times, stream(seed, Purpose.BURSTS))
+            return _on_off(
+                arrival.on_off, expected, rate_per_s, times, stream(seed, Purpose.BURSTS)
+            )
         case _:
             return _renewal(0.0, times.standard_exponential, expected)
 
@@ -53,17 +55,25 @@ def _renewal(residue: float, draw: Callable[[int], Any], end: float) -> Any:
 
 def _gamma(cv: float, end: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
     shape = 1 / cv**2
-    gap = beginning.standard_gamma(shape + 1) / shape  # a gap that an observer meets: longer ones more often
+    gap = (
+        beginning.standard_gamma(shape + 1) / shape
+    )  # a gap that an observer meets: longer ones more often
     return _renewal(gap * beginning.random(), lambda n: rng.standard_gamma(shape, n) / shape, end)
 
 
 def _on_off(
-    burst: OnOff, end: float, rate_per_s: float, rng: np.random.Generator, bursts: np.random.Generator
+    burst: OnOff,
+    end: float,
+    rate_per_s: float,
+    rng: np.random.Generator,
+    bursts: np.random.Generator,
 ) -> Any:
     """Bursts and the times between, exponential both, begun in a state as an observer meets it; Poisson in each."""
     mean = np.array([burst.on_s, burst.off_s]) * rate_per_s
     if 2 * end > MAX_BURSTS * mean.sum():
-        raise ScenarioError("arrival.on_off: over 20 million bursts in the run: make on_s and off_s longer")
+        raise ScenarioError(
+            "arrival.on_off: over 20 million bursts in the run: make on_s and off_s longer"
+        )
     rates = np.array([1.0, burst.off_share])
     rates *= mean.sum() / (mean * rates).sum()
     state = int(bursts.random() * mean.sum() >= mean[0])  # 0: within a burst
@@ -77,7 +87,9 @@ def _on_off(
         states.append(order)
         edges.append(latest + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))
         latest = float(edges[-1][-1])
-    begins = np.minimum(np.concatenate(edges), end)  # the last phase may be longer than the run by far
+    begins = np.minimum(
+        np.concatenate(edges), end
+    )  # the last phase may be longer than the run by far
     rate = rates[np.concatenate(states)]
     cumulated = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
     if cumulated[-1] > MAX_BURSTS:
@@ -123,7 +135,9 @@ class Course:
 
 def course(shape: Shape) -> Course:
     """The rate of a shape, relative; raises ScenarioError where it is 0 over the whole run."""
-    pieces = [(a, b - a, rate, end_rate) for (a, rate), (b, end_rate) in pairwise(_points(shape)) if b > a]
+    pieces = [
+        (a, b - a, rate, end_rate) for (a, rate), (b, end_rate) in pairwise(_points(shape)) if b > a
+    ]
     result = Course(*(np.array(column, dtype=float) for column in zip(*pieces, strict=True)))
     if result.areas.sum() <= 0:
         raise ScenarioError(f"arrival.shape: {shape.kind}: the rate is 0 over the whole run")

@@ -127,7 +127,9 @@ class PromptRows:
                 self._keep(row, data)
             self._file.flush()
         except OSError as error:
-            raise UsageError(f"{path}: its rows: {advice(error, Path(tempfile.gettempdir()))}") from error
+            raise UsageError(
+                f"{path}: its rows: {advice(error, Path(tempfile.gettempdir()))}"
+            ) from error
         if not len(self) and self.dropped.total:
             reason = f"none of its {self.dropped.total:,} rows can be asked: {self.dropped}"
             expected = "Expected a question from human or user in each conversation"
@@ -144,7 +146,9 @@ class PromptRows:
         self.turns.append(len(turns))
         self._ends.append(self._ends[-1] + self._file.write(data))
         if self._ends[-1] > LARGEST_TABLE:
-            raise UsageError(f"a prompt file with more than {LARGEST_TABLE // MEBI:,} MiB of prompts")
+            raise UsageError(
+                f"a prompt file with more than {LARGEST_TABLE // MEBI:,} MiB of prompts"
+            )
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -374,9 +378,7 @@ def _explain(error: Any, columns: Mapping[str, str]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         keys = ", ".join(_Given.model_fields)
-        return (
-            f"unknown key {key[:80]!r}. Expected one of: {keys}; prompts.columns says which column is which"
-        )
+        return f"unknown key {key[:80]!r}. Expected one of: {keys}; prompts.columns says which column is which"
     name = columns.get(key, key)
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
         return f"{name}: half of a surrogate pair is not text"
@@ -391,7 +393,9 @@ class DealtRows:
     first: Any  # by arrival: place of its first row
     order: Any  # row at each place
     stride: int  # from one turn to the next
-    share: int  # rows of a user of a closed loop, whose turns have no end; then from its first again
+    share: (
+        int  # rows of a user of a closed loop, whose turns have no end; then from its first again
+    )
 
     def source(self, arrival: int, turns: int) -> PromptRow:
         """Return the row of the first turn; under `later` those of the turns after it, where there are any."""
@@ -402,7 +406,9 @@ class DealtRows:
             return row
         different = count // math.gcd(self.stride, count)  # rows until the first comes round again
         turns = min(different, turns or self.share)
-        later = [self.rows[self.order[(start + turn * self.stride) % count]] for turn in range(1, turns)]
+        later = [
+            self.rows[self.order[(start + turn * self.stride) % count]] for turn in range(1, turns)
+        ]
         if not later:
             return row
         return {**row, "later": later}
@@ -423,7 +429,9 @@ def deal(rows: PromptRows, order: Any, is_of_table: Any, turns: Any) -> tuple[De
     ends = np.cumsum(row_counts)
     starts = (ends - row_counts) % count
     if in_one:
-        turns[is_of_table] = np.minimum(np.array(rows.turns, np.int32)[order[starts[is_of_table]]], TURNS)
+        turns[is_of_table] = np.minimum(
+            np.array(rows.turns, np.int32)[order[starts[is_of_table]]], TURNS
+        )
     stride = arrivals if closed and arrivals < count else 1
     share = max(math.ceil(count / max(1, arrivals)), AT_LEAST)
     return DealtRows(rows, starts, order, stride, share), is_of_table & (ends > count)

@@ -33,7 +33,9 @@ from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, MAX_TOKENS, TRACE,
 from tailgauge.schedule.traces import read_trace, replay
 
 MAX_ARRIVALS = 20_000_000
-Alternating = tuple[tuple[str, str], float, float]  # the two tables, seconds of a block, start of the first
+Alternating = tuple[
+    tuple[str, str], float, float
+]  # the two tables, seconds of a block, start of the first
 
 
 class Planned(NamedTuple):
@@ -56,7 +58,9 @@ class Planned(NamedTuple):
             return self
         line = lines[turn % len(lines)]
         output_tokens = line.get("output_tokens", self.output_tokens)
-        return self._replace(prompt_tokens=line["prompt_tokens"], output_tokens=output_tokens, source=line)
+        return self._replace(
+            prompt_tokens=line["prompt_tokens"], output_tokens=output_tokens, source=line
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,9 @@ class Schedule:
     names: tuple[str, ...]
     turns: Any  # of the session that an arrival begins; 0: a user of a closed loop
     starts_ns: Any = None  # of the users of a counted closed loop, who send the other requests too
-    lines: Mapping[int, DealtRows] = field(default_factory=dict)  # of prompt files, by index into names
+    lines: Mapping[int, DealtRows] = field(
+        default_factory=dict
+    )  # of prompt files, by index into names
     blocks: Any = None  # by arrival: shared blocks of a trace
     block_tokens: int = 0  # of each of these blocks
     trace: dict[str, Any] | None = None  # what became of a trace's rows, for run.json
@@ -97,7 +103,9 @@ class Schedule:
         begin, end = np.searchsorted(self.at_ns, [since_ns, until_ns])
         for i in range(int(begin), int(end)):
             source = self._source(i)
-            row = source or {}  # its own sizes: those of the schedule are the mean of a conversation's turns
+            row = (
+                source or {}
+            )  # its own sizes: those of the schedule are the mean of a conversation's turns
             prompt_tokens = int(row.get("prompt_tokens", self.prompt_tokens[i]))
             output_tokens = int(row.get("output_tokens", self.output_tokens[i]))
             at_ns = int(self.at_ns[i])
@@ -105,7 +113,9 @@ class Schedule:
                 at_ns = int(self.starts_ns[i])
             name = self.names[self.traffic[i]]
             turns = int(self.turns[i])
-            yield Planned(i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns=turns, source=source)
+            yield Planned(
+                i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns=turns, source=source
+            )
 
     def _source(self, i: int) -> dict[str, Any] | None:
         lines = self.lines.get(int(self.traffic[i]))
@@ -149,8 +159,12 @@ def plan(
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
-        schedule = _drawn(_nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, alternating)
-    return _with_files(schedule, traffic, seed, folder, RowRules(protocols=protocols, bounded=bounded))
+        schedule = _drawn(
+            _nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, alternating
+        )
+    return _with_files(
+        schedule, traffic, seed, folder, RowRules(protocols=protocols, bounded=bounded)
+    )
 
 
 def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
@@ -177,7 +191,11 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
 
 
 def _counted(
-    arrival: Arrival, traffic: Mapping[str, TrafficSettings], seed: int, warmup_s: float, duration_s: float
+    arrival: Arrival,
+    traffic: Mapping[str, TrafficSettings],
+    seed: int,
+    warmup_s: float,
+    duration_s: float,
 ) -> Schedule:
     """Return the requests of a closed loop with a number: none has a time of its own, but for the first of each user."""
     requests = arrival.closed.requests or 0
@@ -187,7 +205,10 @@ def _counted(
 
 
 def _drawn(
-    at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, alternating: Alternating | None = None
+    at_ns: Any,
+    traffic: Mapping[str, TrafficSettings],
+    seed: int,
+    alternating: Alternating | None = None,
 ) -> Schedule:
     """Everything but the times from the traffic tables; each from a stream of its own."""
     n = len(at_ns)
@@ -218,7 +239,9 @@ def _drawn(
     )
 
 
-def _alternate(chosen: Any, at_ns: Any, names: Sequence[str], alternating: Alternating, seed: int) -> Any:
+def _alternate(
+    chosen: Any, at_ns: Any, names: Sequence[str], alternating: Alternating, seed: int
+) -> Any:
     """Return indices into `names`, one per arrival, with the two variants in alternating blocks."""
     variants, block_s, from_s = alternating
     a, b = (names.index(name) for name in variants)
@@ -230,7 +253,11 @@ def _alternate(chosen: Any, at_ns: Any, names: Sequence[str], alternating: Alter
 
 
 def _with_files(
-    schedule: Schedule, traffic: Mapping[str, TrafficSettings], seed: int, folder: Path, rules: RowRules
+    schedule: Schedule,
+    traffic: Mapping[str, TrafficSettings],
+    seed: int,
+    folder: Path,
+    rules: RowRules,
 ) -> Schedule:
     """Return the rows of prompt files, and the sizes and turns that they state."""
     prompts = schedule.prompt_tokens.copy()

@@ -53,7 +53,9 @@ class Shape(Table):
     def _used(self) -> Shape:
         self.refuse_unused("kind", _SHAPED_BY)
         if self.kind == "spike" and self.at + self.width > 1 + 1e-9:
-            raise ValueError(f"at + width ({self.at:g} + {self.width:g}) is beyond the end of the run, 1")
+            raise ValueError(
+                f"at + width ({self.at:g} + {self.width:g}) is beyond the end of the run, 1"
+            )
         return self
 
     @model_validator(mode="after")
@@ -62,7 +64,9 @@ class Shape(Table):
             return self
         times = [position for position, _ in self.points]
         if len(times) < 2 or times[0] != 0 or times[-1] != 1 or times != sorted(times):
-            raise ValueError("points: expected at least two, from share 0 to share 1, in order of time")
+            raise ValueError(
+                "points: expected at least two, from share 0 to share 1, in order of time"
+            )
         if not any(rate > 0 for _, rate in self.points):
             raise ValueError("points: every rate is 0")
         return self
@@ -133,7 +137,9 @@ class Arrival(Table):
         if self.process == TRACE and self.trace.file is None:
             raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
         if self.process == TRACE and self.rate_per_s is not None and self.trace.speed_up != 1:
-            raise ValueError("rate_per_s and trace.speed_up both scale the trace's time: give one of them")
+            raise ValueError(
+                "rate_per_s and trace.speed_up both scale the trace's time: give one of them"
+            )
         self.refuse_unused("process", _USED_BY)
         return self
 

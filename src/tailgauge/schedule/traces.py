@@ -34,7 +34,9 @@ from tailgauge.schedule.settings import MAX_TOKENS, Trace
 _LONGEST_NS = 2**62
 _SECOND = 1_000_000_000
 _DATE = datetime(1970, 1, 1, tzinfo=UTC)
-_FITTING_SHARE = 0.95  # of the rows with blocks, whose number of blocks must agree with their length
+_FITTING_SHARE = (
+    0.95  # of the rows with blocks, whose number of blocks must agree with their length
+)
 _ADVICE = (
     "Set arrival.trace.format, or arrival.trace.block_tokens to the size of its blocks; "
     "arrival.trace.blocks=false replays it without shared prefixes"
@@ -70,7 +72,9 @@ class Format:
 
 def finite(value: Any) -> float:
     """Return a finite number of a cell; the underscores that Python would take are none."""
-    if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
+    if isinstance(value, bool) or (
+        isinstance(value, str) and ("_" in value or not value.isascii())
+    ):
         raise ValueError
     real = float(value)
     if not math.isfinite(real):
@@ -204,7 +208,9 @@ class _Columns:
         try:
             time_ns = self._unit.read(row[shape.time])
         except (ValueError, OverflowError, TypeError):
-            raise self._wrong(number, shape.time, "expected a time, got {}", row[shape.time]) from None
+            raise self._wrong(
+                number, shape.time, "expected a time, got {}", row[shape.time]
+            ) from None
         if abs(time_ns) > _LONGEST_NS:
             raise self._wrong(number, shape.time, "{} is over a century away", row[shape.time])
         self._begin = time_ns if self._begin is None else self._begin
@@ -240,7 +246,9 @@ class _Columns:
         # JSON's whole numbers have 64 bits; a trace has millions of them.
         is_whole = isinstance(value, list) and {*map(type, value)} <= {int}
         if not is_whole or min(value, default=0) < 0:
-            raise self._wrong(number, self._shape.blocks, "expected a list of whole numbers, got {}", value)
+            raise self._wrong(
+                number, self._shape.blocks, "expected a list of whole numbers, got {}", value
+            )
         return array("q", value)
 
     def _wrong(self, number: int, column: str, problem: str, value: Any = None) -> ScenarioError:
@@ -309,7 +317,9 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
     if kind == "auto":
         kind = max(FORMATS, key=lambda name: _agreement(FORMATS[name], row))
         if not {*FORMATS[kind].needs} & {*row}:
-            formats = "; ".join(f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items())
+            formats = "; ".join(
+                f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items()
+            )
             problem = f"no known trace has these columns: {', '.join(row)}"
             raise ScenarioError(f"{path}: {problem}. Expected {formats}")
     needs = FORMATS[kind].needs
@@ -351,7 +361,9 @@ def replay(
     reasons = {NO_RESPONSE: failed, NO_PROMPT: bare, THINNED: thinned, BEYOND: is_late}
     dropped = {name: int(rows.sum()) for name, rows in reasons.items() if rows.any()}
     if not len(emitted):
-        raise ScenarioError(f"arrival.trace: none of its {n:,} rows is left to send: {_listed(dropped)}")
+        raise ScenarioError(
+            f"arrival.trace: none of its {n:,} rows is left to send: {_listed(dropped)}"
+        )
     facts = {
         "file": options.file,
         "format": recorded.format,
@@ -368,7 +380,9 @@ def replay(
     prompts = recorded.prompt_tokens[emitted]
     outputs = recorded.output_tokens[emitted]
     times = at_ns[emitted].astype(np.int64)
-    sent = replace(recorded, at_ns=times, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks)
+    sent = replace(
+        recorded, at_ns=times, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks
+    )
     ends_s = None
     if BEYOND not in dropped:
         ends_s = float(at_ns[-1]) / 1e9
@@ -400,9 +414,7 @@ def _notes(facts: dict[str, Any], ends_s: float | None, duration_s: float) -> tu
         text += f"; its clock ticks every {facts['resolution_s']:g} s, so each row got a random place within its tick"
     if facts["odd_blocks"]:
         size = facts["block_tokens"]
-        text += (
-            f"; rows whose blocks of {size} tokens do not agree with their length: {facts['odd_blocks']:,}"
-        )
+        text += f"; rows whose blocks of {size} tokens do not agree with their length: {facts['odd_blocks']:,}"
     if ends_s is None or ends_s >= 0.95 * duration_s:
         return (text,)
     end = f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s"

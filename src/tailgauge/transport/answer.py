@@ -110,7 +110,9 @@ class CompiledAnswer:
 
     def begin(self, framing: Framing, sent_at: int, before: int) -> None:
         """See `Answer`."""
-        kind = _CHUNKED if framing.is_chunked else _UNTIL_CLOSE if framing.length is None else _COUNTED
+        kind = (
+            _CHUNKED if framing.is_chunked else _UNTIL_CLOSE if framing.length is None else _COUNTED
+        )
         self.core.begin(kind, framing.length or 0, sent_at, before)
 
     def take(self) -> News:

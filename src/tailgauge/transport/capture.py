@@ -31,7 +31,9 @@ class Capture:
     def __init__(self, open_bytes: OpenBytes) -> None:
         self.open_bytes = open_bytes
         self._held = 0
-        self.reads: list[tuple[int, bytes]] = []  # arrival in ns of the monotonic clock, and the bytes
+        self.reads: list[
+            tuple[int, bytes]
+        ] = []  # arrival in ns of the monotonic clock, and the bytes
         self.size = 0
         self.left_out_bytes = 0
         self.peer_end: str | None = None  # CLOSED or RESET, where the peer ended the connection
@@ -41,7 +43,9 @@ class Capture:
         """Keep a read, or its beginning where a bound is reached; after that nothing more."""
         left_bytes = 0
         if not self.left_out_bytes:
-            left_bytes = min(MAX_ANSWER - self.size, self.open_bytes.most - self.open_bytes.held - READ_BYTES)
+            left_bytes = min(
+                MAX_ANSWER - self.size, self.open_bytes.most - self.open_bytes.held - READ_BYTES
+            )
         piece = data[: max(0, left_bytes)]
         self.left_out_bytes += len(data) - len(piece)
         if not piece:

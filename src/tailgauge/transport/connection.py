@@ -85,7 +85,9 @@ def _nobody(*_: _socket.socket) -> None:
 class Connection:
     """A connected socket with its watcher, for one exchange at a time."""
 
-    def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool, in_hub: bool = True) -> None:
+    def __init__(
+        self, number: int, raw: _socket.socket, *, kernel_stamps: bool, in_hub: bool = True
+    ) -> None:
         self.number = number
         self.kernel_stamps = kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
@@ -274,7 +276,9 @@ class Connection:
                 left = (deadline - monotonic_ns()) / 1e9
                 if left <= 0 or not wait_for(self._raw, _READ, left):
                     name = "" if first else self._peer_behind_silence()
-                    raise ConnectError("tls" if name else "timeout", name or "TLS handshake timed out")
+                    raise ConnectError(
+                        "tls" if name else "timeout", name or "TLS handshake timed out"
+                    )
                 data = self._raw.recv(READ_SIZE)
                 first = first or data
                 if not data:
@@ -285,7 +289,9 @@ class Connection:
         except ssl.SSLError as error:
             name = peer_name(first)
             shown_name = f" ({name})" if name and name != TLS else ""
-            raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}{shown_name}") from None
+            raise ConnectError(
+                "tls", f"TLS handshake failed: {error.reason or error}{shown_name}"
+            ) from None
         self._flush_handshake()
         self.tls_ns = monotonic_ns() - started
 
@@ -596,7 +602,9 @@ class Pool:
 
 def _lend(item: Idle, origin_pool: OriginPool) -> None:
     if origin_pool.lent_to is not None:
-        item.connection.lend(origin_pool.lent_to, item.since_ns + origin_pool.rest_ns, item.until_ns)
+        item.connection.lend(
+            origin_pool.lent_to, item.since_ns + origin_pool.rest_ns, item.until_ns
+        )
 
 
 def _kept_ns(hint: bytes) -> int:

@@ -132,7 +132,10 @@ class Exchange:
     capture: Capture | None = None  # keeps the raw bytes
 
     def __init__(
-        self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
+        self,
+        decoder: Decoder | None = None,
+        bytes_per_s: float | None = None,
+        held: HeldBytes | None = None,
     ) -> None:
         self.decoder = decoder
         self.bytes_per_s = bytes_per_s
@@ -184,7 +187,9 @@ class Exchange:
         """One read."""
         self.on_reads([(data, arrived, read_at, empty_at)])
 
-    def _read_body(self, answer: Answer, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
+    def _read_body(
+        self, answer: Answer, data: bytes, arrived: int, read_at: int, empty_at: int
+    ) -> None:
         if isinstance(answer, PlainAnswer) and self.bytes_per_s and self.connection is not None:
             answer.emptied = self.connection.emptied
         answer.read(data, arrived, read_at, empty_at)
@@ -192,8 +197,12 @@ class Exchange:
     def _hold(self, size: int, bytes_per_s: float) -> None:
         """Pause a slow reader after a read, once the first content has arrived."""
         stream = self._stream
-        if self.connection is not None and (self._whole or (stream is not None and not stream.watching)):
-            self.connection.pause(size / bytes_per_s, max(SLOW_READ, int(bytes_per_s * SLOW_READ_S)))
+        if self.connection is not None and (
+            self._whole or (stream is not None and not stream.watching)
+        ):
+            self.connection.pause(
+                size / bytes_per_s, max(SLOW_READ, int(bytes_per_s * SLOW_READ_S))
+            )
 
     def on_end(self, error: str | None) -> None:
         """The peer closed the connection, or it failed."""
@@ -203,7 +212,11 @@ class Exchange:
             if self.connection_is_new and self.left_at_ns is None and error is not None:
                 self.fail("tcp", error)  # of a connection that was opened for it
                 return
-            stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
+            stale = (
+                self.connection is not None
+                and self.connection.used
+                and self.first_byte_at_ns is None
+            )
             kind = STALE if stale else "closed"
             self.fail(kind, error or "the target closed the connection before it answered")
             return
@@ -252,7 +265,9 @@ class Exchange:
 
     def _begin_body(self, framing: Framing) -> None:
         connection = self.connection
-        is_compiled = COMPILED and not self.bytes_per_s and (connection is None or connection.is_compiled)
+        is_compiled = (
+            COMPILED and not self.bytes_per_s and (connection is None or connection.is_compiled)
+        )
         stream = self._stream
         if is_compiled:
             shapes = None if stream is None else stream.shapes

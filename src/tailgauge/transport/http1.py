@@ -18,7 +18,9 @@ MAX_SHOWN = 80  # characters of what was wrong
 MAX_LINES = 256  # headers, or trailers
 MAX_INTERIM = 100  # responses (1xx) before the response
 NO_BODY = frozenset({204, 304})
-MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
+MAX_DIGITS = (
+    16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
+)
 _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 _CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
 _BEGIN = b"HTTP/1."
@@ -53,7 +55,9 @@ def _other_protocol(first: bytes) -> str:
     return "" if name == HTTP else name
 
 
-def request_bytes(method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+def request_bytes(
+    method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes
+) -> bytes:
     """One request, head and body in a single piece so that it leaves in one segment where it fits."""
     head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
     return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (method.encode("ascii"), target, head, body)
@@ -65,7 +69,12 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     if len(lines) > MAX_LINES:
         raise HeadSizeError(f"{len(lines)} header lines, over {MAX_LINES}")
     parts = first.split(b" ", 2)
-    if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
+    if (
+        len(parts) < 2
+        or not parts[0].startswith(b"HTTP/1.")
+        or not parts[1].isdigit()
+        or len(parts[1]) != 3
+    ):
         raise _no_response(first)
     if _STRAY.search(first):
         raise WireError("malformed status line", first)
@@ -92,7 +101,9 @@ class Body:
     def __init__(self, length: int | None = None) -> None:
         self.length = length
         self.done = length == 0
-        self.has_excess = False  # more came than the body: what follows on the connection cannot be known
+        self.has_excess = (
+            False  # more came than the body: what follows on the connection cannot be known
+        )
 
     def feed(self, data: bytes) -> bytes:
         """Payload in `data`; bytes beyond the end are dropped."""
@@ -253,11 +264,17 @@ class ResponseHead(NamedTuple):
         status, headers = response_head(head)
         named = {name.lower(): value for name, value in reversed(headers)}
         return cls(
-            len(head), status, tuple(headers), named, framing_of(status, headers) if status >= 200 else None
+            len(head),
+            status,
+            tuple(headers),
+            named,
+            framing_of(status, headers) if status >= 200 else None,
         )
 
 
-_read_head = lru_cache(maxsize=16)(ResponseHead.read)  # many targets send the same head again and again
+_read_head = lru_cache(maxsize=16)(
+    ResponseHead.read
+)  # many targets send the same head again and again
 
 
 class Head:

@@ -15,7 +15,9 @@ AT_ONCE = 64  # connections read per second; 2 us each
 _TCP_INFO = 11
 _SIZE = 232
 _SENT_AGAIN = struct.Struct("100xI").unpack_from  # tcpi_total_retrans
-_OUT_OF_ORDER = struct.Struct("224xI").unpack_from  # tcpi_rcv_ooopack, which older kernels do not have
+_OUT_OF_ORDER = struct.Struct(
+    "224xI"
+).unpack_from  # tcpi_rcv_ooopack, which older kernels do not have
 
 Lost = tuple[int, int]  # segments sent again, packets out of order
 

@@ -262,7 +262,9 @@ class Polls:
     __slots__ = ("_last_ns", "_prepare", "_ready", "_ticks", "at_ns", "number")
 
     def __init__(self) -> None:
-        self.at_ns = 0  # the last time at which sockets that are readable now were empty; 0 if unknown
+        self.at_ns = (
+            0  # the last time at which sockets that are readable now were empty; 0 if unknown
+        )
         self.number = self._last_ns = 0
         self._prepare: Any = None
         self._ticks: Any = None

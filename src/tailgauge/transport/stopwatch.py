@@ -36,10 +36,10 @@ from tailgauge.transport.reader import COMPILED, READER, Due
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
 OPENED_AT_ONCE = 32  # connections opened beforehand at the same time
-AHEAD_NS = 1_000_000_000  # before it is due a request may be prepared: thousands may be due together
-LATEST_NS = (
-    1_000_000_000  # behind its due time a prepared request does not leave on the connection kept for it
+AHEAD_NS = (
+    1_000_000_000  # before it is due a request may be prepared: thousands may be due together
 )
+LATEST_NS = 1_000_000_000  # behind its due time a prepared request does not leave on the connection kept for it
 SEALED_AHEAD_NS = 30_000_000  # under TLS, where it keeps a connection from other requests
 SMALL = 8192  # bytes of a request that an empty socket buffer takes at once, whatever its size
 SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
@@ -93,7 +93,9 @@ class Stopwatch(httpx2.BaseTransport):
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._lent_pools: dict[tuple[str, int], int] = {}
-        self._reserved_pools: list[int] = []  # of the compiled reader: each for one connection at a time
+        self._reserved_pools: list[
+            int
+        ] = []  # of the compiled reader: each for one connection at a time
         self._numbers = 0
         self.losses = Losses()
         self.waits = 0  # calls that waited for a new connection
@@ -102,7 +104,9 @@ class Stopwatch(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; returns when the response's head has arrived. Raises httpx2's errors for the SDK."""
         exchange = _CURRENT.get() or Exchange()
-        data = request_bytes(request.method, request.url.raw_path, request.headers.raw, request.read())
+        data = request_bytes(
+            request.method, request.url.raw_path, request.headers.raw, request.read()
+        )
         try:
             self._send(exchange, origin_of(request.url), data)
         except NoAnswerError as error:
@@ -163,7 +167,11 @@ class Stopwatch(httpx2.BaseTransport):
         if origin[0] == "https":
             return self._prepare_sealed(origin, due_ns, data, on_due)
         pool = self._lent_pool(origin)
-        return None if pool is None else partial(READER.withdraw, READER.prepare(pool, due_ns, data, on_due))
+        return (
+            None
+            if pool is None
+            else partial(READER.withdraw, READER.prepare(pool, due_ns, data, on_due))
+        )
 
     def _prepare_sealed(
         self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Due], object]
@@ -278,7 +286,9 @@ class Stopwatch(httpx2.BaseTransport):
                 except ConnectError as error:
                     failures.append(f"{error.kind}: {error}")
                     return
-                connection.used = True  # if the peer closes it meanwhile it is stale, as after a request
+                connection.used = (
+                    True  # if the peer closes it meanwhile it is stale, as after a request
+                )
                 self._pool.give(origin, connection, b"", answered=False)
 
         opening = [gevent.spawn(open_some) for _ in range(min(missing, OPENED_AT_ONCE))]
@@ -307,7 +317,13 @@ class Stopwatch(httpx2.BaseTransport):
         return connection
 
     def _listen(
-        self, exchange: Exchange, connection: Connection, origin: Origin, began_ns: int, *, is_new: bool
+        self,
+        exchange: Exchange,
+        connection: Connection,
+        origin: Origin,
+        began_ns: int,
+        *,
+        is_new: bool,
     ) -> int:
         """Let the exchange listen to a connection; returns how long it waited for it."""
 
@@ -358,7 +374,11 @@ class Stopwatch(httpx2.BaseTransport):
             try:
                 self._tls = ssl.create_default_context(cafile=self._ca_file)
             except OSError as error:
-                why = "no PEM file of a certificate" if isinstance(error, ssl.SSLError) else error.strerror
+                why = (
+                    "no PEM file of a certificate"
+                    if isinstance(error, ssl.SSLError)
+                    else error.strerror
+                )
                 raise ConnectError("ca_file", f"{self._ca_file}: {why}") from None
             self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
             self._tls.set_alpn_protocols(["http/1.1"])

@@ -216,7 +216,9 @@ def _of_tools(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder) -> No
     if ready:
         row.tool_ready_at_ns = min(ready.values())
     if ready and sent_at_ns is not None:
-        row.tool_ready = json.dumps({call_id: at_ns - sent_at_ns for call_id, at_ns in ready.items()})
+        row.tool_ready = json.dumps(
+            {call_id: at_ns - sent_at_ns for call_id, at_ns in ready.items()}
+        )
 
 
 def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:

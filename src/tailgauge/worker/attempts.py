@@ -89,8 +89,12 @@ class Attempts:
         deadline_s: float, cache: CacheBook | None = None,
     ) -> None:  # fmt: skip
         self.guard: Guard | None = None  # from the start of the run on
-        self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
-        self.on_bug: Callable[[Exception], None] = lambda _: None  # our own code could not prepare a call
+        self.on_exhausted: Callable[[str], None] = lambda _: (
+            None
+        )  # no descriptor was left for a call
+        self.on_bug: Callable[[Exception], None] = lambda _: (
+            None
+        )  # our own code could not prepare a call
         self.input_bound = InputBound()  # until the preflight has learnt what the target counts
         self._run_id = run_id
         self._endpoints = endpoints
@@ -101,7 +105,9 @@ class Attempts:
         self._held = HeldBytes()
         self._given_bytes = OpenBytes()  # of answers that their tasks read
         self.later = Later()
-        self.diagnostics: CacheDiagnostics | None = None  # where the target is asked why its cache missed
+        self.diagnostics: CacheDiagnostics | None = (
+            None  # where the target is asked why its cache missed
+        )
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.preflight_rows: dict[int, AttemptRow] = {}  # the last of each request before the run
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
@@ -113,10 +119,16 @@ class Attempts:
         for endpoint in self._endpoints.values():
             exchange = Exchange()
             exchange.abort("cancelled")
-            with suppress(Exception), watched_by(exchange), endpoint.send(call, f"{self._run_id}/warm-up"):
+            with (
+                suppress(Exception),
+                watched_by(exchange),
+                endpoint.send(call, f"{self._run_id}/warm-up"),
+            ):
                 raise AssertionError("an aborted exchange was sent")
 
-    def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
+    def start(
+        self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]
+    ) -> Exchange:
         """Start a call; `post` receives its awaited content and its end."""
         if self.diagnostics is not None:
             send = replace(send, call=self.diagnostics.with_diagnostics(send.call, origin.traffic))
@@ -145,7 +157,11 @@ class Attempts:
         self.open[key] = started
         if self._deadline is None:
             self._await_deadline(self._deadline_s)
-        if due is None and self.guard is not None and not self.guard.take(key, call, endpoint.model):
+        if (
+            due is None
+            and self.guard is not None
+            and not self.guard.take(key, call, endpoint.model)
+        ):
             exchange.abort(CANCELLED)  # recorded like any other call, and never sent
         if self._cache is not None:
             started.note = self._cache.sent(call, key, started.begun_at_ns, origin.traffic)
@@ -246,7 +262,9 @@ class Attempts:
         counters = self._counters
         exchange = one.exchange
         decoder = one.decoder
-        counters.receive_lag_max_ns = max(counters.receive_lag_max_ns, exchange.receive_lag_recent_ns)
+        counters.receive_lag_max_ns = max(
+            counters.receive_lag_max_ns, exchange.receive_lag_recent_ns
+        )
         exchange.receive_lag_recent_ns = 0
         counters.chunks += decoder.chunks - one.chunks
         counters.chunk_intervals += decoder.intervals - one.intervals
@@ -298,7 +316,9 @@ class Attempts:
         call = one.send.call
         origin = one.origin
         try:
-            return one.endpoint.prepared(call, self._call_id(one), origin.request_id, origin.traffic)
+            return one.endpoint.prepared(
+                call, self._call_id(one), origin.request_id, origin.traffic
+            )
         except Exception:  # noqa: BLE001 - raised again by `_run`
             return None
 
@@ -364,14 +384,18 @@ class Attempts:
         call = one.send.call
         protocol = one.endpoint.protocol
         model = one.endpoint.model
-        row = begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
+        row = begun(
+            one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns
+        )
         if one.note is not None:
             one.note.fill(row)
         counts = decoder.usage.counts(self._asked(one), has_content=decoder.has_content)
         fill(row, exchange, decoder, result, counts)
         if self.guard is not None:
             self.guard.ended(key, row)
-        self._recorder.chunks(*key, decoder.taken, decoder.fresh)  # the last: no others are to be made
+        self._recorder.chunks(
+            *key, decoder.taken, decoder.fresh
+        )  # the last: no others are to be made
         self._recorder.attempt(row)
         if row.stage == PREFLIGHT:
             self.preflight_rows[row.request_id] = row
@@ -450,7 +474,9 @@ class Attempts:
 
     def engine(self, target: str) -> str | None:
         """The engine behind a target, by its list of models; None of an unknown one."""
-        return next((ENGINE_OF[maker] for _, maker in self.models(target) if maker in ENGINE_OF), None)
+        return next(
+            (ENGINE_OF[maker] for _, maker in self.models(target) if maker in ENGINE_OF), None
+        )
 
     def caching_engine(self, target: str) -> str | None:
         """The engine behind a target that caches without marks, by its list of models; None of another one."""

@@ -32,7 +32,9 @@ class CacheDiagnostics:
     @classmethod
     def of(cls, scenario: Scenario) -> CacheDiagnostics | None:
         """Those of a run; None where no table asks."""
-        tables = [name for name, table in scenario.traffic.items() if scenario.diagnoses_cache(table)]
+        tables = [
+            name for name, table in scenario.traffic.items() if scenario.diagnoses_cache(table)
+        ]
         return cls(tables) if tables else None
 
     def with_diagnostics(self, call: Call, traffic: str) -> Call:

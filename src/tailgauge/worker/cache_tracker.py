@@ -61,7 +61,9 @@ class CacheNote:
     prefix: int
     prefix_hash: str
     cache_expected: str
-    cache_since_use_ns: int | None  # of the longest part that is readable, else of the longest ever seen
+    cache_since_use_ns: (
+        int | None
+    )  # of the longest part that is readable, else of the longest ever seen
     cache_writers: int
     cache_marks: int
     cache_ttl: str | None
@@ -129,8 +131,12 @@ class CacheBook:
                 "5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s, "30m": cache.ttl_30m_s, "12h": cache.ttl_12h_s,
             }  # fmt: skip
             lookback = cache.lookback
-        lookbacks = {target: _EVERYWHERE for target in (MAIN, SECOND) if _looks_everywhere(scenario, target)}
-        params = {name: _added_params(scenario, traffic) for name, traffic in scenario.traffic.items()}
+        lookbacks = {
+            target: _EVERYWHERE for target in (MAIN, SECOND) if _looks_everywhere(scenario, target)
+        }
+        params = {
+            name: _added_params(scenario, traffic) for name, traffic in scenario.traffic.items()
+        }
         return cls(alone, lives_s, lookback, models, lookbacks=lookbacks, params=params)
 
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
@@ -146,7 +152,9 @@ class CacheBook:
         spots = _spots(call, model, params)
         marks = [i for i, spot in enumerate(spots) if spot.ttl is not None]
         written = marks or sorted({_shared_end(prompt), len(spots) - 1} - {-1})
-        found = self._readable(spots, marks, now_ns, self._lookbacks.get(call.target, self._lookback))
+        found = self._readable(
+            spots, marks, now_ns, self._lookbacks.get(call.target, self._lookback)
+        )
         known = found if found is not None else self._known(spots, written)
         entry = None if known is None else self._entries[spots[known].key]
         writers = max((self._writers[spots[i].key] for i in written), default=0)
@@ -193,7 +201,9 @@ class CacheBook:
         is_cold = not writers and (unique or (self._alone and not self._forgot))
         return WARM if readable else COLD if is_cold else UNKNOWN
 
-    def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int, lookback: int) -> int | None:
+    def _readable(
+        self, spots: list[_Spot], marks: list[int], now_ns: int, lookback: int
+    ) -> int | None:
         """The longest entry that can be read."""
         if not marks:
             return self._known(spots, [len(spots) - 1])
@@ -222,7 +232,9 @@ class CacheBook:
         return _first_difference(rendered(*last), rendered(*shared))
 
 
-def rendered(tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]) -> bytes:
+def rendered(
+    tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
+) -> bytes:
     """The canonical text of a prompt or of its beginning; marks are no part of it."""
     return b"".join(raw for raw, _ in _blocks(tools, system, messages))
 
@@ -299,7 +311,13 @@ def _added_params(scenario: Scenario, traffic: TrafficSettings) -> str:
 
 
 def _params_hash(call: Call, model: str | None, added: str = "") -> str:
-    chosen: tuple[Any, ...] = (model, call.thinking, call.thinking_tokens, call.use_tool, call.schema)
+    chosen: tuple[Any, ...] = (
+        model,
+        call.thinking,
+        call.thinking_tokens,
+        call.use_tool,
+        call.schema,
+    )
     if added:
         chosen = (*chosen, added)
     return sha256(repr(chosen).encode("utf-8", "surrogatepass")).hexdigest()

@@ -18,7 +18,14 @@ import numpy.typing as npt
 from tailgauge.channel.traffic_counters import Key, TrafficCounters
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.quantile_sketch import Bins
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, NOT_FAILED, RATE_LIMITED, AttemptRow
+from tailgauge.rows.schema import (
+    CANCELLED,
+    CENSORED,
+    CLIENT_ERROR,
+    NOT_FAILED,
+    RATE_LIMITED,
+    AttemptRow,
+)
 
 Quantiles = tuple[int | None, int | None, int]  # p50, p99, largest
 _COUNTS = ("leased", "dispatched", "client_drop", "not_reached", "not_due", "came_late", "censored")
@@ -104,7 +111,9 @@ class Counters:
     dispatched: int = 0
     client_drop: int = 0
     not_reached: int = 0
-    not_due: int = 0  # of these, turns whose session was over, or still thinking, at the end of the run
+    not_due: int = (
+        0  # of these, turns whose session was over, or still thinking, at the end of the run
+    )
     came_late: int = 0  # of these, what was overdue when its slice arrived
     censored: int = 0
     ended: Counter[str] = field(default_factory=Counter)
@@ -119,8 +128,12 @@ class Counters:
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
     rejections: Rejections = field(default_factory=Rejections)
-    traffic: defaultdict[Key, TrafficCounters] = field(default_factory=lambda: defaultdict(TrafficCounters))
-    delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
+    traffic: defaultdict[Key, TrafficCounters] = field(
+        default_factory=lambda: defaultdict(TrafficCounters)
+    )
+    delays: Bins = field(
+        default_factory=dict
+    )  # ms from scheduled to sent, of the steady stage's first calls
 
     def text(self) -> str:
         """What was sent and what became of it, for this worker's log."""

@@ -63,7 +63,9 @@ class Dispatcher(Requests):
         self._on_ended = on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
-        self._near: list[tuple[int, int, Turn]] = []  # of these, what is due soon and is sent by this process
+        self._near: list[
+            tuple[int, int, Turn]
+        ] = []  # of these, what is due soon and is sent by this process
         self._ahead: dict[int, Ahead] = {}  # by request: what is due soon and was prepared
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
         self._timer = WaitTimer()
@@ -77,7 +79,9 @@ class Dispatcher(Requests):
         self._overload = Overload()
         self.on_done: Callable[[], object] = lambda: None  # a closed loop with a number has ended
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
-        self.has_stalled: Callable[[], bool] = lambda: False  # whether this process did not run just now
+        self.has_stalled: Callable[[], bool] = lambda: (
+            False
+        )  # whether this process did not run just now
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take arrivals of a slice (`schedule.Planned`) and make their prompts; not those that came too late."""
@@ -266,7 +270,9 @@ class Dispatcher(Requests):
         now_ns = monotonic_ns()
         late_ns = int(LATE_S * 1e9)
         while not self.stopped and monotonic_ns() - now_ns < late_ns:
-            next_at_ns = min((heap[0][0] for heap in (self._near, self._waiting) if heap), default=None)
+            next_at_ns = min(
+                (heap[0][0] for heap in (self._near, self._waiting) if heap), default=None
+            )
             due_ns = 0 if next_at_ns is None else self.start_at_ns + next_at_ns
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
@@ -359,10 +365,18 @@ class Dispatcher(Requests):
             e2e_ms = (now_ns - self.start_at_ns - turn.at_ns) / 1e6
             counters = self.counters.traffic[turn.asked.traffic, drive.target]
             # Counted behind its calls: an error is never shown before the 429 that it is.
-            self._calls.in_order(partial(counters.end_request, ended, e2e_ms if ended == OK else None))
+            self._calls.in_order(
+                partial(counters.end_request, ended, e2e_ms if ended == OK else None)
+            )
 
     def _conclude_judged(
-        self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int, failure: str | None
+        self,
+        turn: Turn,
+        stage: str,
+        dispatched: int,
+        drive: Drive,
+        now_ns: int,
+        failure: str | None,
     ) -> None:
         if failure is not None and drive.done is not None and turn.asked.source is not None:
             drive.done = replace(drive.done, ended=CHECK_FAILED)

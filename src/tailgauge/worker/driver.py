@@ -197,7 +197,9 @@ class Drive:
         if isinstance(step, events.Cancel):
             exchange = self.calls[step.leg][step.attempt]
             exchange.abort(step.ended)
-            return events.Closed(step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns())
+            return events.Closed(
+                step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns()
+            )
         if isinstance(step, events.Take):
             taken = self._gates.take(step.gate, step.limit, self, step.leg)
             return (events.Taken if taken else events.Queued)(step.leg, self._timing.now_ns())

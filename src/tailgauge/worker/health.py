@@ -173,7 +173,9 @@ def _memory() -> tuple[int, int]:
 
 
 RESERVE = 64 * MEGABYTE  # of address space: what writing the rows may take
-NO_MEMORY = "no memory is left (RLIMIT_AS {:,.0f} MB): raise it (ulimit -v), add workers, or lower the rate"
+NO_MEMORY = (
+    "no memory is left (RLIMIT_AS {:,.0f} MB): raise it (ulimit -v), add workers, or lower the rate"
+)
 
 
 class ProcessLimits:
@@ -191,10 +193,14 @@ class ProcessLimits:
             less = in_flight - need + most
             lower = f", or set limits.in_flight_per_worker to {less:,} or less" if less > 0 else ""
             why = f"{in_flight:,} need {need:,} file descriptors, RLIMIT_NOFILE allows {most:,}"
-            raise UsageError(f"limits.in_flight_per_worker: {why}: raise it (ulimit -Hn {need}){lower}")
+            raise UsageError(
+                f"limits.in_flight_per_worker: {why}: raise it (ulimit -Hn {need}){lower}"
+            )
         if (left := _memory_left()) is not None:
             if left < 3 * RESERVE:
-                has, needs, lacks = (size / MEGABYTE for size in (left, 3 * RESERVE, 3 * RESERVE - left))
+                has, needs, lacks = (
+                    size / MEGABYTE for size in (left, 3 * RESERVE, 3 * RESERVE - left)
+                )
                 why = f"RLIMIT_AS leaves a worker {has:,.0f} MB, it needs {needs:,.0f}"
                 raise UsageError(f"{why}: raise it by {lacks:,.0f} MB (ulimit -v)")
             self._reserve = mmap.mmap(-1, RESERVE)

@@ -25,7 +25,17 @@ from tailgauge.worker.raw_redaction import redact
 
 MAX_PREFLIGHT = 8  # answers of the preflight, beside the first of each outcome
 MAX_FILE = 64 << 20  # raw bytes of all kept answers
-_FACTS = ("request_id", "leg", "attempt", "stage", "traffic", "protocol", "ended", "error_type", "status")
+_FACTS = (
+    "request_id",
+    "leg",
+    "attempt",
+    "stage",
+    "traffic",
+    "protocol",
+    "ended",
+    "error_type",
+    "status",
+)
 _PEER_ENDS = {captures.CLOSED: CLOSED, captures.RESET: RESET}
 
 
@@ -39,7 +49,10 @@ class KeptAnswers:
         self._path = path
         self._most = most
         self._open = OpenBytes()
-        self._numbers = {True: 0, False: 0}  # of answers that were kept, by whether it is the preflight
+        self._numbers = {
+            True: 0,
+            False: 0,
+        }  # of answers that were kept, by whether it is the preflight
         self._outcomes: set[tuple[bool, str]] = set()
         self._bytes = 0
         self._waiting: deque[RawAnswer] = deque()
@@ -115,7 +128,9 @@ class KeptAnswers:
                 self.written += 1
 
 
-def _raw_answer(row: AttemptRow, exchange: Exchange, capture: Capture, sent_at_ns: int) -> RawAnswer:
+def _raw_answer(
+    row: AttemptRow, exchange: Exchange, capture: Capture, sent_at_ns: int
+) -> RawAnswer:
     """A captured answer with its times since the request was sent."""
     facts = {name: getattr(row, name) for name in _FACTS}
     end_at_ns = max(0, (exchange.ended_at_ns or monotonic_ns()) - sent_at_ns)

@@ -74,7 +74,12 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response whose status is no error."""
     cut = exchange.cut
-    if decoder.streams and decoder.events == 0 and decoder.error is None and _is_no_stream(exchange):
+    if (
+        decoder.streams
+        and decoder.events == 0
+        and decoder.error is None
+        and _is_no_stream(exchange)
+    ):
         return _no_stream(exchange)
     if decoder.error is not None:
         return _failed(exchange, decoder)
@@ -182,7 +187,11 @@ def _text(body: bytes) -> str:
 def limit_headers(exchange: Exchange) -> list[tuple[str, str]]:
     """Return the headers of limits and those that look like one, as text, their names in lower case."""
     named = [(name.lower().decode("latin-1"), value) for name, value in exchange.headers]
-    return [(name, value.decode("latin-1").strip()) for name, value in named if limits.is_of_a_limit(name)]
+    return [
+        (name, value.decode("latin-1").strip())
+        for name, value in named
+        if limits.is_of_a_limit(name)
+    ]
 
 
 def _limit_kind(exchange: Exchange) -> str:

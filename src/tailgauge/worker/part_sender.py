@@ -48,7 +48,9 @@ class PartSender:
         self._send = send
         self._read = read or read_piece
         self._now_ns = now_ns
-        self._parts: deque[_Part] = deque()  # the first is in transfer; any thread appends, the hub removes
+        self._parts: deque[_Part] = (
+            deque()
+        )  # the first is in transfer; any thread appends, the hub removes
         self._kept: list[_Part] = []  # refused
         self._moved_at_ns = 0  # the last progress, or the first piece sent after it
         self._probing = self._pumping = False

@@ -29,7 +29,15 @@ from tailgauge.protocol_violations import MALFORMED_ANSWER
 from tailgauge.protocols.protocol import Adaptation
 from tailgauge.protocols.table import is_self_hosted
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CANCELLED, CENSORED, PREFLIGHT, RETRY, SERVED, AttemptRow, RequestRow
+from tailgauge.rows.schema import (
+    CANCELLED,
+    CENSORED,
+    PREFLIGHT,
+    RETRY,
+    SERVED,
+    AttemptRow,
+    RequestRow,
+)
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Price
 from tailgauge.transport.exchange import STALE
@@ -68,7 +76,9 @@ def try_out(
     short_prompts: list[tuple[str, str, int]] = []
 
     def run(
-        one: PreflightCall, on_content: Callable[[], object] = _nothing, beside: Future | None = None
+        one: PreflightCall,
+        on_content: Callable[[], object] = _nothing,
+        beside: Future | None = None,
     ) -> bool:
         nonlocal spent
         price = prices.get(one.model)
@@ -84,12 +94,16 @@ def try_out(
             counted[one.words] = total
         elif total is not None and one.words == preflight.SHORT_WORDS:
             short_prompts.append((one.call.target, one.model, total))
-        facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
+        facts = {
+            k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")
+        }
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
         facts |= {"stop_reason": row.stop_reason, "marked": preflight.is_marked(one.call.prompt)}
         facts |= {"streamed": row.streamed, "wanted_whole": not one.call.stream}
         facts["url"] = attempts.address(one.call, one.traffic)
-        is_usable = row.ended in preflight.USABLE and not preflight.is_loading(row.status, row.error_body)
+        is_usable = row.ended in preflight.USABLE and not preflight.is_loading(
+            row.status, row.error_body
+        )
         usable = is_usable or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:
             facts["models"] = [name for name, _ in attempts.models(one.call.target)[:_MODELS]]
@@ -154,7 +168,11 @@ def _run_both(
 
 
 def _wait_until_ready(
-    scenario: Scenario, attempts: Attempts, recorder: Recorder, prices: Mapping[str, Price], notify: Notify
+    scenario: Scenario,
+    attempts: Attempts,
+    recorder: Recorder,
+    prices: Mapping[str, Price],
+    notify: Notify,
 ) -> Amount:
     """Ask each target whether it is ready, as long as the scenario allows; returns what that has used."""
     spent = Amount()
@@ -174,7 +192,9 @@ def _wait_until_ready(
 
 def _note_wait(notify: Notify, url: str, row: AttemptRow, left_s: float) -> None:
     did = f"answered HTTP {row.status}" if row.status else "cannot be reached"
-    notify(f"{url} {did}: waiting until it is ready, {math.ceil(left_s)} s at most (limits.ready_s)")
+    notify(
+        f"{url} {did}: waiting until it is ready, {math.ceil(left_s)} s at most (limits.ready_s)"
+    )
 
 
 @contextmanager
@@ -198,10 +218,16 @@ def _unmarked_engines(scenario: Scenario, attempts: Attempts) -> dict[str, Adapt
         for target in (MAIN, SECOND)[: len(scenario.targets)]
         if scenario.may_be_unmarked(target)
     }
-    return {target: Adaptation(automatic_cache=name) for target, name in engines.items() if name is not None}
+    return {
+        target: Adaptation(automatic_cache=name)
+        for target, name in engines.items()
+        if name is not None
+    }
 
 
-def _adapt(attempts: Attempts, adaptations: dict[str, Adaptation], target: str, row: AttemptRow) -> bool:
+def _adapt(
+    attempts: Attempts, adaptations: dict[str, Adaptation], target: str, row: AttemptRow
+) -> bool:
     """Send from now on what a target asks for in its refusal; false where it does not, or was already adapted to."""
     known = adaptations.get(target, Adaptation())
     if row.status not in _REFUSED or known.max_tokens_field is not None:
@@ -218,7 +244,11 @@ def prompt_tokens(row: AttemptRow) -> int | None:
     """All tokens of the prompt, as the target counts them."""
     if row.input_tokens is None or row.ended not in SERVED:
         return None
-    return row.input_tokens + (row.cache_read_input_tokens or 0) + (row.cache_creation_input_tokens or 0)
+    return (
+        row.input_tokens
+        + (row.cache_read_input_tokens or 0)
+        + (row.cache_creation_input_tokens or 0)
+    )
 
 
 def call_once(
@@ -267,7 +297,9 @@ def _calls_until_ready(
     return rows
 
 
-def _write(recorder: Recorder, one: PreflightCall, rows: Sequence[AttemptRow], begun_ns: int) -> None:
+def _write(
+    recorder: Recorder, one: PreflightCall, rows: Sequence[AttemptRow], begun_ns: int
+) -> None:
     """Write the request of a call; of several attempts the last one counts."""
     ended = rows[-1].ended
     recorder.request(

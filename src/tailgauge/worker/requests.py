@@ -76,7 +76,9 @@ class Requests(ABC):
         self.slots: int | None = None  # requests in flight at most: others wait
         self._queue: deque[Waiting] = deque()
         self._sends_no_more = False
-        self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
+        self._open: dict[
+            Drive, None
+        ] = {}  # in the order of their start: a set would have one of its own
 
     @abstractmethod
     def _plan(self, turn: Turn) -> None:
@@ -128,15 +130,21 @@ class Requests(ABC):
             draw(seed, turn.request_id) if pattern.acts else 0.0
         )  # else nothing happens to a share of them
         scheduled = self.start_at_ns + turn.at_ns
-        request = Request(turn.request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed)
+        request = Request(
+            turn.request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed
+        )
         return pattern.begin(request, turn.failed)
 
-    def _begin(self, turn: Turn, dispatched_ns: int, ahead: Ahead | None = None, due: Any = None) -> Drive:
+    def _begin(
+        self, turn: Turn, dispatched_ns: int, ahead: Ahead | None = None, due: Any = None
+    ) -> Drive:
         """Begin a request that is counted as dispatched. `due`: how its first call has left, where that was prepared."""
         stage = self.scenario.stages.stage_at(turn.at_ns / 1e9)
         traffic = turn.asked.traffic
         request_id = turn.request_id
-        is_followed = turn.is_closed or turn.rest > 0 or self._pool is not None or self.slots is not None
+        is_followed = (
+            turn.is_closed or turn.rest > 0 or self._pool is not None or self.slots is not None
+        )
         acts = self._patterns[traffic].acts or is_followed or self._is_awaited(request_id)
         scheduled = self.start_at_ns + turn.at_ns
         origin = RequestRef(request_id, stage, traffic, scheduled, dispatched_ns, acts, due)
@@ -183,7 +191,9 @@ class Requests(ABC):
             turn.slot_wait_ns = now_ns - waiting.dispatched_at_ns
             stage = scenario.stages.stage_at(turn.at_ns / 1e9)
             scheduled = self.start_at_ns + turn.at_ns
-            self._write(request_row(scenario, turn, stage, scheduled, waiting.dispatched_at_ns, CENSORED))
+            self._write(
+                request_row(scenario, turn, stage, scheduled, waiting.dispatched_at_ns, CENSORED)
+            )
             self.counters.dispatched += 1
             self.counters.censored += 1
             self.counters.not_due += turn.rest
@@ -192,7 +202,9 @@ class Requests(ABC):
     def _make_prompts(self, turn: Turn) -> None:
         """What a turn says."""
         try:
-            turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
+            turn.prompts = self._makers[turn.asked.traffic].make(
+                turn.asked, turn.number, turn.history
+            )
         except Exception as error:
             if not fault(error):
                 raise
@@ -238,9 +250,13 @@ class Requests(ABC):
             counters.ended[done.ended] += 1
             self._follow(turn, done.ended, now_ns, done.text)
 
-    def _record(self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int) -> None:
+    def _record(
+        self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int
+    ) -> None:
         """Write the row of a request that has ended."""
-        row = request_row(self.scenario, turn, stage, self.start_at_ns + turn.at_ns, dispatched, done.ended)
+        row = request_row(
+            self.scenario, turn, stage, self.start_at_ns + turn.at_ns, dispatched, done.ended
+        )
         row.legs = len(drive.calls)
         row.attempts = drive.attempts
         row.winner = done.winner

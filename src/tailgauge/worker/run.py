@@ -70,7 +70,9 @@ _POLL_S = 0.05  # between checks of a transfer
 class Task:
     """The run's endpoint, dispatcher, recorder and clock in this worker."""
 
-    def __init__(self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any) -> None:
+    def __init__(
+        self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any
+    ) -> None:
         self._link = link
         self._name = name
         self._plan = plan
@@ -93,7 +95,9 @@ class Task:
         endpoints = {name: self._endpoint(run[table]["url"], one) for name, (table, one) in targets}
         cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
         deadline_s = limits.attempt_deadline_s
-        self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
+        self.attempts = Attempts(
+            self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache
+        )
         self.attempts.diagnostics = CacheDiagnostics.of(self.scenario)
         self._keep_answers()
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
@@ -105,11 +109,19 @@ class Task:
         self._unmarked: frozenset[str] = frozenset()  # targets whose engines cache without marks
         self._learn(Learnt())
         self.dispatcher = Dispatcher(
-            self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self.on_error
+            self.scenario,
+            self._makers,
+            self.attempts,
+            self.recorder,
+            self.counters,
+            on_ended,
+            self.on_error,
         )
         self.clock = MasterClock(lambda t0: self._send("ping", {"t0": t0}), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
-        self.task_errors: dict[str, int] = {}  # of Locust's users: what a task raised, and how often
+        self.task_errors: dict[
+            str, int
+        ] = {}  # of Locust's users: what a task raised, and how often
         self.finished = Event()
         self._delivered = Event()
         self._draining = False
@@ -203,7 +215,9 @@ class Task:
                 opened, why = transport.preopen(url, wanted)
                 if why or opened < wanted:
                     why = why or "the target closed the others"
-                    missing.append(f"{opened:,} of {wanted:,} connections to {url} are open ({why})")
+                    missing.append(
+                        f"{opened:,} of {wanted:,} connections to {url} are open ({why})"
+                    )
         self._send("opened", {"missing": missing})
 
     def go(self, data: dict[str, Any]) -> None:
@@ -218,7 +232,9 @@ class Task:
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts(self.scenario)
         log.info("joined run %s as worker %d", self.run_id, self.number)
-        names = ", ".join(f"{name} ({each.pattern})" for name, each in self.scenario.traffic.items())
+        names = ", ".join(
+            f"{name} ({each.pattern})" for name, each in self.scenario.traffic.items()
+        )
         load = self.scenario.arrival.load
         stages = self.scenario.stages
         load += "" if stages.is_endless else f" for {stages.duration_s:g} s"
@@ -234,7 +250,9 @@ class Task:
         self.dispatcher.on_done = partial(gevent.spawn, self._report_counters)
         if self._reader == "python":
             POLLS.start(timers.hub_ticks)
-        gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
+        gevent.spawn_later(
+            max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start"
+        )
         gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
         self._link.beat(self.finished.is_set, self._plan["pace"])
@@ -490,7 +508,10 @@ def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
         if shared.mark.read_text() == plan["mark"]:
             return shared
     except OSError as error:
-        log.info("the master's run folder is not on this machine (%s): parts are transferred", error.strerror)
+        log.info(
+            "the master's run folder is not on this machine (%s): parts are transferred",
+            error.strerror,
+        )
     return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())
 
 
@@ -498,7 +519,9 @@ def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     """Whether the limits allow the first calls of a request; only stops one whose first calls could not be sent."""
     patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
     one_each = {
-        name for name, pattern in patterns.items() if type(pattern).first_calls is Pattern.first_calls
+        name
+        for name, pattern in patterns.items()
+        if type(pattern).first_calls is Pattern.first_calls
     }
 
     def admits(turn: Turn) -> bool:

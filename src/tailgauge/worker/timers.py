@@ -69,7 +69,8 @@ class WaitTimer:
             self._waiter.get()
             return
         early = HubTimer(
-            max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9), partial(self._waiter.switch, False)
+            max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9),
+            partial(self._waiter.switch, False),
         )
         was_woken = self._waiter.get()
         early.cancel()

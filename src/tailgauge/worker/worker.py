@@ -31,18 +31,24 @@ from tailgauge.transport.connection import hold_kernel_stamps
 from tailgauge.worker.run import Task
 
 log = logging.getLogger("tailgauge")
-SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
+SWITCH_S = (
+    0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
+)
 HELLO_S = 1.0
 PACKAGE = str(Path(tailgauge.__file__).parent)
 CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log each request
 FAILURES = (TailgaugeError, RecorderError, OSError)
-OF_A_RUN: dict[str, Callable[[Task, dict[str, Any]], object]] = {  # message -> what the task of its run does
+OF_A_RUN: dict[
+    str, Callable[[Task, dict[str, Any]], object]
+] = {  # message -> what the task of its run does
     "try": lambda task, _: task.preflight(),
     "open": lambda task, _: task.preopen(),
     "go": Task.go,
     "slice": lambda task, data: task.dispatcher.lease(data["rows"]),
     "got": lambda task, data: task.part_sender.got(data),
-    "drain": lambda task, data: task.drain(data["seconds"], sends=data["sends"], serves=data["serves"]),
+    "drain": lambda task, data: task.drain(
+        data["seconds"], sends=data["sends"], serves=data["serves"]
+    ),
     "hurry": lambda task, _: task.dispatcher.hurry(),
     "delivered": lambda task, _: task.delivered(),
     "pong": lambda task, data: task.clock.answer(data["t0"], data["t1"], data["t2"]),
@@ -60,7 +66,9 @@ def prepare_process() -> None:
 class Worker:
     """One worker process, in one run at a time. `out`: folder of rows that the master does not have yet."""
 
-    def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
+    def __init__(
+        self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False
+    ) -> None:
         self._link = link
         self._name = name
         self._out = out
@@ -74,14 +82,23 @@ class Worker:
         self._holder = hold_kernel_stamps()
         self._print_error = gevent.get_hub().handle_error
         gevent.get_hub().handle_error = self._on_hub_error
-        for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan)):
+        for kind, handler in (
+            ("welcome", self._welcomed),
+            ("refused", self._refused),
+            ("plan", self._plan),
+        ):
             link.subscribe(kind, handler)
         for kind, action in OF_A_RUN.items():
             link.subscribe(kind, self._for_task(action))
 
     def hello(self) -> None:
         """Send hello until the master answers."""
-        hello = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
+        hello = {
+            "name": self._name,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "boot_id": boot_id(),
+        }
         hello |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
         hello |= {"plugins": plugin.hashes()}
         while not self._welcome and self.refused is None:
@@ -101,7 +118,9 @@ class Worker:
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
         """An error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
         # Neither Ctrl-C nor an exit is an error: the hub passes them to the main greenlet, wherever they came.
-        ends_run = isinstance(error, Exception) and (isinstance(error, MemoryError) or _is_ours(trace))
+        ends_run = isinstance(error, Exception) and (
+            isinstance(error, MemoryError) or _is_ours(trace)
+        )
         if ends_run and self.task is not None:
             gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
         else:
@@ -152,4 +171,6 @@ class Worker:
 
 def _is_ours(trace: Any) -> bool:
     """Return whether an error came through code of this package."""
-    return any(frame.f_code.co_filename.startswith(PACKAGE) for frame, _ in traceback.walk_tb(trace))
+    return any(
+        frame.f_code.co_filename.startswith(PACKAGE) for frame, _ in traceback.walk_tb(trace)
+    )

@@ -32,7 +32,9 @@ def curve(
     for load in map(float, loads):
         rate = load if by == "rate" else load / (0.1 + load / capacity)
         stable, served = rate < capacity, min(rate, capacity)
-        wait = base_ms / (1 - rate / capacity) if stable else 20_000 + 60_000 * (1 - capacity / rate)
+        wait = (
+            base_ms / (1 - rate / capacity) if stable else 20_000 + 60_000 * (1 - capacity / rate)
+        )
         tpot = 8.0 * (1 + 2 * served / capacity)
         latency = {
             "ttft": {name: seen(wait * times) for name, times in SPREAD.items()},

@@ -5,7 +5,9 @@ from __future__ import annotations
 OFF, ON = "policy = 'off'", "policy = 'fixed'\ndelay_ms = 110\nbudget_share = 0.7"
 
 
-def scenario(seed: int, rate_per_s: float, duration_s: float, hedges: dict[str, str], more: str = "") -> str:
+def scenario(
+    seed: int, rate_per_s: float, duration_s: float, hedges: dict[str, str], more: str = ""
+) -> str:
     """Its text, with a traffic table for each of `hedges`."""
     tables = "".join(
         f"[traffic.{name}]\npattern = 'hedged'\nprompt_tokens = 200\noutput_tokens = 20\n[traffic.{name}.hedge]\n{hedge}\n"

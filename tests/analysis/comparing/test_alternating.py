@@ -39,7 +39,9 @@ def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
 
     assert (crossover["verdict"], crossover["pairs"]) == ("worse", 8)
     assert crossover["verdict"] == whole["verdict"]
-    assert whole["low"] <= 700 / 215 - 1 <= whole["high"] or whole["change"] == pytest.approx(2.3, abs=0.3)
+    assert whole["low"] <= 700 / 215 - 1 <= whole["high"] or whole["change"] == pytest.approx(
+        2.3, abs=0.3
+    )
     assert first["verdict"] != "worse"
     assert first["low"] < 0 < first["high"]
     page, text = made.html.read_text(), made.markdown.read_text()
@@ -107,7 +109,10 @@ def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
 def test_equal_variants_are_stable_and_nothing_is_carried_over(tmp_path_factory, full_size):
     seeds, most = (range(40), 4) if full_size else (range(2), 1)
     equal = {"plain": OFF, "hedged": OFF}
-    found = [compared(saturated(tmp_path_factory.mktemp("equal"), 11.0, 20.0, seed, equal)) for seed in seeds]
+    found = [
+        compared(saturated(tmp_path_factory.mktemp("equal"), 11.0, 20.0, seed, equal))
+        for seed in seeds
+    ]
 
     assert sum(one.growth_per_s != (None, None) or bool(one.against) for one in found) <= most
 

@@ -38,7 +38,12 @@ OTHER_ROWS = (
 
 
 def run_of(
-    number: int, ttft: float, *more: RunFigure, within: float = WITHIN, n: int = 1500, **changes: Any
+    number: int,
+    ttft: float,
+    *more: RunFigure,
+    within: float = WITHIN,
+    n: int = 1500,
+    **changes: Any,
 ) -> RunSummary:
     """A run with this TTFT p95 in ms; `within`: standard error of its logarithm."""
     of_run = RunSummary(
@@ -52,23 +57,36 @@ def run_of(
 def latency(metric: str, p: float, ms: float, within: float = WITHIN, n: int = 1500) -> RunFigure:
     ends = (ms * math.exp(side * 1.96 * within) for side in (-1, 1))
     low, high = (end if math.isfinite(end) else None for end in ends)
-    return RunFigure(metric=metric, p=p, value=ms if math.isfinite(ms) else None, low=low, high=high, n=n)
+    return RunFigure(
+        metric=metric, p=p, value=ms if math.isfinite(ms) else None, low=low, high=high, n=n
+    )
 
 
 def share(value: float, n: int = 1500) -> RunFigure:
     error = 1.96 * math.sqrt(max(value * (1 - value), 1 / n) / n)
     return RunFigure(
-        metric="answered", p=None, value=value, low=max(0.0, value - error), high=min(1.0, value + error), n=n
+        metric="answered",
+        p=None,
+        value=value,
+        low=max(0.0, value - error),
+        high=min(1.0, value + error),
+        n=n,
     )
 
 
 def drawn(
-    rng: np.random.Generator, number: int, factor: float = 1.0, *, rows: int = 0, others: float = 1.0
+    rng: np.random.Generator,
+    number: int,
+    factor: float = 1.0,
+    *,
+    rows: int = 0,
+    others: float = 1.0,
 ) -> RunSummary:
     """A run whose figures vary by 8% between runs, within the runs included."""
     noise = np.exp(rng.normal(0, SPREAD, rows + 1))
     more = [
-        latency(m, p, ms * others * by) for (m, p, ms), by in zip(OTHER_ROWS[:rows], noise[1:], strict=True)
+        latency(m, p, ms * others * by)
+        for (m, p, ms), by in zip(OTHER_ROWS[:rows], noise[1:], strict=True)
     ]
     return run_of(number, 400 * factor * float(noise[0]), *more)
 
@@ -76,7 +94,10 @@ def drawn(
 def repeated(n: int, factor: float, times: int, seed: int, **rows: Any) -> list[Report]:
     rng = np.random.default_rng([n, round(100 * factor), seed])
     return [
-        judge([drawn(rng, i, **{**rows, "others": 1.0}) for i in range(n)], drawn(rng, n, factor, **rows))
+        judge(
+            [drawn(rng, i, **{**rows, "others": 1.0}) for i in range(n)],
+            drawn(rng, n, factor, **rows),
+        )
         for _ in range(times)
     ]
 
@@ -100,7 +121,9 @@ def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_t
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_more_rows_call_few_more_builds_a_regression(n: int, times: int) -> None:
     """Where each of five rows is worse by the threshold, then where none is; 6 and 2 of 100 are expected."""
-    assert found(repeated(n, 1.05, times, 2, rows=4, others=1.05)) <= (0.08 if times == 1000 else 0.12)
+    assert found(repeated(n, 1.05, times, 2, rows=4, others=1.05)) <= (
+        0.08 if times == 1000 else 0.12
+    )
     assert found(repeated(n, 1.00, times, 3, rows=4)) <= (0.04 if times == 1000 else 0.07)
 
 
@@ -137,7 +160,9 @@ def test_a_history_with_outliers_calls_few_builds_worse(n: int, times: int) -> N
     assert called / times <= 0.05
 
 
-@pytest.mark.parametrize(("outlier", "outcome"), [(1.0, "REGRESSION"), (1.6, "PASS"), (1.3, "REGRESSION")])
+@pytest.mark.parametrize(
+    ("outlier", "outcome"), [(1.0, "REGRESSION"), (1.6, "PASS"), (1.3, "REGRESSION")]
+)
 def test_a_worse_run_is_worse_than_each_earlier_one(outlier: float, outcome: str) -> None:
     history = [run_of(number, 400 + number) for number in range(19)] + [run_of(19, 400 * outlier)]
     report = judge(history, run_of(20, 600))
@@ -147,10 +172,16 @@ def test_a_worse_run_is_worse_than_each_earlier_one(outlier: float, outcome: str
     assert limit >= 1.05 * 400 * outlier - 1
 
 
-@pytest.mark.parametrize(("between", "within", "n"), [(0.08, 0.02, 8), (0.3, 0.05, 5), (0.04, 0.005, 15)])
-def test_a_spread_beyond_the_intervals_is_marked_beside_them(between: float, within: float, n: int) -> None:
+@pytest.mark.parametrize(
+    ("between", "within", "n"), [(0.08, 0.02, 8), (0.3, 0.05, 5), (0.04, 0.005, 15)]
+)
+def test_a_spread_beyond_the_intervals_is_marked_beside_them(
+    between: float, within: float, n: int
+) -> None:
     signs = [1 if number % 2 else -1 for number in range(n)]
-    history = [run_of(i, 400 * math.exp(between * sign), within=within) for i, sign in enumerate(signs)]
+    history = [
+        run_of(i, 400 * math.exp(between * sign), within=within) for i, sign in enumerate(signs)
+    ]
     report = judge(history, run_of(n, 400, within=within))
     row = report.data["rows"][0]
     (low, high), (run_low, run_high) = row["a_interval"], row["b_interval"]
@@ -164,7 +195,9 @@ def test_a_spread_beyond_the_intervals_is_marked_beside_them(between: float, wit
 @pytest.mark.parametrize(("within", "n"), [(0.08, 8), (0.3, 5), (0.04, 15)])
 def test_a_spread_that_the_intervals_explain_is_not_marked(within: float, n: int) -> None:
     signs = [1 if number % 2 else -1 for number in range(n)]
-    history = [run_of(i, 400 * math.exp(within * sign), within=within) for i, sign in enumerate(signs)]
+    history = [
+        run_of(i, 400 * math.exp(within * sign), within=within) for i, sign in enumerate(signs)
+    ]
     report = judge(history, run_of(n, 400, within=within))
 
     assert not report.data["rows"][0]["varies"]
@@ -186,7 +219,9 @@ def test_a_shorter_run_is_judged_by_its_own_interval_too(times: int) -> None:
 
 def alike(n: int = 8, **changes: Any) -> list[RunSummary]:
     """A history in which little varies."""
-    return [run_of(i, 400 + i % 3, latency("tpot", 0.95, 12 + i % 2 / 10), **changes) for i in range(n)]
+    return [
+        run_of(i, 400 + i % 3, latency("tpot", 0.95, 12 + i % 2 / 10), **changes) for i in range(n)
+    ]
 
 
 def judged(new: RunSummary, history: list[RunSummary] | None = None, **options: Any) -> Report:
@@ -267,7 +302,9 @@ def test_a_threshold_of_the_user() -> None:
         ("seed", "seed", "2", "--allow seed"),
     ],
 )  # fmt: skip
-def test_what_differs_is_refused_with_what_allows_it(group: str, key: str, value: str, text: str) -> None:
+def test_what_differs_is_refused_with_what_allows_it(
+    group: str, key: str, value: str, text: str
+) -> None:
     facts = {**FACTS, group: {**FACTS[group], key: value}}
     new = run_of(9, 400, facts=facts, seed=int(value) if group == "seed" else 1)
     made = judged(new)
@@ -284,11 +321,15 @@ def test_what_differs_is_refused_with_what_allows_it(group: str, key: str, value
 def test_other_versions_and_seeds_that_vary_are_no_obstacle() -> None:
     newer = {**FACTS, "versions": {**FACTS["versions"], "anthropic": "0.42"}}
     varied = [
-        replace(run, seed=i, facts={**FACTS, "seed": {"seed": str(i)}}) for i, run in enumerate(alike())
+        replace(run, seed=i, facts={**FACTS, "seed": {"seed": str(i)}})
+        for i, run in enumerate(alike())
     ]
 
     assert judged(run_of(9, 400, facts=newer)).exit_code == 0
-    assert judged(run_of(9, 400, facts={**FACTS, "seed": {"seed": "99"}}, seed=99), varied).exit_code == 0
+    assert (
+        judged(run_of(9, 400, facts={**FACTS, "seed": {"seed": "99"}}, seed=99), varied).exit_code
+        == 0
+    )
 
 
 def test_a_mixed_history_is_refused() -> None:
@@ -346,7 +387,8 @@ def test_rows_that_cannot_be_compared_say_why_and_another_one_decides() -> None:
     zero = replace(run_of(9, 400), figures=(latency("ttft_sched", 0.95, 0.0), share(1.0)))
     assert "is 0 in a run" in [row["why"] for row in judged(zero).data["rows"]]
     unsure = replace(
-        run_of(9, 400), figures=(replace(latency("ttft_sched", 0.95, 400), low=None, high=None), share(1.0))
+        run_of(9, 400),
+        figures=(replace(latency("ttft_sched", 0.95, 400), low=None, high=None), share(1.0)),
     )
     assert "too few effective requests" in [row["why"] for row in judged(unsure).data["rows"]]
 
@@ -383,7 +425,12 @@ def folders(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Pa
     """Run folders of one scenario: seven that vary by some per cent, and one that is half as slow again."""
     root, rng, made = tmp_path_factory.mktemp("runs"), np.random.default_rng(3), []
     for i in range(8):
-        ttft = 200 * rng.lognormal(0, 0.2, 200) * math.exp(rng.normal(0, 0.04)) * (1.5 if i == 7 else 1)
+        ttft = (
+            200
+            * rng.lognormal(0, 0.2, 200)
+            * math.exp(rng.normal(0, 0.04))
+            * (1.5 if i == 7 else 1)
+        )
         spec = {
             "n": 200,
             "warmup_s": 0.0,
@@ -431,7 +478,9 @@ def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path
     assert same.output.startswith("PASS  No regression beyond ")
     assert slow.exit_code == 1
     assert slow.output.startswith("FAIL  Regression: ")
-    written = {path.name for path in (tmp_path / "reports" / "20261127T000000Z-s-00a7-baseline").iterdir()}
+    written = {
+        path.name for path in (tmp_path / "reports" / "20261127T000000Z-s-00a7-baseline").iterdir()
+    }
     assert written == {"report.html", "report.md", "report.json", "junit.xml"}
     assert listed.exit_code == 0
     assert max(map(len, listed.output.splitlines())) <= 80
@@ -441,7 +490,10 @@ def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path
         json.loads(invoke("compare", "--baseline", kept, folders[7], "--json").output)["verdict"]
         == "regression"
     )
-    assert "**FAIL** Regression" in invoke("compare", "--baseline", kept, folders[7], "--markdown").output
+    assert (
+        "**FAIL** Regression"
+        in invoke("compare", "--baseline", kept, folders[7], "--markdown").output
+    )
 
 
 @pytest.mark.parametrize(("factor", "least", "most"), [(1.05, 0, 1), (1.6, 4, 5)])
@@ -457,7 +509,11 @@ def test_the_command_answers_as_the_judgement_does(
                 one
                 if one.p is None
                 else replace(
-                    one, **{end: (getattr(one, end) or 0) * by or None for end in ("value", "low", "high")}
+                    one,
+                    **{
+                        end: (getattr(one, end) or 0) * by or None
+                        for end in ("value", "low", "high")
+                    },
                 )
                 for one in of.figures
             ]
@@ -488,14 +544,18 @@ def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
 
     added = invoke("baseline", "add", tmp_path / "kept", *map(run, range(1, 7)))
     same = invoke("compare", "--baseline", tmp_path / "kept", run(7))
-    slow = invoke("compare", "--baseline", tmp_path / "kept", run(8, 280.0), "--allow", "simulated.ttft_ms")
+    slow = invoke(
+        "compare", "--baseline", tmp_path / "kept", run(8, 280.0), "--allow", "simulated.ttft_ms"
+    )
     again = invoke("baseline", "add", tmp_path / "kept", run(1))
 
     assert added.exit_code == 0, str(added.exception)
     assert same.exit_code == 0, same.output
     assert same.output.splitlines()[1].startswith("simulated PASS  No regression beyond ")
     assert slow.exit_code == 1, slow.output
-    assert slow.output.splitlines()[1].startswith("simulated FAIL  Regression: TTFT since scheduled p95 +")
+    assert slow.output.splitlines()[1].startswith(
+        "simulated FAIL  Regression: TTFT since scheduled p95 +"
+    )
     assert "it repeats a dry run of the baseline with seed 1" in str(again.exception)
 
 
@@ -553,7 +613,10 @@ GOOD = "20261120T000000Z-s-00a0"
             f"run_id: expected {GOOD} as the file is named, got other",
         ),
         (lambda tree: {**tree, "figures": 3}, "figures: "),
-        (lambda tree: {**tree, "figures": [{**tree["figures"][0], "value": -1}]}, "figures.0.value: "),
+        (
+            lambda tree: {**tree, "figures": [{**tree["figures"][0], "value": -1}]},
+            "figures.0.value: ",
+        ),
         (lambda tree: {key: value for key, value in tree.items() if key != "work"}, "work: "),
         (lambda tree: {**tree, "mood": "good"}, "mood: "),
         (lambda _: {"hello": 1}, "not a run of a baseline"),
@@ -589,11 +652,18 @@ def test_a_folder_that_cannot_be_written_and_a_run_that_is_missing(
         assert "expected a folder" in str(invoke("baseline", "add", odd, folders[0]).exception)
     (tmp_path / "pipe.json").symlink_to("/dev/zero")
     assert "pipe.json: not a regular file" in str(invoke("baseline", "list", tmp_path).exception)
-    for line in (("baseline", "add", tmp_path / "here"), ("compare", "--baseline", tmp_path / "here")):
+    for line in (
+        ("baseline", "add", tmp_path / "here"),
+        ("compare", "--baseline", tmp_path / "here"),
+    ):
         assert "no such run folder" in str(invoke(*line, tmp_path / "nowhere").exception)
 
 
 def test_options_that_do_not_go_together(folders: list[Path], tmp_path: Path) -> None:
     for more in ((folders[1],), ("--metric", "tpot")):
-        assert "give one run" in str(invoke("compare", "--baseline", tmp_path, folders[0], *more).exception)
-    assert "expected a folder, or a URL" in str(invoke("baseline", "list", "ftp://host/x").exception)
+        assert "give one run" in str(
+            invoke("compare", "--baseline", tmp_path, folders[0], *more).exception
+        )
+    assert "expected a folder, or a URL" in str(
+        invoke("baseline", "list", "ftp://host/x").exception
+    )

@@ -108,7 +108,9 @@ def drawing(full_size):
     return 400 if full_size else 60, np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("loads", [(None, None), (0.9, 0.9), (0.3, 0.9)], ids=["any", "busy", "one busy"])
+@pytest.mark.parametrize(
+    "loads", [(None, None), (0.9, 0.9), (0.3, 0.9)], ids=["any", "busy", "one busy"]
+)
 def test_healthy_variants_are_seldom_called(loads, drawing):
     runs, rng = drawing
     called = 0

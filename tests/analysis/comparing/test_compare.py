@@ -34,8 +34,17 @@ def two(synthetic, tmp_path_factory):
     folders = []
     for name, factor, policy in (("a", 1.0, "off"), ("b", 1.2, "fixed")):
         scenario = {"traffic": {"chat": {"hedge": {"policy": policy, "delay_ms": 400}}}}
-        spec = {"n": N, "warmup_s": 0.0, "chunks": 2, "parts": 1, "offsets_ns": (0,), "scenario": scenario}
-        folders.append(synthetic.write(root / name, ttft_ms=ttft * factor, run_id=f"run-{name}", **spec))
+        spec = {
+            "n": N,
+            "warmup_s": 0.0,
+            "chunks": 2,
+            "parts": 1,
+            "offsets_ns": (0,),
+            "scenario": scenario,
+        }
+        folders.append(
+            synthetic.write(root / name, ttft_ms=ttft * factor, run_id=f"run-{name}", **spec)
+        )
     return folders, ttft
 
 
@@ -72,7 +81,10 @@ def summary_of(values, name, seed, began):
     """A run with these values of its metrics in ms."""
     is_answered = np.isfinite(next(iter(values.values())))
     known = {
-        (metric, q.p): q for metric, of in values.items() for q in quantiles(of, PS) if q.mark != TOO_FEW
+        (metric, q.p): q
+        for metric, of in values.items()
+        for q in quantiles(of, PS)
+        if q.mark != TOO_FEW
     }
     known["answered", None] = proportion(is_answered)
     return RunSummary(
@@ -91,7 +103,12 @@ def summary_of(values, name, seed, began):
         primary=("ttft_sched", 0.95),
         figures=tuple(
             RunFigure(
-                metric=metric, p=p, n=q.n, value=finite(q.value), low=finite(q.low), high=finite(q.high)
+                metric=metric,
+                p=p,
+                n=q.n,
+                value=finite(q.value),
+                low=finite(q.low),
+                high=finite(q.high),
             )
             for (metric, p), q in known.items()
         ),
@@ -134,7 +151,9 @@ def test_the_other_way_round_it_is_better(records):
     made, there = weighed(records, experiment(1 / 1.2)), weighed(records, experiment(1.2))
 
     assert (made.exit_code, made.data["verdict"]) == (0, "better")
-    assert np.log1p(row(made)["change"]) + np.log1p(row(there)["change"]) == pytest.approx(0, abs=0.02)
+    assert np.log1p(row(made)["change"]) + np.log1p(row(there)["change"]) == pytest.approx(
+        0, abs=0.02
+    )
 
 
 def unequal(seed, factor, sizes, pairs=FEWEST_PAIRS):
@@ -144,7 +163,9 @@ def unequal(seed, factor, sizes, pairs=FEWEST_PAIRS):
     for pair in range(pairs):
         common = rng.normal(0, 0.1)
         for b, n in enumerate(sizes):
-            values = {m: np.exp(rng.normal(5 + common, 0.6, n)) * (factor if b else 1.0) for m in METRICS}
+            values = {
+                m: np.exp(rng.normal(5 + common, 0.6, n)) * (factor if b else 1.0) for m in METRICS
+            }
             place = 2 * pair + (b != pair % 2)
             out.append(summary_of(values, f"r{pair}{b}", pair, place * 60.0))
     return out
@@ -170,7 +191,9 @@ def test_equal_variants_are_called_different_in_at_most_one_of_twenty(records):
 
 def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
     """p95 of 61 requests is a higher rank than that of 600: B would be 5% and more better."""
-    small, large = (row(weighed(records, unequal(5, 1.0, (n, 10 * n))), label="p95") for n in (61, 200))
+    small, large = (
+        row(weighed(records, unequal(5, 1.0, (n, 10 * n))), label="p95") for n in (61, 200)
+    )
 
     assert (small["change"], small["counts"]) == (None, False)
     assert small["why"] == "too few requests for runs of unequal size: a run has 61"
@@ -186,7 +209,10 @@ def test_unequal_work_is_named_before_any_difference(records):
         (0.9, "10.0% fewer output tokens a call"),
     ):
         work = [
-            {"output tokens": 200 * (more if i % 2 else 1.0), "prompt tokens": 80 * rng.lognormal(0, 0.1)}
+            {
+                "output tokens": 200 * (more if i % 2 else 1.0),
+                "prompt tokens": 80 * rng.lognormal(0, 0.1),
+            }
             for i in range(2 * PAIRS)
         ]
         made = weighed(records, changed(experiment(), lambda i, _b, work=work: {"work": work[i]}))
@@ -212,7 +238,9 @@ def test_the_objective_decides_and_its_power_is_stated(records):
     few = weighed(records, unequal(3, 1.0, (300, 300), 3))
     assert any("decides: 6 pairs would find +" in text for text in few.result.details)
     found = [
-        weighed(records, unequal([seed, 7], 1 + first["smallest"], (300, 300), 8)).data["rows"][0]["verdict"]
+        weighed(records, unequal([seed, 7], 1 + first["smallest"], (300, 300), 8)).data["rows"][0][
+            "verdict"
+        ]
         for seed in range(60)
     ]
     assert found.count("worse") >= 40
@@ -324,16 +352,35 @@ def test_dry_runs_need_no_order(records):
     ("key", "value", "remark", "allow"),
     [
         ("schema_version", 2, "schema, schema_version: 1 in A, 2 and 1 in B", "schema"),
-        ("master", {"host": "h2"}, "hosts, master.host: loadgen in A, h2 and loadgen in B", "hosts"),
-        ("versions", {"tailgauge": "9"}, "versions, tailgauge: 0.1.0 in A, 9 and 0.1.0 in B", "versions"),
-        ("seed", 99, "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B", "seed"),
+        (
+            "master",
+            {"host": "h2"},
+            "hosts, master.host: loadgen in A, h2 and loadgen in B",
+            "hosts",
+        ),
+        (
+            "versions",
+            {"tailgauge": "9"},
+            "versions, tailgauge: 0.1.0 in A, 9 and 0.1.0 in B",
+            "versions",
+        ),
+        (
+            "seed",
+            99,
+            "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B",
+            "seed",
+        ),
     ],
 )
 def test_unlike_runs_are_refused_unless_allowed(records, key, value, remark, allow):
     records[1][key] = value
     refused = weighed(records, experiment())
 
-    assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (3, "not comparable", [])
+    assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (
+        3,
+        "not comparable",
+        [],
+    )
     assert f"{remark}. To allow this difference: --allow {allow}" in refused.data["against"]
     assert weighed(records, experiment(), [VARIANT, allow]).data["verdict"] == "worse"
 
@@ -373,10 +420,15 @@ def test_what_a_scenario_adds_to_its_requests_is_work(records, change, key):
 
 def test_texts_that_differ_behind_what_is_shown_are_different(records):
     for i, record in enumerate(records):
-        record["scenario"]["traffic"]["chat"]["body"] = {"long": f"{LONG}{i % 2}", "list": [LONG, i % 2]}
+        record["scenario"]["traffic"]["chat"]["body"] = {
+            "long": f"{LONG}{i % 2}",
+            "list": [LONG, i % 2],
+        }
     made = weighed(records, experiment())
 
-    found = [one["key"] for one in made.data["differs"] if one["key"].startswith("traffic.chat.body")]
+    found = [
+        one["key"] for one in made.data["differs"] if one["key"].startswith("traffic.chat.body")
+    ]
     assert found == ["traffic.chat.body.long", "traffic.chat.body.list"]
     assert all(len(value) < 100 for one in made.data["differs"] for value in (*one["a"], *one["b"]))
 
@@ -437,7 +489,8 @@ def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synt
     """A variant that makes half of its users leave does not answer all that it was offered."""
     ended = {**dict.fromkeys(range(50), "cancelled"), **dict.fromkeys(range(50, 60), "censored")}
     read = summarize(
-        synthetic.write(tmp_path / "run", n=100, warmup_s=0.0, chunks=2, ended=ended), ["ttft_sched"]
+        synthetic.write(tmp_path / "run", n=100, warmup_s=0.0, chunks=2, ended=ended),
+        ["ttft_sched"],
     )
 
     assert (read.offered, read.figure("answered", None).value) == (100, 0.4)
@@ -445,7 +498,9 @@ def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synt
 
 def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     (a, b), _ = two
-    empty, newer = (synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer"))
+    empty, newer = (
+        synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer")
+    )
     tree = json.loads((newer / "run.json").read_text())
     (newer / "run.json").write_text(json.dumps({**tree, "schema_version": 99}))
     (tmp_path / "nothing").mkdir()
@@ -458,7 +513,12 @@ def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
         ([a, newer], (), RunDataError, "schema version 99 is newer"),
         ([a, b], ("hots",), UsageError, "--allow hots"),
         ([a, b], ("traffic", "arrival", "stages", "pattern"), UsageError, "--allow pattern"),
-        ([empty, a], ("traffic", "stages", "hosts"), RunDataError, "no request in the steady stage"),
+        (
+            [empty, a],
+            ("traffic", "stages", "hosts"),
+            RunDataError,
+            "no request in the steady stage",
+        ),
     ):
         with pytest.raises(error, match=text):
             compare(folders, allow)
@@ -476,7 +536,9 @@ def test_the_command_prints_three_forms_and_exits(two):
     assert text.output.startswith("INVALID  do not use these numbers\n")
     assert "| TTFT since scheduled p50 |" in tables.output
     assert json.loads(tree.output)["exit_code"] == 3
-    assert isinstance(CliRunner().invoke(cli, [*asked, "--json", "--markdown"]).exception, UsageError)
+    assert isinstance(
+        CliRunner().invoke(cli, [*asked, "--json", "--markdown"]).exception, UsageError
+    )
 
 
 def test_markdown_has_every_pair_and_the_terminal_the_changes(records):
@@ -523,8 +585,12 @@ def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(recor
         return [replace(one, growth_per_s=by["AB"[i % 2]]) for i, one in enumerate(blocks)]
 
     blocks = experiment()
-    found = {of: weighed(records, grows(blocks, *of)) for of in ((None, 4.1), (2.0, None), (2.0, 4.1))}
-    one_of_many = [replace(one, growth_per_s=4.1) if i == 1 else one for i, one in enumerate(blocks)]
+    found = {
+        of: weighed(records, grows(blocks, *of)) for of in ((None, 4.1), (2.0, None), (2.0, 4.1))
+    }
+    one_of_many = [
+        replace(one, growth_per_s=4.1) if i == 1 else one for i, one in enumerate(blocks)
+    ]
     invalid = [replace(one, verdict="INVALID") for one in grows(blocks, None, 4.1)]
 
     assert (

@@ -27,10 +27,23 @@ def test_the_table_has_a_row_for_each_load_and_the_units_in_its_names():
     row = rows.loc[3]
     assert row.ttft_p95_ms == point.latency["ttft"]["p95"].value
     assert row.output_low_tokens_per_s == point.output_tokens_per_s.low
-    assert (row.requests, row.duration_s, row.runs) == (point.requests, point.seconds, " ".join(point.runs))
+    assert (row.requests, row.duration_s, row.runs) == (
+        point.requests,
+        point.seconds,
+        " ".join(point.runs),
+    )
     units = ("_per_s", "_s", "_share", "_ms", "_per_call")
-    assert [name for name in rows if not name.endswith(units)] == ["requests", "stable", "meets", "runs"]
-    assert not [name for name in rows.columns if rows[name].dtype == object and name not in {"meets", "runs"}]
+    assert [name for name in rows if not name.endswith(units)] == [
+        "requests",
+        "stable",
+        "meets",
+        "runs",
+    ]
+    assert not [
+        name
+        for name in rows.columns
+        if rows[name].dtype == object and name not in {"meets", "runs"}
+    ]
 
 
 def test_by_concurrency_the_load_is_requests_in_flight(by_concurrency):

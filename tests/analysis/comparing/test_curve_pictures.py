@@ -25,7 +25,10 @@ def test_latency_by_load_has_the_objective_and_the_knee():
     assert list(drawn) == ["p50", "p95", "p99", "p95, queue that fits", "p95 < 800 ms"]
     assert list(drawn["p95"].x) == [point.load for point in of.points][:-1]
     assert drawn["p95 < 800 ms"].y == (800.0, 800.0)
-    assert [(mark.low, mark.high) for mark in found.marks] == [(of.knee.low, of.knee.high), (6.0, 6.0)]
+    assert [(mark.low, mark.high) for mark in found.marks] == [
+        (of.knee.low, of.knee.high),
+        (6.0, 6.0),
+    ]
 
 
 @pytest.mark.parametrize(("capacity", "base_ms"), [(19.0, 60.0), (30.0, 20.0), (25.0, 110.0)])
@@ -94,7 +97,10 @@ def test_two_curves_share_their_figures():
     drawn, found = lines([a, b], "ttft-by-load")
 
     assert list(drawn) == ["A", "B", "p95 < 800 ms"]
-    assert [(mark.name, mark.colour) for mark in found.marks] == [("knee A", BLUE), ("knee B", ORANGE)]
+    assert [(mark.name, mark.colour) for mark in found.marks] == [
+        ("knee A", BLUE),
+        ("knee B", ORANGE),
+    ]
     assert list(lines([a, b], "tokens-per-user")[0]) == ["A", "B"]
 
 
@@ -108,11 +114,16 @@ def test_what_is_not_known_is_not_drawn():
     )
 
     found = {one.name: [line.name for line in one.panels[0].curves] for one in pictures(bare)}
-    assert found == {"tokens-by-load": ["output tokens/s"], "requests-by-load": ["answered", "offered"]}
+    assert found == {
+        "tokens-by-load": ["output tokens/s"],
+        "requests-by-load": ["answered", "offered"],
+    }
     assert pictures(replace(bare, points=points[:1])) == ()
 
 
-@pytest.mark.parametrize(("loads", "kind"), [((2, 4, 8), "-"), ((1, 4, 32), "log")], ids=["narrow", "wide"])
+@pytest.mark.parametrize(
+    ("loads", "kind"), [((2, 4, 8), "-"), ((1, 4, 32), "log")], ids=["narrow", "wide"]
+)
 def test_a_wide_axis_of_loads_is_logarithmic(loads, kind):
     first, *others = [json.loads(plot(one)) for one in pictures(curve(loads=loads))]
     axes = first["layout"]

@@ -23,7 +23,8 @@ def compared(tmp_path):
     def of(a, b, **keys):
         folder = tmp_path / str(next(numbers))
         files = [
-            written(one, folder, run_id) / "report.json" for one, run_id in zip((a, b), IDS, strict=True)
+            written(one, folder, run_id) / "report.json"
+            for one, run_id in zip((a, b), IDS, strict=True)
         ]
         if keys:
             tree = json.loads(files[1].read_text())
@@ -55,7 +56,9 @@ def test_equal_curves_are_rarely_called_different(compared, full_size, noise, ru
 def test_an_interval_of_a_change_covers_it(compared, full_size):
     pairs, covered = 200 if full_size else 60, 0
     for seed in range(pairs):
-        knee = rows(compared(curve([0, seed], runs=8), curve([1, seed], runs=8, capacity=15.0)))["Knee"]
+        knee = rows(compared(curve([0, seed], runs=8), curve([1, seed], runs=8, capacity=15.0)))[
+            "Knee"
+        ]
         covered += knee["low"] <= 15 / 19 - 1 <= knee["high"]
 
     assert covered >= 0.9 * pairs
@@ -94,7 +97,9 @@ def test_the_knee_decides_unless_another_figure_is_worse(compared):
 def test_more_work_per_call_comes_first(compared):
     made = compared(curve(1), curve(2, tokens=134.4))
 
-    assert made.result.sentence.startswith("Not the same work, B got 5.0% more output tokens a call. B")
+    assert made.result.sentence.startswith(
+        "Not the same work, B got 5.0% more output tokens a call. B"
+    )
     assert made.data["unequal"] == ["5.0% more output tokens a call"]
     assert compared(curve(1), curve(2, tokens=128.5)).data["unequal"] == []
 
@@ -120,7 +125,9 @@ def test_a_knee_that_was_not_reached_is_compared_as_far_as_it_is_known(compared)
 
 @pytest.mark.parametrize("value", [5e-324, 1e308])
 def test_absurd_numbers_are_no_fault_of_ours(compared, value):
-    absurd = replace(curve(2), knee=Ends(value, value, value), saturation=Ends(value, value / 2, 1e308))
+    absurd = replace(
+        curve(2), knee=Ends(value, value, value), saturation=Ends(value, value / 2, 1e308)
+    )
     row = rows(compared(curve(1), absurd))["Knee"]
 
     assert (row["verdict"], row["change"]) == ("worse" if value < 1 else "better", None)
@@ -130,13 +137,20 @@ def test_other_objectives_leave_the_knee_out(compared):
     made = compared(curve(1), curve(2, bound_ms=500.0))
 
     assert "Knee" not in rows(made)
-    assert "differs: objectives: ttft p95 < 800 ms in A, ttft p95 < 500 ms in B" in made.result.details
+    assert (
+        "differs: objectives: ttft p95 < 800 ms in A, ttft p95 < 500 ms in B" in made.result.details
+    )
 
 
 def test_latency_is_compared_at_loads_of_both_where_no_backlog_grows(compared):
     made = compared(curve(1, loads=(3, 6, 9, 24)), curve(2, loads=(3.01, 6, 12, 24)))
 
-    assert list(rows(made)) == ["Knee", "TTFT p95 at 6 requests/s", "TTFT p95 at 3 requests/s", "Saturation"]
+    assert list(rows(made)) == [
+        "Knee",
+        "TTFT p95 at 6 requests/s",
+        "TTFT p95 at 3 requests/s",
+        "Saturation",
+    ]
 
 
 REFUSED = {
@@ -182,7 +196,10 @@ def test_the_command_writes_a_page_with_both(tmp_path):
         ([*IDS, IDS[0]], "compare takes two load curves, as A B: 3 given"),
         ([IDS[0], "elsewhere"], "elsewhere: no such run folder: `tailgauge runs --out "),
         ([IDS[0], IDS[0]], "are the same curve: give each curve once"),
-        ([*IDS, "--allow=seed"], "--allow and --metric: load curves are compared as they are: omit them"),
+        (
+            [*IDS, "--allow=seed"],
+            "--allow and --metric: load curves are compared as they are: omit them",
+        ),
     ],
     ids=["one", "three", "no curve", "the same", "allow"],
 )

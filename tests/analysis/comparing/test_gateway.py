@@ -77,7 +77,8 @@ def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
     assert all(row(one, gateway.TTFT, 0.5).is_different for one in found)
     assert all(one.sentence.startswith("The gateway adds ") for one in found)
     assert all(
-        one.sentence.endswith("passes chunks on one by one, and counts the same tokens") for one in found
+        one.sentence.endswith("passes chunks on one by one, and counts the same tokens")
+        for one in found
     )
 
 
@@ -93,7 +94,9 @@ def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_
             waits = [row(one, gateway.TTFT, p) for p in (0.5, 0.99)]
             is_shown = all(wait.verdict == SAME for wait in waits if wait.change is not None)
             start = "shows no change" if is_shown else "shows an inconclusive change"
-            assert one.sentence.startswith(f"The gateway {start} of TTFT in 10 pairs of blocks (p50 ")
+            assert one.sentence.startswith(
+                f"The gateway {start} of TTFT in 10 pairs of blocks (p50 "
+            )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,9 @@ def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_
 )
 def test_no_change_is_stated_only_where_it_is_shown(verdicts, start):
     """Below eight pairs most intervals are wider than what is asked for."""
-    effect = Effect(metric="ttft", title="TTFT", scale=MS, threshold=1.0, change=0.0, low=-3.0, high=4.0)
+    effect = Effect(
+        metric="ttft", title="TTFT", scale=MS, threshold=1.0, change=0.0, low=-3.0, high=4.0
+    )
     rows = [
         replace(effect, label=label, p=p, verdict=verdict)
         for (label, p), verdict in zip((("p50", 0.5), ("p99", 0.99)), verdicts, strict=True)
@@ -118,7 +123,9 @@ def test_no_change_is_stated_only_where_it_is_shown(verdicts, start):
 
 
 def test_an_answer_that_is_held_back_is_found(tmp_path):
-    found = found_in(load([run(tmp_path, simulated__gateway__holds=True, simulated__gateway__delay_ms=2.0)]))
+    found = found_in(
+        load([run(tmp_path, simulated__gateway__holds=True, simulated__gateway__delay_ms=2.0)])
+    )
 
     assert "holds 100% of the answers back until they end" in found.sentence
     assert row(found, gateway.TTFT, 0.5).change == pytest.approx(192, abs=2)
@@ -172,9 +179,9 @@ def test_errors_added_are_found(frames):
     rows = frames.requests
     some = (rows["traffic"] == "gateway") & (rows["request_id"] // 65536 % 5 == 0)
     rows.loc[some, "ended"] = schema.SERVER_ERROR
-    frames.attempts.loc[frames.attempts["request_id"].isin(rows.loc[some, "request_id"]), "ended"] = (
-        schema.SERVER_ERROR
-    )
+    frames.attempts.loc[
+        frames.attempts["request_id"].isin(rows.loc[some, "request_id"]), "ended"
+    ] = schema.SERVER_ERROR
 
     sentence = found_in(frames).sentence
 
@@ -258,7 +265,9 @@ def test_a_gateway_is_called_as_the_target_behind_it_without_its_secrets():
         ("target.url", "http://127.0.0.1:1"),
         ("target.api_key_env", "DIRECT_KEY"),
     ]
-    second = load_scenario("gateway", [*direct, ("second_target.url", "http://127.0.0.1:2")]).second_target
+    second = load_scenario(
+        "gateway", [*direct, ("second_target.url", "http://127.0.0.1:2")]
+    ).second_target
 
     assert second is not None
     assert (second.url, second.model, second.protocol) == ("http://127.0.0.1:2", "m", "openai")

@@ -35,7 +35,9 @@ def test_the_range_of_each_job_holds_its_end_in_the_log_of_the_endpoint(name, tm
     run = run_of(tmp_path, VARIANTS[name])
     jobs = run.of_target.requests.set_index("request_id")
     log = run.frames.server_log
-    submitted = log[log["planned_ttft_ns"].notna()].drop_duplicates("request_id").set_index("request_id")
+    submitted = (
+        log[log["planned_ttft_ns"].notna()].drop_duplicates("request_id").set_index("request_id")
+    )
     planned = submitted["received_at_ns"] + submitted["planned_ttft_ns"]
     ended = planned.reindex(jobs.index)
     assert ended.notna().all()
@@ -92,7 +94,9 @@ def test_fast_polls_decide_what_slow_ones_leave_open(tmp_path):
 def test_the_error_of_a_figure_has_its_polls_and_is_not_the_clients(tmp_path):
     run = run_of(tmp_path, VARIANTS["one long wait"])
     errors = [
-        error for error in run.evidence.errors if error.metric == "turnaround" and error.quantile == 0.5
+        error
+        for error in run.evidence.errors
+        if error.metric == "turnaround" and error.quantile == 0.5
     ]
     jobs = run.of_target.requests
     widths_ms = (jobs["ended_at_ns"] - jobs["ended_low_at_ns"]) / 1e6

@@ -78,7 +78,9 @@ def test_a_queue_above_its_capacity_is_a_backlog(drawing, full_size, kind, load,
         runs = 5
     called, growth = share_called(KINDS[kind], load, n, runs, rng)
 
-    least = 0.88 if kind == "gamma bursts at 4" else 0.95  # at 1.5 its arrivals alone may vary by a third
+    least = (
+        0.88 if kind == "gamma bursts at 4" else 0.95
+    )  # at 1.5 its arrivals alone may vary by a third
     assert called >= least - spread(least, runs)
     assert growth == pytest.approx(1 - 1 / load, rel=0.25)
 
@@ -94,7 +96,9 @@ def test_answers_that_never_come_are_no_backlog_whatever_their_share(share, lost
     assert not backlog(waits, 60.0, at_s[-1]).grows
 
 
-@pytest.mark.parametrize(("long_s", "share"), [(10.0, 0.2), (60.0, 0.05), (300.0, 0.1), (60.0, 0.3)])
+@pytest.mark.parametrize(
+    ("long_s", "share"), [(10.0, 0.2), (60.0, 0.05), (300.0, 0.1), (60.0, 0.3)]
+)
 def test_some_long_answers_are_no_backlog(long_s, share):
     rng = np.random.default_rng(2)
     at_s = np.cumsum(rng.exponential(0.1, 600))
@@ -153,7 +157,11 @@ def cut_at_end(queue):
     """What is answered after the load is open for ever: a run without drain."""
     at_s, first_s, ended_s = queue
     over_s = at_s[-1]
-    return at_s, np.where(first_s > over_s, np.inf, first_s), np.where(ended_s > over_s, np.inf, ended_s)
+    return (
+        at_s,
+        np.where(first_s > over_s, np.inf, first_s),
+        np.where(ended_s > over_s, np.inf, ended_s),
+    )
 
 
 @pytest.mark.parametrize("kind", FEW)

@@ -20,9 +20,15 @@ def between(from_s, to_s):
 
 
 SHAPES = {  # ms by which each request was sent late, and the stretch that the report names
-    "one worker of two": (np.where(between(17, 21) & (np.arange(N) % 2 == 0), 400.0, 0.05), (17, 21)),
+    "one worker of two": (
+        np.where(between(17, 21) & (np.arange(N) % 2 == 0), 400.0, 0.05),
+        (17, 21),
+    ),
     "all workers": (np.where(between(17, 21), 400.0, 0.05), (17, 21)),
-    "caught up after a stop": (np.where(between(10, 12), 1000 * np.clip(12 - AT_S, 0, 2), 0.05), (10, 12)),
+    "caught up after a stop": (
+        np.where(between(10, 12), 1000 * np.clip(12 - AT_S, 0, 2), 0.05),
+        (10, 12),
+    ),
     "short": (np.where(between(12, 12.5), 900.0, 0.05), (12, 13)),
     "long": (np.where(between(8, 16), 300.0, 0.05), (8, 16)),
     "periodic": (np.where(AT_S % 3 < 0.4, 150.0, 0.05), None),
@@ -39,7 +45,9 @@ def test_a_late_client_is_named_and_the_target_is_not(write, shape, arrival):
     delay_ms, span = SHAPES[shape]
     rng = np.random.default_rng(1)
     ttft_ms = delay_ms + 200 * rng.lognormal(0, 0.03, N)
-    run = Run([write(n=N, chunks=2, rate_per_s=RATE, warmup_s=3.0, delay_ms=delay_ms, ttft_ms=ttft_ms)])
+    run = Run(
+        [write(n=N, chunks=2, rate_per_s=RATE, warmup_s=3.0, delay_ms=delay_ms, ttft_ms=ttft_ms)]
+    )
     run.frames.run["arrival"] = arrival
     found = run.evidence.stability
 
@@ -59,8 +67,12 @@ def test_a_late_client_is_named_and_the_target_is_not(write, shape, arrival):
 def test_a_target_that_changed_at_another_time_is_still_found(write, begin):
     delay_ms = np.where(between(12, 14), 400.0, 0.05)
     rng = np.random.default_rng(2)
-    ttft_ms = delay_ms + np.where(between(begin, begin + 4), 600.0, 200.0) * rng.lognormal(0, 0.03, N)
-    run = Run([write(n=N, chunks=2, rate_per_s=RATE, warmup_s=3.0, delay_ms=delay_ms, ttft_ms=ttft_ms)])
+    ttft_ms = delay_ms + np.where(between(begin, begin + 4), 600.0, 200.0) * rng.lognormal(
+        0, 0.03, N
+    )
+    run = Run(
+        [write(n=N, chunks=2, rate_per_s=RATE, warmup_s=3.0, delay_ms=delay_ms, ttft_ms=ttft_ms)]
+    )
     found = run.evidence.stability
 
     assert found.of("change").from_s == pytest.approx(begin, abs=0.5)

@@ -66,11 +66,14 @@ def test_aiperf_calls_our_tpot_itl_and_our_gaps_icl(by_tool):
     assert itl["our_percentiles"]["p50"] == pytest.approx(itl["percentiles"]["p50"])
     assert (icl["n"], icl["mean"]) == (480, pytest.approx(10))
     assert by_tool["AIPerf", "Time to First Token"]["mean"] == pytest.approx(216)
-    assert by_tool["AIPerf", "Output Token Throughput Per User"]["mean"] == pytest.approx(1000 * 9 / 40)
+    assert by_tool["AIPerf", "Output Token Throughput Per User"]["mean"] == pytest.approx(
+        1000 * 9 / 40
+    )
 
 
 @pytest.mark.parametrize(
-    ("tool", "name"), [("vLLM bench", "Output token throughput"), ("AIPerf", "Output Token Throughput")]
+    ("tool", "name"),
+    [("vLLM bench", "Output token throughput"), ("AIPerf", "Output Token Throughput")],
 )
 def test_throughput_runs_from_the_first_sending_to_the_last_content(by_tool, tool, name):
     row = by_tool[tool, name]
@@ -81,9 +84,9 @@ def test_throughput_runs_from_the_first_sending_to_the_last_content(by_tool, too
 
 
 def test_failures_are_in_neither(by_tool):
-    assert {row["n"] for key, row in by_tool.items() if key[1] in {"TTFT", "E2EL", "Request Latency"}} == {
-        120
-    }
+    assert {
+        row["n"] for key, row in by_tool.items() if key[1] in {"TTFT", "E2EL", "Request Latency"}
+    } == {120}
 
 
 def test_a_report_has_no_other_tool_unless_it_is_named(made):
@@ -98,7 +101,9 @@ def test_without_an_answer_the_section_says_so(write, tmp_path):
     report = make([folder], tmp_path, tool="vllm")
 
     assert report.data["definitions"]["metrics"] == []
-    assert "No streamed answer is complete: vLLM bench has no figures" in report.markdown.read_text()
+    assert (
+        "No streamed answer is complete: vLLM bench has no figures" in report.markdown.read_text()
+    )
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -125,7 +130,9 @@ def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, n
 def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool):
     summary = make([write(n=60)], tmp_path, tool=tool).summary
     ttft = next(
-        line for line in summary.splitlines() if re.match(r"(TTFT|Time to First Token|First Token)", line)
+        line
+        for line in summary.splitlines()
+        if re.match(r"(TTFT|Time to First Token|First Token)", line)
     )
 
     assert re.search(r"\d\*+( |$)", ttft)
@@ -135,7 +142,9 @@ def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool
 
 def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
     folder = write(n=100)
-    done = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path), "--as", "aiperf"])
+    done = CliRunner().invoke(
+        cli, ["report", str(folder), "--out", str(tmp_path), "--as", "aiperf"]
+    )
     (file,) = tmp_path.glob("reports/*/report.json")
 
     assert tuple(TOOLS) == options.TOOLS
@@ -215,12 +224,17 @@ AS_NUMPY = {
     ("vLLM bench", "ITL"): [
         gap
         for a in TABLE
-        for gap in [a.first - a.role, *(y - x for x, y in zip(a.contents, a.contents[1:], strict=False))]
+        for gap in [
+            a.first - a.role,
+            *(y - x for x, y in zip(a.contents, a.contents[1:], strict=False)),
+        ]
     ],
     ("vLLM bench", "E2EL"): [a.last - a.sent for a in TABLE],
     ("AIPerf", "Time to First Token"): [a.first - a.sent for a in TABLE],
     ("AIPerf", "Time to First Output Token"): [a.text - a.sent for a in TABLE],
-    ("AIPerf", "Time to Second Token"): [a.contents[1] - a.first for a in TABLE if len(a.kinds) > 1],
+    ("AIPerf", "Time to Second Token"): [
+        a.contents[1] - a.first for a in TABLE if len(a.kinds) > 1
+    ],
     ("AIPerf", "Inter Token Latency"): [(a.last - a.first) / (a.tokens - 1) for a in PACED],
     ("AIPerf", "Inter Chunk Latency"): [
         y - x for a in TABLE for x, y in zip(a.contents, a.contents[1:], strict=False)
@@ -231,12 +245,16 @@ AS_NUMPY = {
     ],
     ("genai-bench", "TTFT"): [a.first - a.sent for a in TABLE],
     ("genai-bench", "TPOT"): [(a.end - a.first) / (a.tokens - 1) for a in PACED],
-    ("genai-bench", "Output Inference Speed"): [1000 * (a.tokens - 1) / (a.end - a.first) for a in PACED],
+    ("genai-bench", "Output Inference Speed"): [
+        1000 * (a.tokens - 1) / (a.end - a.first) for a in PACED
+    ],
     ("genai-bench", "End-to-End Latency"): [a.end - a.sent for a in TABLE],
 }
 BY_RANK = {
     ("MLPerf LoadGen", "First Token latency"): [a.first for a in TABLE],
-    ("MLPerf LoadGen", "Time per Output Token"): [(a.last - a.first) / (a.tokens - 1) for a in PACED],
+    ("MLPerf LoadGen", "Time per Output Token"): [
+        (a.last - a.first) / (a.tokens - 1) for a in PACED
+    ],
     ("MLPerf LoadGen", "Latency"): [a.last for a in TABLE],
 }
 WEIGHTED = {
@@ -265,7 +283,9 @@ PER_S = {
         ],
         1000 * len(TABLE) / (OVER - SENT),
     ),
-    ("MLPerf LoadGen", "Completed tokens per second"): 1000 * TOKENS / (LAST_DUE.due + LAST_DUE.last),
+    ("MLPerf LoadGen", "Completed tokens per second"): 1000
+    * TOKENS
+    / (LAST_DUE.due + LAST_DUE.last),
     ("MLPerf LoadGen", "Completed samples per second"): 1000
     * (len(TABLE) - 1)
     / (LAST_DUE.due + LAST_DUE.last),
@@ -311,7 +331,9 @@ def test_a_translated_table_carries_the_marks(mixed, tmp_path):
     run = mixed(duration_s=10)
     for i in range(80):
         tokens = 5 + (i % 2) * 45
-        run.request(i * 100, [{"first": 100 + 10 * tokens, "kinds": "xxxxx", "output_tokens": tokens}])
+        run.request(
+            i * 100, [{"first": 100 + 10 * tokens, "kinds": "xxxxx", "output_tokens": tokens}]
+        )
     folder = run.write(tmp_path / "run")
     made = make([folder], tmp_path, tool="aiperf")
     rows = {row["name"]: row for row in made.data["definitions"]["metrics"]}

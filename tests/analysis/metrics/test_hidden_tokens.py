@@ -42,7 +42,9 @@ def hidden_of(rng, visible, shape, share):
         factor = rng.lognormal(-0.18, 0.6, len(visible))
         return np.round(visible.mean() * ratio * factor).astype(int), visible
     if shape == "of a fixed total":
-        hidden = np.round(visible * np.clip(rng.normal(share, 0.15, len(visible)), 0, 0.95)).astype(int)
+        hidden = np.round(visible * np.clip(rng.normal(share, 0.15, len(visible)), 0, 0.95)).astype(
+            int
+        )
         return hidden, np.maximum(3, visible - hidden)
     return np.round(visible * ratio).astype(int), visible
 
@@ -66,19 +68,25 @@ def table_of(*, output, chunks, waits_ms, pace_ms, prompt=100):
     )
 
 
-def judged(rng, n, spread, chunking, *, share=0.0, shape="of the output", of_calls=1.0, load_ms=0.0):
+def judged(
+    rng, n, spread, chunking, *, share=0.0, shape="of the output", of_calls=1.0, load_ms=0.0
+):
     """What is found of answers with a text, waits and prompts of their own, and where TPOT would be wrong."""
     hidden, visible = hidden_of(rng, lengths(rng, n, spread), shape, share)
     hidden = hidden * (rng.random(n) < of_calls)
     output = visible + hidden
-    chars = np.maximum(1, rng.normal(visible * rng.uniform(2.7, 5) * np.exp(rng.normal(0, 0.1, n)), 2))
+    chars = np.maximum(
+        1, rng.normal(visible * rng.uniform(2.7, 5) * np.exp(rng.normal(0, 0.1, n)), 2)
+    )
     prompt = rng.integers(50, 2000, n)
     pace = rng.uniform(2, 60) * np.exp(rng.normal(0, 0.05, n))
     waits = rng.uniform(50, 400) * np.exp(rng.normal(0, 0.2, n)) + rng.uniform(0, 0.1) * prompt
     waits += rng.exponential(load_ms, n) + hidden * pace
     chunks = chunks_of(rng, visible, chunking)
     pace_ms = np.maximum(visible - 1, 0.01) * pace
-    requests = table_of(output=output, chunks=chunks, waits_ms=waits, pace_ms=pace_ms, prompt=prompt)
+    requests = table_of(
+        output=output, chunks=chunks, waits_ms=waits, pace_ms=pace_ms, prompt=prompt
+    )
     found = judge(requests, chars, np.ones(n, np.bool_)).to_numpy(object)
     return found, output > 1.2 * visible + 2
 
@@ -160,7 +168,9 @@ def test_a_wait_that_grows_by_the_pace_proves_hidden_tokens(hiding, pace_ms, noi
         visible = output - hidden
         chunks = np.ceil(visible / per_chunk)
         waits_ms = 150 + rng.normal(0, noise_ms, 102) + hidden * pace_ms
-        requests = table_of(output=output, chunks=chunks, waits_ms=waits_ms, pace_ms=(visible - 1) * pace_ms)
+        requests = table_of(
+            output=output, chunks=chunks, waits_ms=waits_ms, pace_ms=(visible - 1) * pace_ms
+        )
         chars = np.round(rng.normal(4.1, 0.4, 102) * visible)
         found = judge(requests, chars, np.ones(102, np.bool_)).to_numpy(object)
 
@@ -185,7 +195,9 @@ def test_a_wait_that_follows_the_prompt_proves_nothing(per_chunk, full_size):
         costs_ms = 0.1 * prompt + prompt**2 / 40_000
         waits_ms = 60 * rng.lognormal(0, 0.3, n) + costs_ms
         pace_ms = (output - 1) * rng.uniform(4, 30)
-        requests = table_of(output=output, chunks=chunks, waits_ms=waits_ms, pace_ms=pace_ms, prompt=prompt)
+        requests = table_of(
+            output=output, chunks=chunks, waits_ms=waits_ms, pace_ms=pace_ms, prompt=prompt
+        )
         found = judge(requests, np.round(rng.normal(4, 0.4, n) * output), np.ones(n, np.bool_))
         accused += bool((found == HIDDEN).any())
 
@@ -200,7 +212,10 @@ def test_tokens_that_a_gateway_collects_in_the_first_chunk_are_not_hidden():
         first = rng.integers(1, 40, 120)
         waits_ms = rng.normal(150, 10, 120) + first * 8.0
         requests = table_of(
-            output=output, chunks=output - first + 1, waits_ms=waits_ms, pace_ms=(output - first) * 8.0
+            output=output,
+            chunks=output - first + 1,
+            waits_ms=waits_ms,
+            pace_ms=(output - first) * 8.0,
         )
         requests["first_share"] = first / output
 
@@ -210,7 +225,9 @@ def test_tokens_that_a_gateway_collects_in_the_first_chunk_are_not_hidden():
 # --- in a report ------------------------------------------------------------------------------------------------
 
 
-def reported(out, *, share=0.0, of_calls=1.0, is_varied=True, per_chunk=1, protocol="anthropic", seconds=6.0):
+def reported(
+    out, *, share=0.0, of_calls=1.0, is_varied=True, per_chunk=1, protocol="anthropic", seconds=6.0
+):
     simulated = {
         "ttft_ms": 300.0,
         "ttft_sigma": 0.2,
@@ -234,7 +251,11 @@ def reported(out, *, share=0.0, of_calls=1.0, is_varied=True, per_chunk=1, proto
 def shown(report, metric):
     """Value and mark of the median of all requests."""
     rows = [row for row in report["latency"] if row["metric"] == metric and row["group"] == "all"]
-    return (rows[0]["percentiles"]["p50"]["value"], rows[0]["percentiles"]["p50"]["mark"]) if rows else None
+    return (
+        (rows[0]["percentiles"]["p50"]["value"], rows[0]["percentiles"]["p50"]["mark"])
+        if rows
+        else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,13 +269,19 @@ def shown(report, metric):
 )
 def test_no_objective_passes_on_hidden_tokens(tmp_path, protocol, share, of_calls, is_varied):
     """TPOT would be 4.8 or 0.8 ms for a true 8.0."""
-    found = reported(tmp_path, share=share, of_calls=of_calls, is_varied=is_varied, protocol=protocol)
+    found = reported(
+        tmp_path, share=share, of_calls=of_calls, is_varied=is_varied, protocol=protocol
+    )
     report = found.report
     (slo,) = report["slo"]
 
     assert shown(report, "chunk_pace") == (pytest.approx(8.0, rel=0.01), "")
     tpot = shown(report, "tpot")
-    assert tpot is None or tpot[1] == "hidden tokens possible" or tpot[0] == pytest.approx(8.0, rel=0.01)
+    assert (
+        tpot is None
+        or tpot[1] == "hidden tokens possible"
+        or tpot[0] == pytest.approx(8.0, rel=0.01)
+    )
     assert slo["outcome"] == ("fail" if of_calls < 1 else "inconclusive")
     assert "run longer" not in found.page
     if of_calls == 1:

@@ -30,7 +30,10 @@ def test_the_winner_answers_even_where_its_loser_had_content_first(mixed, stage)
     hedge = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
     run.request(
         0,
-        [{"first": 90, "gap": 400, "ended": "cancelled", "end": 100}, {"sent": 50, "first": 100, **hedge}],
+        [
+            {"first": 90, "gap": 400, "ended": "cancelled", "end": 100},
+            {"sent": 50, "first": 100, **hedge},
+        ],
         winner=1,
     )
     run.request(1000, [{"first": 100, "gap": 500}, {"sent": 50, "first": 200, **hedge}], winner=1)
@@ -50,7 +53,10 @@ def test_the_clock_of_a_request_starts_once(mixed, stage, cause):
     run = mixed()
     run.request(
         0,
-        [{"ended": "cancelled", "end": 500}, {"sent": 700, "first": 900, "attempt": 1, "cause": cause}],
+        [
+            {"ended": "cancelled", "end": 500},
+            {"sent": 700, "first": 900, "attempt": 1, "cause": cause},
+        ],
         winner=1,
     )
     s = stage(run)
@@ -65,7 +71,10 @@ def test_a_fan_out_has_a_join_and_no_ttft(mixed, stage):
     legs = [{"leg": i, "first": 100 + 50 * i} for i in range(4)]
     run.request(0, legs, pattern="fan_out", joined_ms=280)
     run.request(
-        1000, [*legs[:3], {"leg": 3, "ended": "timeout", "end": 900}], pattern="fan_out", ended="timeout"
+        1000,
+        [*legs[:3], {"leg": 3, "ended": "timeout", "end": 900}],
+        pattern="fan_out",
+        ended="timeout",
     )
     run.request(2000, [{"first": 100}])
     s = stage(run)
@@ -83,9 +92,13 @@ def test_two_legs_of_one_answer_begin_with_the_first_and_end_with_the_last(mixed
     run.request(0, [large, fast], pattern="progressive")
     run.request(1000, [large, {"leg": 1, "ended": "server_error"}], pattern="progressive")
     run.request(
-        2000, [{"first": 90}, {**fast, "first": 40, "ended": "cancelled", "end": 120}], pattern="progressive"
+        2000,
+        [{"first": 90}, {**fast, "first": 40, "ended": "cancelled", "end": 120}],
+        pattern="progressive",
     )
-    run.request(3000, [{"first": 90}, {**fast, "first": 400, "kinds": "xxxxx"}], pattern="structured")
+    run.request(
+        3000, [{"first": 90}, {**fast, "first": 400, "kinds": "xxxxx"}], pattern="structured"
+    )
     s = stage(run)
 
     assert values(s, "ttft_sched") == [50, 400, 40, 90]
@@ -96,7 +109,9 @@ def test_two_legs_of_one_answer_begin_with_the_first_and_end_with_the_last(mixed
 
 def test_a_batch_has_a_turnaround(mixed, stage):
     run = mixed()
-    polls = [{"attempt": i, "cause": "poll", "sent": 1000 * i, "end": 1000 * i + 10} for i in (1, 2)]
+    polls = [
+        {"attempt": i, "cause": "poll", "sent": 1000 * i, "end": 1000 * i + 10} for i in (1, 2)
+    ]
     run.request(0, [{"end": 10}, *polls], pattern="batch")
     run.request(5000, [{"end": 10, "ended": "timeout"}], pattern="batch", ended="timeout")
     s = stage(run)
@@ -108,7 +123,9 @@ def test_a_batch_has_a_turnaround(mixed, stage):
 
 def test_thinking_text_and_tools_have_their_own_first_moments(mixed, stage):
     run = mixed()
-    run.request(0, [{"first": 100, "kinds": "ttxxjj", "tool_ready_at_ns": 81_234_567_890_123 + 180_000_000}])
+    run.request(
+        0, [{"first": 100, "kinds": "ttxxjj", "tool_ready_at_ns": 81_234_567_890_123 + 180_000_000}]
+    )
     run.request(1000, [{"first": 100}])
     s = stage(run)
 
@@ -133,7 +150,9 @@ def test_what_a_user_saw_before_leaving_counts_and_the_rest_is_a_wait_cut_short(
     run = mixed()
     run.request(0, [{"first": 100}])
     run.request(1000, [{"first": 90, "ended": "cancelled", "end": 115}], ended="cancelled")
-    run.request(2000, [{"ended": "cancelled", "end": 700, "sent": 50}], ended="cancelled", winner=None)
+    run.request(
+        2000, [{"ended": "cancelled", "end": 700, "sent": 50}], ended="cancelled", winner=None
+    )
     run.request(3000, [{"ended": "server_error", "end": 20}], ended="server_error", winner=None)
     run.request(4000, [{"ended": "censored", "end": None}], ended="censored", winner=None)
     s = stage(run)
@@ -158,7 +177,11 @@ def test_who_leaves_after_so_many_chunks_leaves_sooner_where_the_answer_is_fast(
     """
     rows = []
     for share in (0.0, 0.3):
-        chat = {"prompt_tokens": 100, "output_tokens": 40, "cancel": {"share": share, "after_chunks": 10}}
+        chat = {
+            "prompt_tokens": 100,
+            "output_tokens": 40,
+            "cancel": {"share": share, "after_chunks": 10},
+        }
         tree = {
             "seed": 3, "arrival": {"rate_per_s": 30.0}, "stages": {"duration_s": 60.0, "warmup_s": 0.0},
             "simulated": {"ttft_ms": 700.0, "ttft_sigma": 0.7, "chunk_gap_ms": 5.0}, "traffic": {"chat": chat},
@@ -181,7 +204,9 @@ def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     for i in range(100):
         run.request(i * 100, [{"first": 100}])
         slow = {"sent": 60, "first": 3000, "reader_paused_ns": 2_000_000_000}
-        run.request(i * 100, [{**slow, "first_content_low_at_ns": 81_234_567_890_123}], traffic="slow")
+        run.request(
+            i * 100, [{**slow, "first_content_low_at_ns": 81_234_567_890_123}], traffic="slow"
+        )
     found = Run([run.write(tmp_path / "run")])
 
     assert (found.verdict, found.reasons) == (VALID, [])
@@ -227,11 +252,15 @@ def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):
     run = mixed(run={"dry_run": True})
     for i in range(100):
         run.request(i * 100, [{"sent": 90, "first": 100, "stamps": "user"}])
-    real = mixed(run={"dry_run": False}, requests=run.requests, attempts=run.attempts, chunks=run.chunks)
+    real = mixed(
+        run={"dry_run": False}, requests=run.requests, attempts=run.attempts, chunks=run.chunks
+    )
     found = Run([run.write(tmp_path / "dry_run")])
 
     assert (found.verdict, found.reasons) == (VALID, [])
-    assert "client_error" in [reason.check for reason in Run([real.write(tmp_path / "real")]).reasons]
+    assert "client_error" in [
+        reason.check for reason in Run([real.write(tmp_path / "real")]).reasons
+    ]
 
 
 def test_a_dry_run_excuses_no_lost_row(mixed, tmp_path):

@@ -44,7 +44,13 @@ def test_quantiles_of_a_lognormal_are_found_within_their_interval(stage):
 
 def test_a_rate_is_the_inverse_of_tpot_counted_from_its_fast_end(stage):
     gaps = row(BY_NAME["tpot"], stage(n=600, gap_ms=25, chunks=9), OFFERED).quantiles
-    s = stage(name="failing", n=600, gap_ms=25, chunks=9, ended=dict.fromkeys(range(90, 600, 20), "timeout"))
+    s = stage(
+        name="failing",
+        n=600,
+        gap_ms=25,
+        chunks=9,
+        ended=dict.fromkeys(range(90, 600, 20), "timeout"),
+    )
     rates = row(BY_NAME["user_rate"], s, OFFERED)
 
     assert gaps[0].value == 25
@@ -77,7 +83,9 @@ def test_one_output_token_has_no_time_per_token(stage):
 def test_warm_up_is_outside(stage):
     slow_start = np.where(np.arange(200) < 50, 9000.0, 100.0)
 
-    assert values(stage(n=200, warmup_s=1, ttft_ms=slow_start), "ttft_sched").max() == pytest.approx(100)
+    assert values(
+        stage(n=200, warmup_s=1, ttft_ms=slow_start), "ttft_sched"
+    ).max() == pytest.approx(100)
 
 
 def test_failures_are_absent_among_successes_and_slowest_of_what_was_offered(stage):
@@ -108,9 +116,9 @@ def test_the_first_text_ends_the_ttft_where_the_scenario_says_so(stage):
 def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
     """The first attempt failed; the answer is the second: since scheduled includes the wait for it."""
     folder = write(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,), parts=1)
-    columns, _ = synthetic.rows_of(synthetic.Spec(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,)))[
-        "attempts"
-    ]
+    columns, _ = synthetic.rows_of(
+        synthetic.Spec(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,))
+    )["attempts"]
     retry = {**columns, "attempt": np.ones(60, int), "sent_at_ns": columns["sent_at_ns"] + 1e9}
     for name in ("first_content_at_ns", "last_content_at_ns", "first_text_at_ns"):
         retry[name] = retry[name] + 1e9
@@ -128,10 +136,18 @@ def test_every_objective_on_a_latency_names_a_metric():
     from tailgauge.scenario.figures import FIGURES, LATENCY
     from tailgauge_analysis.objectives.objective import criteria
 
-    slo = {figure.name: {"metric": figure.name, "max_ms": 1} for figure in FIGURES if figure.unit == LATENCY}
-    assert {one.name: one.metric is not None for one in criteria({"slo": slo})} == dict.fromkeys(slo, True)
+    slo = {
+        figure.name: {"metric": figure.name, "max_ms": 1}
+        for figure in FIGURES
+        if figure.unit == LATENCY
+    }
+    assert {one.name: one.metric is not None for one in criteria({"slo": slo})} == dict.fromkeys(
+        slo, True
+    )
 
 
 def test_metrics_have_one_name_each_and_say_what_they_mean():
     assert len(BY_NAME) == len(METRICS)
-    assert all(m.unit in {"ms", "tokens/s"} and m.formula and m.meaning.endswith(".") for m in METRICS)
+    assert all(
+        m.unit in {"ms", "tokens/s"} and m.formula and m.meaning.endswith(".") for m in METRICS
+    )

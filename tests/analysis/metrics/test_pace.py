@@ -34,7 +34,9 @@ def thinking_run(tmp_path_factory):
             "target": {"protocol": protocol},
             "simulated": {"ttft_ms": 300.0, "chunk_gap_ms": pace_ms, "content": content},
             "slo": {"pace": {"metric": "tpot", "quantile": 0.95, "max_ms": 6.0}},
-            "traffic": {"main": {"prompt_tokens": 50, "output_tokens": tokens, "thinking": "adaptive"}},
+            "traffic": {
+                "main": {"prompt_tokens": 50, "output_tokens": tokens, "thinking": "adaptive"}
+            },
         }
         return dry_run_report(tree, tmp_path_factory.mktemp("thinking")).report
 
@@ -66,7 +68,11 @@ def test_thinking_of_any_share_and_pace(thinking_run, full_size):
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
     for _ in range(40 if full_size else 3):
-        share, pace_ms, tokens = rng.uniform(0, 1), float(rng.uniform(2, 60)), int(rng.integers(20, 400))
+        share, pace_ms, tokens = (
+            rng.uniform(0, 1),
+            float(rng.uniform(2, 60)),
+            int(rng.integers(20, 400)),
+        )
         display, protocol = (
             rng.choice(["omitted", "summarised", "shown"]),
             rng.choice(["anthropic", "openai"]),
@@ -123,7 +129,10 @@ def planted(mixed, tmp_path):
             run.request(i * 300, [{"first": 100, **attempt}], traffic=traffic)
         folder = run.write(tmp_path / name)
         tree = json.loads((folder / "run.json").read_text())
-        tree["scenario"] |= {"traffic": {"chat": {}, "thinks": {"thinking": "adaptive"}}, **scenario}
+        tree["scenario"] |= {
+            "traffic": {"chat": {}, "thinks": {"thinking": "adaptive"}},
+            **scenario,
+        }
         (folder / "run.json").write_text(json.dumps(tree))
         return load([folder])
 
@@ -137,10 +146,12 @@ def test_every_answer_has_its_pace_or_a_reason(planted):
 
     for name, (value, reason) in seen.items():
         expected = ANSWERS[name][1]
-        assert (None if pd.isna(reason) else reason) == (expected if isinstance(expected, str) else None), (
-            name
-        )
-        assert value == pytest.approx(expected if isinstance(expected, float) else np.nan, nan_ok=True), name
+        assert (None if pd.isna(reason) else reason) == (
+            expected if isinstance(expected, str) else None
+        ), name
+        assert value == pytest.approx(
+            expected if isinstance(expected, float) else np.nan, nan_ok=True
+        ), name
     assert set(REASONS) - {HIDDEN} == set(reasons.dropna())
 
 

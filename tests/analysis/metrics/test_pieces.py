@@ -47,7 +47,13 @@ EVEN = np.arange(100) * PACE_MS
 def test_a_stream_that_a_proxy_collected_is_seen(arrivals, share):
     """Whether few of a run's answers are buffered, half, or all."""
     answers = [arrivals if i < share * 50 else EVEN + i for i in range(50)]
-    size = 1500.0 if len(np.unique(arrivals)) > 30 else 280.0 if len(np.unique(arrivals)) == 7 else 130.0
+    size = (
+        1500.0
+        if len(np.unique(arrivals)) > 30
+        else 280.0
+        if len(np.unique(arrivals)) == 7
+        else 130.0
+    )
     buffered, _ = judged(answers, event_bytes=size)
 
     assert buffered.tolist() == [i < share * 50 for i in range(50)]
@@ -56,7 +62,9 @@ def test_a_stream_that_a_proxy_collected_is_seen(arrivals, share):
 def test_no_healthy_stream_was_buffered():
     """Slow or fast, uneven, in bursts of speculative decoding, short, of several tokens per chunk, beside other models."""
     rng = np.random.default_rng(5)
-    drafts = np.r_[1, rng.integers(1, 5, 40)]  # tokens of each step; the first comes with the prompt's
+    drafts = np.r_[
+        1, rng.integers(1, 5, 40)
+    ]  # tokens of each step; the first comes with the prompt's
     healthy = [
         EVEN, EVEN[:10], EVEN * 30, EVEN / 10, np.cumsum(rng.exponential(8, 100)), np.cumsum(rng.lognormal(2, 1.5, 100)),
         np.repeat(np.arange(41) * 25.0, drafts) + rng.uniform(0, 0.01, drafts.sum()),
@@ -64,14 +72,18 @@ def test_no_healthy_stream_was_buffered():
     ]  # fmt: skip
     healthy = [np.sort(at) for at in healthy]
     for beside in ([], [EVEN * 8] * 30, [EVEN / 16] * 30):
-        buffered, at_once = judged(healthy + beside, [*map(len, healthy[:-1]), 300, *map(len, beside)])
+        buffered, at_once = judged(
+            healthy + beside, [*map(len, healthy[:-1]), 300, *map(len, beside)]
+        )
 
         assert not buffered.any()
         assert not at_once.any()
 
 
 def test_what_came_at_one_moment_has_no_pace():
-    buffered, at_once = judged([np.array([5.0]), np.full(4, 5.0), np.array([5.0, 13.0])], [20, 20, 2])
+    buffered, at_once = judged(
+        [np.array([5.0]), np.full(4, 5.0), np.array([5.0, 13.0])], [20, 20, 2]
+    )
 
     assert at_once.tolist() == [True, True, False]
     assert not buffered.any()
@@ -113,7 +125,9 @@ def made_by_engine(rng, n, pace_ms, unevenness):
 def at_ticks(rng, made, period_ms):
     """Arrivals behind a proxy that passes on at the ticks of a clock, and what is left at the end."""
     phase = rng.uniform(0, period_ms)
-    return np.minimum((np.floor((made - phase) / period_ms) + 1) * period_ms + phase, made[-1] + 0.02)
+    return np.minimum(
+        (np.floor((made - phase) / period_ms) + 1) * period_ms + phase, made[-1] + 0.02
+    )
 
 
 def after_first(_rng, made, period_ms):
@@ -217,7 +231,9 @@ def in_steps(rng, n, step_ms, drafts):
 HEALTHY = {
     "even": lambda rng, n, pace: made_by_engine(rng, n, pace, 0.0),
     "uneven": lambda rng, n, pace: made_by_engine(rng, n, pace, 1.0),
-    "packets that join": lambda rng, n, _: joined_by_chance(rng, made_by_engine(rng, n, 1.0, 0.0), 0.3),
+    "packets that join": lambda rng, n, _: joined_by_chance(
+        rng, made_by_engine(rng, n, 1.0, 0.0), 0.3
+    ),
     "a network that jitters": lambda rng, n, pace: np.maximum.accumulate(
         made_by_engine(rng, n, pace, 0.1) + rng.exponential(0.5 * pace, n)
     ),
@@ -232,7 +248,9 @@ def test_no_engine_passes_for_a_proxy(name, length, full_size):
     rng = np.random.default_rng(np.random.SeedSequence().entropy if full_size else 6)
     for _ in range(40 if full_size else 4):
         pace_ms = rng.uniform(2, 60)
-        answers = [received(rng, HEALTHY[name](rng, n, pace_ms)) for n in rng.integers(*ENDS[length], 40)]
+        answers = [
+            received(rng, HEALTHY[name](rng, n, pace_ms)) for n in rng.integers(*ENDS[length], 40)
+        ]
         buffered, _ = judged(answers)
 
         assert buffered.mean() <= 0.025

@@ -64,7 +64,9 @@ def test_one_that_never_got_a_slot_waited_and_was_not_in_flight(tmp_path):
     assert known.waited > 0.9
 
 
-@pytest.mark.parametrize("tree", [queue(None, 4.0), {"stages": {"duration_s": 5.0}, "traffic": CHAT}])
+@pytest.mark.parametrize(
+    "tree", [queue(None, 4.0), {"stages": {"duration_s": 5.0}, "traffic": CHAT}]
+)
 def test_an_open_loop_without_a_queue_has_no_slots(tmp_path, tree):
     assert slots_of(tree, tmp_path) is None
 

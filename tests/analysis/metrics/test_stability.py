@@ -44,10 +44,16 @@ def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
     ("rate_per_s", "seconds", "low", "high"),
     [(9, 54, 0, 0.05), (13, 54, 0.9, 1), (15, 54, 0.9, 1), (12, 600, 0.9, 1)],
 )
-def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_per_s, seconds, low, high):
+def test_a_replica_says_whether_it_sustains_the_rate(
+    tmp_path, full_size, rate_per_s, seconds, low, high
+):
     first = time.time_ns() % 2**31 if full_size else 1
     print(f"seeds from {first}")
-    runs = (30 if seconds == 600 else 400 if high < 1 else 200) if full_size else (1 if seconds == 600 else 3)
+    runs = (
+        (30 if seconds == 600 else 400 if high < 1 else 200)
+        if full_size
+        else (1 if seconds == 600 else 3)
+    )
     found = [
         judged(dry_run_folder(at_replica(rate_per_s, seconds, first + i), tmp_path / f"run-{i}"))
         for i in range(runs)
@@ -57,7 +63,9 @@ def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_p
     if low > 0:
         grows = [one.growth_per_s for one in found if one.of("backlog")]
         assert len(grows) >= 0.9 * runs
-        assert np.mean(grows) == pytest.approx(rate_per_s - CAPACITY, rel=0.25 if full_size else 0.6)
+        assert np.mean(grows) == pytest.approx(
+            rate_per_s - CAPACITY, rel=0.25 if full_size else 0.6
+        )
     else:
         seen = [one.detectable_growth_per_s for one in found if one.stable]
         assert np.median(seen) == pytest.approx(1.5, rel=0.3)
@@ -79,7 +87,8 @@ def test_so_do_some_twenty_requests_where_nobody_would_doubt_it(
     first = time.time_ns() % 2**31 if full_size else 1
     print(f"seeds from {first}")
     runs = [
-        at_replica(rate_per_s, seconds, first + i, simulated=SLOW) for i in range(100 if full_size else 3)
+        at_replica(rate_per_s, seconds, first + i, simulated=SLOW)
+        for i in range(100 if full_size else 3)
     ]
     found = [judged(dry_run_folder(tree, tmp_path / f"run-{i}")) for i, tree in enumerate(runs)]
 
@@ -97,7 +106,8 @@ def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path
 
     assert re.match(r"only [\d.]+% of \d+ requests completed \(objective 99%", result["sentence"])
     assert re.fullmatch(
-        r"the target does not sustain this rate: backlog grows by 1\.\d+ requests/s", result["details"][-1]
+        r"the target does not sustain this rate: backlog grows by 1\.\d+ requests/s",
+        result["details"][-1],
     )
     assert report["exit_code"] == 1
 
@@ -232,7 +242,9 @@ OPENING_MS = {  # how long opening a connection takes each request; kind, text a
 def with_connections(write, waits_ms, **more):
     """A run that waits so long for connections, and 200 ms more for each first content."""
     ttft_ms = waits_ms + 200 * np.random.default_rng(3).lognormal(0, 0.03, N)
-    return write(n=N, chunks=2, delay_ms=0.05 + waits_ms, pool_wait_ms=waits_ms, ttft_ms=ttft_ms, **more)
+    return write(
+        n=N, chunks=2, delay_ms=0.05 + waits_ms, pool_wait_ms=waits_ms, ttft_ms=ttft_ms, **more
+    )
 
 
 @pytest.mark.parametrize("shape", OPENING_MS)
@@ -281,7 +293,9 @@ def test_a_slot_of_the_worker_and_a_connection_are_both_waited_for(mixed, tmp_pa
         run.request(number * 1000 / 30, [call])
     folder = run.write(tmp_path / "run")
     record = json.loads((folder / "run.json").read_text())
-    record["scenario"]["traffic"] = {"chat": {"pattern": "streaming", "streaming": {"at_once_per_worker": 4}}}
+    record["scenario"]["traffic"] = {
+        "chat": {"pattern": "streaming", "streaming": {"at_once_per_worker": 4}}
+    }
     (folder / "run.json").write_text(json.dumps(record))
 
     found = judged(folder)
@@ -289,7 +303,8 @@ def test_a_slot_of_the_worker_and_a_connection_are_both_waited_for(mixed, tmp_pa
     assert [finding.kind for finding in found.findings] == ["change"]
     slow_ms = round(600 + opening_ms + 3)
     assert (
-        f"From 00:06 to 00:09 the target was slower: a median TTFT of {slow_ms} ms" in found.findings[0].text
+        f"From 00:06 to 00:09 the target was slower: a median TTFT of {slow_ms} ms"
+        in found.findings[0].text
     )
 
 
@@ -318,12 +333,16 @@ def test_a_load_that_changes_on_purpose_is_not_judged(write):
     found = judged(write(n=N, ttft_ms=200 + N * AT, scenario={"arrival": arrival}))
 
     assert (found.stable, found.findings) == (None, ())
-    assert found.sentence.startswith("Stability is not judged: the offered load or the traffic changes")
+    assert found.sentence.startswith(
+        "Stability is not judged: the offered load or the traffic changes"
+    )
     assert found.detectable_growth_per_s is not None
 
 
 def test_a_short_run_is_not_judged(write):
-    found = judged(write(n=190, rate_per_s=10.0, ttft_ms=np.where(np.arange(190) < 90, 100.0, 900.0)))
+    found = judged(
+        write(n=190, rate_per_s=10.0, ttft_ms=np.where(np.arange(190) < 90, 100.0, 900.0))
+    )
 
     assert (found.stable, found.findings) == (None, ())
 
@@ -336,7 +355,8 @@ def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     assert turns == pytest.approx(CAPACITY * 54 / 256, rel=0.1)
     assert found.evidence.stability.growth_per_s is None
     assert any(
-        f"holds {turns:.3g} turns per user, 5 are needed. Run at least" in one for one in remarks(found)
+        f"holds {turns:.3g} turns per user, 5 are needed. Run at least" in one
+        for one in remarks(found)
     )
 
 

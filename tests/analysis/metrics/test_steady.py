@@ -27,7 +27,9 @@ def with_waits(write):
     return stage
 
 
-def test_answers_of_an_outage_a_few_microseconds_apart_say_as_much_of_failures_as_equal_ones(with_waits):
+def test_answers_of_an_outage_a_few_microseconds_apart_say_as_much_of_failures_as_equal_ones(
+    with_waits,
+):
     rng = np.random.default_rng(3)
     ttft_ms = rng.lognormal(np.log(200), 0.3, REQUESTS)
     ttft_ms[OUTAGE] = 9000.0
@@ -43,7 +45,9 @@ def test_answers_of_an_outage_a_few_microseconds_apart_say_as_much_of_failures_a
     assert share.n_eff < 50
 
 
-def test_attempts_of_sessions_whose_answers_differ_by_microseconds_are_as_alike_as_equal_ones(with_waits):
+def test_attempts_of_sessions_whose_answers_differ_by_microseconds_are_as_alike_as_equal_ones(
+    with_waits,
+):
     """Every ninth session is slow throughout, and no attempt fails."""
     rng = np.random.default_rng(4)
     session = rng.permutation(np.repeat(np.arange(REQUESTS // 5), 5))

@@ -12,7 +12,15 @@ from tailgauge_analysis.sections.result import remarks
 
 
 def scenario(
-    share=0.0, at_chunk=0, *, n=300, seconds=30.0, drain_s=30.0, deadline_s=3600.0, tables=None, seed=1
+    share=0.0,
+    at_chunk=0,
+    *,
+    n=300,
+    seconds=30.0,
+    drain_s=30.0,
+    deadline_s=3600.0,
+    tables=None,
+    seed=1,
 ):
     """Short answers, of which a share hangs after so many chunks."""
     chat = {"prompt_tokens": 50, "output_tokens": 20}
@@ -39,7 +47,10 @@ def run_of(tree, folder):
         {"share": 0.1, "at_chunk": 10, "drain_s": 5.0},
         {"share": 0.6, "drain_s": 10.0},
         {"share": 0.03, "deadline_s": 20.0},
-        {"share": 0.05, "tables": {"chat": {"prompt_tokens": 50, "output_tokens": 20, "stream": False}}},
+        {
+            "share": 0.05,
+            "tables": {"chat": {"prompt_tokens": 50, "output_tokens": 20, "stream": False}},
+        },
     ],
     ids=lambda case: ", ".join(map(str, case)),
 )
@@ -52,7 +63,8 @@ def test_requests_that_hang_are_named(tmp_path, hanging):
     assert open_at_end
     missing = "only the beginning of an answer" if "at_chunk" in hanging else "no answer"
     assert re.fullmatch(
-        rf"[\d,]+ requests? of the whole run got {missing}; (the oldest|it) waits [\d.]+ s\.", found.text
+        rf"[\d,]+ requests? of the whole run got {missing}; (the oldest|it) waits [\d.]+ s\.",
+        found.text,
     )
     number = int(found.text.split()[0].replace(",", ""))
     assert 0.6 * open_at_end <= number <= open_at_end
@@ -117,7 +129,9 @@ def test_a_target_that_answers_at_last_is_not_gone(write, ended):
 
 
 def test_a_target_that_is_gone_has_no_backlog(write):
-    found = Run([write(n=1000, ended=dict.fromkeys(range(500, 1000), "censored"))]).evidence.stability
+    found = Run(
+        [write(n=1000, ended=dict.fromkeys(range(500, 1000), "censored"))]
+    ).evidence.stability
 
     assert found.of("backlog") is None
     assert np.isfinite(found.growth_per_s)

@@ -102,7 +102,9 @@ def test_too_few_requests_say_how_many_the_plan_needs(made):
 def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(made, waves):
     n = 400
     ttft = 15_000 + 14_000 * np.sin(np.arange(n) / n * 2 * np.pi * waves)
-    found = made(n=n, warmup_s=0, rate_per_s=5.0, ttft_ms=ttft, slo=objective(60_000.0, quantile=0.99))
+    found = made(
+        n=n, warmup_s=0, rate_per_s=5.0, ttft_ms=ttft, slo=objective(60_000.0, quantile=0.99)
+    )
 
     assert found.data["slo"][0]["outcome"] == INCONCLUSIVE
 
@@ -137,7 +139,9 @@ def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
 
 
 @pytest.mark.parametrize(("mark", "is_taken"), [("", True), (FEW_EPISODES, True), (CLIENT, False)])
-def test_an_objective_takes_its_percentile_from_the_table_unless_the_client_marked_it(write, mark, is_taken):
+def test_an_objective_takes_its_percentile_from_the_table_unless_the_client_marked_it(
+    write, mark, is_taken
+):
     """The client's mark stands in place of the one that the precision of the objective needs."""
     frames = load([write(n=100, warmup_s=0.0, slo=objective(500.0, quantile=0.9))])
     (criterion,) = criteria(frames.run["scenario"])
@@ -161,7 +165,11 @@ def patient(tmp_path, full_size):
     seconds = 400.0 if full_size else 100.0
 
     def run(share, seed, **cancel):
-        chat = {"prompt_tokens": 100, "output_tokens": 8, "cancel": {"share": share, "after_s": 1.0} | cancel}
+        chat = {
+            "prompt_tokens": 100,
+            "output_tokens": 8,
+            "cancel": {"share": share, "after_s": 1.0} | cancel,
+        }
         tree = {
             "seed": seed, "arrival": {"rate_per_s": RATE_PER_S}, "stages": {"duration_s": seconds, "warmup_s": 0.0},
             "simulated": {"ttft_ms": MEDIAN_MS, "ttft_sigma": SIGMA, "chunk_gap_ms": 5.0}, "traffic": {"chat": chat},
@@ -218,7 +226,9 @@ def test_the_exit_code_follows_from_the_outcome(made, slo, outcome, code):
 
 def test_failures_count_against_an_objective(made):
     """All successes are fast, and 5% fail, evenly: the p99 of what users were offered is a failure."""
-    failing = {int(i): "overloaded" for i in np.random.default_rng(1).choice(2000, 100, replace=False)}
+    failing = {
+        int(i): "overloaded" for i in np.random.default_rng(1).choice(2000, 100, replace=False)
+    }
     report = made(n=2000, ended=failing, slo=objective(1000.0))
 
     assert report.data["slo"][0]["outcome"] == FAIL
@@ -273,7 +283,9 @@ def test_requests_that_are_open_at_the_end_have_waited_for_a_bound_or_not(made, 
     ],
 )
 def test_the_health_of_the_target_is_an_objective_of_every_run(made, n, failed, outcome, code):
-    failing = {int(i): "server_error" for i in np.random.default_rng(2).choice(n, failed, replace=False)}
+    failing = {
+        int(i): "server_error" for i in np.random.default_rng(2).choice(n, failed, replace=False)
+    }
     report = made(n=n, warmup_s=0, ended=failing, rate_per_s=min(50.0, n / 4))
     health = report.data["health"]
 
@@ -294,13 +306,20 @@ def test_a_scenario_may_expect_fewer_complete_answers(made, least, outcome, code
     report = made(n=400, warmup_s=0, ended=dict.fromkeys(range(0, 400, 5), "rate_limited"), slo=slo)
 
     assert [(one["outcome"], one["value"]) for one in report.data["slo"]] == [(outcome, 0.8)]
-    assert (report.data["health"]["outcome"], report.data["health"]["complete"]["value"]) == ("", 0.8)
+    assert (report.data["health"]["outcome"], report.data["health"]["complete"]["value"]) == (
+        "",
+        0.8,
+    )
     assert (report.exit_code, report.data["goodput"]) == (code, None)
 
 
 @pytest.mark.parametrize(
     ("n", "outages", "share"),
-    [(2000, [(900, 940)], "98.0%"), (120, [(60, 90)], "75.0%"), (800, [(100, 120), (500, 530)], "93.8%")],
+    [
+        (2000, [(900, 940)], "98.0%"),
+        (120, [(60, 90)], "75.0%"),
+        (800, [(100, 120), (500, 530)], "93.8%"),
+    ],
 )
 def test_bursts_of_failures_count_as_few(made, n, outages, share):
     """Too many fail for chance, one after the other: that says little about how often they do, and no build is green."""
@@ -319,7 +338,9 @@ def test_bursts_of_failures_count_as_few(made, n, outages, share):
     [(400, 0, ""), (400, 6, ""), (60, 3, ""), (400, 40, FAIL), (3000, 70, FAIL), (131, 131, FAIL)],
 )
 def test_the_default_one_beside_objectives_can_only_fail(made, n, failed, outcome):
-    failing = {int(i): "server_error" for i in np.random.default_rng(5).choice(n, failed, replace=False)}
+    failing = {
+        int(i): "server_error" for i in np.random.default_rng(5).choice(n, failed, replace=False)
+    }
     report = made(n=n, warmup_s=0, ended=failing, slo=objective(60_000.0, quantile=0.5))
     names = [line["name"] for line in report.data["result"]["objectives"]]
 
@@ -342,7 +363,9 @@ def test_the_default_one_beside_objectives_can_only_fail(made, n, failed, outcom
         (60, lambda i: 900.0 + 30.0 * i, 899.0, 0.5),
     ],
 )
-def test_what_every_request_misses_fails_however_few_the_episodes(made, n, ttft_ms, bound_ms, quantile):
+def test_what_every_request_misses_fails_however_few_the_episodes(
+    made, n, ttft_ms, bound_ms, quantile
+):
     """Once 131 of 131 requests beyond the bound were inconclusive: too few episodes, run longer."""
     report = made(
         n=n,
@@ -356,7 +379,9 @@ def test_what_every_request_misses_fails_however_few_the_episodes(made, n, ttft_
     assert "only 1 burst" not in report.summary
 
 
-@pytest.mark.parametrize(("n", "burst", "bound_ms"), [(2000, 8, 250.0), (1000, 5, 300.0), (4000, 15, 220.0)])
+@pytest.mark.parametrize(
+    ("n", "burst", "bound_ms"), [(2000, 8, 250.0), (1000, 5, 300.0), (4000, 15, 220.0)]
+)
 def test_one_burst_below_the_allowance_does_not_pass(made, n, burst, bound_ms):
     """Less than half of what a p99 allows is slow, all at once: how rare that is, nobody knows."""
     ttft = np.random.default_rng(n).lognormal(math.log(100), 0.1, n)
@@ -435,7 +460,10 @@ def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
         ),
         (
             400,
-            {"e": {"metric": "error_rate", "max": 0.2}, "r": {"metric": "requests_per_s", "min": 3.0}},
+            {
+                "e": {"metric": "error_rate", "max": 0.2},
+                "r": {"metric": "requests_per_s", "min": 3.0},
+            },
             "PASS  2 of 2 objectives met, no objective on latency",
         ),
         (
@@ -465,7 +493,9 @@ def test_a_user_who_left_was_served_well_if_every_bound_was_met_before(mixed, tm
     run.request(1000, [{"first": 100, "ended": "cancelled", "end": 150}], ended="cancelled")
     run.request(1100, [{"first": 300, "ended": "cancelled", "end": 350}], ended="cancelled")
     run.request(1200, [{"ended": "cancelled", "end": 150}], ended="cancelled", winner=None)
-    run.request(1300, [{"first": 100, "ended": "censored", "end": None}], ended="censored", winner=None)
+    run.request(
+        1300, [{"first": 100, "ended": "censored", "end": None}], ended="censored", winner=None
+    )
     stage = steady(load([run.write(tmp_path / "run")]))
     assert good_requests(criteria({"slo": slo}), stage).tolist() == [True] * 7 + [False] * 3
     both = slo | {"whole": {"metric": "e2e_sched", "max_ms": 500.0}}
@@ -538,4 +568,7 @@ def test_a_known_share_never_has_the_other_outcome(made, draw, figure, full_size
             outcomes.append(report.data["slo"][0]["outcome"])
         print(share, {outcome: outcomes.count(outcome) for outcome in set(outcomes)})
 
-        assert outcomes.count(wrong) <= (0.03 + 3 * math.sqrt(0.03 / runs) if full_size else 0.0) * runs
+        assert (
+            outcomes.count(wrong)
+            <= (0.03 + 3 * math.sqrt(0.03 / runs) if full_size else 0.0) * runs
+        )

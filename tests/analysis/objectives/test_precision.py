@@ -39,8 +39,13 @@ def test_of_what_is_not_known_it_says_why(changes, why):
 
     assert not is_known(q, 0.05)
     with at_level(0.975):
-        assert precision_text(q, 0.05, STAGE, is_over=False) == f"is not known to 5% after 190 s: {why}"
-        assert precision_text(q, 0.05, STAGE, is_over=True) == f"cannot be known to 5% in 190 s: {why}"
+        assert (
+            precision_text(q, 0.05, STAGE, is_over=False)
+            == f"is not known to 5% after 190 s: {why}"
+        )
+        assert (
+            precision_text(q, 0.05, STAGE, is_over=True) == f"cannot be known to 5% in 190 s: {why}"
+        )
 
 
 def test_the_level_of_intervals_is_stated_where_there_may_be_looks():

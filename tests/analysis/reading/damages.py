@@ -71,19 +71,25 @@ class Damage:
         )  # fmt: skip
         for _ in range(self._draw.choice((1, 1, 2, 3))):
             files = sorted(
-                path for path in folder.rglob("*") if path.is_file() and path.suffix in {".parquet", ".json"}
+                path
+                for path in folder.rglob("*")
+                if path.is_file() and path.suffix in {".parquet", ".json"}
             )
             if not files:
                 return
             kind, path = self._draw.choice(kinds), self._draw.choice(files)
             if kind in (self._columns, self._cells, self._rows, self._marks):
-                path = self._draw.choice([one for one in files if one.suffix == ".parquet"] or [path])
+                path = self._draw.choice(
+                    [one for one in files if one.suffix == ".parquet"] or [path]
+                )
             elif kind in (self._json, self._raw):
                 path = self._draw.choice([one for one in files if one.suffix == ".json"] or [path])
             with suppress(
                 pa.ArrowException, OSError, ValueError, KeyError, TypeError
             ):  # of a file that is damaged already
-                self.done.append(f"{path.relative_to(folder)}: {kind.__name__.strip('_')} {kind(path)}")
+                self.done.append(
+                    f"{path.relative_to(folder)}: {kind.__name__.strip('_')} {kind(path)}"
+                )
 
     def _cut(self, path: Path) -> str:
         data = path.read_bytes()
@@ -97,7 +103,9 @@ class Damage:
     def _flip(self, path: Path) -> str:
         data = bytearray(path.read_bytes())
         last = len(data) if self._draw.random() < 0.5 else min(len(data), 3000)
-        for _ in range(self._draw.choice((1, 5, 50)) if data else 0):  # often in the footer, at the end
+        for _ in range(
+            self._draw.choice((1, 5, 50)) if data else 0
+        ):  # often in the footer, at the end
             data[-1 - self._draw.randrange(last)] ^= 1 << self._draw.randrange(8)
         path.write_bytes(bytes(data))
         return ""
@@ -118,7 +126,9 @@ class Damage:
             else self._draw.choice(files)
         )
         target = (
-            path if self._draw.random() < 0.7 else path.with_name(f"part-{self._draw.randrange(9)}-7.parquet")
+            path
+            if self._draw.random() < 0.7
+            else path.with_name(f"part-{self._draw.randrange(9)}-7.parquet")
         )
         shutil.copy(source, target)
         return f"by {source.relative_to(self._other)} as {target.name}"
@@ -137,13 +147,20 @@ class Damage:
             os.mkfifo(path)
         elif kind in {"zero", "circle", "gone", "elsewhere"}:
             path.symlink_to(
-                {"zero": "/dev/zero", "circle": path.name, "gone": "none", "elsewhere": "/etc/passwd"}[kind]
+                {
+                    "zero": "/dev/zero",
+                    "circle": path.name,
+                    "gone": "none",
+                    "elsewhere": "/etc/passwd",
+                }[kind]
             )
         elif kind == "folder":
             (path / "part-0-0.parquet").mkdir(parents=True)
         elif kind == "socket":
             with socket.socket(socket.AF_UNIX) as bound:
-                bound.bind(f"/proc/self/fd/{(place := os.open(path.parent, os.O_PATH))}/{path.name}")
+                bound.bind(
+                    f"/proc/self/fd/{(place := os.open(path.parent, os.O_PATH))}/{path.name}"
+                )
                 os.close(place)
         else:
             path.touch()
@@ -164,14 +181,18 @@ class Damage:
 
     def _rewrite(self, path: Path, rows: pa.Table, metadata: dict[bytes, bytes] | None) -> None:
         pq.write_table(
-            rows.replace_schema_metadata(metadata), path, row_group_size=self._draw.choice((7, 10_000))
+            rows.replace_schema_metadata(metadata),
+            path,
+            row_group_size=self._draw.choice((7, 10_000)),
         )
 
     def _columns(self, path: Path) -> str:
         rows = pq.read_table(path)
         at = self._draw.randrange(rows.num_columns)
         name, column = rows.column_names[at], rows.column(at)
-        kind = self._draw.choice(("gone", "text", "real", "list", "bytes", "doubled", "other", "all"))
+        kind = self._draw.choice(
+            ("gone", "text", "real", "list", "bytes", "doubled", "other", "all")
+        )
         n = rows.num_rows
         made = {
             "text": lambda: column.cast(pa.string(), safe=False), "real": lambda: pa.array([1e300] * n), "list": lambda: pa.array([[1]] * n),
@@ -207,9 +228,13 @@ class Damage:
         if pa.types.is_integer(kind):
             most = 2 ** (kind.bit_width - 1)
             huge = (min(most - 1, 2**53 + 1), min(most - 1, 10**15), min(most - 1, 2**40))
-            return self._draw.choice((None, 0, -1, 1, most - 1, -most, most // 2, -most // 2, *huge))
+            return self._draw.choice(
+                (None, 0, -1, 1, most - 1, -most, most // 2, -most // 2, *huge)
+            )
         if pa.types.is_floating(kind):
-            return self._draw.choice((None, float("nan"), float("inf"), float("-inf"), -1.0, 1e308, 5e-324))
+            return self._draw.choice(
+                (None, float("nan"), float("inf"), float("-inf"), -1.0, 1e308, 5e-324)
+            )
         if pa.types.is_string(kind):
             return self._draw.choice(
                 (
@@ -286,7 +311,9 @@ class Damage:
         entries = [at for at in range(len(text)) if text[at : at + 2] == ": "]
         at = self._draw.choice(entries) if entries and self._draw.random() < 0.8 else 0
         end = text.find("\n", at) if at else len(text)
-        data = (text[: at + 2] + raw + "," + text[end:] if at else raw).encode("utf-8", "surrogatepass")
+        data = (text[: at + 2] + raw + "," + text[end:] if at else raw).encode(
+            "utf-8", "surrogatepass"
+        )
         path.write_bytes(
             self._draw.choice((data, data, b"\xef\xbb\xbf" + text.encode(), text.encode("utf-16")))
         )

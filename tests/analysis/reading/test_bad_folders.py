@@ -39,12 +39,16 @@ def layout_of(synthetic, tmp_path_factory):
         synthetic.write(layout_of / name, n=10, run_id=name)
     shutil.copytree(layout_of / "a", layout_of / "out" / "runs" / "a")
     run = json.loads((layout_of / "newer" / "run.json").read_text())
-    (layout_of / "newer" / "run.json").write_text(json.dumps({**run, "schema_version": SCHEMA_VERSION + 1}))
+    (layout_of / "newer" / "run.json").write_text(
+        json.dumps({**run, "schema_version": SCHEMA_VERSION + 1})
+    )
     record = layout_of / "other" / "workers" / "1.json"
     record.write_text(record.read_text().replace('"run_id": "other"', '"run_id": "another"'))
     marked = pq.read_table(layout_of / "newer_part" / "chunks" / "part-0-0.parquet")
     version = {"tailgauge.schema_version": str(SCHEMA_VERSION + 1)}
-    pq.write_table(marked.replace_schema_metadata(version), layout_of / "newer_part/chunks/part-0-0.parquet")
+    pq.write_table(
+        marked.replace_schema_metadata(version), layout_of / "newer_part/chunks/part-0-0.parquet"
+    )
     (layout_of / "file").write_text("x")
     (layout_of / "empty").mkdir()
     (layout_of / "bare" / "requests").mkdir(parents=True)
@@ -76,7 +80,8 @@ def layout_of(synthetic, tmp_path_factory):
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_in_one_sentence(layout_of, asked, arguments, message):
     line = [
-        word if word.startswith("--") or word == "x" else layout_of / word for word in arguments.split()[1:]
+        word if word.startswith("--") or word == "x" else layout_of / word
+        for word in arguments.split()[1:]
     ]
     code, out, err = asked(arguments.split()[0], *line)
 

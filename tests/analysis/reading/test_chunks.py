@@ -44,7 +44,9 @@ def taken(rows, order):
 def folded(rows, pieces=3, shift_ns=0):
     fold = Fold(len(rows["leg"]))
     for some in np.array_split(np.arange(len(rows["leg"])), pieces):
-        cells = {name: pa.array(v, TYPES.get(name, pa.int64())) for name, v in taken(rows, some).items()}
+        cells = {
+            name: pa.array(v, TYPES.get(name, pa.int64())) for name, v in taken(rows, some).items()
+        }
         fold.add(pa.table(cells), shift_ns)
     return fold.done()
 
@@ -118,7 +120,14 @@ def test_sums_are_those_of_the_rows(rows):
     assert found.thinking.sum() == rows["kind"].count("thinking")
     firsts = {}
     for key in sorted(
-        zip(rows["request_id"], rows["leg"], rows["attempt"], rows["chunk_index"], rows["chars"], strict=True)
+        zip(
+            rows["request_id"],
+            rows["leg"],
+            rows["attempt"],
+            rows["chunk_index"],
+            rows["chars"],
+            strict=True,
+        )
     ):
         firsts.setdefault(key[:3], key[4])
     assert found.first_chars.tolist() == list(firsts.values())
@@ -136,4 +145,6 @@ def test_attempts_without_chunks_have_no_place():
 def test_times_are_moved_to_the_clock_of_the_run():
     rows = rows_of(8)
 
-    assert (folded(rows, shift_ns=-500).arrived_at_ns + 500).tolist() == folded(rows).arrived_at_ns.tolist()
+    assert (folded(rows, shift_ns=-500).arrived_at_ns + 500).tolist() == folded(
+        rows
+    ).arrived_at_ns.tolist()

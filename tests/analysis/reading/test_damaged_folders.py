@@ -62,7 +62,11 @@ def wrong_with(code: int, out: str, err: str, folder, reports) -> str:
     json.loads(next(reports.rglob("report.json")).read_text(), parse_constant=pytest.fail)
     odd = [hit for text in texts for hit in NO_NUMBER.findall(re.sub(r"`[^`]*`", "", text))]
     return (
-        f"a number that is none: {odd[:2]}" if odd else "\x1b in the text" if "\x1b" in "".join(texts) else ""
+        f"a number that is none: {odd[:2]}"
+        if odd
+        else "\x1b in the text"
+        if "\x1b" in "".join(texts)
+        else ""
     )
 
 
@@ -96,7 +100,9 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
     codes, defects = Counter(), {}
     for number in numbers:
         work = tmp_path / str(number)
-        folder = shutil.copytree(runs[number % len(runs)], work / "run" / runs[number % len(runs)].name)
+        folder = shutil.copytree(
+            runs[number % len(runs)], work / "run" / runs[number % len(runs)].name
+        )
         damage = Damage(seed, number)
         damage.apply(folder, other)
         if number % 20 == 19:
@@ -126,8 +132,12 @@ def cells(name, value, every):
 
     def changed(rows):
         at = rows.column_names.index(name)
-        values = [value if i % every == 0 else old for i, old in enumerate(rows.column(at).to_pylist())]
-        return rows.set_column(at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type))
+        values = [
+            value if i % every == 0 else old for i, old in enumerate(rows.column(at).to_pylist())
+        ]
+        return rows.set_column(
+            at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type)
+        )
 
     return changed
 
@@ -177,7 +187,14 @@ def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
 def test_bills_that_cannot_be(sound, tmp_path, report, text):
     """In every column of text: what a target says of its tokens, limits and phases is in some of them."""
     folder = shutil.copytree(sound[0][2], tmp_path / "run" / sound[0][2].name)
-    for name in ("iterations", "rate_limit_headers", "phases", "tool_ready", "stop_details", "fallback"):
+    for name in (
+        "iterations",
+        "rate_limit_headers",
+        "phases",
+        "tool_ready",
+        "stop_details",
+        "fallback",
+    ):
         for path in (folder / "attempts").glob("part-*.parquet"):
             rewritten(path, cells(name, text, 1))
 

@@ -38,7 +38,9 @@ def folder(tmp_path):
 def read(folder, table):
     problems = []
     (part,) = parquet.listed([folder.path], table, problems) or [None]
-    rows = parquet.read(part, [column.name for column in columns(table)], problems) if part else None
+    rows = (
+        parquet.read(part, [column.name for column in columns(table)], problems) if part else None
+    )
     return rows, problems
 
 
@@ -86,7 +88,9 @@ def test_no_flipped_bit_changes_a_row_unnoticed(folder, table, full_size):
 def test_a_flipped_bit_is_named_with_its_file_and_makes_the_run_invalid(folder, tmp_path):
     path = folder.part("requests", 0, 0)
     table = pq.read_table(path)
-    pq.write_table(table, path, row_group_size=25, **encoding(table.schema))  # groups of a long run's file
+    pq.write_table(
+        table, path, row_group_size=25, **encoding(table.schema)
+    )  # groups of a long run's file
     flip_in_page(path, 1)
     frames = load([folder.path])
     report = make([folder.path], tmp_path)

@@ -38,7 +38,11 @@ def test_row_30_an_offset_that_is_known_within_an_error_moves_rows_by_no_more(wr
     run, wrong_by = json.loads((folder / "run.json").read_text()), (0, 90_000, -140_000)
     for worker, wrong in zip(run["workers"], wrong_by, strict=True):
         clock = worker["clock"]
-        worker["clock"] = {"offset_ns": clock["offset_ns"] + wrong, "error_ns": 150_000, "drift_ppb": 12}
+        worker["clock"] = {
+            "offset_ns": clock["offset_ns"] + wrong,
+            "error_ns": 150_000,
+            "drift_ppb": 12,
+        }
     (folder / "run.json").write_text(json.dumps(run))
     frames = load([folder])
 
@@ -77,7 +81,9 @@ def test_the_offset_to_unix_time_holds_on_the_clock_of_the_run(write):
     unix_ns = []
     for part in (folder / "requests").glob("*.parquet"):
         rows = pq.read_table(part)
-        offsets = pa.array([1_764_400_000 * 10**9 + number for number in range(len(rows))], pa.int64())
+        offsets = pa.array(
+            [1_764_400_000 * 10**9 + number for number in range(len(rows))], pa.int64()
+        )
         rows = rows.set_column(rows.column_names.index("wall_offset_ns"), "wall_offset_ns", offsets)
         unix_ns += pc.add(rows["scheduled_at_ns"], offsets).to_pylist()
         pq.write_table(rows, part, compression="zstd")
@@ -150,7 +156,9 @@ def test_a_newer_schema_is_refused(write, synthetic):
     newer = SCHEMA_VERSION + 1
     marked = {"tailgauge.schema_version": str(newer)}
     synthetic.write_part(folder, "requests", "part-0-9", columns, [0], 0, marked)
-    with pytest.raises(RunDataError, match=f"schema version {newer} is newer than {SCHEMA_VERSION}"):
+    with pytest.raises(
+        RunDataError, match=f"schema version {newer} is newer than {SCHEMA_VERSION}"
+    ):
         load([folder])
 
 
@@ -213,7 +221,9 @@ def test_local_part_folders_of_one_run_are_merged(write, tmp_path):
     assert merged.run["run_id"] == one.run["run_id"]
     assert merged.run["rebuilt"]
     assert kinds(merged) == [MASTER]
-    np.testing.assert_array_equal(merged.requests["scheduled_at_ns"], one.requests["scheduled_at_ns"])
+    np.testing.assert_array_equal(
+        merged.requests["scheduled_at_ns"], one.requests["scheduled_at_ns"]
+    )
 
 
 def test_the_same_folder_twice_counts_once(write):
@@ -254,4 +264,8 @@ def test_a_run_id_may_not_leave_the_reports_folder(write):
 def test_the_answer_of_a_request_is_that_of_its_pattern():
     run = {"patterns": {"echo": {"answer": "join"}}}
 
-    assert answers(run, pd.Series(["echo", "streaming", "echo"])).tolist() == ["join", "single", "join"]
+    assert answers(run, pd.Series(["echo", "streaming", "echo"])).tolist() == [
+        "join",
+        "single",
+        "join",
+    ]

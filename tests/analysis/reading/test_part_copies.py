@@ -16,7 +16,10 @@ N, CHUNKS = 40, 3
 @pytest.fixture
 def two(write, tmp_path):
     """The master's folder with all parts of two workers, and worker 1's worker_dir with copies of its worker_dir: `master_dir, worker_dir`."""
-    master_dir, worker_dir = write(n=N, rate_per_s=10, parts=3, chunks=CHUNKS), tmp_path / "worker_dir"
+    master_dir, worker_dir = (
+        write(n=N, rate_per_s=10, parts=3, chunks=CHUNKS),
+        tmp_path / "worker_dir",
+    )
     for table in TABLES:
         (worker_dir / table).mkdir(parents=True)
         for part in (master_dir / table).glob("part-1-*.parquet"):

@@ -45,7 +45,11 @@ def test_only_the_entries_of_a_list_or_table_that_are_damaged_are_left_out():
 
 def test_what_a_run_states_of_a_pattern_counts_and_a_damaged_value_does_not():
     tree = {
-        "patterns": {"fan_out": {"answer": "single"}, "echo": {"answer": 7, "price_share": 0.5}, "odd": 3}
+        "patterns": {
+            "fan_out": {"answer": "single"},
+            "echo": {"answer": 7, "price_share": 0.5},
+            "odd": 3,
+        }
     }
     stated = RunJson.model_validate(tree).patterns
 

@@ -78,7 +78,9 @@ def page(request, synthetic, everything, tmp_path_factory):
     error = {"status": 429, "error_type": "rate_limit_error", "error_body": "slow down"}
     slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
     return Page(
-        make([synthetic.write(out / "run", n=600, ended=ended, error=error, slo=slo)], out).html.read_text()
+        make(
+            [synthetic.write(out / "run", n=600, ended=ended, error=error, slo=slo)], out
+        ).html.read_text()
     )
 
 
@@ -182,7 +184,9 @@ def test_the_keyboard_reaches_what_scrolls_or_opens_in_the_order_of_the_page(pag
     for details in body.all("details"):
         assert details.children[0].tag == "summary"
         assert named(page, details)
-    assert not [e for e in page.everything if e.tag not in {"summary", "a", "button"} and e["onclick"]]
+    assert not [
+        e for e in page.everything if e.tag not in {"summary", "a", "button"} and e["onclick"]
+    ]
 
 
 def test_nothing_that_is_hidden_from_a_reader_can_be_reached_or_is_shown_by_looks_alone(page):
@@ -225,7 +229,9 @@ def test_text_stands_out_from_every_ground_it_may_stand_on(page, scheme):
     (style,) = page.root.all("style")
     of = colours(style.text)[scheme]
     pairs = [(ink, ground) for ink in INKS for ground in GROUNDS]
-    pairs += [(ink, "surface") for ink in SIGNALS] + [("on-band", f"band-{signal}") for signal in SIGNALS]
+    pairs += [(ink, "surface") for ink in SIGNALS] + [
+        ("on-band", f"band-{signal}") for signal in SIGNALS
+    ]
 
     assert {pair: contrast(of[pair[0]], of[pair[1]]) for pair in pairs if contrast(of[pair[0]], of[pair[1]]) < LEAST_CONTRAST} == {}  # fmt: skip
     used = set(re.findall(r"(?<![-\w])color:\s*([^;}]+)", style.text))

@@ -33,7 +33,10 @@ from tailgauge_analysis.run import Run
 
 TABLES = ("requests", "attempts", "chunks", "health", "target")
 NO_NUMBER = re.compile(r".{0,60}\b(?:nan|NaN|inf|Infinity|None|NaT|undefined)\b.{0,40}")
-EVIL = "<script>alert(1)</script><img src=x> | `a` [l](javascript:alert(1)) \x1b[31m\u202e" + "y" * 3000
+EVIL = (
+    "<script>alert(1)</script><img src=x> | `a` [l](javascript:alert(1)) \x1b[31m\u202e"
+    + "y" * 3000
+)
 JUNK = (
     None,
     "x",
@@ -127,7 +130,9 @@ def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
     pq.write_table(pa.table({"a": [1]}), parts[7])
     data = report_data(folder)
 
-    assert [p["text"].split()[0] for p in data["problems"]] == [f"requests/{p.name}" for p in parts[:8]]
+    assert [p["text"].split()[0] for p in data["problems"]] == [
+        f"requests/{p.name}" for p in parts[:8]
+    ]
     assert data["verdict"]["status"] == "INVALID"
     assert "requests/part-0-0.parquet cannot be read and is left out" in reasons(data)["parts"]
     assert "(and 6 more)" in reasons(data)["parts"]
@@ -158,7 +163,9 @@ def test_every_share_states_of_what(rich):
     headers += re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", page)
 
     assert [
-        header for header in headers if re.match(r"(?i)(share|hit|ok|refused|mean use)\b(?!.*\bof\b)", header)
+        header
+        for header in headers
+        if re.match(r"(?i)(share|hit|ok|refused|mean use)\b(?!.*\bof\b)", header)
     ] == []
     assert "share of requests" in text
     assert "share of requests" in page
@@ -235,7 +242,9 @@ def spoilt_run(run, shift):
         if isinstance(value, dict)
     }
     scenario = {
-        name: {key: junk(i, shift) for i, key in enumerate(value)} if isinstance(value, dict) else value
+        name: {key: junk(i, shift) for i, key in enumerate(value)}
+        if isinstance(value, dict)
+        else value
         for name, value in run["scenario"].items()
     }
     report_data = (*run["workers"][0], "missing", "silent", "late_s", "unwritten")
@@ -249,7 +258,11 @@ def test_any_type_in_run_json_is_tolerated(copy, full_size):
     folder = copy()
     run = json.loads((folder / "run.json").read_text())
     for shift in range(len(JUNK)) if full_size else (0, 7):
-        keys = {key: junk(i, shift) for i, key in enumerate(run) if key not in {"run_id", "schema_version"}}
+        keys = {
+            key: junk(i, shift)
+            for i, key in enumerate(run)
+            if key not in {"run_id", "schema_version"}
+        }
         for values in ({**run, **keys}, spoilt_run(run, shift)):
             (folder / "run.json").write_text(json.dumps(values))
             report_data(folder)
@@ -332,7 +345,8 @@ def test_a_clock_that_went_back_is_found(write):
 
     assert reasons(data)["order"].startswith("2 of 100 attempts (2.0%) have times out of order")
     assert (
-        "by up to 4,801 ms" in reasons(data)["order"] or "ms: a clock stepped back" in reasons(data)["order"]
+        "by up to 4,801 ms" in reasons(data)["order"]
+        or "ms: a clock stepped back" in reasons(data)["order"]
     )
     assert data["verdict"]["status"] == "INVALID"
 
@@ -360,7 +374,9 @@ def test_a_disk_that_is_full_leaves_the_report_that_was_there(write):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(UsageError, match=r"cannot be written: .*Choose another folder with --out"):
+        with pytest.raises(
+            UsageError, match=r"cannot be written: .*Choose another folder with --out"
+        ):
             make([folder], folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -10,7 +10,10 @@ WIDTHS = (1440, 390)
 LOOKS = [("everything", width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
 LOOKS += [("hostile", 390, "light")]
 # The result, the measurement, and whether it was a dry run.
-OUTCOMES = {"hostile": ("INCONCLUSIVE", "DEGRADED", False), "everything": ("DRY RUN", "VALID", False)}
+OUTCOMES = {
+    "hostile": ("INCONCLUSIVE", "DEGRADED", False),
+    "everything": ("DRY RUN", "VALID", False),
+}
 CONTROL = "http://control.invalid/"
 FAULTY = f"""<!doctype html><title>faults</title><body style="width:2000px"><main><img src="data:,"><p style="color:#eee">pale</p>
 <script>fetch("{CONTROL}").catch(() => 0); console.error("planted")</script>"""
@@ -103,7 +106,10 @@ def test_dark_is_another_ground(seen):
 
 def test_no_page_asks_for_anything_or_complains(seen):
     assert seen[1] == {CONTROL}
-    assert {entry.get("entry", entry).get("url") or entry["type"] for entry in seen[2]} <= {CONTROL, "error"}
+    assert {entry.get("entry", entry).get("url") or entry["type"] for entry in seen[2]} <= {
+        CONTROL,
+        "error",
+    }
     assert len(seen[2]) == 2, "the planted error, and the planted request that failed"
 
 
@@ -111,4 +117,6 @@ def test_planted_faults_are_seen(seen):
     faulty = seen[0]["faulty", 390, "light"]
 
     assert faulty["content"] > 390
-    assert {"image-alt", "color-contrast", "html-has-lang"} <= {one["rule"] for one in faulty["findings"]}
+    assert {"image-alt", "color-contrast", "html-has-lang"} <= {
+        one["rule"] for one in faulty["findings"]
+    }

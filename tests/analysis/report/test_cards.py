@@ -16,7 +16,9 @@ CACHE = Card(
     detail="of input tokens read",
     lines=("input cost -74%", "15 misses: 12 expired, 3 first"),
 )
-FEW = Card(label="progressive", value=Value("52%", mark="unreliable"), detail="saw the fast model first")
+FEW = Card(
+    label="progressive", value=Value("52%", mark="unreliable"), detail="saw the fast model first"
+)
 HOSTILE = Card(label="<b>", value=Value("<i>1"), detail="|\x1b[31m", lines=("a\nb",), tone="bad")
 
 

@@ -132,7 +132,11 @@ def test_joins_and_slowest_legs_are_the_logs(run, fan):
     section, legs = fan
     whole, joined = legs.dropna(), legs.max(axis=1, skipna=False).fillna(np.inf)
 
-    assert (section["requests"], section["complete"], section["legs"]) == (len(legs), len(whole), LEGS)
+    assert (section["requests"], section["complete"], section["legs"]) == (
+        len(legs),
+        len(whole),
+        LEGS,
+    )
     assert len(whole) > 100
     for q in section["joined"]:
         if q["value_is"] == "value":
@@ -151,10 +155,14 @@ def test_the_critical_leg_and_the_failed_legs_are_the_logs(run, fan):
     section, legs = fan
     whole, rows = legs.dropna(), run.steady("fan")
     ends = whole.to_numpy()
-    alone = ends[(ends == ends.max(axis=1)[:, None]).sum(axis=1) == 1]  # where two are last, none is
+    alone = ends[
+        (ends == ends.max(axis=1)[:, None]).sum(axis=1) == 1
+    ]  # where two are last, none is
     last = alone.argmax(axis=1)
 
-    assert [p["k"] for p in section["critical"]["positions"]] == np.bincount(last, minlength=LEGS).tolist()
+    assert [p["k"] for p in section["critical"]["positions"]] == np.bincount(
+        last, minlength=LEGS
+    ).tolist()
     assert section["critical"]["n"] == len(alone) > 0.95 * len(whole)
     refused = rows["status"] != 200
     assert section["partial"]["failed"] == refused.sum()

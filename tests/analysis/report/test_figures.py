@@ -62,7 +62,14 @@ def test_every_axis_that_is_labelled_has_a_unit(drawn):
                 continue  # its values are names
             has_unit = any(
                 word in title
-                for word in ("(", "share of", "per second", "per<br>second", "<br>per second", "in flight")
+                for word in (
+                    "(",
+                    "share of",
+                    "per second",
+                    "per<br>second",
+                    "<br>per second",
+                    "in flight",
+                )
             )
             assert has_unit, (name, key, title)
 
@@ -98,11 +105,15 @@ def waits(n, seed=4):
     return np.random.default_rng(seed).lognormal(6.0, 0.8, n)
 
 
-@pytest.mark.parametrize(("n", "rate_per_s"), [(300, 6), (600, 6), (3000, 50), (6000, 50), (12000, 200)])
+@pytest.mark.parametrize(
+    ("n", "rate_per_s"), [(300, 6), (600, 6), (3000, 50), (6000, 50), (12000, 200)]
+)
 def test_no_value_that_is_called_a_percentile_comes_from_too_few_requests(write, n, rate_per_s):
     """The p99 of each second with six requests would be their maximum, whose median is the p89."""
     p99_ms = float(np.exp(6 + 0.8 * 2.326))
-    t = Timeline(load([write(n=n, rate_per_s=rate_per_s, ttft_ms=waits(n), chunks=1, server_log=False)]))
+    t = Timeline(
+        load([write(n=n, rate_per_s=rate_per_s, ttft_ms=waits(n), chunks=1, server_log=False)])
+    )
 
     for one in t.ttft:
         shown = ~np.isnan(one.values_ms)
@@ -117,7 +128,9 @@ def test_no_value_that_is_called_a_percentile_comes_from_too_few_requests(write,
 
 def test_windows_without_enough_requests_show_nothing():
     """A burst, a pause with a request every ten seconds, a burst."""
-    at = np.concatenate((np.linspace(0, 50, 20_000), np.arange(50, 90, 10), np.linspace(90, 140, 20_000)))
+    at = np.concatenate(
+        (np.linspace(0, 50, 20_000), np.arange(50, 90, 10), np.linspace(90, 140, 20_000))
+    )
     found = windows(at, np.ones(len(at)), 0.99)
 
     assert found is not None
@@ -126,14 +139,18 @@ def test_windows_without_enough_requests_show_nothing():
     assert (np.isnan(found.values_ms) == (held < 300)).all()
 
 
-@pytest.mark.parametrize("at", [np.empty(0), np.zeros(5), np.zeros(100_000), np.arange(3000.0) * 1000])
+@pytest.mark.parametrize(
+    "at", [np.empty(0), np.zeros(5), np.zeros(100_000), np.arange(3000.0) * 1000]
+)
 def test_too_few_or_crowded_requests_have_no_percentile_over_time(at):
     assert windows(at, np.ones(len(at)), 0.99) is None
 
 
 def test_the_caption_names_the_window_or_why_there_is_none(write):
     def drawn(n):
-        run = write(str(n), n=n, rate_per_s=50, ttft_ms=waits(n), chunks=1, server_log=False, run_id=str(n))
+        run = write(
+            str(n), n=n, rate_per_s=50, ttft_ms=waits(n), chunks=1, server_log=False, run_id=str(n)
+        )
         figure = build(Run([run])).figure
         return figure.caption, [trace["name"] for trace in json.loads(plot(figure))["data"]]
 
@@ -187,7 +204,9 @@ def test_the_last_legs_of_a_fan_out_are_drawn_and_hedges_without_a_control_alone
 def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
     run = mixed()
     for i in range(100):
-        run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
+        run.request(
+            i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121
+        )
     drawn = {figure.name: figure for figure in build(Run([run.write(tmp_path / "run")])).figures}
     tree = json.loads(plot(drawn["timeline"]))
 
@@ -199,7 +218,9 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
     frames = load(
         [
             dry_run_of(
-                "job", [("slo.fast", {"metric": "turnaround", "quantile": 0.5, "max_ms": 3000})], tmp_path
+                "job",
+                [("slo.fast", {"metric": "turnaround", "quantile": 0.5, "max_ms": 3000})],
+                tmp_path,
             )
         ]
     )
@@ -208,7 +229,9 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
     first = plot(made.figure)
     requests, stage = frames.requests, findings.steady
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"])[requests["ended"] == "ok"] / 1e6
-    fetched = frames.attempts[frames.attempts["output_tokens"].notna() & (frames.attempts["ended"] == "ok")]
+    fetched = frames.attempts[
+        frames.attempts["output_tokens"].notna() & (frames.attempts["ended"] == "ok")
+    ]
     tokens = fetched.loc[stage.holds(fetched["ended_at_ns"]), "output_tokens"].sum()
     panel = [trace for trace in json.loads(first)["data"] if "Turnaround" in trace.get("name", "")]
     t = Timeline(frames)

@@ -26,9 +26,16 @@ def test_pass_failure_and_skipped_with_the_reason(made):
         "measurement": "passed", "ttft_sched p50": "passed", "e2e_sched p50": "failure",
         "turnaround p90": "skipped",
     }  # fmt: skip
-    assert "e2e_sched p50 390 ms > 10 ms (95% CI 390-390)" in cases["e2e_sched p50"][0].get("message")
+    assert "e2e_sched p50 390 ms > 10 ms (95% CI 390-390)" in cases["e2e_sched p50"][0].get(
+        "message"
+    )
     assert "nothing was measured" in cases["turnaround p90"][0].get("message")
-    assert [root.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["4", "1", "0", "1"]
+    assert [root.get(key) for key in ("tests", "failures", "errors", "skipped")] == [
+        "4",
+        "1",
+        "0",
+        "1",
+    ]
 
 
 def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(made):

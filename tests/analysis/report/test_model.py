@@ -47,7 +47,11 @@ SECTION = Section(
 
 @pytest.mark.parametrize("render", [html, markdown])
 def test_everything_of_a_report_is_shown(render):
-    shown = re.sub(r"</?span[^>]*>", "", render(report_of(SECTION))).replace("\\", "").replace("&lt;", "<")
+    shown = (
+        re.sub(r"</?span[^>]*>", "", render(report_of(SECTION)))
+        .replace("\\", "")
+        .replace("&lt;", "<")
+    )
 
     for text in (
         "overload", "FAIL", "13% of 28 requests completed", "24 requests were open", "tailgauge run curve", "http://10.0.0.9",
@@ -138,7 +142,9 @@ def test_markdown_states_each_reason_and_note_once(verdict):
         verdict, reason, ((reason, f"Look at the cause: {cause}."), ("B.", "")), (cause, "Slow.")
     )
     remarks = (("steady", "Latency rises."), ("", "It rises."), ("steady", "Slow."))
-    text = markdown(replace(report_of(), measurement=measurement, about=("here", ""), remarks=remarks))
+    text = markdown(
+        replace(report_of(), measurement=measurement, about=("here", ""), remarks=remarks)
+    )
 
     assert [text.count(part) for part in (reason, cause, "B.", "Slow.")] == [1, 1, 1, 1]
     assert "- **steady** Latency rises. It rises. Slow.\n" in text
@@ -151,7 +157,9 @@ def test_a_finding_that_is_the_verdict_is_stated_once():
     report = report_of(replace(SECTION, findings=(finding,)))
     first = markdown(replace(report, measurement=Measurement("DEGRADED", finding.text, (reason,))))
     reasons = (("Rows are lost.", ""), reason, (finding.text, ""))
-    second = markdown(replace(report, measurement=Measurement("DEGRADED", "Rows are lost.", reasons)))
+    second = markdown(
+        replace(report, measurement=Measurement("DEGRADED", "Rows are lost.", reasons))
+    )
 
     assert [first.count(finding.text), second.count(finding.text)] == [1, 1]
     assert "Measurement: **DEGRADED** see the note above. Clear it." in first
@@ -160,7 +168,11 @@ def test_a_finding_that_is_the_verdict_is_stated_once():
 
 def test_untrusted_text_stays_text():
     section = Section(
-        EVIL, EVIL, EVIL, ((EVIL, EVIL),), (Table(EVIL, (EVIL,), ((Value(EVIL, EVIL, EVIL),),), EVIL),)
+        EVIL,
+        EVIL,
+        EVIL,
+        ((EVIL, EVIL),),
+        (Table(EVIL, (EVIL,), ((Value(EVIL, EVIL, EVIL),),), EVIL),),
     )
     report = report_of(section, text=EVIL)
 
@@ -176,7 +188,9 @@ def test_words_stand_left_and_numbers_right():
 
 
 def test_a_wide_table_takes_the_whole_width_and_a_narrow_one_a_column():
-    wide = Table("Wide", tuple(f"column {i}" for i in range(12)), (tuple("1,234,567" for _ in range(12)),))
+    wide = Table(
+        "Wide", tuple(f"column {i}" for i in range(12)), (tuple("1,234,567" for _ in range(12)),)
+    )
     page = html(report_of(Section("a", "A", tables=(wide, SECTION.tables[0]))))
 
     assert [is_wide(table) for table in (wide, SECTION.tables[0])] == [True, False]

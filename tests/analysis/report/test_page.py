@@ -55,7 +55,9 @@ def test_a_verdict_that_a_note_states_is_not_repeated():
 
 
 def test_a_label_of_several_facts_or_plans_is_shown_once():
-    section = replace(SECTION, facts=(("planned", "8 runs"), ("planned", "shorter"), ("took", "3 s")))
+    section = replace(
+        SECTION, facts=(("planned", "8 runs"), ("planned", "shorter"), ("took", "3 s"))
+    )
     page = html(replace(report_of(section), dry_run=True, planned=("8 runs", "shorter")))
 
     assert page.count("<dt>planned</dt><dd>8 runs</dd><dd>shorter</dd><dt>took</dt>") == 1
@@ -64,7 +66,8 @@ def test_a_label_of_several_facts_or_plans_is_shown_once():
 
 def test_the_first_column_holds_its_longest_word():
     short, long, endless = (
-        sticky_width(Table("", ("load", "n"), ((name, "1"),))) for name in ("2", "below_minimum", "R" * 100)
+        sticky_width(Table("", ("load", "n"), ((name, "1"),)))
+        for name in ("2", "below_minimum", "R" * 100)
     )
 
     assert short < 60 < len("below_minimum") * 7.5 < long < endless < 140

@@ -24,7 +24,9 @@ FAILED = dict.fromkeys(range(150, 170), "rate_limited")
 @pytest.fixture(scope="module")
 def checker(checkout):
     """The schema as it is published."""
-    tree = json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text(encoding="utf-8"))
+    tree = json.loads(
+        (checkout / "docs" / "reference" / "report.schema.json").read_text(encoding="utf-8")
+    )
     jsonschema.Draft202012Validator.check_schema(tree)
     return jsonschema.Draft202012Validator(tree)
 
@@ -41,7 +43,9 @@ def sound(synthetic, tmp_path_factory):
 
 
 def row(report_json, **wanted):
-    found = [r for r in report_json["latency"] if all(r[key] == value for key, value in wanted.items())]
+    found = [
+        r for r in report_json["latency"] if all(r[key] == value for key, value in wanted.items())
+    ]
     assert len(found) == 1, (wanted, len(found))
     return found[0]
 
@@ -97,7 +101,12 @@ def test_names_values_and_populations_are_the_promised_ones(write):
     p99 = offered["percentiles"]["p99"]
     assert (p99["value"], p99["beyond"], p99["value_is"]) == (None, True, "failed")
     rare = completed["percentiles"]["p99_9"]
-    assert (rare["value"], rare["beyond"], rare["reliable"], rare["value_is"]) == (None, False, False, "n/a")
+    assert (rare["value"], rare["beyond"], rare["reliable"], rare["value_is"]) == (
+        None,
+        False,
+        False,
+        "n/a",
+    )
     assert row(report, group="chat", metric="tpot", population="completed")["since"] is None
     assert row(report, group="all", metric="e2e", since="sent", population="completed")[
         "mean"

@@ -32,7 +32,9 @@ def every_kind_of_run(write):
     yield write("none", n=0, run_id="none")
     yield write("failing", n=100, ended=failing, run_id="failing")
     yield write("dropped", n=100, ended=dict.fromkeys(range(100), "client_drop"), run_id="dropped")
-    yield write("censored", n=100, ended=dict.fromkeys(range(90, 100), "censored"), run_id="censored")
+    yield write(
+        "censored", n=100, ended=dict.fromkeys(range(90, 100), "censored"), run_id="censored"
+    )
     yield write("warmup-only", n=20, run_id="warmup-only")
     yield write("one-chunk", n=100, chunks=1, run_id="one-chunk")
     yield write("no-server-log", n=100, server_log=False, run_id="no-server-log")
@@ -105,7 +107,12 @@ def test_what_a_target_wrote_stays_text(write, tmp_path):
         n=400, ended=dict.fromkeys(range(200, 300), "rate_limited"), error=error, model=EVIL, slo={}
     )
     run = json.loads((folder / "run.json").read_text())
-    run["scenario"] = {**run["scenario"], "name": EVIL, "description": EVIL, "note": "</script>" + EVIL}
+    run["scenario"] = {
+        **run["scenario"],
+        "name": EVIL,
+        "description": EVIL,
+        "note": "</script>" + EVIL,
+    }
     run["target"]["url"] = EVIL
     run["workers"][0] = {**run["workers"][0], "name": EVIL, "host": EVIL}
     run["notes"], run["overrides"], run["versions"] = [EVIL], [EVIL], {EVIL: EVIL}
@@ -140,7 +147,9 @@ def test_the_page_is_accessible(made):
     assert '<html lang="en">' in page
     assert 'name="viewport"' in page
     assert page.count("<h1") == 1
-    assert len(re.findall(r"<th(?=[ >])", page)) == len(re.findall(r'<th scope="(?:row|col)"', page))
+    assert len(re.findall(r"<th(?=[ >])", page)) == len(
+        re.findall(r'<th scope="(?:row|col)"', page)
+    )
     assert len(re.findall(r'class="plot"[^>]* role="group" aria-label="[^"]{20,}"', page)) == 5
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -161,7 +170,10 @@ def test_the_summary_fits_a_terminal(made):
         800: "timeout",
         999: "censored",
     }
-    slo = {f"goal_{i}": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0 + i} for i in range(9)}
+    slo = {
+        f"goal_{i}": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0 + i}
+        for i in range(9)
+    }
     late = np.where(np.arange(1000) % 40 == 0, 20.0, 0.1)
     report = made(
         n=1000,

@@ -77,7 +77,9 @@ def test_percentiles_are_those_of_the_endpoints_log(run, group, metric, since):
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize(("metric", "since"), [("ttft", "scheduled"), ("e2e", "sent"), ("tpot", None)])
+@pytest.mark.parametrize(
+    ("metric", "since"), [("ttft", "scheduled"), ("e2e", "sent"), ("tpot", None)]
+)
 def test_of_what_was_offered_failures_are_slower_than_any(run, group, metric, since):
     rows = run.steady(*GROUPS[group])
     values = np.full(len(rows), np.inf)
@@ -107,7 +109,10 @@ def test_intervals_hold_the_distribution_that_the_times_were_drawn_from(run, gro
         for label in levels:
             expected = median * math.exp(sigma * NormalDist().inv_cdf(LEVELS[label]))
             found = row["percentiles"][label]
-            assert found["low"] * 0.995 <= expected <= (found["high"] or math.inf) * 1.005, (metric, label)
+            assert found["low"] * 0.995 <= expected <= (found["high"] or math.inf) * 1.005, (
+                metric,
+                label,
+            )
 
 
 def test_nothing_is_lost_and_every_failure_is_named(run):
@@ -116,15 +121,23 @@ def test_nothing_is_lost_and_every_failure_is_named(run):
 
     assert report["verdict"]["status"] == "VALID"
     assert report["conservation"]["scheduled"] == report["conservation"]["dispatched"] == len(whole)
-    assert report["conservation"]["ended"] == {"ok": len(good(whole)), **faults.value_counts().to_dict()}
+    assert report["conservation"]["ended"] == {
+        "ok": len(good(whole)),
+        **faults.value_counts().to_dict(),
+    }
     assert {e["ended"]: (e["attempts"], e["steady"]) for e in report["errors"]} == {
-        name: (n, int((rows["fault"].map(ENDED) == name).sum())) for name, n in faults.value_counts().items()
+        name: (n, int((rows["fault"].map(ENDED) == name).sum()))
+        for name, n in faults.value_counts().items()
     }
     by_name = {one["ended"]: one for one in report["outcomes"]}
-    for name, fault in (("overloaded", "status"), ("stream_error", "error_event"), ("truncated", "cut")):
-        share = SIMULATED["faults"][{"status": "busy", "error_event": "broken", "cut": "short"}[fault]][
-            "share"
-        ]
+    for name, fault in (
+        ("overloaded", "status"),
+        ("stream_error", "error_event"),
+        ("truncated", "cut"),
+    ):
+        share = SIMULATED["faults"][
+            {"status": "busy", "error_event": "broken", "cut": "short"}[fault]
+        ]["share"]
         found = by_name[name]["requests"]
         assert found["value"] == (rows["fault"] == fault).mean()
         assert found["low"] <= share <= found["high"]
@@ -143,7 +156,10 @@ def test_rates_and_goodput_are_those_of_the_log(run):
     found = report["goodput"]["good"]
     assert (found["n"], found["k"]) == (len(rows), within)
     assert found["value"] == pytest.approx(within / len(rows))
-    assert slo["value"] == run.latency("all", "ttft", "scheduled", "offered")["percentiles"]["p90"]["value"]
+    assert (
+        slo["value"]
+        == run.latency("all", "ttft", "scheduled", "offered")["percentiles"]["p90"]["value"]
+    )
     assert slo["outcome"] == (
         "pass" if slo["high"] <= 450 else "fail" if slo["low"] > 450 else "inconclusive"
     )
@@ -180,7 +196,9 @@ def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     assert of["requests"] == rows["request_id"].nunique()
     assert of["requests_refused"] == refused["request_id"].nunique()
     assert of["requests_ended_refused"] == (last == 429).sum()
-    assert section["first_at_s"] == pytest.approx(log.loc[log["status"] == 429, "received_at_ns"].min() / 1e9)
+    assert section["first_at_s"] == pytest.approx(
+        log.loc[log["status"] == 429, "received_at_ns"].min() / 1e9
+    )
     for name, calls in (("attempts", log), ("refused", log[log["status"] == 429])):
         at = np.floor(calls["received_at_ns"] / 1e9 / bins["width_s"]).astype(int)
         assert bins[name] == np.bincount(at, minlength=len(bins["at_s"])).tolist()
@@ -208,7 +226,9 @@ def test_retries_are_those_that_the_endpoint_saw(limited):
         assert (sent["attempts"], sent["causes"]["retry"]) == (len(calls), again[name])
     amplified = {one["traffic"]: one for one in report["rate_limits"]["amplification"]}
     for name, calls in limited.steady().groupby("traffic"):
-        assert amplified[name]["observed"] == pytest.approx(len(calls) / calls["request_id"].nunique())
+        assert amplified[name]["observed"] == pytest.approx(
+            len(calls) / calls["request_id"].nunique()
+        )
     last = log.groupby("request_id")["status"].last()
     assert report["conservation"]["ended"] == {
         "ok": (last == 200).sum(), "rate_limited": (last == 429).sum()

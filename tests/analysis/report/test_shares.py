@@ -15,14 +15,20 @@ def bursty(synthetic, tmp_path_factory):
     """The contents of a run whose failures came in two bursts."""
     failed = {at + i: "server_error" for at in BURSTS for i in range(40)}
     folder = synthetic.write(
-        tmp_path_factory.mktemp("bursty") / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500}
+        tmp_path_factory.mktemp("bursty") / "run",
+        n=1000,
+        warmup_s=0,
+        ended=failed,
+        error={"status": 500},
     )
     return build(Run([folder]))
 
 
 def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
     """Plain n would give 6.4% to 9.9%."""
-    outcome = next(row for row in bursty.data["outcomes"] if row["ended"] == "server_error")["requests"]
+    outcome = next(row for row in bursty.data["outcomes"] if row["ended"] == "server_error")[
+        "requests"
+    ]
 
     assert outcome["n_eff"] < 60
     assert outcome["low"] < 0.04
@@ -44,10 +50,12 @@ def test_every_place_says_the_same_interval(bursty):
 def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic, tmp_path):
     rng = np.random.default_rng(4)
     failed = dict.fromkeys(map(int, rng.choice(1000, 50, replace=False)), "server_error")
-    made = synthetic.write(tmp_path / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500})
-    outcome = next(row for row in build(Run([made])).data["outcomes"] if row["ended"] == "server_error")[
-        "requests"
-    ]
+    made = synthetic.write(
+        tmp_path / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500}
+    )
+    outcome = next(
+        row for row in build(Run([made])).data["outcomes"] if row["ended"] == "server_error"
+    )["requests"]
 
     assert outcome["mark"] == ""
     assert outcome["low"] == pytest.approx(0.0373, abs=0.004)

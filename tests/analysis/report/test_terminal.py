@@ -28,8 +28,12 @@ from tailgauge_analysis.text.section import (
 PAGE = Path("reports/x/report.html")
 LINES = (
     ObjectiveLine("ttft p95 (chat)", FAIL, "1,298 ms", "> 800 ms", "1,136-1,647"),
-    ObjectiveLine("error_rate (a very long name of a traffic table)", PASS, "0.2%", "< 1%", "0.0-0.7%"),
-    ObjectiveLine("tpot p99", INCONCLUSIVE, "", "< 20 ms", why="not enough requests: 108 of the 299 needed"),
+    ObjectiveLine(
+        "error_rate (a very long name of a traffic table)", PASS, "0.2%", "< 1%", "0.0-0.7%"
+    ),
+    ObjectiveLine(
+        "tpot p99", INCONCLUSIVE, "", "< 20 ms", why="not enough requests: 108 of the 299 needed"
+    ),
 )
 SUMMARY = (
     ("target", "52.3 requests/s offered, 52.2 completed, 2,601 tokens/s"),
@@ -49,7 +53,16 @@ def report(outcome=FAIL, verdict="VALID", reasons=(), objectives=LINES, **change
     )  # fmt: skip
     reason = reasons[0][0] if reasons else "measurement error at most 0.08 ms"
     return Report(
-        "id", "title", (), "", False, result, Measurement(verdict, reason, reasons), SUMMARY, (), Exit.FAILED
+        "id",
+        "title",
+        (),
+        "",
+        False,
+        result,
+        Measurement(verdict, reason, reasons),
+        SUMMARY,
+        (),
+        Exit.FAILED,
     )
 
 
@@ -83,7 +96,9 @@ OF_SIMULATED = "nothing was sent; the times are those of a simulated endpoint"
 def test_a_dry_run_is_no_verdict_on_its_target(outcome, url):
     one = replace(report(outcome, sentence="a sentence"), dry_run=True, instead_of=url)
     lines = text(one).splitlines()
-    first = [f"DRY RUN  {OF_SIMULATED}, not of", f"  {URL}"] if url else [f"DRY RUN  {OF_SIMULATED}"]
+    first = (
+        [f"DRY RUN  {OF_SIMULATED}, not of", f"  {URL}"] if url else [f"DRY RUN  {OF_SIMULATED}"]
+    )
     page = html(one)
 
     assert lines[: len(first) + 1] == [*first, f"simulated {outcome}  a sentence"]
@@ -148,7 +163,10 @@ def test_an_invalid_run_says_why_and_has_its_result_in_brackets():
 
 
 def test_a_run_of_which_some_figures_can_be_used_shows_them():
-    reason = ("Do not use TTFT since sent p99: the client may have moved it.", "Use 2 workers (--workers 2).")
+    reason = (
+        "Do not use TTFT since sent p99: the client may have moved it.",
+        "Use 2 workers (--workers 2).",
+    )
     whole = report(verdict="INVALID", reasons=(reason,))
     measurement = replace(whole.measurement, unusable="TTFT since sent p99")
     shown = text(replace(whole, measurement=measurement)).splitlines()
@@ -165,10 +183,15 @@ def test_a_run_of_which_some_figures_can_be_used_shows_them():
 
 def test_a_degraded_measurement_says_why_in_its_line():
     shown = text(
-        report(verdict="DEGRADED", reasons=(("The clock stepped.", ""), ("Requests were dropped.", "")))
+        report(
+            verdict="DEGRADED", reasons=(("The clock stepped.", ""), ("Requests were dropped.", ""))
+        )
     )
 
-    assert "measured  DEGRADED: The clock stepped.\n          and 1 more reason: see the report" in shown
+    assert (
+        "measured  DEGRADED: The clock stepped.\n          and 1 more reason: see the report"
+        in shown
+    )
 
 
 def test_many_objectives_are_cut_and_counted():
@@ -207,7 +230,9 @@ def test_colour_adds_nothing_but_colour():
 
 def test_text_of_others_moves_no_cursor():
     evil = "\x1b[2J\u202e\rname\nnext"
-    shown = text(report(sentence=evil, objectives=(LINES[0], ObjectiveLine(evil, PASS, evil, evil, evil))))
+    shown = text(
+        report(sentence=evil, objectives=(LINES[0], ObjectiveLine(evil, PASS, evil, evil, evil)))
+    )
 
     assert not {"\x1b", "\u202e", "\r"} & set(shown)
     assert "\nnext " in shown  # the label, once
@@ -217,7 +242,10 @@ def test_text_of_others_moves_no_cursor():
 @pytest.mark.parametrize("width", range(30, 100))
 def test_a_number_and_its_unit_stay_together(width):
     shown = text(
-        report(PASS, sentence="ttft p95 took 1,298 ms, and 31 s after that 4 MiB were left of 12 GiB"), width
+        report(
+            PASS, sentence="ttft p95 took 1,298 ms, and 31 s after that 4 MiB were left of 12 GiB"
+        ),
+        width,
     )
 
     assert not any(
@@ -235,12 +263,16 @@ LONG_COMMANDS = (
 @pytest.mark.parametrize("typed", LONG_COMMANDS)
 @pytest.mark.parametrize("place", ["advice", "details", "objectives"])
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_long_command_is_broken_between_options_and_a_shell_reads_the_same_words(typed, place, width):
+def test_a_long_command_is_broken_between_options_and_a_shell_reads_the_same_words(
+    typed, place, width
+):
     plain = report()
     message = f"Try this: {shlex.join(typed)}"
     line = ObjectiveLine("calls are refused", FAIL, "", "", why=message)
     change = {"advice": message, "details": (message,), "objectives": (line,)}[place]
-    lines = text(replace(plain, result=replace(plain.result, **{place: change})), width).splitlines()
+    lines = text(
+        replace(plain, result=replace(plain.result, **{place: change})), width
+    ).splitlines()
     first = next(n for n, line in enumerate(lines) if line.lstrip().startswith("tailgauge run"))
     last = next(n for n in range(first, len(lines)) if not lines[n].endswith("\\"))
     command = "\n".join(lines[first : last + 1]).strip().replace("tailgauge", "printf '%s\\0'", 1)

@@ -28,13 +28,24 @@ CUT_OFF = {"ended": "truncated", "first": 100, "status": 200, "error_type": "con
 UNNAMED = {"ended": "aborted", "first": 100, "status": 200, "error_type": "no_finish_reason"}
 UNKNOWN = {**UNNAMED, "error_type": "unknown_finish_reason", "stop_reason": "paused"}
 TIMEOUT = {"ended": "timeout", "end": 5000.0}
-GONE = {"ended": "connect_error", "error_type": "tcp", "error_body": "Connection refused", "end": 0.2}
+GONE = {
+    "ended": "connect_error",
+    "error_type": "tcp",
+    "error_body": "Connection refused",
+    "end": 0.2,
+}
 RATE = r"\brate\b.*tailgauge run|headroom|curve|run longer"
 
 
 def with_status(status, ended="client_error", message="", **more):
     body = json.dumps({"error": {"message": message}}) if message else None
-    return {"ended": ended, "status": status, "error_type": "some_error", "error_body": body, **more}
+    return {
+        "ended": ended,
+        "status": status,
+        "error_type": "some_error",
+        "error_body": body,
+        **more,
+    }
 
 
 LIMIT = with_status(429, "rate_limited")
@@ -109,7 +120,9 @@ def test_an_overload_that_a_stop_rule_ended_can_be_run_to_its_end(result, attemp
     ("attempt", "stopped"),
     [(with_status(401), STOPPED), (BROKEN, STOPPED), (GONE, UNREACHABLE), (LIMIT, "")],
 )
-def test_a_target_that_fails_for_another_reason_is_not_to_be_loaded_further(result, attempt, stopped):
+def test_a_target_that_fails_for_another_reason_is_not_to_be_loaded_further(
+    result, attempt, stopped
+):
     state = {"state": "stopped", "stopped": stopped} if stopped else {}
     found = result(*[OK, attempt] * 30, record=state)
 
@@ -117,10 +130,10 @@ def test_a_target_that_fails_for_another_reason_is_not_to_be_loaded_further(resu
 
 
 def test_the_text_of_equal_rejections_stands_in_the_reason_of_the_stop_only(result):
-    stopped = (
-        "4 s into the run: 20 equal rejections in a row (stop.rejections 20): target answered HTTP 401: bad"
+    stopped = "4 s into the run: 20 equal rejections in a row (stop.rejections 20): target answered HTTP 401: bad"
+    found = result(
+        *[with_status(401, message="bad")] * 30, record={"state": "stopped", "stopped": stopped}
     )
-    found = result(*[with_status(401, message="bad")] * 30, record={"state": "stopped", "stopped": stopped})
 
     assert "api_key_env" in found.advice
     assert "bad" not in found.advice
@@ -204,7 +217,10 @@ def test_an_objective_on_errors_has_the_advice_of_the_failures(result):
     [
         ([OK] * 81 + [GONE] * 40, "the target is gone since 8.1 s .Connection refused."),
         ([OK] * 20 + [GONE] * 10 + [OK] * 30, "gone from 2.0 s to 2.9 s"),
-        ([OK] * 15 + [with_status(401)] * 20, "refuses the key since 1.5 s, which it accepted before"),
+        (
+            [OK] * 15 + [with_status(401)] * 20,
+            "refuses the key since 1.5 s, which it accepted before",
+        ),
         ([OK] * 30 + [BROKEN] * 9, "target fails since 3.0 s"),
         ([OK] * 30 + [TIMEOUT] * 9, "gives no answer since 3.0 s"),
         ([BROKEN] * 20 + [OK] * 30, "target fails until 1.9 s"),
@@ -236,7 +252,10 @@ def going(n, at, length_ms, answers=None):
         (going(60, 30, 700.0), r"gone since 3\.0 s .Connection refused; 6 open calls broke off"),
         (going(44, 38, 2500.0), r"gone since 3\.8 s .Connection refused; 2\d open calls broke off"),
         ([BROKEN, *going(50, 20, 500.0)], r"gone since 2\.[01] s"),
-        (going(40, 20, 1000.0, answers=30), r"was gone from 2\.0 s to 3\.9 s.*restarted or cut off"),
+        (
+            going(40, 20, 1000.0, answers=30),
+            r"was gone from 2\.0 s to 3\.9 s.*restarted or cut off",
+        ),
         ([*spread(with_status(400), 0.3, n=40), *[GONE] * 30], r"gone since 4\.0 s"),
     ],
 )
@@ -366,11 +385,14 @@ def test_a_target_that_answers_nothing_from_a_moment_on_hangs(result, waits_ms):
 
 
 @pytest.mark.parametrize("ended", ["overloaded", "timeout"])
-def test_retries_that_multiply_the_load_are_the_cause_whatever_the_rejection_is_called(result, ended):
+def test_retries_that_multiply_the_load_are_the_cause_whatever_the_rejection_is_called(
+    result, ended
+):
     growing = [{**OK, "first": 100.0 + 60 * n} for n in range(20)]
     failure = {"ended": ended, "status": 529 if ended == "overloaded" else None, "end": 4000.0}
     tries = [
-        {**failure, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n} for n in range(6)
+        {**failure, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n}
+        for n in range(6)
     ]
     traffic = {"chat": {"retry": {"policy": "naive"}}}
 
@@ -381,9 +403,12 @@ def test_retries_that_multiply_the_load_are_the_cause_whatever_the_rejection_is_
 
 
 @pytest.mark.parametrize(
-    ("ended", "number", "share"), [("overloaded", 3, 0.7), ("overloaded", 6, 0.5), ("overloaded", 4, 0.3)]
+    ("ended", "number", "share"),
+    [("overloaded", 3, 0.7), ("overloaded", 6, 0.5), ("overloaded", 4, 0.3)],
 )
-def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(result, ended, number, share):
+def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(
+    result, ended, number, share
+):
     failure = {"ended": ended, "status": 503, "end": 3000.0}
     tries = [
         {**failure, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n}
@@ -403,13 +428,17 @@ def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(resu
 @pytest.mark.parametrize("number", [2, 4])
 def test_retries_at_a_limit_that_the_first_attempts_exceed_are_to_be_switched_off(result, number):
     tries = [
-        {**LIMIT, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n} for n in range(number)
+        {**LIMIT, "attempt": n, "cause": "retry" if n else "primary", "sent": 0.1 + n}
+        for n in range(number)
     ]
 
     found = result(*spread(tries, 0.6, n=90), traffic={"chat": {"retry": {"policy": "sdk"}}})
 
     assert "retries gain nothing (" in found.advice
-    assert " of requests still ended with a 429); switch them off, or pace the client: find" in found.advice
+    assert (
+        " of requests still ended with a 429); switch them off, or pace the client: find"
+        in found.advice
+    )
 
 
 def test_hedge_copies_are_the_cause_of_an_overload(result):
@@ -449,7 +478,9 @@ def test_a_command_is_printed_where_there_is_one(result, changes, pattern, never
 
 
 def test_a_run_that_is_too_short_says_how_long_it_must_be(result):
-    found = result(*[OK] * 60, slo={"few": "error_rate < 3%"}, stages={"duration_s": 60.0, "warmup_s": 0})
+    found = result(
+        *[OK] * 60, slo={"few": "error_rate < 3%"}, stages={"duration_s": 60.0, "warmup_s": 0}
+    )
 
     assert found.outcome == INCONCLUSIVE
     assert re.fullmatch(r"run longer: tailgauge run synthetic.toml --duration \d+0s", found.advice)
@@ -459,7 +490,9 @@ def test_a_run_that_is_too_short_says_how_long_it_must_be(result):
     ("n", "failed", "objective"),
     [(200, 6, "complete > 95%"), (60, 1, "complete > 96%"), (400, 8, "complete > 97%")],
 )
-def test_a_bound_on_complete_answers_of_the_scenario_says_how_long_it_must_be(result, n, failed, objective):
+def test_a_bound_on_complete_answers_of_the_scenario_says_how_long_it_must_be(
+    result, n, failed, objective
+):
     stages = {"duration_s": 60.0, "warmup_s": 0}
     attempts = [BROKEN if number % (n // failed) == 7 else OK for number in range(n)]
     found = result(*attempts, slo={"mine": objective}, stages=stages)
@@ -472,7 +505,9 @@ def test_a_bound_on_complete_answers_of_the_scenario_says_how_long_it_must_be(re
     ("slow", "n", "objective"),
     [(4, 40, "ttft p95 < 1s"), (12, 200, "ttft p95 < 1s"), (13, 20, "ttft p50 < 1s")],
 )
-def test_a_miss_that_is_not_shown_and_has_no_cause_says_how_long_the_run_must_be(result, slow, n, objective):
+def test_a_miss_that_is_not_shown_and_has_no_cause_says_how_long_the_run_must_be(
+    result, slow, n, objective
+):
     stages = {"duration_s": 60.0, "warmup_s": 0}
     is_slow = np.random.default_rng(4).permutation(n) < slow
     attempts = [{**OK, "first": 1500 if late else 100} for late in is_slow]
@@ -500,7 +535,9 @@ def test_users_who_left_before_their_call_was_sent_have_no_patience_that_could_b
 
 
 @pytest.mark.parametrize("status", [529, 503])
-def test_a_target_that_rejects_the_preflight_as_overloaded_has_no_load_to_find(mixed, tmp_path, status):
+def test_a_target_that_rejects_the_preflight_as_overloaded_has_no_load_to_find(
+    mixed, tmp_path, status
+):
     run = mixed()
     run.request(0, [with_status(status, "overloaded")], ended="overloaded")
     run.attempts[0]["stage"] = run.requests[0]["stage"] = "preflight"
@@ -544,7 +581,10 @@ def test_the_share_of_a_cause_is_one_of_all_requests_as_in_the_list(result):
 @pytest.mark.parametrize(
     ("attempts", "likely"),
     [
-        ([UNNAMED] * 10, "no answer names one, so the engine or a gateway before it probably leaves it out"),
+        (
+            [UNNAMED] * 10,
+            "no answer names one, so the engine or a gateway before it probably leaves it out",
+        ),
         ([CUT_OFF, UNNAMED, UNNAMED], "no answer names one"),
         ([OK, UNNAMED], "other answers name one, so these probably broke off"),
     ],
@@ -569,7 +609,13 @@ ESSAY = {"prompt_tokens": 50, "output_tokens": 3000, "weight": 0.1}
     ("tables", "drain_s"),
     [
         ({"chat": {"prompt_tokens": 50, "output_tokens": 20}, "essay": ESSAY}, 5.0),
-        ({"chat": {"prompt_tokens": 50, "output_tokens": 20}, "essay": {**ESSAY, "stream": False}}, 2.0),
+        (
+            {
+                "chat": {"prompt_tokens": 50, "output_tokens": 20},
+                "essay": {**ESSAY, "stream": False},
+            },
+            2.0,
+        ),
         ({"essay": {**ESSAY, "output_tokens": 1500, "weight": 1.0}}, 10.0),
     ],
     ids=["streamed", "whole", "all are long"],

@@ -18,7 +18,9 @@ COPIES = "hedge copies add load (without hedges"
 NOT_KNOWN = "hedge copies add load, or the calls alone are too many (without hedges"
 
 
-def run_of(out: Path, *, load, hedge, slots=1, n=200, tokens=20, answer_s=1.0, natural=0.0, **engine):
+def run_of(
+    out: Path, *, load, hedge, slots=1, n=200, tokens=20, answer_s=1.0, natural=0.0, **engine
+):
     """Return a dry run of n calls; `load`: of the calls alone, 1 is what the slots can do; `natural`: sigma of answers."""
     traffic = {"pattern": "hedged", "prompt_tokens": 20, "output_tokens": tokens, "hedge": hedge}
     retry = engine.pop("retry", None)
@@ -147,7 +149,13 @@ def test_a_rate_limit_counts_copies_as_calls(tmp_path, load, pattern):
 def test_copies_that_go_to_another_target_add_no_load(mixed, tmp_path):
     run = mixed(duration_s=30.0)
     for number in range(60):
-        copy = {"attempt": 1, "cause": "hedge", "sent": 50.0, "target": "second", "ended": "cancelled"}
+        copy = {
+            "attempt": 1,
+            "cause": "hedge",
+            "sent": 50.0,
+            "target": "second",
+            "ended": "cancelled",
+        }
         run.request(100 * number, [{"first": 100.0}, copy])
 
     load = capacity.load(Run([run.write(tmp_path / "run")]).frames)

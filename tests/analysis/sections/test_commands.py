@@ -24,7 +24,11 @@ def with_arrival(**arrival):
 @pytest.mark.parametrize(
     ("run", "kind", "line"),
     [
-        (with_arrival(process="poisson", rate_per_s=5.0), "headroom", f"{HEADROOM} --max-requests 5000"),
+        (
+            with_arrival(process="poisson", rate_per_s=5.0),
+            "headroom",
+            f"{HEADROOM} --max-requests 5000",
+        ),
         (with_arrival(process="closed"), "headroom", None),
         (with_arrival(process="closed"), "curve", f"{CURVE} --set experiment.curve.by=concurrency"),
         (with_arrival(process="tasks"), "curve", None),
@@ -61,7 +65,10 @@ def test_an_experiment_does_not_take_the_length_of_the_run(length, kept):
     ("overrides", "retries"),
     [
         (["traffic.*.retry.policy=sdk"], {"chat": "sdk", "batch": "sdk"}),
-        (['traffic.chat.retry={policy = "polite"}', "traffic.chat.retry.max_retries=5"], {"chat": "polite"}),
+        (
+            ['traffic.chat.retry={policy = "polite"}', "traffic.chat.retry.max_retries=5"],
+            {"chat": "polite"},
+        ),
         ([], {"chat": "naive", "rest": "none"}),
         ([], {}),
     ],
@@ -72,7 +79,9 @@ def test_headroom_is_measured_without_retries_and_a_curve_with_those_of_the_run(
     run = record(overrides=["traffic.chat.prompt_tokens=9", *overrides], scenario=scenario)
 
     line = experiment(run, "headroom", None)
-    off = [f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"]
+    off = [
+        f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"
+    ]
 
     assert line.count("retry") == len(off)
     assert all(text in line for text in (*off, "traffic.chat.prompt_tokens=9"))
@@ -89,12 +98,15 @@ def test_an_experiment_keeps_options_as_options_and_bounds_its_calls():
     scenario = {"arrival": {"process": "poisson", "rate_per_s": 8.0}, "traffic": {}}
     line = experiment(record(overrides=given, scenario=scenario), "headroom", None)
     guarded = record(
-        overrides=[*given, "guard.max_requests=500"], scenario=scenario | {"guard": {"max_requests": 500}}
+        overrides=[*given, "guard.max_requests=500"],
+        scenario=scenario | {"guard": {"max_requests": 500}},
     )
 
     assert "--target http://127.0.0.1:9 --rate 8 --output-tokens 50 --max-requests 8000" in line
     assert "--set stop.connect_errors=0 --set experiment.kind=headroom" in line
-    assert "--max-requests" not in experiment(record(overrides=given, scenario=scenario), "curve", None)
+    assert "--max-requests" not in experiment(
+        record(overrides=given, scenario=scenario), "curve", None
+    )
     assert experiment(guarded, "headroom", None).endswith("--max-requests 500")
 
 
@@ -102,7 +114,9 @@ def test_a_step_of_an_experiment_has_no_command():
     assert again(record(scenario_file="")) is None
 
 
-@pytest.mark.parametrize("text", ["a.b=one\ntwo", "a.b=\u202etxt", "a.b=" + "x" * 3000, "a.b=\x1b[31m"])
+@pytest.mark.parametrize(
+    "text", ["a.b=one\ntwo", "a.b=\u202etxt", "a.b=" + "x" * 3000, "a.b=\x1b[31m"]
+)
 def test_a_command_that_cannot_be_shown_as_it_is_is_not_shown(text):
     run = record(overrides=[text])
 
@@ -123,7 +137,8 @@ def test_a_longer_run_does_not_keep_the_limit_on_requests_that_ends_it(option):
     run = record(overrides=["guard.max_requests=20", "guard.max_cost=2.0"])
 
     assert (
-        again(run, options=[option, "60"]) == f"tailgauge run mine.toml --set guard.max_cost=2.0 {option} 60"
+        again(run, options=[option, "60"])
+        == f"tailgauge run mine.toml --set guard.max_cost=2.0 {option} 60"
     )
     assert "guard.max_requests=20" in again(run)
 
@@ -131,4 +146,7 @@ def test_a_longer_run_does_not_keep_the_limit_on_requests_that_ends_it(option):
 def test_a_plugin_is_named_as_it_was_given():
     one = {"name": "p", "file": "p.py", "given": "plugins/p.py"}
 
-    assert again(record(plugins=[one], overrides=[])) == "tailgauge run mine.toml --plugin plugins/p.py"
+    assert (
+        again(record(plugins=[one], overrides=[]))
+        == "tailgauge run mine.toml --plugin plugins/p.py"
+    )

@@ -47,7 +47,11 @@ def cells(table):
 @pytest.mark.parametrize(
     ("attempt", "cause", "advice"),
     [
-        (REFUSED, "50% of 20 requests were refused", "look at the prompts, the model and its content filter"),
+        (
+            REFUSED,
+            "50% of 20 requests were refused",
+            "look at the prompts, the model and its content filter",
+        ),
         (
             FILTERED,
             "50% of 20 requests were filtered",
@@ -66,7 +70,9 @@ def cells(table):
         ),
     ],
 )
-def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(report, attempt, cause, advice):
+def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(
+    report, attempt, cause, advice
+):
     found = report(*[OK, attempt] * 10)
 
     assert found.report.result.sentence.startswith(f"{cause}: only 50.0% of 20 requests")
@@ -79,7 +85,9 @@ def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(repo
 def test_refused_and_filtered_answers_are_named_together(report):
     found = report(*[OK, OK, REFUSED, FILTERED] * 5)
 
-    assert first_line(found).startswith("FAIL  50% of 20 requests were refused or filtered: only 50.0% of 20")
+    assert first_line(found).startswith(
+        "FAIL  50% of 20 requests were refused or filtered: only 50.0% of 20"
+    )
 
 
 def test_other_failures_prevail_where_they_are_more(report):
@@ -104,14 +112,19 @@ def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(repor
 
     assert found.report.result.outcome == NO_ANSWER
     assert found.exit_code == Exit.TARGET
-    assert first_line(found) == "NO ANSWER  100% of 20 requests were refused: none of 20 requests completed"
+    assert (
+        first_line(found)
+        == "NO ANSWER  100% of 20 requests were refused: none of 20 requests completed"
+    )
     assert "address" not in found.report.result.advice
 
 
 def test_a_cut_answer_is_complete_and_the_first_line_says_how_many_were_cut(report):
     found = report(*[OK] * 13, *[CUT] * 7)
 
-    assert first_line(found).startswith("COMPLETED  20 of 20 requests completed, 35% of them cut, 0 failed")
+    assert first_line(found).startswith(
+        "COMPLETED  20 of 20 requests completed, 35% of them cut, 0 failed"
+    )
     assert (found.report.result.outcome, found.exit_code) == (COMPLETED, Exit.OK)
 
 
@@ -121,7 +134,8 @@ def test_a_cut_answer_counts_in_latencies_and_its_section_says_so(report):
 
     assert (ttft["n"], ttft["percentiles"]["p50"]["value"]) == (80, 100)
     assert any(
-        "50.0% of the complete answers were cut" in note for note in section_of(found, "latency").notes
+        "50.0% of the complete answers were cut" in note
+        for note in section_of(found, "latency").notes
     )
 
 
@@ -175,7 +189,9 @@ def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
 )
 def test_an_objective_counts_the_ends_that_it_is_about(report, objective, attempts, outcome):
     found = report(*(attempts * 40)[:60], slo={"o": objective})
-    line = next(line for line in found.report.result.objectives if line.name == objective.split()[0])
+    line = next(
+        line for line in found.report.result.objectives if line.name == objective.split()[0]
+    )
 
     assert line.outcome == outcome
     assert [one["outcome"] for one in found.data["slo"]] == [outcome.lower()]
@@ -200,7 +216,9 @@ def test_an_objective_on_whole_answers_replaces_the_default_one_and_names_what_w
     found = report(*[OK, CUT] * 20, slo={"whole": "answered > 90%"})
 
     assert [line.name for line in found.report.result.objectives] == ["answered"]
-    assert first_line(found).startswith("FAIL  50% of the complete answers were cut: answered 50.0% < 90%")
+    assert first_line(found).startswith(
+        "FAIL  50% of the complete answers were cut: answered 50.0% < 90%"
+    )
     assert "raise output_tokens" in found.report.result.advice
 
 
@@ -225,7 +243,9 @@ def test_the_advice_on_cut_answers_depends_on_how_they_should_end(report):
     natural = {"chat": {"ends": "natural", "output_tokens": 200}}
     found = report(*[OK, CUT] * 30, slo={"o": "cut < 5%"}, traffic=natural)
 
-    assert found.report.result.advice == "raise output_tokens, so that answers can end by themselves"
+    assert (
+        found.report.result.advice == "raise output_tokens, so that answers can end by themselves"
+    )
 
 
 # --- the section --------------------------------------------------------------------------------------------------
@@ -273,7 +293,9 @@ def test_aborted_answers_are_named_by_what_was_seen(report, attempts, answer):
 
 
 def test_finish_reasons_that_nobody_knows_are_named(report):
-    facts = dict(section_of(report(*[OK] * 10, *[UNKNOWN] * 4, *[ABORTED] * 2, UNNAMED), "ends").facts)
+    facts = dict(
+        section_of(report(*[OK] * 10, *[UNKNOWN] * 4, *[ABORTED] * 2, UNNAMED), "ends").facts
+    )
 
     assert facts == {
         "Unknown finish reasons": "'paused' (4): not in the table of vendors, so counted as aborted"
@@ -297,7 +319,10 @@ def test_errors_inside_a_200_are_listed_by_class_and_place(report):
         ("overloaded_error", "overloaded", "overloaded", "3"),
         ("api_error", "server_error", "stream_error", "2"),
     ]
-    assert [row[0].interval for row in section.tables[1].rows] == ["before content", "after content"]
+    assert [row[0].interval for row in section.tables[1].rows] == [
+        "before content",
+        "after content",
+    ]
 
 
 def test_what_was_read_as_the_sdk_reads_it_is_named_once(report):
@@ -319,7 +344,9 @@ def test_a_name_that_nobody_knows_stands_for_itself(report):
 
 def test_what_the_table_of_vendors_does_not_have_is_named_with_counts(report):
     unknown = {**OK, "not_understood": "header x-foo-limit, usage.foo_tokens"}
-    found = report(*[unknown] * 5, *[{**OK, "not_understood": "header x-foo-limit"}] * 5, *[OK] * 10)
+    found = report(
+        *[unknown] * 5, *[{**OK, "not_understood": "header x-foo-limit"}] * 5, *[OK] * 10
+    )
     facts = dict(section_of(found, "ends").facts)
 
     assert facts["Not understood"] == (
@@ -355,7 +382,9 @@ def test_counts_that_are_not_used_are_named_and_leave_the_run_valid(report, mark
 
 def test_texts_of_a_target_are_harmless(report):
     hostile = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 5000
-    found = report(*[{**OK, "stop_reason": hostile, "stop_details": hostile, "tolerated": hostile}] * 20)
+    found = report(
+        *[{**OK, "stop_reason": hostile, "stop_details": hostile, "tolerated": hostile}] * 20
+    )
     page = found.html.read_text(encoding="utf-8")
 
     assert "<script>alert(1)" not in page

@@ -125,7 +125,11 @@ UNREAD_ROW = {
     ("protocol", "changes", "kind"),
     [
         ("openai", {}, failures.OTHER_PROTOCOL),
-        ("anthropic", {"tolerated": "no_event_name,unknown_event", "events": 3}, failures.OTHER_PROTOCOL),
+        (
+            "anthropic",
+            {"tolerated": "no_event_name,unknown_event", "events": 3},
+            failures.OTHER_PROTOCOL,
+        ),
         ("openai", {"ended": "aborted", "error_type": "no_finish_reason"}, failures.OTHER_PROTOCOL),
         ("sse", {"tolerated": None}, failures.OTHER_PROTOCOL),
         ("openai", {"chunks": 4}, failures.BROKEN_OFF),

@@ -23,15 +23,24 @@ FAST = {"slo": {"fast": {"metric": "ttft", "quantile": 0.5, "max_ms": 5000.0}}}
     ("attempts", "findings"),
     [
         ([OK] * 40, []),
-        ([BUFFERED] * 40, ["100% of the answers are buffered by a proxy: TTFT is not that of the target."]),
+        (
+            [BUFFERED] * 40,
+            ["100% of the answers are buffered by a proxy: TTFT is not that of the target."],
+        ),
         (
             [CUT] * 10 + [BUFFERED] * 30,
             [
                 "75% of the answers are buffered by a proxy: TTFT is not that of the target.",
             ],  # the result states that 25% were cut
         ),
-        ([OTHER] * 20 + [OK] * 20, ["50% of the answers name another model than the request: n-small."]),
-        ([FALLBACK] * 10 + [OK] * 30, ["10 of 40 answers were served by small after large (fallback)."]),
+        (
+            [OTHER] * 20 + [OK] * 20,
+            ["50% of the answers name another model than the request: n-small."],
+        ),
+        (
+            [FALLBACK] * 10 + [OK] * 30,
+            ["10 of 40 answers were served by small after large (fallback)."],
+        ),
     ],
 )
 def test_the_findings_of_a_run_by_weight(folder_of, attempts, findings):
@@ -62,11 +71,18 @@ def test_findings_stand_in_the_first_lines_of_every_output(folder_of, tmp_path):
 
 
 def test_the_report_picks_two_by_weight_and_none_that_the_result_states():
-    findings = [Finding("a small one", 1.2), Finding("a cut", 9.0, stated=" cut"), Finding("a proxy", 3.5)]
+    findings = [
+        Finding("a small one", 1.2),
+        Finding("a cut", 9.0, stated=" cut"),
+        Finding("a proxy", 3.5),
+    ]
     sections = [Section("one", "One", findings=tuple(findings)), Section("two", "Two")]
     more = Section("three", "Three", findings=(Finding("a cache", 3.9),))
 
-    assert most_important([*sections, more], Result(PASS, "100% of them cut")) == ("a cache", "a proxy")
+    assert most_important([*sections, more], Result(PASS, "100% of them cut")) == (
+        "a cache",
+        "a proxy",
+    )
     assert most_important(sections, Result(PASS, "met")) == ("a cut", "a proxy")
     assert most_important([], Result(PASS, "met")) == ()
 

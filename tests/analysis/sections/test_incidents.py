@@ -94,7 +94,9 @@ def test_where_nothing_was_answered_there_is_no_axis_of_latency(figure):
 def test_requests_beyond_a_bound_that_is_missed_are_red(figure):
     slow_ms = np.where(np.arange(400) % 5 == 0, 900.0, 200.0)
     slo = {"fast": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 500.0}}
-    (latency,) = [panel for panel in figure(ttft_ms=slow_ms, slo=slo).panels if "TTFT" in panel.title]
+    (latency,) = [
+        panel for panel in figure(ttft_ms=slow_ms, slo=slo).panels if "TTFT" in panel.title
+    ]
     (beyond,) = [curve for curve in latency.curves if curve.name == "beyond the objective"]
 
     assert set(np.asarray(beyond.y)) == {900.0}
@@ -113,7 +115,9 @@ def test_a_stall_that_began_before_the_run_is_shaded_from_its_start(figure):
     changes["health"]["at_ns"] = np.arange(1, 22) * 10**9 - 2 * 10**8
     picture = figure(n=1000, chunks=1, **changes)
 
-    assert [(mark.low, mark.high) for mark in picture.marks if mark.text or mark.name] == [(0.0, 1.8)]
+    assert [(mark.low, mark.high) for mark in picture.marks if mark.text or mark.name] == [
+        (0.0, 1.8)
+    ]
 
 
 def test_a_short_stall_of_a_valid_run_is_no_sight(figure):
@@ -122,7 +126,9 @@ def test_a_short_stall_of_a_valid_run_is_no_sight(figure):
 
 def test_the_lost_requests_of_a_worker_are_shaded(synthetic, losing, tmp_path):
     offsets_ns = (0, 0, 0)
-    run = synthetic.write(tmp_path / "run", n=240, rate_per_s=12, parts=4, chunks=2, offsets_ns=offsets_ns)
+    run = synthetic.write(
+        tmp_path / "run", n=240, rate_per_s=12, parts=4, chunks=2, offsets_ns=offsets_ns
+    )
     requests, from_s, to_s = losing.lose(run, 1, (2, 3), tmp_path / "away")
     picture = over_time.picture(Run([run]))
     (lost,) = [mark for mark in picture.marks if mark.name == "rows lost"]

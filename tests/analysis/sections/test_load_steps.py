@@ -73,7 +73,9 @@ def test_each_row_counts_the_requests_between_its_times(name, tmp_path):
 def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
     """Steps of 1.6, 4.7 and 14 calls per second; the last one is beyond what the target can do."""
     points = [[0, 2], [0.5, 2], [0.5, 6], [0.8, 6], [0.8, 18], [1, 18]]
-    run = run_of(tmp_path, {"kind": "piecewise", "points": points}, **one_server(500 / served_per_s))
+    run = run_of(
+        tmp_path, {"kind": "piecewise", "points": points}, **one_server(500 / served_per_s)
+    )
     found = run.result(load_steps.compute)
     lines = dict(result.summary(run))
 
@@ -82,9 +84,7 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
         assert found.sentence.startswith(f"objectives: met up to {found.steps[2].rate}")
     else:
         assert [step.state for step in found.steps] == ["met", "met", "missed"]
-        expected = (
-            f"objectives: met up to {found.steps[1].rate}, missed from {found.steps[2].rate} (02:40 to 03:20)"
-        )
+        expected = f"objectives: met up to {found.steps[1].rate}, missed from {found.steps[2].rate} (02:40 to 03:20)"
         assert found.sentence == expected
         broken, slower = found.steps[2].rate, found.steps[1].rate
         text = f"load step at {broken} (02:40 to 03:20) misses ttft p90, met up to {slower}"
@@ -120,16 +120,21 @@ def test_what_a_spike_leaves_behind_is_named_with_its_end(tmp_path):
     assert (spike.from_s, spike.state) == (80.0, "missed")
     after = [step for step in found.steps if step.from_s > 80 and step.state == "missed"]
     assert (
-        f"missed from {spike.rate} (01:20 to 01:40), still missed at {after[-1].rate} until" in found.sentence
+        f"missed from {spike.rate} (01:20 to 01:40), still missed at {after[-1].rate} until"
+        in found.sentence
     )
 
 
 def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path):
     limits = {"simulated": {"ttft_ms": 50.0, "limits": {"rpm": 360, "burst": 12}}, "slo": {}}
-    found = run_of(tmp_path, {"kind": "step", "at": 0.5, "factor": 4}, **limits).result(load_steps.compute)
+    found = run_of(tmp_path, {"kind": "step", "at": 0.5, "factor": 4}, **limits).result(
+        load_steps.compute
+    )
 
     assert [step.state for step in found.steps] == ["met", "missed"]
-    assert found.sentence.startswith(f"complete answers: met up to {found.steps[0].rate}, missed from")
+    assert found.sentence.startswith(
+        f"complete answers: met up to {found.steps[0].rate}, missed from"
+    )
 
 
 @pytest.mark.parametrize(

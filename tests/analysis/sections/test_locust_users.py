@@ -88,7 +88,10 @@ def test_a_closed_loop_of_conversations_has_its_turns(report):
 @pytest.mark.parametrize(
     ("process", "why"),
     [
-        ("tasks", "how much Locust's users send depends on their number, their tasks and the answers"),
+        (
+            "tasks",
+            "how much Locust's users send depends on their number, their tasks and the answers",
+        ),
         ("trace", "the offered load is that of a trace"),
         ("on_off", "the offered load or the traffic changes on purpose"),
     ],
@@ -122,7 +125,10 @@ def test_the_command_of_locust_repeats_the_run(report):
 def test_a_run_that_did_not_note_its_command_says_so(report):
     _, text = report(command=[])
 
-    assert "| Reproduce | Start the locustfile again: this run does not have Locust's command line. |" in text
+    assert (
+        "| Reproduce | Start the locustfile again: this run does not have Locust's command line. |"
+        in text
+    )
 
 
 def test_what_a_report_proposes_is_a_command_of_locust(folder):
@@ -137,13 +143,17 @@ def test_what_a_report_proposes_is_a_command_of_locust(folder):
 def test_a_run_that_was_too_short_is_to_be_run_longer_by_locust(folder):
     path = folder(*[OK, OK, OK, OK, SLOW] * 12)
     tree = json.loads((path / "run.json").read_text())
-    tree["scenario"]["slo"] = {"first": {"metric": "ttft", "quantile": 0.75, "max_ms": 500.0, "gate": True}}
+    tree["scenario"]["slo"] = {
+        "first": {"metric": "ttft", "quantile": 0.75, "max_ms": 500.0, "gate": True}
+    }
     (path / "run.json").write_text(json.dumps(tree))
 
     found = answer(Run([path]))
 
     assert found.outcome == "INCONCLUSIVE"
-    assert re.search(r"locust -f 'my chat.py' --headless -u 6 -r 2 -t \d+s$", found.advice), found.advice
+    assert re.search(r"locust -f 'my chat.py' --headless -u 6 -r 2 -t \d+s$", found.advice), (
+        found.advice
+    )
 
 
 def test_a_length_replaces_that_of_the_command_or_is_added():
@@ -164,7 +174,10 @@ def test_the_scenario_lists_what_applies_to_tasks():
             "name": "chat",
             "arrival": {"process": "tasks"},
             "stages": {"duration_s": ENDLESS_S, "warmup_s": 2.0},
-            "traffic": {"Chat": {"model": "m", "retry": {"policy": "polite"}}, "Long": {"output_tokens": 70}},
+            "traffic": {
+                "Chat": {"model": "m", "retry": {"policy": "polite"}},
+                "Long": {"output_tokens": 70},
+            },
         },
         "chat.py",
     ).model_dump()

@@ -66,7 +66,9 @@ def test_goodput_by_feature_adds_up(features):
     folder, report = features
     found = json.loads(report.json.read_text())["goodput"]
     requests = steady_requests(folder)
-    bound_ms = requests["traffic"].map({"chat": 400.0, "report": 400.0, "search": 400.0})  # search by its tag
+    bound_ms = requests["traffic"].map(
+        {"chat": 400.0, "report": 400.0, "search": 400.0}
+    )  # search by its tag
     requests["good"] = requests["e2e_ms"] <= bound_ms
     rows = {one["traffic"]: one for one in found["by_traffic"]}
 
@@ -104,11 +106,17 @@ def planted(mixed, tmp_path):
 
     def report(tenth, *objectives):
         made = mixed(duration_s=100.0)
-        usage = {"input_tokens": 60, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 0}
+        usage = {
+            "input_tokens": 60,
+            "cache_read_input_tokens": 40,
+            "cache_creation_input_tokens": 0,
+        }
         for i in range(400):
             attempt = {"first": 100, "kinds": "xxxxx", **usage}
             request = {} if i % 10 else tenth
-            made.request(i * 250.0, [attempt | request.get("attempt", {})], **request.get("request", {}))
+            made.request(
+                i * 250.0, [attempt | request.get("attempt", {})], **request.get("request", {})
+            )
         scenario = {
             "name": "planted", "arrival": {"process": "constant", "rate_per_s": 4.0},
             "stages": {"duration_s": 100.0, "warmup_s": 0.0, "cooldown_s": 0.0}, "slo": dict(enumerate(objectives)), "traffic": {},
@@ -128,7 +136,10 @@ LIMITED = {
     "attempt": {"first": None, "ended": "rate_limited"},
     "request": {"ended": "rate_limited", "winner": None},
 }
-LEFT = {"attempt": {"first": None, "ended": "cancelled"}, "request": {"ended": "cancelled", "winner": None}}
+LEFT = {
+    "attempt": {"first": None, "ended": "cancelled"},
+    "request": {"ended": "cancelled", "winner": None},
+}
 OPEN = {
     "attempt": {"first": None, "ended": "censored", "end": None},
     "request": {"ended": "censored", "winner": None},
@@ -162,7 +173,11 @@ MISS = {"attempt": {"input_tokens": 100, "cache_read_input_tokens": 0}}
         (OPEN, [("error_rate < 5%", 0.1, FAIL)]),
         (
             LEFT,
-            [("error_rate < 5%", 0.0, PASS), ("complete > 80%", 0.9, PASS), ("abandoned < 5%", 0.1, FAIL)],
+            [
+                ("error_rate < 5%", 0.0, PASS),
+                ("complete > 80%", 0.9, PASS),
+                ("abandoned < 5%", 0.1, FAIL),
+            ],
         ),
         (LIMITED, [("429_rate < 5%", 0.1, FAIL)]),
         (MISS, [("cache_hit > 30%", 0.36, PASS), ("cache_hit > 39%", 0.36, FAIL)]),
@@ -199,11 +214,19 @@ def test_bare_names_count_since_scheduled_and_in_a_closed_loop_since_sent(made, 
     """Requests are sent 300 ms late, and answered 100 ms after."""
     arrival = {"arrival": {"process": process, "rate_per_s": 50.0}}
     report = made(
-        n=500, warmup_s=0, ttft_ms=400.0, delay_ms=300.0, slo={"goal": "ttft p90 < 200ms"}, scenario=arrival
+        n=500,
+        warmup_s=0,
+        ttft_ms=400.0,
+        delay_ms=300.0,
+        slo={"goal": "ttft p90 < 200ms"},
+        scenario=arrival,
     )
     (found,) = json.loads(report.json.read_text())["slo"]
 
-    assert (found["outcome"], found["metric"]) == (status, {FAIL: "ttft_sched", PASS: "ttft_sent"}[status])
+    assert (found["outcome"], found["metric"]) == (
+        status,
+        {FAIL: "ttft_sched", PASS: "ttft_sent"}[status],
+    )
 
 
 def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed, tmp_path):
@@ -322,7 +345,9 @@ def test_the_interval_of_a_rate_holds_the_true_rate(draw, full_size):
 
     assert held >= (0.91 if full_size else 0.8) * runs
     if draw is poisson:  # no wider than it has to be
-        width = np.mean([one.high - one.low for one in found]) / (2 * 1.96 * math.sqrt(RATE / SECONDS))
+        width = np.mean([one.high - one.low for one in found]) / (
+            2 * 1.96 * math.sqrt(RATE / SECONDS)
+        )
         assert 0.9 < width < 1.3
 
 

@@ -28,7 +28,11 @@ TRAFFIC = {
     "again": {**CHAT, "cancel": {"share": 0.4, "after_s": 0.2, "resubmit": True}},
     "leaves": {**CHAT, "cancel": LEAVES},
     "early": {**CHAT, "pattern": "progressive", "progressive": {"fast_tokens": 6}},
-    "fields": {**CHAT, "pattern": "structured", "structured": {"mode": "two_calls", "field_tokens": 12}},
+    "fields": {
+        **CHAT,
+        "pattern": "structured",
+        "structured": {"mode": "two_calls", "field_tokens": 12},
+    },
     "whole": CHAT,
 }
 
@@ -91,11 +95,14 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     text, lost = texts(ran.report)["again", "resubmit"], first.loc[second.index]
     made = int((lost["output_tokens"] + lost["tokens_after_cancel"].fillna(0)).sum())
 
-    assert f"{len(second):,} first calls in vain: input tokens {lost['input_tokens'].sum():,}" in text
+    assert (
+        f"{len(second):,} first calls in vain: input tokens {lost['input_tokens'].sum():,}" in text
+    )
     assert f"output tokens {made:,} (endpoint's log)" in text
     cost = lost["input_tokens"].sum() + 5 * lost["billed_output_tokens"].sum()
     low, high = (
-        float(end.replace(",", "")) for end in re.search(r"cost ([\d,]+) – ([\d,]+) ", text).groups()
+        float(end.replace(",", ""))
+        for end in re.search(r"cost ([\d,]+) – ([\d,]+) ", text).groups()
     )
     assert low <= cost <= high
 
@@ -108,8 +115,12 @@ def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_
     assert value(text, "first content p50")[0] == shown(exact(first, 0.5))
     assert value(text, "of the large model alone p50")[0] == shown(exact(large, 0.5))
     assert value(text, "whole answer p50")[0] == shown(exact(waited(legs[0, 0], "last_ns"), 0.5))
-    assert value(text, "came first in", "%")[0] == pytest.approx(100 * (first < large).mean(), abs=0.1)
-    assert exact(first, 0.5) == pytest.approx(TTFT * exp(SIGMA * NORMAL.inv_cdf(1 - 0.5**0.5)), rel=0.1)
+    assert value(text, "came first in", "%")[0] == pytest.approx(
+        100 * (first < large).mean(), abs=0.1
+    )
+    assert exact(first, 0.5) == pytest.approx(
+        TTFT * exp(SIGMA * NORMAL.inv_cdf(1 - 0.5**0.5)), rel=0.1
+    )
 
 
 def test_a_progressive_answer_has_its_first_text_from_either_model(ran):
@@ -198,7 +209,9 @@ def test_a_small_sample_is_called_small(tmp_path):
     assert re.search(r"Small sample: \d\d requests\.$", text)
 
 
-@pytest.mark.parametrize("lost", ["the first calls", "what they repeat", "the answers", "the log's ids"])
+@pytest.mark.parametrize(
+    "lost", ["the first calls", "what they repeat", "the answers", "the log's ids"]
+)
 def test_rows_that_are_missing_leave_a_sentence_of_the_others(tmp_path, lost):
     frames = load([dry_run_folder(scenario(list(TRAFFIC), 3.0, seed=11), tmp_path)])
     rows, log = frames.attempts, frames.server_log
@@ -233,9 +246,9 @@ def retried(mixed, tmp_path, saved, tries=2, plain=20, **failure):
         ]  # fmt: skip
         if i < saved:
             last = attempts[-1]
-            attempts[-1] = {key: last[key] for key in ("attempt", "cause", "of_attempt", "sent")} | {
-                "first": 500 * tries + 100
-            }
+            attempts[-1] = {
+                key: last[key] for key in ("attempt", "cause", "of_attempt", "sent")
+            } | {"first": 500 * tries + 100}
         run.request(i * 200, attempts, ended="ok" if i < saved else "rate_limited", winner=tries)
     for i in range(plain):
         run.request(i * 200 + 100, [{"first": 100}])
@@ -261,7 +274,9 @@ def test_what_retries_took_and_gained_is_in_a_sentence(mixed, tmp_path, saved, t
     assert found.card.tone == ("warn" if saved < 4 else "")
 
 
-def test_tokens_of_failed_retries_are_counted_and_a_run_without_retries_has_no_sentence(mixed, tmp_path):
+def test_tokens_of_failed_retries_are_counted_and_a_run_without_retries_has_no_sentence(
+    mixed, tmp_path
+):
     usage = {"input_tokens": 10, "output_tokens": 5}
     (found,) = retried(mixed, tmp_path, 0, 1, **usage)
 

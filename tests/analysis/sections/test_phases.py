@@ -34,7 +34,9 @@ def reported(mixed, tmp_path):
     run = mixed(duration_s=3)
     for i in range(100):
         phases = recorded(write=130, search=10, db__dur=40, rank__dur=5)
-        run.request(i * 25, [{"sent": 0, "first": 150, "gap": 20, "kinds": "xxxxx", "phases": phases}])
+        run.request(
+            i * 25, [{"sent": 0, "first": 150, "gap": 20, "kinds": "xxxxx", "phases": phases}]
+        )
     run.request(
         2990,
         [{"sent": 0, "ended": "server_error", "phases": recorded(search=999)}],
@@ -84,7 +86,9 @@ def tools(mixed, tmp_path):
 
 def test_the_first_and_the_last_tool_call_of_an_answer_have_their_times(tools):
     several = {
-        "tool_ready": json.dumps({"call_1": 100_000_000, "call_3": 300_000_000, "call_2": 200_000_000})
+        "tool_ready": json.dumps(
+            {"call_1": 100_000_000, "call_3": 300_000_000, "call_2": 200_000_000}
+        )
     }
     single = {"tool_ready": json.dumps({"call_1": 120_000_000})}
     found = tools(several, single, {}).data["phases"]
@@ -137,13 +141,19 @@ def test_without_phases_there_is_no_section(made):
     assert "Time breakdown" not in report.html.read_text() + report.markdown.read_text()
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": "b", "c": true, "d": null}', '{"a": 1e999}', "no json"])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"a": "b", "c": true, "d": null}', '{"a": 1e999}', "no json"]
+)
 def test_other_text_has_no_phases(text):
     assert parse(text) == ({}, {})
 
 
 def test_an_engine_reports_queue_prefill_and_decode(tmp_path):
-    pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 20.0)]
+    pairs = [
+        ("target.url", "simulated"),
+        ("simulated.profile", "haiku"),
+        ("stages.duration_s", 20.0),
+    ]
     report = make([dry_run_of("streaming", pairs, tmp_path)], tmp_path)
     parts = report.data["phases"]["split"]
 

@@ -17,7 +17,11 @@ def of_plugins(record):
 
 
 def run_with(*plugins):
-    return {"plugins": [{"name": name, "file": f"{name}.py", "sha256": sha256} for name, sha256 in plugins]}
+    return {
+        "plugins": [
+            {"name": name, "file": f"{name}.py", "sha256": sha256} for name, sha256 in plugins
+        ]
+    }
 
 
 @pytest.fixture
@@ -26,7 +30,8 @@ def loaded(monkeypatch):
 
     def have(**hashes):
         found = {
-            name: Plugin(name, f"{name}.py", sha256, f"/x/{name}.py", None) for name, sha256 in hashes.items()
+            name: Plugin(name, f"{name}.py", sha256, f"/x/{name}.py", None)
+            for name, sha256 in hashes.items()
         }
         monkeypatch.setattr(plugin, "LOADED", found)
         monkeypatch.setattr(plugin, "NOTED", plugin.Faults())

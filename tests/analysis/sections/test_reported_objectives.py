@@ -29,7 +29,9 @@ def test_its_outcome_is_shown_beside_the_objectives(made):
 def test_it_replaces_no_default_and_judges_no_good_request(made):
     """A fifth of the requests fails: 99% complete are still expected, and goodput has no bound."""
     ended = dict.fromkeys(range(0, 800, 5), "stream_error")
-    report = made(n=800, warmup_s=0, ended=ended, error={"status": 200}, slo={"slow": SLOW, "many": MANY})
+    report = made(
+        n=800, warmup_s=0, ended=ended, error={"status": 200}, slo={"slow": SLOW, "many": MANY}
+    )
 
     assert report.data["health"]["outcome"] == "fail"
     assert report.data["goodput"] is None

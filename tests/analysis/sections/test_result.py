@@ -32,7 +32,9 @@ OVERLOAD = {
 def failures(report):
     cases = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
     return {
-        case.get("name"): case[0].get("message") for case in cases if len(case) and case[0].tag == "failure"
+        case.get("name"): case[0].get("message")
+        for case in cases
+        if len(case) and case[0].tag == "failure"
     }
 
 
@@ -59,7 +61,10 @@ def test_an_engine_far_above_its_capacity_fails(tmp_path):
     assert 0 < complete["k"] < 0.5 * complete["n"]
     assert (report.verdict, report.exit_code, fails_on_page(report)) == ("VALID", Exit.FAILED, True)
     share = f"{100 * complete['value']:.1f}%"
-    assert simulated_answer(report) == f"simulated FAIL  only {share} of {complete['n']} requests completed"
+    assert (
+        simulated_answer(report)
+        == f"simulated FAIL  only {share} of {complete['n']} requests completed"
+    )
     assert report.summary.splitlines()[2].startswith("  (objective 99%, 95% CI ")
     assert f"not completed: {complete['n'] - complete['k']} still open at the end" in report.summary
     assert "next      requests queue up at the target" in report.summary
@@ -84,7 +89,10 @@ def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
     value, low, high = (f"{found[key]:.0f}" for key in ("value", "low", "high"))
 
     assert (report.exit_code, fails_on_page(report)) == (Exit.FAILED, True)
-    assert simulated_answer(report) == f"simulated FAIL  ttft p95 {value} ms > 150 ms (95% CI {low}-{high})"
+    assert (
+        simulated_answer(report)
+        == f"simulated FAIL  ttft p95 {value} ms > 150 ms (95% CI {low}-{high})"
+    )
     assert f"{value} ms > 150 ms (95% CI {low}-{high})" in failures(report)["ttft p95"]
 
 
@@ -112,7 +120,9 @@ def test_a_run_that_passes_lists_its_objectives(made):
     ],
 )
 @pytest.mark.parametrize("ended", ["censored", "connect_error"])
-def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(made, n, silent, to_the_end, ended):
+def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(
+    made, n, silent, to_the_end, ended
+):
     slo = {"first": {"metric": "ttft_sched", "quantile": 0.2, "max_ms": 300.0}}
     report = made(n=n, warmup_s=0, chunks=5, slo=slo, ended=dict.fromkeys(silent, ended))
 
@@ -155,11 +165,16 @@ def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
     """290 were sent, and fewer completed: the lines say which are left out."""
     short = made(n=200, warmup_s=1.0, run_id="short")
     judged = made(
-        n=1000, warmup_s=2.0, slo={"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300.0}}
+        n=1000,
+        warmup_s=2.0,
+        slo={"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300.0}},
     )
 
     assert "(50 of the warm-up not counted; up to 2.4% failures" in short.summary
-    assert "100 of the warm-up not counted), 50 requests/s offered" in dict(judged.report.summary)["target"]
+    assert (
+        "100 of the warm-up not counted), 50 requests/s offered"
+        in dict(judged.report.summary)["target"]
+    )
     assert "not counted" not in made(n=200, warmup_s=0, run_id="whole").summary
 
 
@@ -193,7 +208,10 @@ def test_an_objective_without_enough_requests_is_inconclusive(made):
     report = made(n=200, slo={"first": {"metric": "ttft_sched", "max_ms": 300.0}})
 
     assert (report.report.result.outcome, report.exit_code) == (INCONCLUSIVE, Exit.INCONCLUSIVE)
-    assert first_line(report) == "INCONCLUSIVE  ttft_sched p99: not enough requests: 150 of the 2,000 needed"
+    assert (
+        first_line(report)
+        == "INCONCLUSIVE  ttft_sched p99: not enough requests: 150 of the 2,000 needed"
+    )
     assert (
         "next      run longer:\n          tailgauge run synthetic.toml --workers 2 --duration 60s\n"
         in report.summary
@@ -213,8 +231,9 @@ def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(mad
         assert one.exit_code == Exit.TARGET
         assert first_line(one).startswith("NO ANSWER  none of 15")
         assert "most frequent error: HTTP 404 not_found_error" in one.summary
-        assert "the target has no such path (404): check target.url and target.protocol" in " ".join(
-            one.summary.split()
+        assert (
+            "the target has no such path (404): check target.url and target.protocol"
+            in " ".join(one.summary.split())
         )
         assert failures(one)["result"].startswith("none of 15")
 
@@ -223,7 +242,10 @@ def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
     run = mixed()
     for i in range(50):
         run.request(
-            i * 100, [{"first": 100, "ended": "cancelled", "end": 150}], ended="cancelled", winner=None
+            i * 100,
+            [{"first": 100, "ended": "cancelled", "end": 150}],
+            ended="cancelled",
+            winner=None,
         )
     report = make([run.write(tmp_path / "run")], tmp_path)
 
@@ -264,14 +286,20 @@ def test_an_interrupted_run_says_when_and_how_much_it_has(made, n, warmup_s, whe
         "never": {"metric": "turnaround", "quantile": 0.9, "max_ms": 10.0},
     }
     report = made(
-        n=n, warmup_s=warmup_s, slo=slo, state="interrupted", scenario={"stages": {"duration_s": 60.0}}
+        n=n,
+        warmup_s=warmup_s,
+        slo=slo,
+        state="interrupted",
+        scenario={"stages": {"duration_s": 60.0}},
     )
     result = report.report.result
     suite = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
     case = next(case for case in suite.iter("testcase") if case.get("name") == "result")
 
     assert (report.exit_code, report.data["result"]["outcome"]) == (Exit.INTERRUPTED, "INTERRUPTED")
-    assert re.fullmatch(f"{when}; {n:,} requests recorded in runs/{report.report.run_id}", result.sentence)
+    assert re.fullmatch(
+        f"{when}; {n:,} requests recorded in runs/{report.report.run_id}", result.sentence
+    )
     assert {line.name for line in result.objectives} == objectives
     assert report.summary.startswith("INTERRUPTED  after ")
     assert ("\nmeasured  " in report.summary) == ("steady" not in when), (
@@ -299,7 +327,9 @@ def test_a_backlog_that_grows_fails_the_run_although_all_completes(made):
     report = made(n=1000, ttft_ms=waits)
 
     assert report.exit_code == Exit.FAILED
-    assert first_line(report).startswith("FAIL  the target does not sustain this rate: backlog grows by ")
+    assert first_line(report).startswith(
+        "FAIL  the target does not sustain this rate: backlog grows by "
+    )
     assert set(failures(report)) == {"backlog"}
 
 
@@ -308,7 +338,10 @@ def test_a_closed_loop_says_so(mixed, tmp_path):
     for i in range(50):
         run.request(i * 100, [{"first": 100}])
 
-    assert "arrival   Closed loop: arrivals waited" in make([run.write(tmp_path / "run")], tmp_path).summary
+    assert (
+        "arrival   Closed loop: arrivals waited"
+        in make([run.write(tmp_path / "run")], tmp_path).summary
+    )
 
 
 NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
@@ -318,7 +351,10 @@ NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
     ("errors", "sentence"),
     [
         ([{NAME_ERROR: 300}, {NAME_ERROR: 12}], f"312 task errors: {NAME_ERROR}"),
-        ([{NAME_ERROR: 5}, {"KeyError: 'a' (chat.py:20)": 2}], f"7 task errors, 5 of them {NAME_ERROR}"),
+        (
+            [{NAME_ERROR: 5}, {"KeyError: 'a' (chat.py:20)": 2}],
+            f"7 task errors, 5 of them {NAME_ERROR}",
+        ),
     ],
 )
 def test_exceptions_of_tasks_fail_a_run_and_are_named(write, tmp_path, errors, sentence):
@@ -364,7 +400,9 @@ def test_the_latency_line_has_the_gap_between_chunks(made, changes, line):
         ({"process": "closed", "closed": {"users": 1}}, ["seed=3"], "19 s of a closed loop of 1 user, 50 requests/s", True),
     ],
 )  # fmt: skip
-def test_the_header_names_the_loop_that_was_run(write, tmp_path, arrival, overrides, load, described):
+def test_the_header_names_the_loop_that_was_run(
+    write, tmp_path, arrival, overrides, load, described
+):
     folder = write(n=1000)
     record = json.loads((folder / "run.json").read_text())
     record["scenario"] |= {"arrival": arrival, "description": "Poisson arrivals"}
@@ -400,7 +438,10 @@ def test_a_percentile_that_the_report_marks_is_marked_in_the_terminal(known, tex
 @pytest.mark.parametrize(
     ("traffic", "text"),
     [
-        ({"chat": "single", "research": "join"}, ["join of the fan-outs (research), all else of chat"]),
+        (
+            {"chat": "single", "research": "join"},
+            ["join of the fan-outs (research), all else of chat"],
+        ),
         ({"research": "join"}, []),
         ({"chat": "single", "agent": "single"}, []),
         (

@@ -44,7 +44,11 @@ def report(mixed, tmp_path):
         folder = run.write(tmp_path / "run")
         tree = json.loads((folder / "run.json").read_text())
         tree["scenario"] |= scenario
-        tree["target"] = {"url": "https://api.example.com", "simulated": False, "protocol": "anthropic"}
+        tree["target"] = {
+            "url": "https://api.example.com",
+            "simulated": False,
+            "protocol": "anthropic",
+        }
         (folder / "run.json").write_text(json.dumps(tree))
         return make([folder], tmp_path)
 
@@ -60,7 +64,9 @@ def rows_of(report):
     return [tuple(getattr(cell, "text", cell) for cell in row) for row in table.rows]
 
 
-@pytest.mark.parametrize("attempt", [{}, {"service_tier": "standard", "speed": "standard"}, {"model": ""}])
+@pytest.mark.parametrize(
+    "attempt", [{}, {"service_tier": "standard", "speed": "standard"}, {"model": ""}]
+)
 def test_where_all_are_served_alike_there_is_no_section(report, attempt):
     assert section_of(report(*[{**OPUS, **attempt}] * 20)) is None
 
@@ -82,7 +88,9 @@ def test_tiers_have_a_row_each_and_their_own_price(report, tmp_path):
 
 def test_a_speed_may_have_a_price_too(report, tmp_path):
     (tmp_path / "prices.toml").write_text(PRICES.replace("priority", "fast"))
-    attempts = [{**MINE, "service_tier": "standard", "speed": speed} for speed in ("standard", "fast")] * 10
+    attempts = [
+        {**MINE, "service_tier": "standard", "speed": speed} for speed in ("standard", "fast")
+    ] * 10
     found = report(*attempts, guard={"prices": str(tmp_path / "prices.toml")})
 
     assert {row[2]: row[4] for row in rows_of(found)} == {"standard": "1.0500", "fast": "2.1000"}
@@ -136,11 +144,15 @@ def test_a_fallback_is_named_and_each_iteration_costs_what_its_model_costs(repor
 
 def test_models_without_a_price_have_no_cost_and_not_one_of_zero(report):
     attempts = [
-        {**OPUS, "model": model, "asked_model": model} for model in ("unheard-of", "claude-opus-4-8")
+        {**OPUS, "model": model, "asked_model": model}
+        for model in ("unheard-of", "claude-opus-4-8")
     ] * 10
     found = report(*attempts)
 
-    assert {row[0]: row[2] for row in rows_of(found)} == {"unheard-of": "–", "claude-opus-4-8": "5.2500"}
+    assert {row[0]: row[2] for row in rows_of(found)} == {
+        "unheard-of": "–",
+        "claude-opus-4-8": "5.2500",
+    }
 
 
 def test_answers_with_counts_beyond_the_request_are_in_no_cost(report):

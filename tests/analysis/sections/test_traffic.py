@@ -28,11 +28,17 @@ def everything(mixed):
         )
         first = {"sent": 0.05, "first": 90, "ended": "cancelled", "end": 110}
         if i < 3:
-            run.request(at, [first, {**HEDGE, "sent": 50, "first": 100}], "hedged", "hedged", winner=1)
+            run.request(
+                at, [first, {**HEDGE, "sent": 50, "first": 100}], "hedged", "hedged", winner=1
+            )
         elif i == 3:
-            run.request(at, [{"first": 80}, {**HEDGE, "sent": 50, "ended": "cancelled"}], "hedged", "hedged")
+            run.request(
+                at, [{"first": 80}, {**HEDGE, "sent": 50, "ended": "cancelled"}], "hedged", "hedged"
+            )
         else:
-            run.request(at, [{"first": 100}], "hedged", "hedged", hedge_held="budget" if i < 6 else None)
+            run.request(
+                at, [{"first": 100}], "hedged", "hedged", hedge_held="budget" if i < 6 else None
+            )
         usage = (
             {**USAGE, "cache_creation_input_tokens": 90}
             if i == 0
@@ -40,9 +46,14 @@ def everything(mixed):
         )
         expected = {"prefix": i % 2, "cache_expected": "cold" if i == 0 else "warm"}
         run.request(at, [{"first": 100, **usage, **expected}], "cached", "cached", tags=tags)
-        run.request(at, [{"leg": k, "first": 100} for k in range(5)], "fan", "fan_out", joined_ms=121)
         run.request(
-            at, [{"ended": "overloaded"}, {"attempt": 1, "cause": "retry", "first": 100}], "retried", winner=1
+            at, [{"leg": k, "first": 100} for k in range(5)], "fan", "fan_out", joined_ms=121
+        )
+        run.request(
+            at,
+            [{"ended": "overloaded"}, {"attempt": 1, "cause": "retry", "first": 100}],
+            "retried",
+            winner=1,
         )
         run.request(at, [{"first": 500, "reader_paused_ns": 400_000_000}], "slow")
     return run
@@ -71,7 +82,11 @@ def test_exact_lengths_are_proved_or_not(mixed, tmp_path, asked, got, sentence):
     for i, (wanted, tokens) in enumerate(zip(asked, got, strict=True)):
         run.request(i * 900, [{"first": 100, "output_tokens": tokens}], asked_output_tokens=wanted)
     run.request(2000, [{"ended": "overloaded"}], asked_output_tokens=128)
-    run.request(2500, [{"leg": k, "first": 100, "output_tokens": 5} for k in range(2)], asked_output_tokens=9)
+    run.request(
+        2500,
+        [{"leg": k, "first": 100, "output_tokens": 5} for k in range(2)],
+        asked_output_tokens=9,
+    )
     made = section(compute(Run([run.write(tmp_path / "run")])))
 
     assert made is not None
@@ -108,7 +123,9 @@ def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_pat
     assert by["slow reader", "slow"].latency[0].percentiles["p50"].value == 500
 
 
-def test_users_who_left_and_what_was_open_at_the_end_are_offered_requests_of_their_group(mixed, tmp_path):
+def test_users_who_left_and_what_was_open_at_the_end_are_offered_requests_of_their_group(
+    mixed, tmp_path
+):
     run = mixed()
     for i in range(6):
         run.request(i * 100, [{"first": 100}])
@@ -147,7 +164,10 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     assert text.count("2 preflight requests, not in the statistics: ok (200)") == 1
     assert text.count("1 preflight request, not in the statistics: ok (204)") == 1
     paces = text.partition("### Pace by traffic\n")[2].partition("\n\nAmong successes.")[0]
-    assert "| chat, chunk gap | 10.0 (10.0 – 10.0) few independent values | too few | too few | 30 |" in paces
+    assert (
+        "| chat, chunk gap | 10.0 (10.0 – 10.0) few independent values | too few | too few | 30 |"
+        in paces
+    )
     assert "| retried, TPOT |" in paces
     assert "| fan, " not in paces, "its legs are no answers"
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -173,7 +193,9 @@ def test_a_dry_run_is_never_called_anything_else(mixed, tmp_path):
 def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
     run = mixed()
     for i in range(100):
-        run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
+        run.request(
+            i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121
+        )
     report = make([run.write(tmp_path / "run")], tmp_path)
 
     assert "latency   join p50 120  p95 120 ms\n" in report.summary
@@ -195,9 +217,15 @@ def test_the_first_latency_table_names_the_requests_that_are_in_one_row_only(
         run.request(i * 100, [{"first": 100}])
     for i in range(fans):
         run.request(
-            i * 100 + 50, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121
+            i * 100 + 50,
+            [{"leg": k, "first": 100} for k in range(3)],
+            "fan",
+            "fan_out",
+            joined_ms=121,
         )
-    first, *others = latency.section(Run([run.write(tmp_path / "run")]).result(latency.compute)).tables
+    first, *others = latency.section(
+        Run([run.write(tmp_path / "run")]).result(latency.compute)
+    ).tables
 
     assert first.note.startswith(note)
     assert ("fan-out:" in first.note or "fan-outs:" in first.note) == bool(note)
@@ -208,7 +236,10 @@ def test_tags_and_phases_that_are_no_json_are_no_traceback(mixed, tmp_path):
     run = mixed()
     for i in range(5):
         run.request(
-            i * 100, [{"first": 100, "phases": "[1"}], tags="not json", name="<script>alert(1)</script>"
+            i * 100,
+            [{"first": 100, "phases": "[1"}],
+            tags="not json",
+            name="<script>alert(1)</script>",
         )
         run.request(i * 100, [{"first": 100, "phases": '{"a": "b"}'}], tags="[1]")
     report = make([run.write(tmp_path / "run")], tmp_path)

@@ -59,7 +59,9 @@ def test_the_time_to_resume_runs_from_a_cut_to_the_next_content():
 
 
 def test_a_cut_before_any_content_is_no_cut_of_an_answer():
-    one = found("pieces", ("ok", [("primary", "cancelled", None, 50, {}), ("resume", "ok", 80, 200, {})]))
+    one = found(
+        "pieces", ("ok", [("primary", "cancelled", None, 50, {}), ("resume", "ok", 80, 200, {})])
+    )
 
     assert one.times[0].n == 0
 
@@ -72,9 +74,15 @@ def test_what_was_not_resumed_counts_as_slower_than_any():
             "stream_error",
             [("primary", "cancelled", 10, 50, {}), ("resume", "stream_error", 80, 200, damaged)],
         ),
-        ("server_error", [("primary", "truncated", 10, 50, {}), ("resume", "server_error", None, 60, {})]),
+        (
+            "server_error",
+            [("primary", "truncated", 10, 50, {}), ("resume", "server_error", None, 60, {})],
+        ),
         ("truncated", [("primary", "truncated", 10, 50, {})]),
-        ("stream_error", [("primary", "stream_error", 10, 50, {})]),  # an error of the target, and no cut
+        (
+            "stream_error",
+            [("primary", "stream_error", 10, 50, {})],
+        ),  # an error of the target, and no cut
     )
 
     assert one.outcomes == {"broken off": 3, "with events twice": 1}
@@ -99,7 +107,10 @@ def test_jobs_have_outcomes_turnaround_and_wasted_polls():
         ("timeout", [SUBMIT, poll(100, "expired")]),
         ("timeout", [SUBMIT, poll(100), ("cancel", "ok", None, 400, {})]),
         ("cancelled", [SUBMIT, poll(100), ("cancel", "ok", None, 400, {})]),
-        ("server_error", [SUBMIT, poll(100, "succeeded"), poll(200, status=500, ended="server_error")]),
+        (
+            "server_error",
+            [SUBMIT, poll(100, "succeeded"), poll(200, status=500, ended="server_error")],
+        ),
         ("rate_limited", [("primary", "rate_limited", None, 10, {"status": 429})]),
     )
 
@@ -113,7 +124,9 @@ def test_jobs_have_outcomes_turnaround_and_wasted_polls():
 
 
 def test_a_failed_poll_is_wasted():
-    one = found("turnaround", ("ok", [SUBMIT, poll(100, status=503, ended="overloaded"), poll(200, "done")]))
+    one = found(
+        "turnaround", ("ok", [SUBMIT, poll(100, status=503, ended="overloaded"), poll(200, "done")])
+    )
 
     assert (one.calls, one.wasted, values(one)) == (2, 1, [200.0, 200.0])
 

@@ -17,7 +17,11 @@ TRAFFIC = {
     "again": {**CHAT, "cancel": {"share": 0.4, "after_s": 0.2, "resubmit": True}},
     "leaves": {**CHAT, "cancel": {"share": 0.5, "after_chunks": 5}},
     "early": {**CHAT, "pattern": "progressive", "progressive": {"fast_tokens": 6}},
-    "fields": {**CHAT, "pattern": "structured", "structured": {"mode": "two_calls", "field_tokens": 12}},
+    "fields": {
+        **CHAT,
+        "pattern": "structured",
+        "structured": {"mode": "two_calls", "field_tokens": 12},
+    },
 }
 
 
@@ -44,7 +48,9 @@ def test_a_curve_has_the_share_that_took_longer(shape):
 
 def test_a_small_group_is_called_small_and_one_without_an_answer_is_left_out():
     many = np.arange(1.0, 101.0)
-    picture = drawn({"one call": many, "fell back": np.array([5.0]), "lost": np.array([NEVER, NEVER])})
+    picture = drawn(
+        {"one call": many, "fell back": np.array([5.0]), "lost": np.array([NEVER, NEVER])}
+    )
 
     assert [curve.name for curve in picture.panels[0].curves] == ["one call (100)", "fell back (1)"]
     assert picture.caption == "chat. Small sample: fell back."
@@ -79,7 +85,8 @@ def test_each_request_of_a_pattern_is_in_a_group(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "names"), [("resume", ["never cut", "resumed"]), ("job", ["earliest end", "seen by a poll"])]
+    ("scenario", "names"),
+    [("resume", ["never cut", "resumed"]), ("job", ["earliest end", "seen by a poll"])],
 )
 def test_streams_and_jobs_have_their_figure(tmp_path, scenario, names):
     run = Run([dry_run_of(scenario, [("stages.duration_s", 20.0)], tmp_path)])

@@ -30,14 +30,19 @@ def with_groups(rng, n):
     """Independent, with groups that mean nothing."""
     codes = (rng.integers(0, n // 4, n), rng.integers(0, 40, n), rng.integers(0, 2, n))
     names = ("session", "prompt", "worker")
-    groupings = [Grouping(name, code, name == "session") for name, code in zip(names, codes, strict=True)]
+    groupings = [
+        Grouping(name, code, name == "session") for name, code in zip(names, codes, strict=True)
+    ]
     return rng.standard_normal(n), groupings
 
 
 def common(codes, share, rng):
     """Values of which a share of the variance is common to those of a group."""
     noise = rng.standard_normal(len(codes))
-    return math.sqrt(share) * rng.standard_normal(codes.max() + 1)[codes] + math.sqrt(1 - share) * noise
+    return (
+        math.sqrt(share) * rng.standard_normal(codes.max() + 1)[codes]
+        + math.sqrt(1 - share) * noise
+    )
 
 
 def sessions(turns, share, spread=0.1):
@@ -222,7 +227,8 @@ def test_ties_have_the_unit_of_the_values(unit, tie):
 
 
 @pytest.mark.parametrize(
-    ("made", "n"), [(replicas(1, 0.95), 400), (replicas(1, 0.9), 300), (sessions(20, 0.9, 0.1), 600)]
+    ("made", "n"),
+    [(replicas(1, 0.95), 400), (replicas(1, 0.9), 300), (sessions(20, 0.9, 0.1), 600)],
 )
 def test_a_share_of_none_is_as_unsure_as_the_waits_of_the_same_requests(made, n):
     """The other waits show that so many requests say what some 40 would."""

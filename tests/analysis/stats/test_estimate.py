@@ -28,7 +28,9 @@ def crossover(seed, effect=1.0, p=0.99):
     ]
     values = np.where(of_b, values * effect, values)
     starts = np.arange(2 * PAIRS) * BLOCK_S
-    blocks = zip(np.searchsorted(at, starts + WASHOUT_S), np.searchsorted(at, starts + BLOCK_S), strict=True)
+    blocks = zip(
+        np.searchsorted(at, starts + WASHOUT_S), np.searchsorted(at, starts + BLOCK_S), strict=True
+    )
     logs = [np.log(np.quantile(values[a:b], p, method="inverted_cdf")) for a, b in blocks]
     first, second = np.array(logs).reshape(-1, 2).T
     return np.where(b_first, first - second, second - first)
@@ -83,7 +85,9 @@ def test_the_interval_contains_the_effect_and_a_large_effect_is_found(full_size)
     found = [paired(crossover(seed, effect=1.5)) for seed in range(200 if full_size else 40)]
     planted = np.log(1.5)
 
-    assert np.mean([one.low <= planted <= one.high for one in found]) >= (0.91 if full_size else 0.85)
+    assert np.mean([one.low <= planted <= one.high for one in found]) >= (
+        0.91 if full_size else 0.85
+    )
     assert np.mean([one.p_value <= 0.05 for one in found]) >= 0.9
 
 

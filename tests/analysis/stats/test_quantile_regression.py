@@ -33,14 +33,18 @@ def test_a_known_law_is_recovered(p):
 def test_the_loss_is_that_of_the_best_vertex(p, seed):
     """An optimum lies on as many observations as there are coefficients: of 24 rows all can be tried."""
     x, y = sample(24, seed)
-    best = min(loss(x, y, np.linalg.solve(x[list(rows)], y[list(rows)]), p) for rows in _solvable(x))
+    best = min(
+        loss(x, y, np.linalg.solve(x[list(rows)], y[list(rows)]), p) for rows in _solvable(x)
+    )
 
     assert loss(x, y, fit(x, y, p), p) <= best * 1.001
 
 
 def _solvable(x):
     return (
-        r for r in combinations(range(len(x)), x.shape[1]) if np.linalg.matrix_rank(x[list(r)]) == x.shape[1]
+        r
+        for r in combinations(range(len(x)), x.shape[1])
+        if np.linalg.matrix_rank(x[list(r)]) == x.shape[1]
     )
 
 
@@ -53,4 +57,6 @@ def test_a_median_is_the_sample_median():
 def test_the_unit_of_a_column_does_not_matter():
     x, y = sample(300, 9)
 
-    assert fit(x * [1, 1e6, 1e-3], y, 0.5) == pytest.approx(fit(x, y, 0.5) / [1, 1e6, 1e-3], rel=1e-6)
+    assert fit(x * [1, 1e6, 1e-3], y, 0.5) == pytest.approx(
+        fit(x, y, 0.5) / [1, 1e6, 1e-3], rel=1e-6
+    )

@@ -79,7 +79,9 @@ def test_row_24_independent_values_are_covered_as_often_as_promised(full_size):
     assert all(0.93 - slack <= k / reps <= 0.985 + slack for k in hits.values()), hits
 
 
-def test_row_24_waiting_times_in_a_queue_are_covered_far_better_than_if_they_were_independent(full_size):
+def test_row_24_waiting_times_in_a_queue_are_covered_far_better_than_if_they_were_independent(
+    full_size,
+):
     """Nominal 95%, M/M/1 at half load, p99, n = 20,000; as if independent it is some 47%."""
     rng, planted = np.random.default_rng(2), math.log(100) / (1 / 0.5 - 1)
     ours = naive = 0
@@ -210,7 +212,9 @@ def test_failures_in_one_go_leave_a_median_far_below_them_alone():
     assert one(values, 0.95).mark == FEW_EPISODES
 
 
-@pytest.mark.parametrize("made", [np.arange, lambda n: -np.arange(n), lambda n: np.tile([1.0, 2.0], n // 2)])
+@pytest.mark.parametrize(
+    "made", [np.arange, lambda n: -np.arange(n), lambda n: np.tile([1.0, 2.0], n // 2)]
+)
 def test_odd_orders_have_an_interval_or_a_mark(made):
     """Steadily slower, steadily faster, alternating."""
     found = one(made(2000), 0.95)

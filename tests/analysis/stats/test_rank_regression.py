@@ -8,7 +8,9 @@ from tailgauge_analysis.stats.rank_regression import scores, shifts
 
 def dispersion(residuals):
     """Jaeckel's sum, by ranks from counting."""
-    ranks = [(residuals < value).sum() + ((residuals == value).sum() + 1) / 2 for value in residuals]
+    ranks = [
+        (residuals < value).sum() + ((residuals == value).sum() + 1) / 2 for value in residuals
+    ]
     return float((np.array(ranks) / (len(residuals) + 1) - 0.5) @ residuals)
 
 

@@ -8,7 +8,14 @@ import time
 import numpy as np
 import pytest
 
-from tailgauge_analysis.stats.stationarity import change, differs_at, growth, linear_fit, rises, trend
+from tailgauge_analysis.stats.stationarity import (
+    change,
+    differs_at,
+    growth,
+    linear_fit,
+    rises,
+    trend,
+)
 
 CAPACITY, SLOTS = 11.3, 4
 
@@ -26,7 +33,9 @@ def mm1(rng, runs, n, rho, backlog=0.0):
     gaps, service = rng.exponential(1, (runs, n)), rng.exponential(rho, (runs, n))
     steps = np.zeros((runs, n))
     np.cumsum(service[:, :-1] - gaps[:, 1:], axis=1, out=steps[:, 1:])
-    sojourn = np.maximum(steps - np.minimum.accumulate(steps, axis=1), backlog * rho + steps) + service
+    sojourn = (
+        np.maximum(steps - np.minimum.accumulate(steps, axis=1), backlog * rho + steps) + service
+    )
     arrivals = np.cumsum(gaps, axis=1)
     return arrivals, arrivals + sojourn, sojourn
 
@@ -189,7 +198,9 @@ def test_the_detectable_growth_is_what_the_check_sees_in_nine_of_ten_runs(size):
     runs, rng = size
     whole = 60.0
     below = replica(rng, runs, 9, whole)
-    least = np.median([growth(a, e, 6, whole).detectable_per_s for a, e, _ in zip(*below, strict=True)])
+    least = np.median(
+        [growth(a, e, 6, whole).detectable_per_s for a, e, _ in zip(*below, strict=True)]
+    )
     above = replica(rng, runs, CAPACITY + least, whole)
     found = [growth(a[a < whole], e[a < whole], 6, whole) for a, e, _ in zip(*above, strict=True)]
 

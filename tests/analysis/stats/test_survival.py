@@ -39,7 +39,9 @@ def test_the_textbook_example():
     """Weeks in remission of the 6-MP group (Freireich 1963): the shares as printed everywhere, and an effective n that
     says as much as their printed standard errors (independent waits, so their order may not matter).
     """
-    weeks = np.array([6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35], float)
+    weeks = np.array(
+        [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35], float
+    )
     seen = np.array([1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0], bool)
     mixed = np.random.default_rng(3).permutation(21)
     waits = Waits(weeks[mixed], seen[mixed], ~seen[mixed])
@@ -63,7 +65,9 @@ def test_without_cuts_it_is_the_plain_share_and_the_plain_quantile():
     waits = Waits(ms, ms < 3000, np.zeros(800, bool))
 
     assert waits.beyond(BOUND) == proportion(~(ms <= BOUND))
-    assert waits.quantiles((0.5, 0.99)) == quantiles.quantiles(np.where(ms < 3000, ms, np.inf), (0.5, 0.99))
+    assert waits.quantiles((0.5, 0.99)) == quantiles.quantiles(
+        np.where(ms < 3000, ms, np.inf), (0.5, 0.99)
+    )
 
 
 def test_with_one_cut_it_is_nearly_the_same():

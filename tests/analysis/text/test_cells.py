@@ -51,7 +51,10 @@ def test_a_share_of_few_bursts_says_so():
     seen[100:150] = True
 
     assert share_cell(proportion(seen)).mark == "only 1 burst"
-    assert with_interval(share_cell(proportion(np.ones(20, np.bool_)))) == "100% (95% CI 83.2% – 100.0%)"
+    assert (
+        with_interval(share_cell(proportion(np.ones(20, np.bool_))))
+        == "100% (95% CI 83.2% – 100.0%)"
+    )
     assert share_cell(proportion(np.zeros(0, np.bool_))).interval == ""
 
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import (
+    clock,
+    count,
+    ms,
+    percentile,
+    plain,
+    plural,
+    share,
+    share_range,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +90,9 @@ def test_only_nothing_reads_as_0_and_only_all_reads_as_100_per_cent(value):
 
 
 @given(shares, shares)
-def test_the_ends_of_an_interval_differ_ascend_and_have_the_same_precision_unless_it_is_far_apart(a, b):
+def test_the_ends_of_an_interval_differ_ascend_and_have_the_same_precision_unless_it_is_far_apart(
+    a, b
+):
     text = share_range(a, b)
     ends = text.removesuffix("%").split("% – ")
 

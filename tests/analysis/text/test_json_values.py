@@ -9,12 +9,16 @@ from tailgauge_analysis.text.json_values import parsed
 
 
 def test_texts_and_numbers_of_a_table_are_read_and_nothing_nested():
-    text = json.dumps({"tenant": "a", "n": 5, "share": 0.5, "none": None, "list": [1], "table": {"a": 1}})
+    text = json.dumps(
+        {"tenant": "a", "n": 5, "share": 0.5, "none": None, "list": [1], "table": {"a": 1}}
+    )
 
     assert parsed(text) == {"tenant": "a", "n": 5, "share": 0.5, "none": None}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "5", "null", None, "[" * 100_000, '{"a": ' * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "5", "null", None, "[" * 100_000, '{"a": ' * 100_000]
+)
 def test_what_is_no_table_holds_nothing(text):
     assert parsed(text) == {}
 

@@ -68,7 +68,10 @@ def test_text_behind_other_text_is_shown_as_it_is(text):
 def test_a_cell_is_shown_as_it_is_and_stays_one(text):
     page = in_table(text)
 
-    assert [shown(cell) for cell in re.findall(r"<td>(.*?)</td>", page, re.DOTALL)] == [plain(text), "c"]
+    assert [shown(cell) for cell in re.findall(r"<td>(.*?)</td>", page, re.DOTALL)] == [
+        plain(text),
+        "c",
+    ]
     assert set(re.findall(r"<(\w+)", page)) == {"table", "thead", "tbody", "tr", "th", "td"}
 
 
@@ -81,7 +84,10 @@ def test_text_to_copy_is_shown_as_it_is_within_a_line_or_a_cell(text):
 
     assert shown(page) == f"next: {plain(text)}".strip()
     assert set(re.findall(r"<(\w+)", page)) <= {"ul", "li", "code"}
-    assert [shown(cell) for cell in re.findall(r"<td>(.*?)</td>", cells, re.DOTALL)] == [plain(text), "c"]
+    assert [shown(cell) for cell in re.findall(r"<td>(.*?)</td>", cells, re.DOTALL)] == [
+        plain(text),
+        "c",
+    ]
 
 
 @pytest.mark.parametrize(

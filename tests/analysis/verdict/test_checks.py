@@ -209,7 +209,9 @@ def test_a_check_without_meaning_for_the_run_is_neither_passed_nor_named(write, 
 
 def test_checks_that_passed_are_a_folded_list_and_others_a_table(write):
     sound = measurement.section(Run([write(n=N)]).result(measurement.compute))
-    stepped = measurement.section(Run([write(n=N, clock_step_ns=-1_000_001)]).result(measurement.compute))
+    stepped = measurement.section(
+        Run([write(n=N, clock_step_ns=-1_000_001)]).result(measurement.compute)
+    )
 
     title, lines = sound.listing
     names = [line.split()[0] for line in lines.splitlines() if not line.startswith(" ")]

@@ -21,7 +21,9 @@ def judged(folder):
 
 def late(seconds, lag_ms=80.0):
     """Health rows whose loop was late in so many of the steady seconds, with interval stamps in all."""
-    column = np.where((np.arange(SECONDS) >= 1) & (np.arange(SECONDS) <= seconds), int(lag_ms * MS), 0)
+    column = np.where(
+        (np.arange(SECONDS) >= 1) & (np.arange(SECONDS) <= seconds), int(lag_ms * MS), 0
+    )
     return {"health": {"loop_lag_max_ns": column, "chunk_intervals": np.arange(1, SECONDS + 1)}}
 
 
@@ -73,7 +75,9 @@ def test_a_figure_is_named_once(write):
     """Of completed and of all offered requests it has one name and two values."""
     failed = dict.fromkeys(range(0, N, 10), "server_error")
     delay_ms = some(600, 150.0)
-    (reason,) = judged(write(n=N, chunks=1, ended=failed, delay_ms=delay_ms, ttft_ms=200.0 + delay_ms))
+    (reason,) = judged(
+        write(n=N, chunks=1, ended=failed, delay_ms=delay_ms, ttft_ms=200.0 + delay_ms)
+    )
     named = re.findall(r"(TTFT since scheduled) ((?:p\d+(?:, )?)+)", reason.text)
     percentiles = [label for _, labels in named for label in labels.split(", ")]
 
@@ -104,12 +108,18 @@ def test_a_run_is_invalid_where_the_client_may_have_changed_its_answer(write, sl
     """The p99 of all since scheduled is the client's, by 150 ms."""
     delay_ms = some(40, 150.0)
     folder = write(
-        n=N, chunks=5, delay_ms=delay_ms, ttft_ms=200.0 + delay_ms, slo={"first": slo} if slo else {}
+        n=N,
+        chunks=5,
+        delay_ms=delay_ms,
+        ttft_ms=200.0 + delay_ms,
+        slo={"first": slo} if slo else {},
     )
     (reason,) = judged(folder)
 
     assert (reason.check, reason.verdict) == ("client_error", word)
-    assert re.match(r"Do not use (TTFT since scheduled \(chat\) p99, )?TTFT since scheduled p99", reason.text)
+    assert re.match(
+        r"Do not use (TTFT since scheduled \(chat\) p99, )?TTFT since scheduled p99", reason.text
+    )
 
 
 def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
@@ -127,7 +137,9 @@ def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
         ("https://llm.example", 0.95, "Use 6 workers, on more machines"),
     ],
 )  # fmt: skip
-def test_a_worker_without_a_core_that_needs_little_of_one_is_no_worker_too_few(write, url, cpu_share, advice):
+def test_a_worker_without_a_core_that_needs_little_of_one_is_no_worker_too_few(
+    write, url, cpu_share, advice
+):
     waits = np.full(SECONDS, int(0.9e9))
     folder = write(
         n=N,
@@ -155,10 +167,14 @@ def test_where_no_core_was_full_no_worker_is_asked_for(write):
     late = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0)))
     assert late[0].advice.startswith("Use a lower rate, or a machine with nothing else to do.")
     blocked = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0), loop_lag_ms=80.0))
-    assert blocked[0].advice.startswith("Look at the cause: worker 0 had an event loop up to 80.0 ms late")
+    assert blocked[0].advice.startswith(
+        "Look at the cause: worker 0 had an event loop up to 80.0 ms late"
+    )
     dropped = judged(write(n=N, chunks=1, ended=dict.fromkeys(range(0, N, 2), "client_drop")))
     (drops,) = [one for one in dropped if one.check == "drops"]
-    assert drops.advice.startswith("Lower the rate if the target cannot keep up, else raise limits.")
+    assert drops.advice.startswith(
+        "Lower the rate if the target cannot keep up, else raise limits."
+    )
     assert "more machines" not in blocked[0].advice
     assert "worker" not in late[0].advice + drops.advice.replace("in_flight_per_worker", "")
 

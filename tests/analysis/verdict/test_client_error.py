@@ -76,7 +76,9 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20, collect_
 
 
 def errors_of(stage):
-    rows = [latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)]
+    rows = [
+        latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)
+    ]
     return {(e.metric, e.quantile): e for e in client_errors(stage, rows, NONE)}, rows
 
 
@@ -93,7 +95,9 @@ def ground_truths(arrivals, stage):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("freeze", [(), ((4.0, 6.0),), tuple((t, t + 0.2) for t in range(1, 12, 2))])
+@pytest.mark.parametrize(
+    "freeze", [(), ((4.0, 6.0),), tuple((t, t + 0.2) for t in range(1, 12, 2))]
+)
 def test_the_percentile_of_the_arrivals_lies_between_the_two_values(base, seed, freeze):
     """A prompt reader; one frozen for 2 s; one that stops for 200 ms every 2 s."""
     arrivals, stage = read(base, seed, freeze=freeze)
@@ -129,11 +133,18 @@ def test_a_run_takes_the_worst_figure_of_its_first_table(base, seed, gap_ms):
     stops = tuple((t, t + stop_s) for t in np.arange(0.5, 12.5, 0.3))
     for freeze, is_valid in (((), True), (stops, False)):
         stage = read(base, seed, freeze=freeze, gap_ms=gap_ms, poll_ms=0.2)[1]
-        rows = [latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)]
+        rows = [
+            latency.row(m, stage, view)
+            for m in METRICS
+            if m.unit != RATE
+            for view in latency.views(m)
+        ]
         used = of_first_table(rows, closed=False, is_coalesced=False)
         errors = client_errors(stage, rows, Uses(used, {}))
         beyond = {
-            (error.metric, error.quantile) for error in errors if error.is_used and error.verdict != VALID
+            (error.metric, error.quantile)
+            for error in errors
+            if error.is_used and error.verdict != VALID
         }
 
         assert {("ttft_sched", 0.5), ("tpot", 0.99), ("chunk_gap", 0.99), ("e2e_sent", 0.9)} <= used
@@ -179,8 +190,19 @@ def of_one_chunk(base, width_ms, ttft_ms=200.0, late_ms=0.0, late=0):
     """Answers of one chunk, each read with its end; the last `late` of them were sent late."""
     at = base.requests["scheduled_at_ns"] + ttft_ms * MS
     sent = base.requests["scheduled_at_ns"] + np.where(np.arange(N) >= N - late, late_ms, 0.0) * MS
-    names = ("first_at_ns", "first_content_at_ns", "first_text_at_ns", "last_content_at_ns", "whole_at_ns")
-    lows = ("first_low_at_ns", "first_content_low_at_ns", "first_text_low_at_ns", "last_content_low_at_ns")
+    names = (
+        "first_at_ns",
+        "first_content_at_ns",
+        "first_text_at_ns",
+        "last_content_at_ns",
+        "whole_at_ns",
+    )
+    lows = (
+        "first_low_at_ns",
+        "first_content_low_at_ns",
+        "first_text_low_at_ns",
+        "last_content_low_at_ns",
+    )
     requests = base.requests.assign(
         **dict.fromkeys(names, at),
         **dict.fromkeys(lows, at - width_ms * MS),
@@ -277,7 +299,9 @@ def test_waiting_for_a_slot_that_the_scenario_limits_is_no_delay_by_the_client(t
     found = Run([dry_run_folder(tree, tmp_path)])
     rows = {row.metric.name: row for row in found.evidence.latency if row.view == latency.SUCCESSES}
 
-    assert (found.steady.requests["first_sent_at_ns"] - found.steady.requests["scheduled_at_ns"]).max() > 1e9
+    assert (
+        found.steady.requests["first_sent_at_ns"] - found.steady.requests["scheduled_at_ns"]
+    ).max() > 1e9
     assert {(one.late_shift, one.verdict) for one in found.evidence.errors} == {(0.0, VALID)}
     assert CLIENT not in [q.mark for q in rows["join_sched"].quantiles]
     assert rows["client_delay"].quantiles[-1].value == 0.0
@@ -288,7 +312,10 @@ def test_ten_ms_of_a_long_gap_are_too_much(base):
     at = np.arange(len(stage.gaps_ns))
     for width_ms, word in ((9.0, VALID), (11.0, INVALID)):
         ranges = replace(
-            stage.gap_ranges, at=at, ns=np.full(len(at), width_ms * MS), begins=np.ones(len(at), bool)
+            stage.gap_ranges,
+            at=at,
+            ns=np.full(len(at), width_ms * MS),
+            begins=np.ones(len(at), bool),
         )
         errors, _ = errors_of(replace(stage, gap_ranges=ranges))
         assert errors["chunk_gap", 0.5].verdict == word
@@ -320,7 +347,9 @@ def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     assert "TTFT since scheduled" in markdown(made)
 
 
-def error(title, quantile, error_ms, verdict=VALID, *, is_used=True, view="successes", polls_ms=0.0):
+def error(
+    title, quantile, error_ms, verdict=VALID, *, is_used=True, view="successes", polls_ms=0.0
+):
     return ClientError(
         metric=title, title=title, view=view, quantile=quantile, lows_value=100.0, highs_value=100.0 + error_ms, late_shift=0.0,
         error_ms=error_ms, limit_ms=1.0, verdict=verdict, is_used=is_used, decides=False, moved_ms=error_ms - polls_ms, polls_ms=polls_ms,

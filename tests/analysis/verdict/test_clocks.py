@@ -14,7 +14,13 @@ from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, Load, regress
-from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, clocks_json, clocks_sentence
+from tailgauge_analysis.verdict.clocks import (
+    Clocks,
+    calls_between,
+    clocks,
+    clocks_json,
+    clocks_sentence,
+)
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -37,7 +43,10 @@ def test_two_workers_compare_within_both_errors(write):
     assert calls_between(frames, found) == pytest.approx(50 * 0.0402, rel=0.05)
     facts = clocks_json(found, 2.01)
     assert facts["between_ms"] == 40.2
-    assert "compare within ± 40.2 ms, attempts in flight over all workers within ± 2" in facts["sentence"]
+    assert (
+        "compare within ± 40.2 ms, attempts in flight over all workers within ± 2"
+        in facts["sentence"]
+    )
 
 
 def test_one_worker_and_workers_on_the_master_s_clock_have_nothing_between(write):
@@ -78,7 +87,9 @@ def asked(*facts, between_ns):
         }
         for number, (worker, sent, began, read, created) in enumerate(facts)
     ]  # fmt: skip
-    known = settings({"target": {"simulated": False}, "scenario": {}, "started_at": "", "scenario_file": ""})
+    known = settings(
+        {"target": {"simulated": False}, "scenario": {}, "started_at": "", "scenario_file": ""}
+    )
     found = calls(SimpleNamespace(attempts=pd.DataFrame(rows)), known, between_ns)
     return causes(found, known, set()).tolist(), found["unordered"].tolist()
 
@@ -111,7 +122,9 @@ def test_a_race_by_any_clock_stays_one_whatever_the_error():
 
 def test_the_latest_writer_is_the_one_that_counts():
     """Worker 1 itself had an answer over the text 5 ms before it asked again: no other clock is needed to know that."""
-    found = asked((0, 0.0, 0.2, 0, 90), (1, 0.01, 0.21, 0, 90), (1, 0.215, 0.4, 0, 90), between_ns=20 * MS)
+    found = asked(
+        (0, 0.0, 0.2, 0, 90), (1, 0.01, 0.21, 0, 90), (1, 0.215, 0.4, 0, 90), between_ns=20 * MS
+    )
 
     assert found == (["first", "race", "unexplained"], [False, False, False])
 

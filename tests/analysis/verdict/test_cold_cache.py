@@ -23,7 +23,9 @@ def judged(read=0.0, process="poisson", engine=None, first=None, **traffic):
         "arrival": {"process": process},
         "traffic": {"chat": {"session": {}, "prompts": {}, **traffic}},
     }
-    frames = SimpleNamespace(attempts=attempts, run={"scenario": scenario, "engine_cache": engine or {}})
+    frames = SimpleNamespace(
+        attempts=attempts, run={"scenario": scenario, "engine_cache": engine or {}}
+    )
     return cold(SimpleNamespace(frames=frames))
 
 

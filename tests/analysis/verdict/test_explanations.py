@@ -42,7 +42,9 @@ def explained(synthetic, tmp_path_factory):
 
 
 def lag(lag_ms, **more):
-    return {"loop_lag_max_ns": at(3, int(lag_ms * MS))} | {name: at(3, value) for name, value in more.items()}
+    return {"loop_lag_max_ns": at(3, int(lag_ms * MS))} | {
+        name: at(3, value) for name, value in more.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,9 @@ def test_a_late_loop_on_a_full_core_blames_no_plug_in(explained):
 
 def test_the_largest_comes_first_whichever_worker_it_was(synthetic, tmp_path):
     """Worker 0 was 20 ms late, worker 1 for 300 ms."""
-    frames = load([synthetic.write(tmp_path / "run", n=100, rate_per_s=20.0, chunks=1, offsets_ns=(0, 7))])
+    frames = load(
+        [synthetic.write(tmp_path / "run", n=100, rate_per_s=20.0, chunks=1, offsets_ns=(0, 7))]
+    )
     first = (frames.health["worker"] == 0).to_numpy()
     health = frames.health.assign(loop_lag_max_ns=np.where(first, 20 * MS, 300 * MS))
     found = explanations(replace(frames, health=health), steady(frames))
@@ -147,7 +151,9 @@ def test_advice_on_connections_can_help(attempts, target, text):
 
 def test_users_of_locust_are_not_told_to_open_connections_before():
     scenario = {"target": {}, "arrival": {"process": "tasks"}}
-    few = SimpleNamespace(run={"scenario": scenario}, attempts=calls(10, 194, opens=lambda i: i < 20))
+    few = SimpleNamespace(
+        run={"scenario": scenario}, attempts=calls(10, 194, opens=lambda i: i < 20)
+    )
     all_closed = SimpleNamespace(run={"scenario": scenario}, attempts=calls(100, 50))
 
     assert connections(few) == "the first requests of the users do"

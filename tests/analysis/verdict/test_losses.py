@@ -21,7 +21,13 @@ from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.conservation import Conservation, conservation
 from tailgauge_analysis.verdict.verdict import Reason, reasons, worst
 
-RUN = {"n": 240, "rate_per_s": 12, "parts": 4, "chunks": 2, "offsets_ns": (0, -5_000_000_000, 7_000_000_000)}
+RUN = {
+    "n": 240,
+    "rate_per_s": 12,
+    "parts": 4,
+    "chunks": 2,
+    "offsets_ns": (0, -5_000_000_000, 7_000_000_000),
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +99,10 @@ def test_what_its_own_folder_has_is_found_and_nothing_is_broken_by_it(lost):
 
         assert books(c) == (0, 40, 0)
         assert (c.broken, c.duplicates, c.missing_rows) == ((), 0, 0)
-        assert (word, checks) == (DEGRADED, ["lost"])  # it was killed: it never by_check that this is all
+        assert (word, checks) == (
+            DEGRADED,
+            ["lost"],
+        )  # it was killed: it never by_check that this is all
         assert "Worker 1 was lost without a final report" in found.reasons[0].text
 
 
@@ -116,7 +125,9 @@ def test_a_lost_worker_that_ended_by_itself_is_believed(lost):
 
     assert (word, checks) == (VALID, [])
     assert books(found.conservation) == (0, 40, 0)
-    assert found.explanations == ["worker 1 lost the master and ended by itself; all its rows are here"]
+    assert found.explanations == [
+        "worker 1 lost the master and ended by itself; all its rows are here"
+    ]
 
 
 def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
@@ -283,7 +294,9 @@ def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
 def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_path):
     """run.json says running for ever; what was never handed out is not reached."""
     master_dir = whole
-    losing.change(master_dir, lambda run: run.update(state="running", conservation={"scheduled": 300}))
+    losing.change(
+        master_dir, lambda run: run.update(state="running", conservation={"scheduled": 300})
+    )
     folders = losing.orphan(master_dir, tmp_path / "apart")
     for part in master_dir.glob("*/*.parquet"):
         part.unlink()
@@ -344,7 +357,12 @@ def test_an_older_run_says_nothing_of_losses():
 
 
 def test_a_stretch_may_have_no_end_but_must_be_in_order():
-    spans = [{"from_s": 3, "to_s": None}, {"from_s": 3, "to_s": 2}, {"from_s": 3}, {"from_s": 1, "to_s": 2.5}]
+    spans = [
+        {"from_s": 3, "to_s": None},
+        {"from_s": 3, "to_s": 2},
+        {"from_s": 3},
+        {"from_s": 1, "to_s": 2.5},
+    ]
     spans.append({"from_s": 10**400, "to_s": None})
     (one,) = entries([{"worker": 0, "silent": spans}], [], master_ended=True)
 

@@ -15,7 +15,9 @@ OTHERS = {  # failures that are no violation
 def test_every_kind_is_counted_and_other_failures_are_not(mixed, tmp_path):
     run = mixed()
     named = {kind: text for kind, text in VIOLATIONS.items() if kind != MALFORMED_USAGE}
-    for number, (kind, ended) in enumerate([*((kind, "stream_error") for kind in named), *OTHERS.items()]):
+    for number, (kind, ended) in enumerate(
+        [*((kind, "stream_error") for kind in named), *OTHERS.items()]
+    ):
         run.request(100 * number, [{"ended": ended, "error_type": kind}], ended=ended)
     found, of = violations(load([run.write(tmp_path / "run")]))
 
@@ -25,7 +27,11 @@ def test_every_kind_is_counted_and_other_failures_are_not(mixed, tmp_path):
 
 def test_counts_that_are_in_no_figure_leave_a_healthy_run_valid(mixed, tmp_path):
     """They are named where it says how answers ended."""
-    usages = {"usage_marks": "input"}, {"usage_marks": "input,output"}, {"error_type": MALFORMED_USAGE}
+    usages = (
+        {"usage_marks": "input"},
+        {"usage_marks": "input,output"},
+        {"error_type": MALFORMED_USAGE},
+    )
     for number, usage in enumerate(usages):
         run = mixed(run_id=f"20261121T074722Z-mixed-000{number}")
         for request in range(40):
@@ -38,11 +44,17 @@ def test_counts_that_are_in_no_figure_leave_a_healthy_run_valid(mixed, tmp_path)
 
 def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):
     run = mixed()
-    kinds = ["compressed"] * 5 + ["framing"] * 4 + ["too_large"] * 3 + ["not_http", "malformed_event"]
+    kinds = (
+        ["compressed"] * 5 + ["framing"] * 4 + ["too_large"] * 3 + ["not_http", "malformed_event"]
+    )
     for number, kind in enumerate(kinds):
-        run.request(100 * number, [{"ended": "stream_error", "error_type": kind}], ended="stream_error")
+        run.request(
+            100 * number, [{"ended": "stream_error", "error_type": kind}], ended="stream_error"
+        )
     run.request(5000, [{"first": 100}])
-    (reason,) = [one for one in Run([run.write(tmp_path / "run")]).reasons if one.check == "protocol"]
+    (reason,) = [
+        one for one in Run([run.write(tmp_path / "run")]).reasons if one.check == "protocol"
+    ]
 
     assert reason.verdict == "DEGRADED"
     assert reason.text == (
@@ -58,4 +70,7 @@ def test_what_went_on_to_its_deadline_far_beyond_the_request_is_named(mixed, tmp
         run.request(100 * number, [attempt], ended="timeout", asked_output_tokens=50)
     frames = load([run.write(tmp_path / "run")])
 
-    assert violations(frames) == ([("no end at the deadline, far beyond the requested tokens", 2)], 5)
+    assert violations(frames) == (
+        [("no end at the deadline, far beyond the requested tokens", 2)],
+        5,
+    )

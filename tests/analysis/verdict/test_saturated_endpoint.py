@@ -11,7 +11,9 @@ N = 1000
 
 
 def judged(folder):
-    return [reason for reason in reasons(CHECKS, Run([folder]).evidence) if reason.check == "endpoint"]
+    return [
+        reason for reason in reasons(CHECKS, Run([folder]).evidence) if reason.check == "endpoint"
+    ]
 
 
 def of_the_last(n, value):

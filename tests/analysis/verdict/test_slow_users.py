@@ -18,7 +18,9 @@ EVERY_TENTH = np.where(np.arange(N) % 10 == 0, 1000.0, 0.0)
 
 def closed(write, delay_ms, users, **changes):
     loop = {"process": "closed", "closed": {"users": users, "think_s": 0.0}}
-    folder = write(n=N, rate_per_s=RATE_PER_S, delay_ms=delay_ms, scenario={"arrival": loop}, **changes)
+    folder = write(
+        n=N, rate_per_s=RATE_PER_S, delay_ms=delay_ms, scenario={"arrival": loop}, **changes
+    )
     run = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(run | {"arrival": "closed"}))
     return folder
@@ -46,7 +48,9 @@ def test_the_share_is_what_was_planted(write, users, delay_ms):
     folder = closed(write, delay_ms, users)
     frames = load([folder])
 
-    assert clients_share(frames, steady(frames)) == pytest.approx(planted_share(folder, users), abs=1e-3)
+    assert clients_share(frames, steady(frames)) == pytest.approx(
+        planted_share(folder, users), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ def seconds(synthetic, tmp_path_factory):
     def found(health, stamps="kernel"):
         rows = frames.health.sort_values(["worker", "at_ns"]).reset_index(drop=True)
         faked = {name: np.resize(values, len(rows)) for name, values in health.items()}
-        run = frames.run | {"workers": [worker | {"stamps": stamps} for worker in frames.run["workers"]]}
+        run = frames.run | {
+            "workers": [worker | {"stamps": stamps} for worker in frames.run["workers"]]
+        }
         return bad_seconds(replace(frames, run=run, health=rows.assign(**faked)), stage, 50e6)
 
     return found

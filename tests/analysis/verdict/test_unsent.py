@@ -31,7 +31,11 @@ def planted(write, losing):
             if worker is not None:
                 entry = run["workers"][0]
                 counts = entry["counts"] | worker.pop("counts", {})
-                entry |= {"leased": counts["dispatched"] + worker.pop("held"), "counts": counts, **worker}
+                entry |= {
+                    "leased": counts["dispatched"] + worker.pop("held"),
+                    "counts": counts,
+                    **worker,
+                }
 
         losing.change(folder, change)
         return folder
@@ -48,7 +52,11 @@ FROZEN = {
 def test_a_master_that_was_stalled_is_named_with_the_seconds_and_the_share(planted):
     word, reasons, found = judged(planted(140, **FROZEN))
 
-    assert (word, list(reasons), exit_code(found, result(found))) == (INVALID, ["unsent"], Exit.INVALID)
+    assert (word, list(reasons), exit_code(found, result(found))) == (
+        INVALID,
+        ["unsent"],
+        Exit.INVALID,
+    )
     assert reasons["unsent"].text == (
         "140 requests (25.9% of scheduled) were never sent: the load was lower than planned. "
         "No worker got 140 requests due between 10.0 and 24.9 s: the master was stalled from 00:00 to 00:24."
@@ -61,7 +69,9 @@ def test_where_nothing_of_the_steady_stage_was_sent_the_cause_comes_first(plante
     word, reasons, _ = judged(planted(140, warmup_s=30.0, **FROZEN))
 
     assert (word, list(reasons)) == (INVALID, ["unsent", "measured"])
-    assert reasons["measured"].text == "Nothing to measure: no request of the steady stage was sent."
+    assert (
+        reasons["measured"].text == "Nothing to measure: no request of the steady stage was sent."
+    )
     assert reasons["measured"].advice == "First let the planned load be sent."
 
 
@@ -69,7 +79,8 @@ def test_a_closed_loop_that_a_limit_ends_in_its_warm_up_gets_the_advice_to_send_
     _, reasons, _ = judged(planted(0, warmup_s=30.0, state="guarded", arrival="closed"))
 
     assert (
-        reasons["measured"].advice == "Without a warm-up, --requests N sends exactly N and measures them all."
+        reasons["measured"].advice
+        == "Without a warm-up, --requests N sends exactly N and measures them all."
     )
 
 
@@ -84,8 +95,9 @@ def test_a_worker_that_could_not_send_in_time_is_no_lost_row(planted):
     word, reasons, found = judged(planted(293, worker))
 
     assert (word, list(reasons)) == (INVALID, ["unsent"])
-    assert "Worker 0 held 293 requests due between 9.1 and 15.0 s, and could not send them in time." in (
-        reasons["unsent"].text
+    assert (
+        "Worker 0 held 293 requests due between 9.1 and 15.0 s, and could not send them in time."
+        in (reasons["unsent"].text)
     )
     assert reasons["unsent"].advice == "Lower the rate.", "no core was full"
     assert (found.evidence.conservation.lost, found.evidence.conservation.workers[0].lost) == (0, 0)
@@ -95,7 +107,11 @@ def test_a_worker_that_could_not_send_in_time_is_no_lost_row(planted):
     ("changes", "text", "advice"),
     [
         ({"why": "this worker was stopped"}, "this worker was stopped", "See the worker's log"),
-        ({"silent": [{"from_s": 5.0, "to_s": 16.0}]}, "it was silent from 00:05 to 00:16", "See the network"),
+        (
+            {"silent": [{"from_s": 5.0, "to_s": 16.0}]},
+            "it was silent from 00:05 to 00:16",
+            "See the network",
+        ),
     ],
 )
 def test_a_worker_that_left_or_was_away_is_named_with_its_cause(planted, changes, text, advice):
@@ -110,7 +126,11 @@ def test_a_worker_that_left_or_was_away_is_named_with_its_cause(planted, changes
 @pytest.mark.parametrize(
     ("silent", "stalled", "who"),
     [
-        ([(5.0, 16.0)], [], "the link between the master and worker 0 was away from 00:05 to 00:16"),
+        (
+            [(5.0, 16.0)],
+            [],
+            "the link between the master and worker 0 was away from 00:05 to 00:16",
+        ),
         (
             [(5.0, 16.0)],
             [(1.0, 2.0)],
@@ -121,7 +141,9 @@ def test_a_worker_that_left_or_was_away_is_named_with_its_cause(planted, changes
     ],
 )
 def test_who_was_away_while_a_slice_became_overdue_is_named(planted, silent, stalled, who):
-    spans = [[{"from_s": since, "to_s": until} for since, until in some] for some in (silent, stalled)]
+    spans = [
+        [{"from_s": since, "to_s": until} for since, until in some] for some in (silent, stalled)
+    ]
     counts = {"not_reached": 60, "came_late": 41}
     worker = {
         "held": 60,
@@ -132,7 +154,9 @@ def test_who_was_away_while_a_slice_became_overdue_is_named(planted, silent, sta
     word, reasons, _ = judged(planted(60, worker, master_stalled=spans[1]))
 
     assert (word, list(reasons)) == (INVALID, ["unsent"])
-    text = f"Worker 0 held 60 requests due between 5.0 and 9.9 s, of which 41 arrived too late: {who}."
+    text = (
+        f"Worker 0 held 60 requests due between 5.0 and 9.9 s, of which 41 arrived too late: {who}."
+    )
     assert text in reasons["unsent"].text
 
 
@@ -173,7 +197,9 @@ def test_a_run_that_was_cut_short_says_so_and_nothing_else(planted, state):
     assert (word, list(reasons)) == (DEGRADED, ["finished"])
 
 
-def test_slices_that_never_arrived_are_not_rows_that_were_not_transferred(planted, losing, tmp_path):
+def test_slices_that_never_arrived_are_not_rows_that_were_not_transferred(
+    planted, losing, tmp_path
+):
     """A partition: the worker sent what it held and could not transfer the rows; slices of the master did not reach it."""
     folder = planted(0)
     away = tmp_path / "away"
@@ -181,7 +207,12 @@ def test_slices_that_never_arrived_are_not_rows_that_were_not_transferred(plante
 
     def back(run):
         entry = run["workers"][0]
-        entry |= {"state": "drained", "rows": {"requests": 200}, "leased": 300, "why": "lost connection"}
+        entry |= {
+            "state": "drained",
+            "rows": {"requests": 200},
+            "leased": 300,
+            "why": "lost connection",
+        }
         entry |= {"missing": [{"from_s": since, "to_s": until + 5, "requests": n + 100}]}
         run["conservation"] |= {"scheduled": N + 100, "not_reached": 100}
 

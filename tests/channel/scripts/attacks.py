@@ -171,7 +171,11 @@ def a_forged_handshake() -> dict[str, Any]:
 @case
 def no_token() -> list[str]:
     return replies(
-        "", lambda me: [packed("client_ready", locust.__version__, me), sealed("hello", hello("0.1.0"), me)]
+        "",
+        lambda me: [
+            packed("client_ready", locust.__version__, me),
+            sealed("hello", hello("0.1.0"), me),
+        ],
     )
 
 
@@ -179,7 +183,9 @@ def no_token() -> list[str]:
 def another_token() -> list[str]:
     text = "another token as long"
     seal = Seal(text)
-    return replies(text, lambda me: [packed("client_ready", "2", me), sealed("hello", {}, me, seal)])
+    return replies(
+        text, lambda me: [packed("client_ready", "2", me), sealed("hello", {}, me, seal)]
+    )
 
 
 @case
@@ -188,7 +194,10 @@ def messages_of_plain_locust() -> list[str]:
     kinds_sent = ("client_stopped", "quit", "spawning")
     return replies(
         "",
-        lambda _: [packed("client_ready", "2", VICTIM), *(packed(kind, None, VICTIM) for kind in kinds_sent)],
+        lambda _: [
+            packed("client_ready", "2", VICTIM),
+            *(packed(kind, None, VICTIM) for kind in kinds_sent),
+        ],
     )
 
 
@@ -214,7 +223,11 @@ def a_recorded_connection() -> dict[str, Any]:
     peer = peer_with(GIVEN, "recorded_1", listener.getsockname()[1])
     peer.send(sealed("hello", hello("0.0.1"), "recorded_1"))
     first = kinds(peer, WAIT_S)
-    return {"first": first, "again": answer(bytes(recorded)), "is_readable": b"stranger" in recorded}
+    return {
+        "first": first,
+        "again": answer(bytes(recorded)),
+        "is_readable": b"stranger" in recorded,
+    }
 
 
 # --- with the token ---------------------------------------------------------------------------------------------
@@ -230,7 +243,8 @@ def in_the_name_of_a_worker() -> list[str]:
     """Sealed with the token under its name, over a connection of another name."""
     lies = [sealed(kind, {**LIE, "record": {}}, VICTIM) for kind in ("failed", "drained")]
     return replies(
-        GIVEN, lambda _: [*lies, packed("quit", None, VICTIM), packed("client_stopped", None, VICTIM)]
+        GIVEN,
+        lambda _: [*lies, packed("quit", None, VICTIM), packed("client_stopped", None, VICTIM)],
     )
 
 
@@ -238,7 +252,8 @@ def in_the_name_of_a_worker() -> list[str]:
 def without_a_seal() -> list[str]:
     marked = {"body": msgpack.packb(LIE), "mark": bytes(32)}
     return replies(
-        GIVEN, lambda me: [packed("tailgauge:failed", LIE, me), packed("tailgauge:failed", marked, me)]
+        GIVEN,
+        lambda me: [packed("tailgauge:failed", LIE, me), packed("tailgauge:failed", marked, me)],
     )
 
 
@@ -271,7 +286,9 @@ def messages_of_a_stranger() -> list[str]:
 
 @case
 def an_enormous_message() -> list[str]:
-    return replies(GIVEN, lambda me: [sealed("part", {**PART, "bytes": bytes(TO_MASTER + 1000)}, me)])
+    return replies(
+        GIVEN, lambda me: [sealed("part", {**PART, "bytes": bytes(TO_MASTER + 1000)}, me)]
+    )
 
 
 if __name__ == "__main__":

@@ -42,12 +42,16 @@ def slow(sender: str, data: Any) -> None:
 for kind in ("ping", "pong", "slice", "tally"):
     link.subscribe(
         kind,
-        (lambda sender, data: received.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,
+        (lambda sender, data: received.append([sender, data["kind"]]))
+        if kind in {"ping", "pong"}
+        else slow,
     )
 
 
 def comes(kind: str, data: Any, node: str = "w1") -> None:
-    runner.listeners[f"tailgauge:{kind}"](environment=None, msg=SimpleNamespace(node_id=node, data=data))
+    runner.listeners[f"tailgauge:{kind}"](
+        environment=None, msg=SimpleNamespace(node_id=node, data=data)
+    )
 
 
 for kind in ("slice", "ping", "tally", "pong"):

@@ -34,7 +34,9 @@ def received(wait_s: float = 0.3) -> list[Any]:
     found = []
     while master.poll(int(wait_s * 1e3)):
         message = Message.unserialize(master.recv_multipart()[1])
-        found.append([message.type, message.node_id, seal.open("pulse", message.node_id, message.data)])
+        found.append(
+            [message.type, message.node_id, seal.open("pulse", message.node_id, message.data)]
+        )
     return found
 
 

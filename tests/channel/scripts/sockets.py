@@ -45,7 +45,10 @@ OURS: dict[str, Any] = {  # sealed, so that only who has the token can send them
     ),
     "counters without a run": ("counters", {}),
     "counters with words": ("counters", {"run": "r", "counts": "many"}),
-    "a sketch of the wrong length": ("counters", {"run": "r", "watch": {"delays": b"1234567", "cpu": 0.1}}),
+    "a sketch of the wrong length": (
+        "counters",
+        {"run": "r", "watch": {"delays": b"1234567", "cpu": 0.1}},
+    ),
     "part without a run": ("part", {}),
     "a ping without time": ("ping", {"t0": None}),
     "a preflight without its calls' results": ("tried", {**TRIED, "calls": [{}]}),
@@ -156,9 +159,9 @@ def worker() -> dict[str, Any]:
         forging.send_multipart([name, packed("ack", {"index": 0}, name.decode())])
 
     gevent.spawn(accept)
-    runner: Any = Environment(user_classes=[Placeholder], events=locust.event.Events()).create_worker_runner(
-        "127.0.0.1", port
-    )
+    runner: Any = Environment(
+        user_classes=[Placeholder], events=locust.event.Events()
+    ).create_worker_runner("127.0.0.1", port)
     name, found = runner.client_id.encode(), {}
     theirs = dict(list(STRANGE.items())[: list(STRANGE).index("ready without version")])
     theirs["spawn without content"] = [packed("spawn", None, runner.client_id)]

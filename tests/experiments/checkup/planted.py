@@ -112,7 +112,12 @@ def needed(check: str) -> list[str]:
 
 
 def conducted(
-    planted: dict[str, Any], seed: int, folder: Path, *, quick: bool, probes: Sequence[str] = tuple(PROBES)
+    planted: dict[str, Any],
+    seed: int,
+    folder: Path,
+    *,
+    quick: bool,
+    probes: Sequence[str] = tuple(PROBES),
 ) -> Conducted:
     """The packaged checkup over this endpoint, with these probes only."""
     skip = [name for name in PROBES if name not in probes]

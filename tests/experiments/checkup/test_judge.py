@@ -11,7 +11,14 @@ from tailgauge.experiments.checkup.cache import without_usage
 from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.hedging import lacking, second_call
 from tailgauge.experiments.checkup.measure import light
-from tailgauge.experiments.checkup.numbers import LEVEL, Number, idle_cut, of_ratio, of_share, quantile_of
+from tailgauge.experiments.checkup.numbers import (
+    LEVEL,
+    Number,
+    idle_cut,
+    of_ratio,
+    of_share,
+    quantile_of,
+)
 from tailgauge.experiments.checkup.tested import UserTraffic
 from tailgauge.experiments.course import RunReading
 from tailgauge.patterns.settings import NO_MARKS
@@ -110,8 +117,18 @@ def test_too_few_waits_say_nothing_of_hedging():
 @pytest.mark.parametrize(
     ("engine", "cold_ms", "value", "text"),
     [
-        ({"engine": "vLLM", "cached": 49_664, "prompt": 50_508}, 30.0, 0.0, "98.3% of 50,508 prompt tokens"),
-        ({"engine": "vLLM", "cached": 0, "prompt": 50_508}, 90.0, 1.0, "0% of 50,508 prompt tokens"),
+        (
+            {"engine": "vLLM", "cached": 49_664, "prompt": 50_508},
+            30.0,
+            0.0,
+            "98.3% of 50,508 prompt tokens",
+        ),
+        (
+            {"engine": "vLLM", "cached": 0, "prompt": 50_508},
+            90.0,
+            1.0,
+            "0% of 50,508 prompt tokens",
+        ),
         ({}, 90.0, 0.0, "a cold prefix takes at least"),
         ({}, 30.0, None, "no sign of a cache, or of no use here"),
     ],
@@ -132,7 +149,10 @@ def test_the_answer_says_what_to_change_first():
 
     first, second = found.result.objectives
     assert (found.result.outcome, found.result.sentence) == ("FAIL", "2 problems found")
-    assert found.facts["findings"] == ["tail", "unstable"]  # 5% of the latency before 30% of the cost
+    assert found.facts["findings"] == [
+        "tail",
+        "unstable",
+    ]  # 5% of the latency before 30% of the cost
     assert first.name.startswith("too many requests take far longer")
     assert second.why == (
         "Gain at most 30.0% of the cost. It was seen. Move what changes (dates, names, numbers) behind the last mark."
@@ -154,12 +174,16 @@ def test_the_card_counts_problems_and_the_figure_has_a_bar_for_each():
     ]
     well = report.answer({"tail": number(0.0)}, (), (), threshold=0.1).sections[0]
     assert (well.card.value.text, well.card.tone, well.figures) == ("0 problems", "good", ())
-    unknown = report.answer({"race": Number(evidence="too few")}, (), (), threshold=0.1).sections[0].card
+    unknown = (
+        report.answer({"race": Number(evidence="too few")}, (), (), threshold=0.1).sections[0].card
+    )
     assert unknown.lines == ("1 check inconclusive",)
 
 
 def test_what_gives_nothing_back_is_noted_and_no_finding():
-    found = report.answer({"early_headers": number(1.0, 0.0), "pace": number(0.0)}, (), (), threshold=0.1)
+    found = report.answer(
+        {"early_headers": number(1.0, 0.0), "pace": number(0.0)}, (), (), threshold=0.1
+    )
 
     assert found.result.outcome == "PASS"
     assert (found.facts["findings"], found.facts["noted"]) == ([], ["early_headers"])
@@ -178,7 +202,9 @@ def test_what_gives_nothing_back_is_noted_and_no_finding():
     ],
 )
 def test_objectives_decide_beside_the_checks(outcomes, low, lost, expected, begin):
-    objectives = [ObjectiveLine(f"slo {n}", outcome, "9 ms", "< 8 ms") for n, outcome in enumerate(outcomes)]
+    objectives = [
+        ObjectiveLine(f"slo {n}", outcome, "9 ms", "< 8 ms") for n, outcome in enumerate(outcomes)
+    ]
     found = report.answer({"tail": number(low)}, lost, (), threshold=0.1, objectives=objectives)
 
     assert found.result.outcome == expected
@@ -189,7 +215,9 @@ def test_objectives_decide_beside_the_checks(outcomes, low, lost, expected, begi
 
 def test_the_first_line_names_what_is_inconclusive_and_what_was_lost():
     well = report.answer({"tail": number(0.0)}, (), (), threshold=0.1)
-    unknown = report.answer({"tail": number(0.0), "race": Number(evidence="too few")}, (), (), threshold=0.1)
+    unknown = report.answer(
+        {"tail": number(0.0), "race": Number(evidence="too few")}, (), (), threshold=0.1
+    )
     lost = report.answer({"tail": number(0.0)}, ("cached",), (), threshold=0.1)
 
     assert (well.result.outcome, well.result.sentence) == ("PASS", "no problem found in 1 check")
@@ -259,7 +287,9 @@ def test_calls_that_end_after_one_silence_that_no_other_survives_were_cut(
         ("early_headers", 1.0, 0.9, 1.0, "PASS"),
     ],
 )
-def test_a_problem_has_a_gain_that_is_large_at_the_low_end_of_its_interval(name, value, low, gain, outcome):
+def test_a_problem_has_a_gain_that_is_large_at_the_low_end_of_its_interval(
+    name, value, low, gain, outcome
+):
     seen = Number(evidence="it was seen", gain=gain, n=50, value=value, low=low, high=1.0)
     judged = report.judge(name, seen, 0.01)
     found = report.answer({name: seen}, [], [], threshold=0.1)

@@ -45,7 +45,9 @@ def test_a_planted_problem_is_found(problem, tmp_path, full_size):
         sizes = sizes[1:] or [(False, 1)]
     for quick, seed in sizes:
         probes = tuple(PROBES) if full_size else needed(problem)
-        done = conducted(PROBLEMS[problem], seed, tmp_path / f"{quick}{seed}", quick=quick, probes=probes)
+        done = conducted(
+            PROBLEMS[problem], seed, tmp_path / f"{quick}{seed}", quick=quick, probes=probes
+        )
         answer = done.answer
         one = next(one for one in answer.facts["checks"] if one["name"] == problem)
 
@@ -95,7 +97,11 @@ def test_requests_that_time_out_are_slow_ones(tmp_path, full_size):
     if not full_size:
         pytest.skip("at full size")
     slow = {"slow_share": 0.04, "slow_factor": 200.0}
-    planted = {"simulated.stragglers": slow, "simulated.engine.slots": 64, "limits.attempt_deadline_s": 10.0}
+    planted = {
+        "simulated.stragglers": slow,
+        "simulated.engine.slots": 64,
+        "limits.attempt_deadline_s": 10.0,
+    }
     answer = conducted(planted, 5, tmp_path, quick=False, probes=("light",)).answer
 
     assert answer.facts["findings"] == ["broken", "tail"]
@@ -119,9 +125,13 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
         names = {one["name"] for one in answer.facts["checks"]}
         not_seen = {"not_streamed", "connections", "no_retry_after", "early_retries"}
         assert names <= set(CHECKS) - not_seen - (set() if traffic else of_fan_outs)
-        without = {one["name"] for one in answer.facts["checks"] if one["outcome"] == "INCONCLUSIVE"}
+        without = {
+            one["name"] for one in answer.facts["checks"] if one["outcome"] == "INCONCLUSIVE"
+        }
         # One fan-out a second: too few for some, and for queueing in ten minutes too.
-        assert without <= ({"queueing", "unrecovered", "tail", "heavy_leg", "fan_out"} if traffic else set())
+        assert without <= (
+            {"queueing", "unrecovered", "tail", "heavy_leg", "fan_out"} if traffic else set()
+        )
     assert answer.result.sentence == "no problem found in 22 checks"
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
@@ -184,7 +194,9 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
     path = find(name)
     whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
     steps = next(CheckupPlanner(whole).course())
-    prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
+    prepared = [
+        whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)
+    ]
 
     assert prepared[0].step.name == "light traffic"
     has_cache = any(table.cache for table in whole.scenario.traffic.values())
@@ -212,7 +224,11 @@ BATCH = {"assistant": {"prompt_tokens": 50, "output_tokens": 5}, "nightly": {"pa
 @pytest.mark.parametrize(
     ("sets", "outcomes", "expected"),
     [
-        ({"slo": {"a": "ttft p50 < 1ms", "b": "e2e p50 < 60s"}}, ["FAIL", "PASS"], "1 of 2 objectives met"),
+        (
+            {"slo": {"a": "ttft p50 < 1ms", "b": "e2e p50 < 60s"}},
+            ["FAIL", "PASS"],
+            "1 of 2 objectives met",
+        ),
         ({"slo": {"a": "assistant: ttft p99.9 < 10s"}}, ["INCONCLUSIVE"], "0 of 1 objective met"),
         (
             {"slo": {"a": "nightly: turnaround p50 < 1s", "b": "ttft p50 < 2s"}, "traffic": BATCH},
@@ -233,5 +249,8 @@ def test_objectives_are_judged_by_light_traffic_at_todays_rate(sets, outcomes, e
 def test_objectives_without_the_light_probe_are_named(tmp_path):
     done = conducted({"slo": {"a": "ttft p50 < 2s"}}, 1, tmp_path, quick=True, probes=("cached",))
 
-    assert "objectives: not judged without a valid run of the probe light" in done.answer.result.details
+    assert (
+        "objectives: not judged without a valid run of the probe light"
+        in done.answer.result.details
+    )
     assert not done.answer.result.objectives

@@ -57,7 +57,9 @@ def lost(rho: float, most: int) -> float:
         chain[state, first : most - 1] = arrivals[: most - 1 - first]
         chain[state, most - 1] = 1 - chain[state, : most - 1].sum()
     stationary = np.linalg.lstsq(
-        np.vstack([chain.T - np.eye(most), np.ones(most)]), np.append(np.zeros(most), 1.0), rcond=None
+        np.vstack([chain.T - np.eye(most), np.ones(most)]),
+        np.append(np.zeros(most), 1.0),
+        rcond=None,
     )[0]
     return float(1 - 1 / (stationary[0] + rho))
 

@@ -14,7 +14,9 @@ CACHED = {"pattern": "cached", "prompt_tokens": 100, "output_tokens": 20, "cache
 SHORT = {"prompt_tokens": 200, "output_tokens": 20}
 
 
-def tree(protocol: str, rate: float, traffic: dict[str, Any], simulated: dict[str, Any]) -> dict[str, Any]:
+def tree(
+    protocol: str, rate: float, traffic: dict[str, Any], simulated: dict[str, Any]
+) -> dict[str, Any]:
     """The scenario of a headroom of six minutes."""
     return {
         "name": "contradicted", "seed": 1, "target": {"url": "simulated", "protocol": protocol},
@@ -33,7 +35,13 @@ def loads(done: Any) -> list[Any]:
     [
         ("anthropic", 4.0, CACHED, 200_000, "marked"),
         ("openai", 3.0, CACHED, 120_000, "automatic"),
-        ("anthropic", 2.0, {**CACHED, "session": {"turns_mean": 3.0, "think_s": 0.3}}, 200_000, "marked"),
+        (
+            "anthropic",
+            2.0,
+            {**CACHED, "session": {"turns_mean": 3.0, "think_s": 0.3}},
+            200_000,
+            "marked",
+        ),
     ],
     ids=["requests", "openai", "conversations"],
 )
@@ -68,7 +76,11 @@ def erlang(slots: int, refused: float) -> float:
 
 @pytest.mark.parametrize(
     ("protocol", "slots", "step_ms", "rate", "prompt"),
-    [("anthropic", 6, 30.0, 2.0, 200), ("openai", 2, 15.0, 0.3, 50), ("anthropic", 12, 30.0, 4.0, 100)],
+    [
+        ("anthropic", 6, 30.0, 2.0, 200),
+        ("openai", 2, 15.0, 0.3, 50),
+        ("anthropic", 12, 30.0, 4.0, 100),
+    ],
 )
 def test_slots_without_a_queue_sustain_less_than_they_answer(
     tmp_path: Path, protocol: str, slots: int, step_ms: float, rate: float, prompt: int

@@ -79,7 +79,9 @@ def test_where_nothing_refuses_a_load_holds_whose_backlog_was_seen_not_to_grow()
     free: dict[str, Any] = {"buckets": (), "requests": 60}
 
     assert outcomes([at(4, growth_per_s=None, **free), at(5, **free)]) == {4: INCONCLUSIVE, 5: PASS}
-    assert outcomes([at(5, **free), at(7, refused=1, **free)])[5] == INCONCLUSIVE  # it refuses after all
+    assert (
+        outcomes([at(5, **free), at(7, refused=1, **free)])[5] == INCONCLUSIVE
+    )  # it refuses after all
 
 
 def test_an_objective_fails_a_load_that_refuses_nobody() -> None:
@@ -93,7 +95,10 @@ def test_an_objective_fails_a_load_that_refuses_nobody() -> None:
 def test_neighbours_say_whether_an_objective_is_met() -> None:
     """More load makes no answer faster: with the runs at higher loads one holds, with those at lower ones it fails."""
     better = [at(load, objectives=missed(0, 60), buckets=()) for load in (5, 6)]
-    worse = [at(8, objectives=missed(10, 60), buckets=()), at(9, objectives=missed(7, 60), buckets=())]
+    worse = [
+        at(8, objectives=missed(10, 60), buckets=()),
+        at(9, objectives=missed(7, 60), buckets=()),
+    ]
 
     assert outcomes(better[:1]) == {5: INCONCLUSIVE}
     assert outcomes([*better, *worse]) == {5: PASS, 6: INCONCLUSIVE, 8: FAIL, 9: FAIL}
@@ -119,13 +124,17 @@ def test_only_neighbours_that_are_decided_themselves_decide_a_load_of_a_curve() 
 def test_a_single_run_keeps_the_interval_of_its_few_slow_periods() -> None:
     """44 of 140 in one period say less than 44 of 140 that count as 10."""
     wide = replace(counted(44, 140, 10), low=0.026, high=0.80)
-    (load,) = judge([at(4, objectives=(Exceedance(NAME, wide, 0.05),), buckets=())], REFUSED, borrows=False)
+    (load,) = judge(
+        [at(4, objectives=(Exceedance(NAME, wide, 0.05),), buckets=())], REFUSED, borrows=False
+    )
 
     assert (load.outcome, load.leans) == (INCONCLUSIVE, FAIL)
 
 
 @pytest.mark.parametrize(("shown", "outcome"), [(8.2, INCONCLUSIVE), (12.0, PASS)])
-def test_few_late_requests_depend_on_each_other_as_in_a_run_close_by(shown: float, outcome: str) -> None:
+def test_few_late_requests_depend_on_each_other_as_in_a_run_close_by(
+    shown: float, outcome: str
+) -> None:
     bursty = (Exceedance(NAME, counted(60, 400, 8), 0.05),)
     runs = [at(8, objectives=missed(0)), at(shown, objectives=bursty)]
 

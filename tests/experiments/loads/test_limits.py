@@ -41,7 +41,9 @@ def test_a_bucket_sustains_what_queueing_theory_says(calls: int, within: float) 
 def test_of_one_call_at_once_and_of_very_many_the_rate_is_known_in_closed_form() -> None:
     demand = demand_of(GAPS, np.ones(100))
 
-    assert sustained(demand, 10.0, 1.0, 0.1) == pytest.approx(10 * 0.1 / 0.9, rel=0.02)  # rho / (1 + rho)
+    assert sustained(demand, 10.0, 1.0, 0.1) == pytest.approx(
+        10 * 0.1 / 0.9, rel=0.02
+    )  # rho / (1 + rho)
     assert sustained(demand, 10.0, 2000.0, 0.1) == pytest.approx(10 / 0.9, rel=0.005)  # 1 - 1 / rho
 
 
@@ -51,7 +53,9 @@ def test_what_requests_ask_for_scales_the_rate_and_makes_it_unsure() -> None:
 
     assert demand.mean == pytest.approx(seen.mean())
     assert demand.error == pytest.approx(1.96 * seen.std() / seen.mean() / 20, rel=1e-3)
-    assert sustained(demand, 2000.0, 12_000.0, REFUSED) == pytest.approx(2000 / seen.mean(), rel=0.02)
+    assert sustained(demand, 2000.0, 12_000.0, REFUSED) == pytest.approx(
+        2000 / seen.mean(), rel=0.02
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,9 @@ def test_bursts_of_arrivals_lower_what_is_sustained() -> None:
     assert sustained(demand_of(np.ones(40_000), np.ones(9)), 10.0, 60.0, REFUSED) > 10.0
 
 
-def test_capacity_is_what_the_lowest_load_that_reaches_it_answers_and_all_of_them_make_its_interval() -> None:
+def test_capacity_is_what_the_lowest_load_that_reaches_it_answers_and_all_of_them_make_its_interval() -> (
+    None
+):
     over = at(15, served=Interval(12.0, 11.8, 12.2), **FULL)
     far_over = at(30, served=Interval(9.0, 8.8, 9.2), **FULL)
     few = at(20, served=Interval(20.0, 0.0, float("inf")), **FULL)
@@ -113,7 +119,9 @@ def test_turns_come_in_bursts_and_a_refused_one_ends_its_conversation(
     sizes = rng.geometric(1 / turns, 3000)
     arrivals = np.repeat(np.arange(3000), sizes)
     steps_s = np.where(
-        np.diff(arrivals, prepend=-1) > 0, 0.0, 0.1 + rng.lognormal(np.log(think_s), 0.6, len(arrivals))
+        np.diff(arrivals, prepend=-1) > 0,
+        0.0,
+        0.1 + rng.lognormal(np.log(think_s), 0.6, len(arrivals)),
     )
     totals_s = np.cumsum(steps_s)
     firsts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
@@ -127,7 +135,11 @@ def test_turns_come_in_bursts_and_a_refused_one_ends_its_conversation(
 
 @pytest.mark.parametrize(
     ("counts", "share", "again"),
-    [([], 0.0, 0.0), ([(1000, 10, 10, 4)], 1.0, 0.4), ([(1000, 12, 6, 3), (900, 500, 400, 390)], 0.793, 0.5)],
+    [
+        ([], 0.0, 0.0),
+        ([(1000, 10, 10, 4)], 1.0, 0.4),
+        ([(1000, 12, 6, 3), (900, 500, 400, 390)], 0.793, 0.5),
+    ],
 )
 def test_refused_calls_that_come_again_are_counted_near_the_allowed_share(
     counts: list[tuple[int, int, int, int]], share: float, again: float

@@ -10,9 +10,19 @@ from tailgauge.experiments.loads.run import charges
 from tailgauge.rows.schema import HEDGE, OK, POLL, PRIMARY, RATE_LIMITED, RETRY, TURNS
 from tailgauge_analysis import INPUT, REQUESTS
 
-JOB = [(1, 0, PRIMARY, OK, None), (1, 0, POLL, OK, None), (1, 0, POLL, OK, None), (1, 0, POLL, OK, 120)]
+JOB = [
+    (1, 0, PRIMARY, OK, None),
+    (1, 0, POLL, OK, None),
+    (1, 0, POLL, OK, None),
+    (1, 0, POLL, OK, 120),
+]
 REFUSED_JOB = [*JOB, (2, 0, PRIMARY, RATE_LIMITED, None)]
-POLLS_REFUSED = [*JOB, (2, 0, PRIMARY, OK, None), (2, 0, POLL, RATE_LIMITED, None), (2, 0, POLL, OK, 80)]
+POLLS_REFUSED = [
+    *JOB,
+    (2, 0, PRIMARY, OK, None),
+    (2, 0, POLL, RATE_LIMITED, None),
+    (2, 0, POLL, OK, 80),
+]
 FAN_OUT = [(1, leg, PRIMARY, OK, 50 + leg) for leg in range(3)]
 HEDGED = [(1, 0, PRIMARY, "cancelled", None), (1, 0, HEDGE, OK, 70), (2, 0, PRIMARY, OK, 90)]
 RETRIED = [(1, 0, PRIMARY, RATE_LIMITED, None), (1, 0, RETRY, OK, 60), (2, 0, PRIMARY, OK, 60)]

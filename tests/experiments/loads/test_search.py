@@ -35,7 +35,9 @@ def test_the_search_begins_at_todays_load_and_goes_up_by_steps() -> None:
 
 
 def test_towards_a_named_limit_it_goes_up_at_most_twice_in_a_minute() -> None:
-    assert next_loads([tried_load(4.0)], ceiling=100.0) == [pytest.approx(4 * 2 ** (40 / 60), rel=1e-3)]
+    assert next_loads([tried_load(4.0)], ceiling=100.0) == [
+        pytest.approx(4 * 2 ** (40 / 60), rel=1e-3)
+    ]
     assert next_loads([tried_load(4.0)], ceiling=5.5) == [pytest.approx(5.5 * 1.05, rel=1e-3)]
 
 
@@ -54,7 +56,10 @@ def test_inconclusive_loads_count_by_what_they_lean_to_until_the_gap_is_narrow()
 def test_both_ends_are_confirmed_and_then_it_is_over() -> None:
     confirmed = 3
 
-    assert SEARCH.next_loads([tried_load(8.8), fails(9.0, 2)]) == [NextLoad(8.8, 2), NextLoad(9.0, 1)]
+    assert SEARCH.next_loads([tried_load(8.8), fails(9.0, 2)]) == [
+        NextLoad(8.8, 2),
+        NextLoad(9.0, 1),
+    ]
     assert next_loads([tried_load(8.8, runs=confirmed), fails(9.0, 3)]) == []
 
 
@@ -63,7 +68,10 @@ def test_once_a_limit_is_known_a_load_just_below_it_is_confirmed() -> None:
     (below,) = SEARCH.next_loads([tried_load(4.0), fails(12.0)], known)
 
     assert below == NextLoad(pytest.approx(10 / 1.05, rel=1e-3), 3)
-    assert next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known_rate=known) == []
+    assert (
+        next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known_rate=known)
+        == []
+    )
 
 
 def test_a_known_limit_is_confirmed_at_once_where_every_load_was_beyond_it() -> None:
@@ -72,8 +80,12 @@ def test_a_known_limit_is_confirmed_at_once_where_every_load_was_beyond_it() -> 
 
     assert SEARCH.next_loads([fails(4.0)], known) == [below]
     assert SEARCH.next_loads([tried_load(below.load, runs=3), fails(4.0)], known) == []
-    assert next_loads([fails(2.8, runs=3), fails(4.0)], known_rate=known) == [pytest.approx(2.8 / 1.25**2)]
-    assert next_loads([fails(4.0)], known_rate=Interval(0.05, 0.04, 0.06)) == [pytest.approx(4 / 1.25**2)]
+    assert next_loads([fails(2.8, runs=3), fails(4.0)], known_rate=known) == [
+        pytest.approx(2.8 / 1.25**2)
+    ]
+    assert next_loads([fails(4.0)], known_rate=Interval(0.05, 0.04, 0.06)) == [
+        pytest.approx(4 / 1.25**2)
+    ]
 
 
 def test_where_nothing_fails_the_highest_load_is_run_again_until_it_is_shown_to_hold() -> None:
@@ -96,7 +108,9 @@ def test_on_both_sides_loads_come_ever_closer_and_none_is_run_twice() -> None:
 
 
 def test_the_ends_are_the_largest_that_holds_below_the_smallest_that_fails() -> None:
-    low, high = bracket([tried_load(4.0), tried_load(6.0), fails(8.0), tried_load(10.0), fails(12.0)])
+    low, high = bracket(
+        [tried_load(4.0), tried_load(6.0), fails(8.0), tried_load(10.0), fails(12.0)]
+    )
 
     assert low is not None
     assert high is not None

@@ -110,5 +110,7 @@ def test_the_minutes_given_are_the_minutes_planned(found):
     for engine, _, done in found:
         planned_s = done.ledger.real_s(rests=True)
         assert planned_s <= 1.1 * 60 * MINUTES, engine
-        assert planned_s == done.ledger.real_s(rests=False), "nothing refuses, so nothing has to recover"
+        assert planned_s == done.ledger.real_s(rests=False), (
+            "nothing refuses, so nothing has to recover"
+        )
         assert json.dumps(done.answer.facts)

@@ -53,7 +53,11 @@ def is_regular(data: bytes) -> bool:
             blocks.append(str(tree["content_block"].get("type")))
         elif name == b"content_block_delta":
             delta = tree.get("delta")
-            if not isinstance(index, int) or not 0 <= index < len(blocks) or not isinstance(delta, dict):
+            if (
+                not isinstance(index, int)
+                or not 0 <= index < len(blocks)
+                or not isinstance(delta, dict)
+            ):
                 return False
             if (delta.get("type") == "text_delta") != (blocks[index] == "text"):
                 return False

@@ -40,7 +40,9 @@ def corpus() -> list[bytes]:
 def check(data: bytes) -> None:
     whole = read([data])
     for pieces in cuts(data):
-        assert shown(read(pieces)) == shown(whole), f"another answer where the bytes come as {pieces!r}"
+        assert shown(read(pieces)) == shown(whole), (
+            f"another answer where the bytes come as {pieces!r}"
+        )
     compare_compiled(data)
     theirs = h11_answer(data)
     if theirs is None or isinstance(whole, str):
@@ -108,7 +110,11 @@ def compare_compiled(data: bytes) -> None:
     framing = started[0].framing
     assert framing is not None
     rng = Random(zlib.crc32(data))
-    places = [0, *sorted(rng.sample(range(len(started[1]) + 1), min(3, len(started[1])))), len(started[1])]
+    places = [
+        0,
+        *sorted(rng.sample(range(len(started[1]) + 1), min(3, len(started[1])))),
+        len(started[1]),
+    ]
     found = []
     for answer in (CompiledAnswer(None, 0, is_user_clock=False), PlainAnswer(is_user_clock=False)):
         answer.begin(framing, 5, 7)
@@ -137,7 +143,9 @@ def h11_answer(data: bytes) -> tuple[int, dict[bytes, bytes], bytes, bool] | Non
                 head = event
             elif isinstance(event, h11.Data):
                 body += bytes(event.data)
-            elif isinstance(event, h11.EndOfMessage) or event is h11.NEED_DATA or event is h11.PAUSED:
+            elif (
+                isinstance(event, h11.EndOfMessage) or event is h11.NEED_DATA or event is h11.PAUSED
+            ):
                 if head is None:
                     return None
                 names = dict(reversed(list(head.headers)))

@@ -25,7 +25,8 @@ def check(data: bytes) -> None:
 def streams(protocol: str, capture: str) -> list[bytes]:
     """The payloads of drawn streams, and of streams that an engine sent."""
     drawn = [
-        b"".join(event.wire for event in DRAW[protocol](f"fuzz-{number}").events) for number in range(40)
+        b"".join(event.wire for event in DRAW[protocol](f"fuzz-{number}").events)
+        for number in range(40)
     ]
     return drawn + [path.read_bytes() for path in sorted(CAPTURES.glob(f"*_{capture}*.sse"))]
 
@@ -36,7 +37,8 @@ def compare(module: Any, data: bytes) -> None:
     rng = Random(seed)
     head, reads = framed(rng, split(rng, data))
     quick, full = (
-        decoded(module, head, reads, Random(seed), is_compiled=is_compiled) for is_compiled in (True, False)
+        decoded(module, head, reads, Random(seed), is_compiled=is_compiled)
+        for is_compiled in (True, False)
     )
     different = differences(quick, full)
     assert not different, f"fact, compiled, in Python: {different[:4]}"

@@ -58,7 +58,9 @@ def of_analysis(table: str) -> None:
     parts = listed([FOLDER.path], table, problems)  # type: ignore[arg-type]
     rows = sum(read(part, WANTED[table], problems).num_rows for part in parts)  # type: ignore[arg-type]
     expected = sum(part.rows for part in parts)
-    assert problems or rows == expected > 0 or expected == 0, f"{rows} of {expected} rows, and no problem"
+    assert problems or rows == expected > 0 or expected == 0, (
+        f"{rows} of {expected} rows, and no problem"
+    )
 
 
 def of_master(path: Path, table: str, whole: Path) -> None:

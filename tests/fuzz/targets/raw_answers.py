@@ -23,7 +23,9 @@ def corpus() -> list[bytes]:
         RawAnswer(facts, "POST", end, 4_000_000, READS, left_out)
         for end, left_out in ((COMPLETE, 0), (RESET, 5))
     ]
-    whole = "".join(answer_text(number, answer) for number, answer in enumerate(answers, 1)).encode()
+    whole = "".join(
+        answer_text(number, answer) for number, answer in enumerate(answers, 1)
+    ).encode()
     return [whole, json.dumps({"answer": 1, "format": 1, "method": "GET"}).encode()]
 
 

@@ -17,7 +17,9 @@ UNKNOWN_TO_THE_SDK = (b"\xef\xbb\xbf", b"error")
 
 def corpus() -> list[bytes]:
     streams = [stream for stream, _ in SAMPLES.values()]
-    with_other_ends = [stream.replace(b"\n", end) for stream in streams for end in LINE_ENDS.values()]
+    with_other_ends = [
+        stream.replace(b"\n", end) for stream in streams for end in LINE_ENDS.values()
+    ]
     return [*with_other_ends, *(wire for wire, _ in STANDARD.values())]
 
 

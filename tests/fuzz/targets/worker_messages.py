@@ -59,13 +59,17 @@ class Runner:
 def master_of(runner: Runner, seal: Seal) -> Master:
     """A master without Locust."""
     hook = SimpleNamespace(add_listener=lambda _: None)
-    environment = SimpleNamespace(runner=runner, events=SimpleNamespace(test_start=hook, test_stopping=hook))
+    environment = SimpleNamespace(
+        runner=runner, events=SimpleNamespace(test_start=hook, test_stopping=hook)
+    )
     return Master(environment, None, seal, stays=False)
 
 
 def corpus() -> list[bytes]:
     lines = SAMPLES.read_bytes().splitlines(keepends=True)
-    without_an_end = [line for line in lines if b'"drained"' not in line and b'"failed"' not in line]
+    without_an_end = [
+        line for line in lines if b'"drained"' not in line and b'"failed"' not in line
+    ]
     return [
         b"".join(lines),
         b"".join(without_an_end),
@@ -79,7 +83,11 @@ def check(data: bytes) -> None:
     seal = Seal("0123456789abcdef")
     master = master_of(runner, seal)
     master.run = run = Run(
-        messages.Link(runner, seal), SETTINGS[len(data) % 2], lambda: 1, lambda _: True, lambda _: None
+        messages.Link(runner, seal),
+        SETTINGS[len(data) % 2],
+        lambda: 1,
+        lambda _: True,
+        lambda _: None,
     )
     try:
         run.folder.create()
@@ -87,7 +95,9 @@ def check(data: bytes) -> None:
             deliver(runner, seal, *message)
         gevent.sleep(0)
         run.on_hello(OTHER, HELLO)
-        do_duties(run, lambda: [deliver(runner, seal, *message) for message in read(data, run.run_id)])
+        do_duties(
+            run, lambda: [deliver(runner, seal, *message) for message in read(data, run.run_id)]
+        )
     finally:
         shutil.rmtree(run.folder.path, ignore_errors=True)
 

@@ -51,7 +51,9 @@ class User:
             raise ValueError(why)
 
     def send_given(self, _: str, given: Any, limit: int | None, **more: Any) -> SentRequest:
-        self.sent.append([given.body, list(given.headers), given.model, given.stream, limit, more["name"]])
+        self.sent.append(
+            [given.body, list(given.headers), given.model, given.stream, limit, more["name"]]
+        )
         answer = Answer("Hello", self.ended, self.status, 12.5, 40.0, {})
         exchange = None if self.status is None else self._exchange()
         return SentRequest(answer, exchange, len(self.sent), more["name"], 2.0, ADDRESS)  # type: ignore[arg-type]
@@ -59,7 +61,9 @@ class User:
     def _exchange(self) -> Any:
         capture = Capture(OpenBytes())
         chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in self.pieces)
-        head = b"HTTP/1.1 %d X\r\nX-Kind: a\r\ntransfer-encoding: chunked\r\n\r\n" % (self.status or 0)
+        head = b"HTTP/1.1 %d X\r\nX-Kind: a\r\ntransfer-encoding: chunked\r\n\r\n" % (
+            self.status or 0
+        )
         capture.add(head + chunks + b"0\r\n\r\n", 5)
         return SimpleNamespace(
             status=self.status,
@@ -119,7 +123,9 @@ def stream_argument() -> dict[str, Any]:
         "headers_ms": user.headers_ms + lost.headers_ms,
         "lines": [[line.decode() for line in answer.iter_lines() if line] for _ in range(2)],
         "pieces": b"".join(answer.iter_content(3)).decode(),
-        "statistics": {kind: entry.num_requests for (_, kind), entry in environment.stats.entries.items()},
+        "statistics": {
+            kind: entry.num_requests for (_, kind), entry in environment.stats.entries.items()
+        },
         "sum": environment.stats.total.num_requests,
     }
 
@@ -218,7 +224,9 @@ def task_errors() -> Any:
         try:
             act()
         except Exception as error:  # noqa: BLE001 - as Locust does
-            environment.events.user_error.fire(user_instance=user, exception=error, tb=error.__traceback__)
+            environment.events.user_error.fire(
+                user_instance=user, exception=error, tb=error.__traceback__
+            )
             logger.error("%s", error)  # noqa: TRY400
 
     def divide() -> None:

@@ -52,7 +52,10 @@ class Terminal:
 
 @case
 def streams() -> dict[str, str]:
-    return {name: Terminal(stays=False, json=json).stream for name, json in (("text", False), ("json", True))}
+    return {
+        name: Terminal(stays=False, json=json).stream
+        for name, json in (("text", False), ("json", True))
+    }
 
 
 @case
@@ -73,7 +76,11 @@ def ends() -> dict[str, list[str]]:
 def codes() -> dict[str, str]:
     """The last line by whose exit code it is."""
     found = {}
-    for name, of_run, code in (("of the run", Exit.INVALID, 3), ("of Locust", None, 1), ("none", None, 0)):
+    for name, of_run, code in (
+        ("of the run", Exit.INVALID, 3),
+        ("of Locust", None, 1),
+        ("none", None, 0),
+    ):
         terminal = Terminal(stays=False)
         terminal.environment.process_exit_code = None if of_run is None else int(of_run)
         terminal.console.show(SUMMARY)
@@ -118,7 +125,9 @@ def http_user() -> dict[str, Any]:
     return {
         "streamed": http_user_lines(statistics(chat_headers=fast, chat_total=slow, chat_TTFT=fast)),
         "whole": http_user_lines(statistics(chat_total=slow, models_GET=fast)),
-        "both": http_user_lines(statistics(a_headers=fast, a_total=slow, b_total=[40.0], c_headers=[9.0])),
+        "both": http_user_lines(
+            statistics(a_headers=fast, a_total=slow, b_total=[40.0], c_headers=[9.0])
+        ),
         "no request": http_user_lines(statistics(models_GET=fast)),
         "printed": terminal.quit(0),
         "schedule": scheduled.quit(0),
@@ -149,10 +158,16 @@ def arguments(shape: Any = None, host: str | None = None, **changed: Any) -> str
 
 @case
 def commands() -> dict[str, str]:
-    ours = {"scenario": "limits.toml", "tailgauge_set": ["limits.drain_s=9"], "tailgauge_plugins": ["p.py"]}
+    ours = {
+        "scenario": "limits.toml",
+        "tailgauge_set": ["limits.drain_s=9"],
+        "tailgauge_plugins": ["p.py"],
+    }
     return {
         "plain": arguments(),
-        "page": arguments(num_users=None, spawn_rate=None, run_time=None, host="http://127.0.0.1:1"),
+        "page": arguments(
+            num_users=None, spawn_rate=None, run_time=None, host="http://127.0.0.1:1"
+        ),
         "processes": arguments(processes=2, master=True, expect_workers=2, stop_timeout=3),
         "workers": arguments(master=True, expect_workers=4),
         "shape": arguments(shape=object()),

@@ -16,7 +16,13 @@ from starting.script import case, print_facts
 
 from tailgauge import StreamingUser
 from tailgauge.errors import TailgaugeError
-from tailgauge.locust_app.locustfile import Options, Traffic, explain_options, refuses_start, settings_of
+from tailgauge.locust_app.locustfile import (
+    Options,
+    Traffic,
+    explain_options,
+    refuses_start,
+    settings_of,
+)
 
 FOLDER = Path(sys.argv[1])
 FILE = FOLDER / "My chat.py"
@@ -41,7 +47,9 @@ def scheduled(**attributes: Any) -> Any:
 
 
 def environment(*classes: Any) -> Any:
-    return SimpleNamespace(user_classes=list(classes), parsed_locustfiles=[str(FILE)], locustfile=FILE.name)
+    return SimpleNamespace(
+        user_classes=list(classes), parsed_locustfiles=[str(FILE)], locustfile=FILE.name
+    )
 
 
 def options(scenario: str | Path = "", *sets: str) -> Options:
@@ -53,7 +61,9 @@ def target(
 ) -> str:
     """Address of the target, or the error."""
     try:
-        return settings_of(environment(*classes), options(scenario, *sets), host).scenario.target.url
+        return settings_of(
+            environment(*classes), options(scenario, *sets), host
+        ).scenario.target.url
     except TailgaugeError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -99,7 +109,9 @@ def tasks() -> dict[str, Any]:
     )
     bare = settings_of(environment(chat), options(), None)
     given = settings_of(environment(chat), options(REMOTE), A)
-    limited = settings_of(environment(chat), options("", "stages.duration_s=9", "guard.max_requests=50"), A)
+    limited = settings_of(
+        environment(chat), options("", "stages.duration_s=9", "guard.max_requests=50"), A
+    )
     chat_of = bare.scenario.traffic["Chat"]
     return {
         "name": bare.scenario.name, "file": bare.scenario_file, "process": bare.scenario.arrival.process,
@@ -197,7 +209,9 @@ def posts() -> dict[str, Any]:
         file = FOLDER / f"{name}.py"
         file.write_text(text)
         chat = streaming(host=A, __module__="locustfile_of_posts")
-        place = SimpleNamespace(user_classes=[chat], parsed_locustfiles=[str(file)], locustfile=file.name)
+        place = SimpleNamespace(
+            user_classes=[chat], parsed_locustfiles=[str(file)], locustfile=file.name
+        )
         scenario = settings_of(place, options(), None).scenario
         found[name] = [scenario.target.protocol, scenario.traffic["Chat"].model]
     place.parsed_locustfiles = [str(FOLDER / "openai.py")]

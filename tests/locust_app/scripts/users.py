@@ -46,7 +46,9 @@ def answer(version: str, schema: int) -> list[Any]:
 def forgotten(*, stays: bool) -> list[Any]:
     """What Locust sends, and whom it still knows, after a run in which w1 was lost and w2 refused."""
     sent: list[Any] = []
-    server = SimpleNamespace(send_to_client=lambda message: sent.append([message.type, message.node_id]))
+    server = SimpleNamespace(
+        send_to_client=lambda message: sent.append([message.type, message.node_id])
+    )
     runner = SimpleNamespace(clients=dict.fromkeys(("w0", "w1", "w2")), server=server)
     master = master_of(runner, stays=stays)
     master.refused["w2"] = "its version"

@@ -29,13 +29,18 @@ def main() -> None:
     report(socket, "client_ready", -1, ME)
     while time.monotonic() < deadline:
         report(
-            socket, "heartbeat", {"state": "running", "current_cpu_usage": 0, "current_memory_usage": 0}, ME
+            socket,
+            "heartbeat",
+            {"state": "running", "current_cpu_usage": 0, "current_memory_usage": 0},
+            ME,
         )
         for kind in LIES:
             for name in (ME, victim):
                 data = {"run": "none", "limit": "max_cost", "why": "a lie", "name": name}
                 report(socket, f"tailgauge:{kind}", data, name)
-                report(socket, f"tailgauge:{kind}", {"body": msgpack.dumps(data), "mark": FORGED}, name)
+                report(
+                    socket, f"tailgauge:{kind}", {"body": msgpack.dumps(data), "mark": FORGED}, name
+                )
         while socket.poll(500):
             kind, *_ = msgpack.loads(socket.recv(), strict_map_key=False)
             kinds[kind] = kinds.get(kind, 0) + 1

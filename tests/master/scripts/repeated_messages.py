@@ -22,7 +22,9 @@ def started(kinds: list[str], *, run_id: str = "", is_late: bool = False) -> dic
     """What becomes of a run after these messages of the worker w1."""
     runner = Runner()
     master = master_of(runner, SEAL)
-    master.run = run = Run(Link(runner, SEAL), SETTINGS[0], lambda: 1, lambda _: True, lambda _: None)
+    master.run = run = Run(
+        Link(runner, SEAL), SETTINGS[0], lambda: 1, lambda _: True, lambda _: None
+    )
     run._plan_sent = is_late
     run.preflight_result = {
         "learnt": [1.0, 0, True, [], []],

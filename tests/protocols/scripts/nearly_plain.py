@@ -51,7 +51,15 @@ VALUES = (
     b'{"a":' * 40 + b"1" + b"}" * 40, b'{"a":1,"a":2}', b'{"a":1,}', b'{"a"}', b'{a:1}', b'{"\\u0061":1}', b'"\\ud800"', b'"\xff"',
 )  # fmt: skip
 KEYS = {
-    OpenAI: (b'"id"', b'"model"', b'"choices"', b'"index"', b'"delta"', b'"content"', b'"finish_reason"'),
+    OpenAI: (
+        b'"id"',
+        b'"model"',
+        b'"choices"',
+        b'"index"',
+        b'"delta"',
+        b'"content"',
+        b'"finish_reason"',
+    ),
     Anthropic: (b'"type"', b'"index"', b'"delta"', b'"text"'),
 }
 MORE_KEYS = {
@@ -265,7 +273,9 @@ def framed(rng: Random, pieces: list[bytes]) -> tuple[bytes, list[bytes]]:
         elif odd < 0.2:
             parts[place] = rng.choice((b"0", b"0" * 20, b" ")) + parts[place]
         elif odd < 0.25:
-            parts[place] = parts[place].replace(b"\r\n", rng.choice((b";x=1\r\n", b"\n", b" \t\r\n")), 1)
+            parts[place] = parts[place].replace(
+                b"\r\n", rng.choice((b";x=1\r\n", b"\n", b" \t\r\n")), 1
+            )
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n%b\r\n\r\n" % headers
     return head, cut(rng, parts)
 

@@ -29,7 +29,9 @@ def openai_event(rng: Random, *, changing: bool = False) -> bytes:
     elif kind == "two":
         delta = {"content": text, "reasoning": "why"}
     elif kind == "odd":
-        delta = rng.choice(({"content": None}, {"content": 5}, {}, {"role": "assistant", "content": text}))
+        delta = rng.choice(
+            ({"content": None}, {"content": 5}, {}, {"role": "assistant", "content": text})
+        )
         more = rng.choice(({}, {"usage": {"completion_tokens": 3}}, {"error": {"message": "no"}}))
     tree = {
         "id": "c1",
@@ -49,7 +51,11 @@ _COUNTS = itertools.count(1)
 def changed(rng: Random, tree: dict[str, Any], text: str) -> str:
     """The event with values that change from one to the next, and now and then another order, key or kind of value."""
     (choice,) = tree["choices"]
-    logprob = {"token": text, "logprob": -rng.random(), "bytes": list(text.encode("utf-8", "replace"))}
+    logprob = {
+        "token": text,
+        "logprob": -rng.random(),
+        "bytes": list(text.encode("utf-8", "replace")),
+    }
     prompt, cached = rng.choices(((9, 4), (3, 4), (9, -1)), (90, 2, 1))[0]
     count = next(_COUNTS)  # running counts grow
     odd_count = rng.choices((count, -1, "5", 10**11, True), (90, 1, 1, 1, 1))[0]
@@ -68,7 +74,9 @@ def changed(rng: Random, tree: dict[str, Any], text: str) -> str:
     tree |= {"usage": usage} if rng.random() < 0.95 else {}
     padding = ("", "x", "abc", "a" * 9, text, 'q"', "}]}", "\\", "\u00e9", "\ud800", 5)
     tree["obfuscation"] = rng.choices(padding, (30, 30, 30, 30, 30, 1, 1, 1, 1, 1, 1))[0]
-    choice["logprobs"] = {"content": [{**logprob, "top_logprobs": [logprob] * (rng.random() < 0.05)}]}
+    choice["logprobs"] = {
+        "content": [{**logprob, "top_logprobs": [logprob] * (rng.random() < 0.05)}]
+    }
     odd = rng.random() if rng.random() < 0.2 else 0.5
     if odd < 0.03:
         choice["finish_reason"] = "stop"
@@ -107,7 +115,9 @@ def anthropic_event(rng: Random) -> bytes:
     delta = {"type": kind, key: rng.choice(TEXTS)}
     tree = {"type": "content_block_delta", "index": 0, "delta": delta}
     if rng.random() < 0.03:
-        tree = rng.choice(({"type": "ping"}, {"type": "error", "error": {"type": "overloaded_error"}}))
+        tree = rng.choice(
+            ({"type": "ping"}, {"type": "error", "error": {"type": "overloaded_error"}})
+        )
     data = json.dumps(tree, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
     return b"event: %b\ndata: %b" % (tree["type"].encode(), data)
 
@@ -131,7 +141,9 @@ def wire(name: str, module: Any, rng: Random, repeats: int = 1) -> list[bytes]:
     events = [event for event in events for _ in range(rng.randint(1, repeats))]
     reads = [b""]
     for event in events:
-        end = rng.choices((b"\n\n", b"\r\n\r\n", b"\n\n\n", b"\n\n: comment\n\n", b"\n"), (60, 1, 1, 1, 1))[0]
+        end = rng.choices(
+            (b"\n\n", b"\r\n\r\n", b"\n\n\n", b"\n\n: comment\n\n", b"\n"), (60, 1, 1, 1, 1)
+        )[0]
         sent = chunk(event + end)
         odd = rng.random()
         if odd < 0.02:

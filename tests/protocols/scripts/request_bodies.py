@@ -61,11 +61,16 @@ def prompts() -> Iterator[Prompt]:
         pieces = [PIECES[(number + k) % len(PIECES)] for k in range(turns)]
         yield Prompt(
             tuple(
-                Message((USER, ASSISTANT)[k % 2], (Part(text), Part(text, ttl)) if k else (Part(text, ttl),))
+                Message(
+                    (USER, ASSISTANT)[k % 2],
+                    (Part(text), Part(text, ttl)) if k else (Part(text, ttl),),
+                )
                 for k, text in enumerate(pieces)
             ),
             tuple(Part(f"system {number}", ttl if k else None) for k in range(system)),
-            tuple(Tool(f"tool_{k}", f"use {number}", SCHEMA, ttl if k else None) for k in range(tools)),
+            tuple(
+                Tool(f"tool_{k}", f"use {number}", SCHEMA, ttl if k else None) for k in range(tools)
+            ),
             automatic=ttl if number % 5 == 0 else None,
             cache_key=f"key {number}" if number % 3 == 0 else None,
         )
@@ -103,7 +108,9 @@ HEADERS = {"x-fixed": "of the target", "User-Agent": "mine/1", "x-ids": "{reques
            "x-call": "{call_id}", "X-Key": {"env": "A_KEY"}}  # fmt: skip
 BODY = {"temperature": 0.5, "metadata": {"user": "user {session_id}", "tags": ["{traffic}", 3]},
         "stream_options": {"extra": True}, "least": "{max_tokens}", "secret": {"env": "A_KEY"}}  # fmt: skip
-TABLE = TableAdds({"X-Fixed": "of the table"}, {"metadata": {"more": "{{{model}}}"}}, has_sessions=True)
+TABLE = TableAdds(
+    {"X-Fixed": "of the table"}, {"metadata": {"more": "{{{model}}}"}}, has_sessions=True
+)
 REQUEST = 3 * 65536 + 2
 
 
@@ -112,15 +119,23 @@ def by_hand(plain: bytes, call: Call, call_id: str, model: str) -> bytes:
     head, _, text = plain.partition(b"\r\n\r\n")
     if text:
         tree = json.loads(text)
-        for one in [each["params"] for each in tree["requests"]] if call.kind == JOB_SUBMIT else [tree]:
+        for one in (
+            [each["params"] for each in tree["requests"]] if call.kind == JOB_SUBMIT else [tree]
+        ):
             one["temperature"] = 0.5
-            one["metadata"] = {"user": "user 196608", "tags": ["chat", 3], "more": "{" + model + "}"}
+            one["metadata"] = {
+                "user": "user 196608",
+                "tags": ["chat", 3],
+                "more": "{" + model + "}",
+            }
             one["stream_options"] = {**one.get("stream_options", {}), "extra": True}
             one["least"], one["secret"] = call.max_tokens, "{secret}value"
         text = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()
     lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"user-agent:")]
     lines = [
-        line.split(b":")[0] + b": %d" % len(text) if line.lower().startswith(b"content-length:") else line
+        line.split(b":")[0] + b": %d" % len(text)
+        if line.lower().startswith(b"content-length:")
+        else line
         for line in lines
     ]
     lines += [b"x-session-id: 196608", b"X-Fixed: of the table", b"User-Agent: mine/1",
@@ -138,7 +153,10 @@ def added(protocol: str, asked: list[Call], **more: Any) -> dict[str, Any]:
     for number, call in enumerate(asked):
         call_id, model = IDS[number % 2], call.model or endpoint.model
         sender.captured = None
-        with contextlib.suppress(Exception), endpoint.send(call, call_id, request_id=REQUEST, traffic="chat"):
+        with (
+            contextlib.suppress(Exception),
+            endpoint.send(call, call_id, request_id=REQUEST, traffic="chat"),
+        ):
             pass
         expected = by_hand(
             plain.of(bare._wire.send(bare._sdk, call, model, call_id)) or b"", call, call_id, model

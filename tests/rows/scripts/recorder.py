@@ -20,8 +20,12 @@ from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import AttemptRow, Chunks, HealthRow, RequestRow
 
 WORKER = 3
-REQUEST = RequestRow(1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50)
-FULL_REQUEST = RequestRow(-1, "preflight", "größe", "streaming", 7, -5, 6, 2**62, "ok", 1, 2, 200, 50)
+REQUEST = RequestRow(
+    1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50
+)
+FULL_REQUEST = RequestRow(
+    -1, "preflight", "größe", "streaming", 7, -5, 6, 2**62, "ok", 1, 2, 200, 50
+)
 ATTEMPT = AttemptRow(1, 0, 0, "primary", None, "steady", "chat", "openai", "tiny", 5, 6)
 FULL_ATTEMPT = replace(
     ATTEMPT,
@@ -200,5 +204,11 @@ def write_until_killed() -> None:
 if sys.argv[2:] == ["kill"]:
     write_until_killed()
 print_facts(
-    round_trip, compaction, busy_writer, folder_gone, half_a_character, chunks_that_do_not_fit, limit_s=None
+    round_trip,
+    compaction,
+    busy_writer,
+    folder_gone,
+    half_a_character,
+    chunks_that_do_not_fit,
+    limit_s=None,
 )

@@ -28,7 +28,9 @@ from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import AttemptRow, HealthRow, RequestRow
 
 WORKER = 3
-REQUEST = RequestRow(1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50)
+REQUEST = RequestRow(
+    1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50
+)
 ATTEMPT = AttemptRow(1, 0, 0, "primary", None, "steady", "chat", "openai", "tiny", 5, 6)
 
 
@@ -199,7 +201,12 @@ def too_many_rows() -> Any:
     fault = printed(recorder.check)
     held.set()
     free_space.write_part, free_space.MAX_WAITING_ROWS = original, most
-    return {"before": before, "fault": fault, "end": printed(recorder.close), **facts(made, recorder)}
+    return {
+        "before": before,
+        "fault": fault,
+        "end": printed(recorder.close),
+        **facts(made, recorder),
+    }
 
 
 def one_table_fails() -> Any:

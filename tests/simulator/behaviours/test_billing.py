@@ -15,7 +15,10 @@ from tailgauge.simulator.behaviours.billing import Billing, PromptTokens
 def test_only_a_cancelled_call_may_be_billed_for_what_it_never_made(
     bill: str, cancelled: bool, tokens: int
 ) -> None:
-    assert Billing(BillingTable(bill_cancelled=bill)).billed_output(30, 100, cancelled=cancelled) == tokens
+    assert (
+        Billing(BillingTable(bill_cancelled=bill)).billed_output(30, 100, cancelled=cancelled)
+        == tokens
+    )
 
 
 def test_each_kind_of_token_has_its_price() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from tailgauge.scenario.simulated import BillingTable, CacheTable
 from tailgauge.simulator.behaviours.billing import Billing, PromptTokens
-from tailgauge.simulator.behaviours.prefix_cache import Breakpoint, Lookup, Position, PrefixCache, Prompt
+from tailgauge.simulator.behaviours.prefix_cache import (
+    Breakpoint,
+    Lookup,
+    Position,
+    PrefixCache,
+    Prompt,
+)
 
 S = 1_000_000_000
 TTL_S = 300.0
@@ -59,7 +65,9 @@ def settings(**more: object) -> CacheTable:
 def test_row_16_a_sliding_ttl(load: float, size: tuple[int, float]) -> None:
     count, tolerance = size
 
-    assert hit_share(settings(), load / TTL_S, count) == pytest.approx(1 - exp(-load), abs=tolerance)
+    assert hit_share(settings(), load / TTL_S, count) == pytest.approx(
+        1 - exp(-load), abs=tolerance
+    )
 
 
 @pytest.mark.parametrize("load", [0.2, 1.0, 3.0])
@@ -70,7 +78,9 @@ def test_row_16_a_fixed_ttl(load: float, size: tuple[int, float]) -> None:
     assert found == pytest.approx(load / (1 + load), abs=tolerance)
 
 
-@pytest.mark.parametrize(("load", "delay"), [(1.0, 0.1), (1.0, 1.0), (2.0, 0.5), (3.0, 2.0)])  # delay in TTLs
+@pytest.mark.parametrize(
+    ("load", "delay"), [(1.0, 0.1), (1.0, 1.0), (2.0, 0.5), (3.0, 2.0)]
+)  # delay in TTLs
 def test_row_16_a_race(load: float, delay: float, size: tuple[int, float]) -> None:
     count, tolerance = size
     missing = exp(-load)
@@ -94,7 +104,10 @@ def test_row_17_break_even_is_exact(write: Fraction, share: Fraction, uses: Frac
 
 @pytest.mark.parametrize(("ttl", "pays_at"), [("5m", 2), ("1h", 3)])
 def test_row_17_the_cache_itself_pays_at_that_use(ttl: str, pays_at: int) -> None:
-    prices, cache = Billing(BillingTable()), PrefixCache(CacheTable(mode="marked", minimum_tokens=0), 0)
+    prices, cache = (
+        Billing(BillingTable()),
+        PrefixCache(CacheTable(mode="marked", minimum_tokens=0), 0),
+    )
     prompt = Prompt(PREFIX.positions, 1000, (Breakpoint(0, ttl),))
     paid, pays = Fraction(0), []
     for use in range(1, 5):

@@ -27,7 +27,8 @@ FULL = ContentTable(thinking_share=0.5, tool_share=0.3, text_blocks=2)
 
 def kinds(settings: ContentTable, *, tools: bool, thinking: bool) -> list[tuple[str, int]]:
     return [
-        (block.kind, block.tokens) for block in plan(settings, 100, 4, tools=tools, thinking=thinking).blocks
+        (block.kind, block.tokens)
+        for block in plan(settings, 100, 4, tools=tools, thinking=thinking).blocks
     ]
 
 
@@ -60,7 +61,9 @@ def test_only_what_the_request_gives_is_used(
 
 def test_a_tool_call_stops_the_answer() -> None:
     assert plan(FULL, 100, 4, tools=True, thinking=True).stop_reason == "tool_use"
-    assert plan(FULL, 4, 4, tools=True, thinking=False).stop_reason == "max_tokens"  # too few tokens for one
+    assert (
+        plan(FULL, 4, 4, tools=True, thinking=False).stop_reason == "max_tokens"
+    )  # too few tokens for one
 
 
 def test_shown_thinking_streams_and_ends_with_its_signature() -> None:
@@ -76,7 +79,11 @@ def test_shown_thinking_streams_and_ends_with_its_signature() -> None:
 
 def test_omitted_thinking_is_a_silence_and_one_signature() -> None:
     found = plan(
-        ContentTable(thinking_share=0.5, thinking_display="omitted"), 20, 4, tools=False, thinking=True
+        ContentTable(thinking_share=0.5, thinking_display="omitted"),
+        20,
+        4,
+        tools=False,
+        thinking=True,
     )
 
     assert found.blocks[0].chunks == (Chunk(SIGNATURE_DELTA, 10, 10),)
@@ -96,9 +103,17 @@ def test_a_tool_call_comes_in_bursts_of_one_key_and_value() -> None:
 
 @pytest.mark.parametrize(
     ("size", "each", "expected"),
-    [(30, 10, [10, 10, 10]), (35, 10, [10, 10, 10, 5]), (32, 10, [10, 10, 12]), (3, 10, [3]), (7, 1, [3, 4])],
+    [
+        (30, 10, [10, 10, 10]),
+        (35, 10, [10, 10, 10, 5]),
+        (32, 10, [10, 10, 12]),
+        (3, 10, [3]),
+        (7, 1, [3, 4]),
+    ],
 )
-def test_a_rest_too_short_for_a_pair_goes_to_the_last(size: int, each: int, expected: list[int]) -> None:
+def test_a_rest_too_short_for_a_pair_goes_to_the_last(
+    size: int, each: int, expected: list[int]
+) -> None:
     assert tool_pairs(size, each) == expected
 
 
@@ -126,7 +141,9 @@ def test_tokens_are_conserved_and_made_in_order(
     found = plan(settings, size, per_chunk, tools=tools, thinking=thinking)
     chunks = [chunk for block in found.blocks for chunk in block.chunks]
 
-    assert sum(chunk.tokens for chunk in chunks) == size == sum(block.tokens for block in found.blocks)
+    assert (
+        sum(chunk.tokens for chunk in chunks) == size == sum(block.tokens for block in found.blocks)
+    )
     assert [sum(chunk.tokens for chunk in block.chunks) for block in found.blocks] == [
         b.tokens for b in found.blocks
     ]

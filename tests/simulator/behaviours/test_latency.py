@@ -9,7 +9,9 @@ from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.behaviours.latency import TokenTimes, delays_ns, draw_key
 
 CONSTANT = Simulated(ttft_ms=200, chunk_gap_ms=10, tokens_per_chunk=4)
-DRAWN = Simulated(ttft_ms=200, ttft_sigma=0.5, chunk_gap_ms=10, chunk_gap_sigma=0.25, tokens_per_chunk=4)
+DRAWN = Simulated(
+    ttft_ms=200, ttft_sigma=0.5, chunk_gap_ms=10, chunk_gap_sigma=0.25, tokens_per_chunk=4
+)
 
 
 def test_without_sigma_every_chunk_is_due_on_the_grid() -> None:
@@ -29,7 +31,9 @@ def test_the_draws_are_the_same_in_every_process() -> None:
     assert [round(d / 1e5) for d in delays_ns(DRAWN, 1, "7/0/0", 3)] == [1267, 1368, 1450]
 
 
-@pytest.mark.parametrize("other", [delays_ns(DRAWN, 2, "7/0/0", 20), delays_ns(DRAWN, 1, "7/0/1", 20)])
+@pytest.mark.parametrize(
+    "other", [delays_ns(DRAWN, 2, "7/0/0", 20), delays_ns(DRAWN, 1, "7/0/1", 20)]
+)
 def test_another_seed_or_key_draws_others(other: list[int]) -> None:
     assert other != delays_ns(DRAWN, 1, "7/0/0", 20)
 

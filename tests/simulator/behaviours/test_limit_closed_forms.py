@@ -52,7 +52,13 @@ def test_the_formula_gives_the_numbers_of_the_method(rho: float, places: int, kn
 
 @pytest.mark.parametrize(
     ("rate", "arriving", "burst"),
-    [(10, 11, 2), (10, 15, 7), (10, 40, 100), (Fraction(5, 6), 3, 50), (Fraction(1000, 60), 50, 1000)],
+    [
+        (10, 11, 2),
+        (10, 15, 7),
+        (10, 40, 100),
+        (Fraction(5, 6), 3, 50),
+        (Fraction(1000, 60), 50, 1000),
+    ],
 )
 def test_row_13_constant_arrivals_above_the_rate_are_refused_by_exactly_the_excess(
     rate: Fraction, arriving: int, burst: int

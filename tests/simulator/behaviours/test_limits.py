@@ -54,7 +54,12 @@ def test_the_third_of_three_requests_at_once_learns_which_limit_and_how_long(
 
     assert first.admitted
     assert second.admitted
-    assert (third.admitted, third.kind, third.retry_after_s, third.error_code) == (False, kind, wait_s, None)
+    assert (third.admitted, third.kind, third.retry_after_s, third.error_code) == (
+        False,
+        kind,
+        wait_s,
+        None,
+    )
     assert kind.replace("_", " ") in third.message
     assert not target.admit("m", 100, 100, 0).admitted
     assert target.admit("m", 100, 100, wait_s * S).admitted
@@ -146,7 +151,9 @@ def test_a_spent_budget_refuses_every_call_and_names_no_time() -> None:
 
 
 @pytest.mark.parametrize(("refill_s", "burst"), [(60, 600), (6, 60)])
-def test_without_a_burst_a_bucket_holds_what_comes_back_in_the_refill_time(refill_s: int, burst: int) -> None:
+def test_without_a_burst_a_bucket_holds_what_comes_back_in_the_refill_time(
+    refill_s: int, burst: int
+) -> None:
     target = Limits(LimitsTable(itpm=600), 0, refill_s)
 
     assert not target.admit("m", burst + 1, 1, 0).admitted

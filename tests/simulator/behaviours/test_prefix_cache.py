@@ -79,17 +79,25 @@ def test_a_conversation_reads_its_past_and_writes_its_last_turn() -> None:
 
 
 def test_writes_are_split_by_their_ttl() -> None:
-    one = prompt(("tools", 300), ("system", 200), ("turn", 120), ("tail", 30), marks={0: "1h", 2: "5m"})
+    one = prompt(
+        ("tools", 300), ("system", 200), ("turn", 120), ("tail", 30), marks={0: "1h", 2: "5m"}
+    )
     cache = PrefixCache(MARKED, 0)
     first, again, later = call(cache, one, 0), call(cache, one, 1), call(cache, one, 400)
 
     assert (first.creation_1h, first.creation_5m, first.input_tokens) == (300, 320, 30)
     assert (again.cache_read, again.cache_creation) == (620, 0)
-    assert (later.cache_read, later.creation_5m, later.creation_1h) == (300, 320, 0)  # the 5 minutes are over
+    assert (later.cache_read, later.creation_5m, later.creation_1h) == (
+        300,
+        320,
+        0,
+    )  # the 5 minutes are over
 
 
 @pytest.mark.parametrize(
-    ("gap_s", "reason"), [(299.999, HIT), (300, EXPIRED), (301, EXPIRED)], ids=["within", "at", "after"]
+    ("gap_s", "reason"),
+    [(299.999, HIT), (300, EXPIRED), (301, EXPIRED)],
+    ids=["within", "at", "after"],
 )
 def test_an_entry_lives_for_its_ttl(gap_s: float, reason: str) -> None:
     cache = PrefixCache(MARKED, 0)
@@ -98,7 +106,9 @@ def test_an_entry_lives_for_its_ttl(gap_s: float, reason: str) -> None:
     assert call(cache, SYSTEM, gap_s).reason == reason
 
 
-@pytest.mark.parametrize(("sliding", "reasons"), [(True, [HIT, HIT, HIT]), (False, [HIT, EXPIRED, HIT])])
+@pytest.mark.parametrize(
+    ("sliding", "reasons"), [(True, [HIT, HIT, HIT]), (False, [HIT, EXPIRED, HIT])]
+)
 def test_use_refreshes_a_sliding_ttl_only(sliding: bool, reasons: list[str]) -> None:
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, sliding=sliding), 0)
     call(cache, SYSTEM, 0)
@@ -126,7 +136,9 @@ def test_peek_refreshes_nothing() -> None:
     ("minimum", "found"),
     [(951, [(0, 0, 950, BELOW_MINIMUM)] * 2), (950, [(0, 950, 0, COLD), (950, 0, 0, HIT)])],
 )
-def test_below_the_minimum_nothing_is_cached(minimum: int, found: list[tuple[int, int, int, str]]) -> None:
+def test_below_the_minimum_nothing_is_cached(
+    minimum: int, found: list[tuple[int, int, int, str]]
+) -> None:
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=minimum), 0)
     one = prompt(("system", 950), marks={0: "5m"})
 
@@ -143,7 +155,9 @@ def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one() -> None:
 def test_without_a_mark_nothing_is_cached() -> None:
     cache = PrefixCache(MARKED, 0)
 
-    assert [counts(call(cache, prompt(("a", 500)), at)) for at in (0, 1)] == [(0, 0, 500, NO_MARKER)] * 2
+    assert [counts(call(cache, prompt(("a", 500)), at)) for at in (0, 1)] == [
+        (0, 0, 500, NO_MARKER)
+    ] * 2
 
 
 @pytest.mark.parametrize(("added", "reason"), [(19, HIT), (20, LOOKBACK)])
@@ -173,7 +187,9 @@ def test_a_write_is_visible_when_its_response_begins() -> None:
     cache.begin(first, 5 * S)
 
     assert cache.lookup(SYSTEM, 5 * S).reason == HIT
-    assert cache.peek(SYSTEM, 305 * S - 1).reason == HIT  # lived since it could be read, and was used at 5 s
+    assert (
+        cache.peek(SYSTEM, 305 * S - 1).reason == HIT
+    )  # lived since it could be read, and was used at 5 s
 
 
 def test_a_delay_postpones_what_others_see() -> None:
@@ -212,8 +228,18 @@ def test_replicas_know_their_own_calls_only() -> None:
     settings = CacheTable(mode="marked", minimum_tokens=100, per_replica=True)
     alone, shared = PrefixCache(settings, 0), PrefixCache(MARKED, 0)
 
-    assert [call(alone, SYSTEM, at, replica=at % 2).reason for at in range(4)] == [COLD, COLD, HIT, HIT]
-    assert [call(shared, SYSTEM, at, replica=at % 2).reason for at in range(4)] == [COLD, HIT, HIT, HIT]
+    assert [call(alone, SYSTEM, at, replica=at % 2).reason for at in range(4)] == [
+        COLD,
+        COLD,
+        HIT,
+        HIT,
+    ]
+    assert [call(shared, SYSTEM, at, replica=at % 2).reason for at in range(4)] == [
+        COLD,
+        HIT,
+        HIT,
+        HIT,
+    ]
 
 
 def test_a_share_of_calls_is_routed_away_by_its_key() -> None:
@@ -294,7 +320,9 @@ def test_the_ends_of_prompts_go_first_for_want_of_room() -> None:
     st.sampled_from(["marked", "automatic"]),
     st.integers(50, 2000),
 )
-def test_the_counts_add_up_and_memory_is_bounded(calls: list[tuple], mode: str, capacity: int) -> None:
+def test_the_counts_add_up_and_memory_is_bounded(
+    calls: list[tuple], mode: str, capacity: int
+) -> None:
     cache = PrefixCache(CacheTable(mode=mode, minimum_tokens=40, capacity_tokens=capacity), 0)
     now = 0
     for which, length, marks, gap, begins in calls:
@@ -308,6 +336,8 @@ def test_the_counts_add_up_and_memory_is_bounded(calls: list[tuple], mode: str, 
             cache.begin(found, now)
         cache.abandon(found)
         assert cache._stores[0]._tokens <= capacity
-        assert cache._stores[0]._tokens == sum(entry.tokens for entry in cache._stores[0]._entries.values())
+        assert cache._stores[0]._tokens == sum(
+            entry.tokens for entry in cache._stores[0]._entries.values()
+        )
         assert not cache._stores[0].pending
         assert not cache._open

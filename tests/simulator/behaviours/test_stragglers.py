@@ -35,7 +35,10 @@ def test_draws_hang_on_nothing_but_seed_prompt_and_replica() -> None:
     one = stragglers(size_sigma=0.5, slow_share=0.5, seed=1)
     other = stragglers(size_sigma=0.5, slow_share=0.5, seed=2)
 
-    assert [one.factor("7/0/0", 0, 0)] * 2 == [one.factor("7/0/1", 0, 0), one.factor("7/0/0", 0, 9 * S)]
+    assert [one.factor("7/0/0", 0, 0)] * 2 == [
+        one.factor("7/0/1", 0, 0),
+        one.factor("7/0/0", 0, 9 * S),
+    ]
     assert one.size("7/0") != other.size("7/0")
     assert one.size("7/0") != one.size("8/0")
     assert len({one.slowdown("7/0", replica) for replica in range(20)}) == 2
@@ -51,7 +54,9 @@ def test_a_key_with_bytes_that_are_no_text_draws_too() -> None:
 
 def test_the_share_of_slow_calls_is_the_one_asked_for_and_replicas_are_independent() -> None:
     one = stragglers(slow_share=0.1, slow_factor=8.0)
-    slow = np.array([[one.slowdown(prompt, replica) == 8.0 for replica in (0, 1)] for prompt in PROMPTS])
+    slow = np.array(
+        [[one.slowdown(prompt, replica) == 8.0 for replica in (0, 1)] for prompt in PROMPTS]
+    )
 
     assert slow.mean() == pytest.approx(0.1, abs=0.014)
     assert (slow[:, 0] & slow[:, 1]).mean() == pytest.approx(0.01, abs=0.0063)

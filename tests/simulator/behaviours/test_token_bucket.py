@@ -24,7 +24,9 @@ def test_a_new_bucket_is_full():
     assert (bucket.rate_per_s, bucket.burst) == (Fraction(7, 3), 5)
 
 
-@pytest.mark.parametrize(("limit", "burst", "rate", "depth"), [(60, None, 1, 60), (50, 1, Fraction(5, 6), 1)])
+@pytest.mark.parametrize(
+    ("limit", "burst", "rate", "depth"), [(60, None, 1, 60), (50, 1, Fraction(5, 6), 1)]
+)
 def test_a_limit_per_minute_may_be_used_at_once_unless_a_burst_is_named(limit, burst, rate, depth):
     bucket = Bucket.per_minute(limit, burst)
 

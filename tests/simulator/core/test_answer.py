@@ -39,7 +39,9 @@ class Hand:
 
     def answer(self, *, stream: bool = True) -> Answer:
         """The answer to a call that comes now, with all its times known."""
-        row = ServerLogRow("r/1/0/0", 1, 0, 0, "anthropic", 200, self.at_ns, None, None, [], None, None, 0, 0)
+        row = ServerLogRow(
+            "r/1/0/0", 1, 0, 0, "anthropic", 200, self.at_ns, None, None, [], None, None, 0, 0
+        )
         exchange = Exchange(self.core, row, anthropic, 1)
         exchange.accept(CallRequest("m", TOKENS, 20, stream), {})
         exchange.admit(self.at_ns)
@@ -70,8 +72,13 @@ def test_the_latency_model_has_every_time_at_once() -> None:
 
 @pytest.mark.parametrize("kind", ["error_event", "cut", "reset"])
 @pytest.mark.parametrize("at_chunk", [0, 3, 50])
-def test_a_stream_breaks_off_after_its_chunk(source: dict[str, Any], kind: str, at_chunk: int) -> None:
-    plain, broken = Hand(**source).answer(), Hand(**source, **faulty(kind, at_chunk=at_chunk)).answer()
+def test_a_stream_breaks_off_after_its_chunk(
+    source: dict[str, Any], kind: str, at_chunk: int
+) -> None:
+    plain, broken = (
+        Hand(**source).answer(),
+        Hand(**source, **faulty(kind, at_chunk=at_chunk)).answer(),
+    )
 
     assert broken.due_ns == plain.due_ns[:at_chunk]
     assert (broken.complete, broken.ending) == (True, kind)
@@ -84,7 +91,13 @@ def test_a_stall_moves_the_chunks_from_its_own_on(source: dict[str, Any]) -> Non
     late = Hand(**source, **faulty("stall", at_chunk=2, seconds=3.0)).answer()
     behind = Hand(**source, **faulty("stall", at_chunk=TOKENS, seconds=3.0)).answer()
 
-    assert [b - a for a, b in zip(plain, late.due_ns, strict=True)] == [0, 0, 3000 * MS, 3000 * MS, 3000 * MS]
+    assert [b - a for a, b in zip(plain, late.due_ns, strict=True)] == [
+        0,
+        0,
+        3000 * MS,
+        3000 * MS,
+        3000 * MS,
+    ]
     assert late.end_ns(late.due_ns[-1]) == late.due_ns[-1]
     assert (behind.due_ns, behind.end_ns(0)) == (plain, 3000 * MS)
 
@@ -92,13 +105,18 @@ def test_a_stall_moves_the_chunks_from_its_own_on(source: dict[str, Any]) -> Non
 def test_slow_headers_move_everything_and_early_ones_nothing(source: dict[str, Any]) -> None:
     plain = Hand(**source).answer()
     slow, early = (
-        Hand(**source, **faulty(kind, seconds=2.0)).answer() for kind in ("slow_headers", "early_headers")
+        Hand(**source, **faulty(kind, seconds=2.0)).answer()
+        for kind in ("slow_headers", "early_headers")
     )
 
     assert plain.opens_ns is not None
     assert slow.opens_ns == plain.opens_ns + 2000 * MS
     assert slow.due_ns == [at + 2000 * MS for at in plain.due_ns]
-    assert (early.due_ns, early.headers_at_once, plain.headers_at_once) == (plain.due_ns, True, False)
+    assert (early.due_ns, early.headers_at_once, plain.headers_at_once) == (
+        plain.due_ns,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,10 +140,16 @@ def test_an_answer_in_one_piece_takes_of_a_fault_what_it_can(
     row = answer.exchange.row
 
     assert answer.opens_ns - plain.opens_ns == (1000 * MS if kind == "stall" else 0)
-    assert (row.status, row.ended_at_ns is not None, len(row.chunk_sent_at_ns)) == (status, ended, chunks)
+    assert (row.status, row.ended_at_ns is not None, len(row.chunk_sent_at_ns)) == (
+        status,
+        ended,
+        chunks,
+    )
 
 
-def test_an_error_in_place_of_the_answer_is_refused_and_costs_nothing(source: dict[str, Any]) -> None:
+def test_an_error_in_place_of_the_answer_is_refused_and_costs_nothing(
+    source: dict[str, Any],
+) -> None:
     hand = Hand(**source, **faulty("status", status=500), limits={"itpm": 100, "itpm_burst": 100})
     with pytest.raises(Refused) as caught:
         hand.answer()

@@ -30,7 +30,9 @@ def fluid(work_ms: Callable[[Job], float], slowdown: float = 0.0, **config: Any)
     Slowdown 0 makes each slot a server (one slot M/G/1, c slots M/G/c, no limit M/G/inf); 1 shares a single server
     (processor sharing); between, each neighbour costs a share.
     """
-    return EngineConfig(StepTime(1.0), replica=partial(Fluid, work_ms=work_ms, slowdown=slowdown), **config)
+    return EngineConfig(
+        StepTime(1.0), replica=partial(Fluid, work_ms=work_ms, slowdown=slowdown), **config
+    )
 
 
 class Fluid:
@@ -108,7 +110,9 @@ class Fluid:
             call.admitted_ns = call.prefill_started_ns = now_ns
             call.running = True
             self.running[call.number] = call
-            heappush(self._ends, (self._clock_ns + self._work_ms(job) * 1e6 * call.slowdown, call.number))
+            heappush(
+                self._ends, (self._clock_ns + self._work_ms(job) * 1e6 * call.slowdown, call.number)
+            )
             out.append(Emission(events.ADMITTED, call, now_ns))
             out.append(Emission(events.PREFILL_STARTED, call, now_ns))
         self._plan()

@@ -54,7 +54,9 @@ class Measured:
     def column(self, value, default=NEVER):
         """A number of each call, as an array."""
         calls = (self.calls.get(i) for i in range(len(self.sent_ns)))
-        return np.array([default if call is None or (v := value(call)) is None else v for call in calls])
+        return np.array(
+            [default if call is None or (v := value(call)) is None else v for call in calls]
+        )
 
     @property
     def sent(self):
@@ -159,7 +161,11 @@ def assert_is(expected, values, statistic, relative):
     error = np.std(batches, ddof=1) / np.sqrt(BATCHES)
     measured = statistic(np.asarray(values))
 
-    assert abs(measured - expected) <= max(relative * abs(expected), 4 * error), (measured, expected, error)
+    assert abs(measured - expected) <= max(relative * abs(expected), 4 * error), (
+        measured,
+        expected,
+        error,
+    )
 
 
 def p99(values):

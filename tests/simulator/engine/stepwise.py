@@ -11,7 +11,8 @@ from math import ceil
 def chunk_times_ns(config, arrivals):
     """The times of each call's tokens."""
     calls = [
-        {"at": at, "prompt": p, "output": o, "times": [], "left": None, "blocks": 0} for at, p, o in arrivals
+        {"at": at, "prompt": p, "output": o, "times": [], "left": None, "blocks": 0}
+        for at, p, o in arrivals
     ]
     coming, waiting, running = list(calls), [], []
     now = 0
@@ -85,7 +86,11 @@ def _step(config, now, decoding, chunks):
     knee = min(tokens, prefill.knee_tokens)
     ms = timing.step_ms + timing.sequence_ms * len(decoding)
     if tokens:
-        ms += prefill.base_ms + prefill.ms_per_token * knee + prefill.ms_per_token_beyond * (tokens - knee)
+        ms += (
+            prefill.base_ms
+            + prefill.ms_per_token * knee
+            + prefill.ms_per_token_beyond * (tokens - knee)
+        )
     end = now + round(ms * 1e6 + timing.context_ms * 1e3 * sum(map(_context, decoding)))
     for call in decoding:
         call["times"].append(end)

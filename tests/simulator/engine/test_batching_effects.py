@@ -40,7 +40,9 @@ def test_ttft_is_linear_in_uncached_tokens(cached):
 
     measured = ttft_ms(alone(CONFIG, prompts, Cached(cached)))
 
-    assert measured == pytest.approx([STEP_MS + PREFILL_MS * (prompt - cached) for prompt in prompts])
+    assert measured == pytest.approx(
+        [STEP_MS + PREFILL_MS * (prompt - cached) for prompt in prompts]
+    )
 
 
 def test_without_prefill_time_ttft_is_flat():
@@ -84,12 +86,17 @@ def test_with_a_flat_step_neither_batch_nor_context_moves_tpot(batch, prompt):
 
 def longest_gap_ms(config, second_prompt):
     """Largest chunk gap of a stream beside which another prompt arrives."""
-    at, demands = np.array([0, SECOND_NS]), Demands(np.array([50, second_prompt]), np.array([200, 10]))
+    at, demands = (
+        np.array([0, SECOND_NS]),
+        Demands(np.array([50, second_prompt]), np.array([200, 10])),
+    )
     return gaps_ms(run(config, at, demands, 1)).max()
 
 
 def test_chunked_prefill_removes_the_stall():
-    whole, chunked = (longest_gap_ms(replace(CONFIG, token_budget=budget), 8000) for budget in (100_000, 256))
+    whole, chunked = (
+        longest_gap_ms(replace(CONFIG, token_budget=budget), 8000) for budget in (100_000, 256)
+    )
 
     assert whole == pytest.approx(STEP_MS + PREFILL_MS * 8000, rel=0.05)
     assert chunked == pytest.approx(STEP_MS + PREFILL_MS * 256, rel=0.05)
@@ -102,7 +109,9 @@ def test_without_a_long_prompt_nothing_stalls():
 def under_load(rate_per_s, *, slots, n=3000):
     config = EngineConfig(StepTime(STEP_MS, SEQUENCE_MS, 0.0, Prefill(0.001)), slots=slots)
     measured = run(config, poisson_ns(rate_per_s, n, 3), alike(n, 100, 50), 3)
-    return np.quantile(ttft_ms(measured)[n // 2 :], 0.5), np.quantile(tpot_ms(measured)[n // 2 :], 0.99)
+    return np.quantile(ttft_ms(measured)[n // 2 :], 0.5), np.quantile(
+        tpot_ms(measured)[n // 2 :], 0.99
+    )
 
 
 def test_past_capacity_ttft_blows_up_and_tpot_stays_flat():

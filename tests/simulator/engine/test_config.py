@@ -20,7 +20,12 @@ PROMPT_MS = {
 }
 TOKEN_OFF = {"llama2-70b-h100-tp8": 0.04, "llama2-70b-h100-tp4": 0.08, "llama2-70b-a100-tp8": 0.08}
 PROMPT_OFF = {"llama2-70b-h100-tp8": 0.03, "llama2-70b-h100-tp4": 0.07, "llama2-70b-a100-tp8": 0.04}
-HOSTED_TTFT_MS = {"haiku": (300, 800), "sonnet": (700, 2000), "opus": (1500, 4000), "tiny": (70, 200)}
+HOSTED_TTFT_MS = {
+    "haiku": (300, 800),
+    "sonnet": (700, 2000),
+    "opus": (1500, 4000),
+    "tiny": (70, 200),
+}
 
 
 @pytest.mark.parametrize("profile", TOKEN_MS)
@@ -78,4 +83,6 @@ def test_a_dearer_model_writes_more_slowly_and_tiny_is_a_tenth_of_sonnet():
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_profile_is_documented(profile, checkout):
-    assert f"`{profile}`" in (checkout / "docs" / "reference" / "simulator.md").read_text(encoding="utf-8")
+    assert f"`{profile}`" in (checkout / "docs" / "reference" / "simulator.md").read_text(
+        encoding="utf-8"
+    )

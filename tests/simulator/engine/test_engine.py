@@ -21,7 +21,9 @@ def happened(emissions, key=None):
 
 
 def ending(emissions, key):
-    return next(e for e in emissions if e.job.key == key and e.kind in ("finished", "cancelled", "refused"))
+    return next(
+        e for e in emissions if e.job.key == key and e.kind in ("finished", "cancelled", "refused")
+    )
 
 
 def test_a_call_emits_all_that_happens_to_it():
@@ -130,7 +132,12 @@ def test_cancelling_frees_the_slot_for_who_waits_and_moves_nobody_else(mode):
 
     assert ending(out, 2).at_ns == 46 * MS
     assert happened(out, 3)[0] == ("admitted", 50, 0)
-    assert [ending(out, i).kind for i in range(4)] == ["finished", "cancelled", "cancelled", "finished"]
+    assert [ending(out, i).kind for i in range(4)] == [
+        "finished",
+        "cancelled",
+        "cancelled",
+        "finished",
+    ]
     assert gauges(engine) == [(0, 0, 0)]
 
 

@@ -99,7 +99,9 @@ def test_nothing_is_lost_and_every_driver_sees_the_same(config, calls):
 
     assert sorted(endings) == list(range(len(calls)))
     for key, (kind, call, at_ns, tokens) in endings.items():
-        mine = [e for e in fine if e.job.key == key and e.kind in {"first_token", "tokens"} and e.tokens]
+        mine = [
+            e for e in fine if e.job.key == key and e.kind in {"first_token", "tokens"} and e.tokens
+        ]
         assert [e.at_ns for e in mine] == call.chunk_times_ns.tolist()
         assert [e.tokens for e in mine] == call.chunk_tokens.tolist()
         assert all(a.at_ns < b.at_ns for a, b in pairwise(mine))
@@ -109,7 +111,12 @@ def test_nothing_is_lost_and_every_driver_sees_the_same(config, calls):
             assert tokens == call.job.output_tokens
     for tokens, late in ((False, False), (True, True), (False, True)):
         other = {
-            e.job.key: (e.kind, e.at_ns, e.call.chunk_times_ns.tolist(), e.call.chunk_tokens.tolist())
+            e.job.key: (
+                e.kind,
+                e.at_ns,
+                e.call.chunk_times_ns.tolist(),
+                e.call.chunk_tokens.tolist(),
+            )
             for e in drive(config, calls, tokens=tokens, late=late)
             if e.kind in ENDINGS
         }

@@ -107,7 +107,10 @@ def test_row_6_closed_loop_obeys_the_response_time_formula(calls, users):
     sent, ended = measured.sent[done], ended[done]
     demand_s = float(work[: len(sent)].mean()) / 1e3
     rate = len(ended) / (ended.max() / 1e9)
-    response_s, think_s = float(np.mean(ended - sent)) / 1e9, float(thinks[: len(sent)].mean()) / 1e9
+    response_s, think_s = (
+        float(np.mean(ended - sent)) / 1e9,
+        float(thinks[: len(sent)].mean()) / 1e9,
+    )
     off = max(0.001, 2 * users / len(sent))  # each user's last cycle is open
     assert rate == pytest.approx(users / (response_s + think_s), rel=off)
     assert rate <= min(1 / demand_s, users / (demand_s + think_s)) * (1 + off)

@@ -74,7 +74,10 @@ def nursery() -> Iterator[Nursery]:
         anthropic.Anthropic(**SDK_OPTIONS) as claude,
         openai.OpenAI(**SDK_OPTIONS) as chat,
         subprocess.Popen(
-            [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FORKING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process,
     ):
         assert process.stdin is not None

@@ -39,7 +39,10 @@ def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
         streamed = stream.get_final_message()
     whole = endpoint.claude.messages.create(**wanted)
     assert [block.type for block in streamed.content] == ["thinking", "text", "text", "tool_use"]
-    plain = [[b.model_dump(exclude={"id", "parsed_output"}) for b in m.content] for m in (streamed, whole)]
+    plain = [
+        [b.model_dump(exclude={"id", "parsed_output"}) for b in m.content]
+        for m in (streamed, whole)
+    ]
     assert plain[0] == plain[1]
     assert streamed.content[0].thinking == text(40).decode()
     assert streamed.content[3].name == "weather"
@@ -49,7 +52,9 @@ def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
         assert message.usage.output_tokens_details.thinking_tokens == 40
 
 
-def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint: ServedForked) -> None:
+def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(
+    endpoint: ServedForked,
+) -> None:
     with endpoint.claude.messages.create(**request_of(tools=TOOLS), stream=True) as stream:
         events = list(stream)
     kinds = [kind for kind, _ in groupby(event.type for event in events)]
@@ -81,7 +86,9 @@ def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: ServedForked) -> 
     assert chunks[-1].usage.completion_tokens == 160
     assert chunks[-1].usage.completion_tokens_details.reasoning_tokens == 40
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
-    whole = endpoint.chat.chat.completions.create(**request_of(tools=FUNCTIONS, reasoning_effort="low"))
+    whole = endpoint.chat.chat.completions.create(
+        **request_of(tools=FUNCTIONS, reasoning_effort="low")
+    )
     assert whole.choices[0].finish_reason == "tool_calls"
     assert whole.choices[0].message.tool_calls[0].function.name == "weather"
 

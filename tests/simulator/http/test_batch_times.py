@@ -15,7 +15,9 @@ URL = "http://example.test/v1/messages/batches/b"
 
 
 def batch(count: int = 10) -> Batch:
-    return Batch("b", 1000.0, 1010.0, (*(Entry(f"id-{i}", REQUEST) for i in range(count - 1)), WRONG))
+    return Batch(
+        "b", 1000.0, 1010.0, (*(Entry(f"id-{i}", REQUEST) for i in range(count - 1)), WRONG)
+    )
 
 
 def test_the_counts_change_only_at_the_end() -> None:

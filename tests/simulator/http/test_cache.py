@@ -16,7 +16,11 @@ ON = ("cache.mode=marked", "cache.minimum_tokens=16")
 
 def request_of(ttl: str = "5m", size: int = 40, tail: int = 5) -> dict[str, Any]:
     system = [
-        {"type": "text", "text": text(size).decode(), "cache_control": {"type": "ephemeral", "ttl": ttl}}
+        {
+            "type": "text",
+            "text": text(size).decode(),
+            "cache_control": {"type": "ephemeral", "ttl": ttl},
+        }
     ]
     return {
         "model": "m",
@@ -38,18 +42,28 @@ def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
     split = first.cache_creation
     written = (split.ephemeral_5m_input_tokens, split.ephemeral_1h_input_tokens)
     assert written == ((40, 0) if ttl == "5m" else (0, 40))
-    assert (first.input_tokens, first.cache_creation_input_tokens, first.cache_read_input_tokens) == (
+    assert (
+        first.input_tokens,
+        first.cache_creation_input_tokens,
+        first.cache_read_input_tokens,
+    ) == (
         5,
         40,
         0,
     )
-    assert (second.input_tokens, second.cache_creation_input_tokens, second.cache_read_input_tokens) == (
+    assert (
+        second.input_tokens,
+        second.cache_creation_input_tokens,
+        second.cache_read_input_tokens,
+    ) == (
         5,
         0,
         40,
     )
     rows = [endpoint.row(run) for run in ("a", "b")]
-    assert [(r["cache_reason"], r["cache_read_tokens"], r["cache_created_tokens"]) for r in rows] == [
+    assert [
+        (r["cache_reason"], r["cache_read_tokens"], r["cache_created_tokens"]) for r in rows
+    ] == [
         ("cold", 0, 40),
         ("hit", 40, 0),
     ]
@@ -67,12 +81,17 @@ def test_an_entry_ends_with_its_life(serve: Serve) -> None:
 
 @pytest.mark.parametrize(
     "times",
-    [("ttft_ms=400",), ("profile=tiny", "engine.overhead_ms=0", "engine.step_ms=400", "engine.replicas=5")],
+    [
+        ("ttft_ms=400",),
+        ("profile=tiny", "engine.overhead_ms=0", "engine.step_ms=400", "engine.replicas=5"),
+    ],
 )
 def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve(*ON, *times)
     with ThreadPoolExecutor(5) as pool:
-        used = list(pool.map(lambda _: endpoint.claude.messages.create(**request_of()).usage, range(5)))
+        used = list(
+            pool.map(lambda _: endpoint.claude.messages.create(**request_of()).usage, range(5))
+        )
     assert [usage.cache_creation_input_tokens for usage in used] == [40] * 5
     assert sorted(row["cache_reason"] for row in endpoint.server_log()) == [
         "cold",

@@ -25,8 +25,14 @@ def leave(serve: Serve, *sets: str) -> tuple[dict[str, Any], Any]:
 
 @pytest.mark.parametrize("bill", ["generated", "full"])
 @pytest.mark.parametrize("mode", ["immediate", "next_step", "after_ms", "never"])
-def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(serve: Serve, mode: str, bill: str) -> None:
-    modes = (f"engine.cancel_mode={mode}", "engine.cancel_after_ms=100", f"billing.bill_cancelled={bill}")
+def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(
+    serve: Serve, mode: str, bill: str
+) -> None:
+    modes = (
+        f"engine.cancel_mode={mode}",
+        "engine.cancel_after_ms=100",
+        f"billing.bill_cancelled={bill}",
+    )
     row, _ = leave(serve, *ENGINE, *modes)
     sent, wasted, billed = (
         row[key] for key in ("output_tokens", "tokens_after_cancel", "billed_output_tokens")
@@ -63,12 +69,18 @@ def test_a_settled_truth_waits_for_what_the_engine_goes_on_with(serve: Serve) ->
 
 
 def test_a_client_that_leaves_before_the_first_token_wastes_its_wait(serve: Serve) -> None:
-    endpoint = serve("profile=tiny", "engine.overhead_ms=5000", "engine.overhead_sigma=0", "limits.itpm=1000")
+    endpoint = serve(
+        "profile=tiny", "engine.overhead_ms=5000", "engine.overhead_sigma=0", "limits.itpm=1000"
+    )
     impatient = endpoint.claude.with_options(timeout=0.3)
     with pytest.raises(Exception, match="timed out"):
         impatient.messages.create(model="m", max_tokens=5, messages=HELLO, **named("r"))
     row = endpoint.row("r", "tokens_after_cancel")
-    assert (row["tokens_after_cancel"], row["billed_output_tokens"], row["admitted_at_ns"]) == (0, 0, None)
+    assert (row["tokens_after_cancel"], row["billed_output_tokens"], row["admitted_at_ns"]) == (
+        0,
+        0,
+        None,
+    )
     raw = endpoint.claude.messages.with_raw_response.count_tokens(model="m", messages=HELLO)
     assert raw.status_code == 200
 
@@ -78,4 +90,7 @@ def test_without_an_engine_nothing_is_made_for_nobody(serve: Serve, bill: str) -
     row, endpoint = leave(serve, "chunk_gap_ms=5", f"billing.bill_cancelled={bill}")
     assert row["tokens_after_cancel"] == 0
     assert row["billed_output_tokens"] == (TOKENS if bill == "full" else row["output_tokens"])
-    assert endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO).usage.output_tokens == 2
+    assert (
+        endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO).usage.output_tokens
+        == 2
+    )

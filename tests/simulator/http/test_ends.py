@@ -33,13 +33,20 @@ def message(endpoint: ServedForked, *, stream: bool, **more: Any) -> Any:
         return events.get_final_message()
 
 
-def completion(endpoint: ServedForked, *, stream: bool, **more: Any) -> tuple[str, str, str | None, Any]:
+def completion(
+    endpoint: ServedForked, *, stream: bool, **more: Any
+) -> tuple[str, str, str | None, Any]:
     """Text, refusal, finish reason and usage of a completion."""
     create = endpoint.chat.chat.completions.create
     if not stream:
         answer = create(**REQUEST, **more)
         choice = answer.choices[0]
-        return choice.message.content or "", choice.message.refusal or "", choice.finish_reason, answer.usage
+        return (
+            choice.message.content or "",
+            choice.message.refusal or "",
+            choice.finish_reason,
+            answer.usage,
+        )
     chunks = list(create(**REQUEST, **more, stream=True, stream_options={"include_usage": True}))
     deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
     reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices]
@@ -58,7 +65,9 @@ def raw(endpoint: ServedForked, path: str) -> tuple[int, str]:
 @TIMES
 @WHOLE_OR_STREAM
 @pytest.mark.parametrize("kind", ENDS)
-def test_an_answer_ends_for_its_reason(serve: Serve, kind: str, times: tuple[str, ...], stream: bool) -> None:
+def test_an_answer_ends_for_its_reason(
+    serve: Serve, kind: str, times: tuple[str, ...], stream: bool
+) -> None:
     endpoint = serve(*always(kind, at_chunk=3), *times)
     stop_reason, finish_reason = ENDS[kind]
     answer = message(endpoint, stream=stream, **named("r"))
@@ -97,7 +106,9 @@ def test_answers_end_by_themselves_at_a_drawn_length(serve: Serve, times: tuple[
     assert len({answer.usage.output_tokens for answer in natural}) > 4
     assert all(answer.usage.output_tokens == 20 for answer in others)
     rows = {row["request_id"]: row for row in endpoint.server_log("r")}
-    assert [rows[call]["stop_reason"] for call in range(40)] == [answer.stop_reason for answer in answers]
+    assert [rows[call]["stop_reason"] for call in range(40)] == [
+        answer.stop_reason for answer in answers
+    ]
     assert [rows[call]["output_tokens"] for call in range(40)] == [
         answer.usage.output_tokens for answer in answers
     ]
@@ -119,15 +130,20 @@ def test_ends_and_errors_are_drawn_beside_each_other(serve: Serve) -> None:
     assert {"refusal", "overloaded_error", "max_tokens"} == set(ended)
     expected = {"refusal": (200, "refused", None), "overloaded_error": (200, "error_event", 529)}
     assert [expected.get(end, (200, None, None)) for end in ended] == [
-        (rows[call]["status"], rows[call]["fault"], rows[call]["error_status"]) for call in range(40)
+        (rows[call]["status"], rows[call]["fault"], rows[call]["error_status"])
+        for call in range(40)
     ]
 
 
 @pytest.mark.parametrize("at_chunk", [0, 2])
 @pytest.mark.parametrize("shape", get_args(ErrorShape))
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
-def test_an_error_inside_a_200_has_its_shape(serve: Serve, shape: str, path: str, at_chunk: int) -> None:
-    endpoint = serve(*always("error_event", at_chunk=at_chunk, status=500), f"faults.f.shape={shape}")
+def test_an_error_inside_a_200_has_its_shape(
+    serve: Serve, shape: str, path: str, at_chunk: int
+) -> None:
+    endpoint = serve(
+        *always("error_event", at_chunk=at_chunk, status=500), f"faults.f.shape={shape}"
+    )
     status, body = raw(endpoint, path)
     events = [event for event in body.split("\n\n") if event]
     errors = {
@@ -159,10 +175,15 @@ def test_an_overload_inside_a_stream_has_each_providers_name(serve: Serve) -> No
 
 
 @pytest.mark.parametrize(
-    ("overload", "kind", "status"), [("false", "rate_limit_error", 429), ("true", "overloaded_error", 529)]
+    ("overload", "kind", "status"),
+    [("false", "rate_limit_error", 429), ("true", "overloaded_error", 529)],
 )
-def test_a_limit_may_refuse_inside_a_200(serve: Serve, overload: str, kind: str, status: int) -> None:
-    endpoint = serve("limits.rpm=1", "limits.burst=1", "limits.in_band=true", f"limits.overload={overload}")
+def test_a_limit_may_refuse_inside_a_200(
+    serve: Serve, overload: str, kind: str, status: int
+) -> None:
+    endpoint = serve(
+        "limits.rpm=1", "limits.burst=1", "limits.in_band=true", f"limits.overload={overload}"
+    )
     message(endpoint, stream=True, **named("r", 1))
     with pytest.raises(anthropic.APIStatusError) as caught:
         message(endpoint, stream=True, **named("r", 2))
@@ -176,15 +197,27 @@ def test_a_limit_may_refuse_inside_a_200(serve: Serve, overload: str, kind: str,
     assert int(caught.value.response.headers["retry-after"]) > 0
     assert (whole.value.status_code, whole.value.type) == (status, kind)
     assert [rows[call]["status"] for call in (1, 2, 3, 4)] == [200, 200, status, 200]
-    assert [rows[call]["limit_kind"] for call in (1, 2, 3, 4)] == [None, "requests", "requests", "requests"]
+    assert [rows[call]["limit_kind"] for call in (1, 2, 3, 4)] == [
+        None,
+        "requests",
+        "requests",
+        "requests",
+    ]
     assert [rows[call]["error_status"] for call in (1, 2, 3)] == [None, status, status]
 
 
 @pytest.mark.parametrize(
     ("form", "header"),
-    [("seconds", "retry-after"), ("milliseconds", "retry-after-ms"), ("date", "retry-after"), ("none", "")],
+    [
+        ("seconds", "retry-after"),
+        ("milliseconds", "retry-after-ms"),
+        ("date", "retry-after"),
+        ("none", ""),
+    ],
 )
-def test_a_rejection_says_when_to_come_back_in_one_of_its_forms(serve: Serve, form: str, header: str) -> None:
+def test_a_rejection_says_when_to_come_back_in_one_of_its_forms(
+    serve: Serve, form: str, header: str
+) -> None:
     endpoint = serve("limits.rpm=1", "limits.burst=1", f"limits.retry_after={form}")
     message(endpoint, stream=False)
     with pytest.raises(anthropic.RateLimitError) as caught:
@@ -211,7 +244,9 @@ def test_a_rejection_says_when_to_come_back_in_one_of_its_forms(serve: Serve, fo
         ("epoch", {"x-ratelimit-reset-requests"}),
     ],
 )
-def test_limit_headers_are_those_of_their_family(serve: Serve, family: str, names: set[str]) -> None:
+def test_limit_headers_are_those_of_their_family(
+    serve: Serve, family: str, names: set[str]
+) -> None:
     endpoint = serve("limits.rpm=60", "limits.itpm=6000", f"limits.headers={family}")
     response = endpoint.claude.messages.with_raw_response.create(**REQUEST)
 
@@ -255,7 +290,10 @@ def test_breakpoints_of_chat_completions_are_written_and_read(serve: Serve) -> N
         body: dict[str, Any] = {
             "model": "m",
             "max_tokens": 4,
-            "messages": [{"role": "system", "content": [part]}, {"role": "user", "content": question}],
+            "messages": [
+                {"role": "system", "content": [part]},
+                {"role": "user", "content": question},
+            ],
         }
         if mode is not None:
             body["extra_body"] = {"prompt_cache_options": {"mode": mode}}
@@ -275,7 +313,11 @@ def test_breakpoints_of_chat_completions_are_written_and_read(serve: Serve) -> N
 
 def test_a_wrong_breakpoint_is_refused(serve: Serve) -> None:
     endpoint = serve("cache.mode=marked")
-    part = {"type": "text", "text": "hello", "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "5m"}}
+    part = {
+        "type": "text",
+        "text": "hello",
+        "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "5m"},
+    }
     with pytest.raises(openai.BadRequestError) as caught:
         endpoint.chat.chat.completions.create(
             model="m",

@@ -46,14 +46,18 @@ def test_an_overload_has_each_providers_own_status(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("status", "error"), [(429, anthropic.RateLimitError), (500, anthropic.InternalServerError)]
 )
-def test_a_status_comes_before_the_stream(serve: Serve, status: int, error: type[Exception]) -> None:
+def test_a_status_comes_before_the_stream(
+    serve: Serve, status: int, error: type[Exception]
+) -> None:
     endpoint = serve(*always("status", status=status))
     with pytest.raises(error):
         endpoint.claude.messages.create(**REQUEST, stream=True)
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_an_error_within_the_stream_is_raised_where_it_stands(serve: Serve, times: tuple[str, ...]) -> None:
+def test_an_error_within_the_stream_is_raised_where_it_stands(
+    serve: Serve, times: tuple[str, ...]
+) -> None:
     endpoint = serve(*always("error_event", at_chunk=3), *times)
     with (
         pytest.raises(anthropic.APIStatusError) as caught,
@@ -137,7 +141,9 @@ def test_headers_are_slow_or_early(serve: Serve) -> None:
 
 def test_pings_fill_a_silence(serve: Serve) -> None:
     endpoint = serve("ping_every_s=0.05", "chunk_gap_ms=30")
-    with endpoint.claude.messages.with_streaming_response.create(**REQUEST, stream=True) as response:
+    with endpoint.claude.messages.with_streaming_response.create(
+        **REQUEST, stream=True
+    ) as response:
         raw = response.read().decode()
     assert raw.count("event: ping") >= 5
     assert raw.count("text_delta") == 20
@@ -155,11 +161,16 @@ def test_shares_of_calls_meet_their_faults_again(serve: Serve) -> None:
         for call in range(40):
             with (
                 suppress(anthropic.OverloadedError),
-                endpoint.claude.messages.create(**REQUEST, **named("r", call), stream=True) as stream,
+                endpoint.claude.messages.create(
+                    **REQUEST, **named("r", call), stream=True
+                ) as stream,
             ):
                 list(stream)
         met.append(
-            [row["fault"] for row in sorted(endpoint.server_log("r"), key=lambda row: row["request_id"])]
+            [
+                row["fault"]
+                for row in sorted(endpoint.server_log("r"), key=lambda row: row["request_id"])
+            ]
         )
     assert met[0] == met[1]
     assert min(met[0].count(kind) for kind in (None, "status", "cut")) >= 4

@@ -36,7 +36,9 @@ def bursts(times: list[tuple[int, int]]) -> int:
     return 1 + sum(b - a > 3_000_000 for (a, _), (b, _) in pairwise(times))
 
 
-@pytest.mark.parametrize("times", [GAPS, ("profile=tiny", "engine.step_ms=10", "engine.overhead_ms=1")])
+@pytest.mark.parametrize(
+    "times", [GAPS, ("profile=tiny", "engine.step_ms=10", "engine.overhead_ms=1")]
+)
 def test_a_held_answer_leaves_at_its_end(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve("gateway.holds=true", *times)
     writes, whole = reads(endpoint, "r")
@@ -55,7 +57,11 @@ def test_without_it_each_chunk_leaves_alone(serve: Serve) -> None:
 
 def test_a_client_that_leaves_the_gateway_ends_its_call(serve: Serve) -> None:
     endpoint = serve("gateway.holds=true", "chunk_gap_ms=10")
-    client = endpoint.claude.with_options(base_url=f"{endpoint.url}/gateway", timeout=0.5, max_retries=0)
+    client = endpoint.claude.with_options(
+        base_url=f"{endpoint.url}/gateway", timeout=0.5, max_retries=0
+    )
     with pytest.raises(APITimeoutError):
-        client.messages.create(model="m", max_tokens=10_000, messages=HELLO, stream=True, **named("r"))
+        client.messages.create(
+            model="m", max_tokens=10_000, messages=HELLO, stream=True, **named("r")
+        )
     assert endpoint.row("r", "cancelled_at_ns")["output_tokens"] < 10_000

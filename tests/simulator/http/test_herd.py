@@ -86,7 +86,9 @@ def test_a_herd_is_answered_when_it_is_due_and_what_is_late_is_in_the_log(
 
     late = [rows[i]["chunk_sent_at_ns"][0] - rows[i]["first_due_at_ns"] for i in range(number)]
     # The setting counts from the arrival of the request, which follows its sending by less than its answer.
-    assert all(rows[i]["first_due_at_ns"] - rows[i]["received_at_ns"] == TTFT_NS for i in range(number))
+    assert all(
+        rows[i]["first_due_at_ns"] - rows[i]["received_at_ns"] == TTFT_NS for i in range(number)
+    )
     assert median(rows[i]["received_at_ns"] - times[i][0] for i in range(number)) < TTFT_NS // 50
     # What exceeds the setting is the endpoint's own lateness, as it logs it.
     ttft = [first - sent for sent, first in times.values()]

@@ -49,7 +49,9 @@ def test_every_response_tells_what_is_left(serve: Serve) -> None:
             prefix = f"anthropic-ratelimit-{kind}"
             assert int(headers[f"{prefix}-limit"]) == limit
             assert limit - 2000 <= int(headers[f"{prefix}-remaining"]) <= limit
-            reset = datetime.fromisoformat(headers[f"{prefix}-reset"]).replace(tzinfo=UTC).timestamp()
+            reset = (
+                datetime.fromisoformat(headers[f"{prefix}-reset"]).replace(tzinfo=UTC).timestamp()
+            )
             assert before - 1 <= reset <= time.time() + 60
 
 
@@ -76,7 +78,9 @@ def test_output_counts_as_it_is_made(serve: Serve) -> None:
 @pytest.mark.parametrize("times", [(), ("profile=tiny", "limits.otpm_burst=1000")])
 def test_reserved_output_is_given_back(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve("limits.otpm=1000", "limits.otpm_mode=reserve", *times)
-    stream = endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 900}), **named("r"), stream=True)
+    stream = endpoint.claude.messages.create(
+        **(REQUEST | {"max_tokens": 900}), **named("r"), stream=True
+    )
     with pytest.raises(anthropic.RateLimitError, match="output tokens"):
         endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 900}))
     stream.close()

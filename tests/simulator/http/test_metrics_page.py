@@ -32,7 +32,11 @@ def samples(page: str) -> dict[str, float]:
         name, labels, value = match.groups()
         family = re.sub(r"_(bucket|sum|count)$", "", name)
         assert kinds.get(name) in {"counter", "gauge"} or kinds[family] == "histogram"
-        rest = [label for label in re.findall(LABEL, labels) if not re.match("engine=|model_name=", label)]
+        rest = [
+            label
+            for label in re.findall(LABEL, labels)
+            if not re.match("engine=|model_name=", label)
+        ]
         key = name.removeprefix("vllm:") + (f"{{{','.join(rest)}}}" if rest else "")
         assert key not in found
         found[key] = float(value)

@@ -21,7 +21,9 @@ def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
 
     with ThreadPoolExecutor(calls) as pool:
         list(pool.map(call, range(calls)))
-    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.server_log(run))
+    return median(
+        row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.server_log(run)
+    )
 
 
 def test_bigger_models_begin_later(serve: Serve) -> None:
@@ -50,9 +52,15 @@ def test_the_server_log_has_an_engines_stages_in_order(serve: Serve) -> None:
 
 def test_a_full_queue_refuses(serve: Serve) -> None:
     endpoint = serve(
-        "profile=tiny", "engine.slots=1", "engine.queue_cap=0", "engine.overhead_ms=0", "limits.itpm=60000"
+        "profile=tiny",
+        "engine.slots=1",
+        "engine.queue_cap=0",
+        "engine.overhead_ms=0",
+        "limits.itpm=60000",
     )
-    with endpoint.claude.messages.create(model="m", max_tokens=2000, messages=HELLO, stream=True) as stream:
+    with endpoint.claude.messages.create(
+        model="m", max_tokens=2000, messages=HELLO, stream=True
+    ) as stream:
         next(stream)
         with pytest.raises(anthropic.APIStatusError) as caught:
             endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO, **named("r"))

@@ -19,7 +19,9 @@ from starting.endpoint import endpoint as started
 from tailgauge.rows.answer_file import CLOSED, COMPLETE, LEFT, RESET, RawAnswer, Read, answer_text
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
-CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 COUNTED = b"HTTP/1.1 429 Too Many\r\nRetry-After: 3\r\ncontent-length: 2\r\n\r\nno"
 LATE_NS = 60_000_000  # of a busy machine
 
@@ -190,7 +192,10 @@ def test_the_preflights_answers_come_once(
     ],
 )
 def test_what_is_no_recorded_answer_is_an_error_and_takes_no_turn(
-    replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client], request_: bytes, status: int
+    replay: Callable[..., Endpoint],
+    connect: Callable[[Endpoint], Client],
+    request_: bytes,
+    status: int,
 ) -> None:
     endpoint = replay(answer((1, COUNTED)), STREAM)
     client = connect(endpoint)
@@ -206,7 +211,9 @@ def test_what_is_no_recorded_answer_is_an_error_and_takes_no_turn(
 def test_a_recorded_get_is_answered_and_one_of_a_post_is_not(
     replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client]
 ) -> None:
-    endpoint = replay(answer((1, COUNTED)), answer((1, COUNTED.replace(b"429", b"202")), method="GET"))
+    endpoint = replay(
+        answer((1, COUNTED)), answer((1, COUNTED.replace(b"429", b"202")), method="GET")
+    )
     client = connect(endpoint)
     for request, status in ((b"GET /jobs/1 HTTP/1.1\r\nhost: x\r\n\r\n", b"202"), (POST, b"429")):
         client.send(request)
@@ -268,7 +275,9 @@ def test_it_serves_tls(
         (("--certfile=nothing.pem",), "--certfile and --keyfile: give both or neither"),
     ],
 )
-def test_options_that_cannot_be_are_refused(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
+def test_options_that_cannot_be_are_refused(
+    tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
     path = written(tmp_path / "answers.jsonl", STREAM)
     done = run_command(["tailgauge", "endpoint", f"--replay={path}", "--port=0", *options], 30)
 

@@ -16,13 +16,17 @@ HELLO = [{"role": "user", "content": "hello world"}]  # 11 bytes: 3 tokens
 
 @pytest.fixture(scope="module")
 def claude(endpoint: Any) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=endpoint.url, api_key="unused", max_retries=0, timeout=10) as client:
+    with anthropic.Anthropic(
+        base_url=endpoint.url, api_key="unused", max_retries=0, timeout=10
+    ) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def chat(endpoint: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="unused", max_retries=0, timeout=10) as client:
+    with openai.OpenAI(
+        base_url=f"{endpoint.url}/v1", api_key="unused", max_retries=0, timeout=10
+    ) as client:
         yield client
 
 
@@ -61,7 +65,11 @@ def test_openai_whole(chat: openai.OpenAI) -> None:
 
 def test_openai_streamed_with_usage(chat: openai.OpenAI) -> None:
     with chat.chat.completions.create(
-        model="tiny", max_tokens=7, messages=HELLO, stream=True, stream_options={"include_usage": True}
+        model="tiny",
+        max_tokens=7,
+        messages=HELLO,
+        stream=True,
+        stream_options={"include_usage": True},
     ) as stream:
         chunks = list(stream)
     contents = [c.choices[0].delta.content for c in chunks if c.choices]
@@ -84,7 +92,9 @@ def test_both_list_the_models(claude: anthropic.Anthropic, chat: openai.OpenAI) 
     assert [m.id for m in chat.models.list()] == ["tiny"]
 
 
-def test_a_bad_body_is_a_bad_request_error(claude: anthropic.Anthropic, chat: openai.OpenAI) -> None:
+def test_a_bad_body_is_a_bad_request_error(
+    claude: anthropic.Anthropic, chat: openai.OpenAI
+) -> None:
     with pytest.raises(anthropic.BadRequestError, match="max_tokens") as caught:
         claude.messages.create(model="tiny", max_tokens=-1, messages=HELLO)
     assert caught.value.type == "invalid_request_error"
@@ -103,7 +113,9 @@ def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_not(start: 
         ):
             if fits:
                 assert (
-                    claude.messages.create(model="tiny", max_tokens=1, messages=HELLO).usage.output_tokens
+                    claude.messages.create(
+                        model="tiny", max_tokens=1, messages=HELLO
+                    ).usage.output_tokens
                     == 1
                 )
                 assert chat.models.list().data

@@ -31,7 +31,9 @@ def test_an_answer_says_how_it_was_served(serve: Serve) -> None:
         assert answer.model == "behind-the-alias"
         assert (usage.service_tier, usage.speed, usage.inference_geo) == ("priority", "fast", "eu")
     chunks = chat_chunks(endpoint)
-    assert {(chunk["model"], chunk["service_tier"]) for chunk in chunks} == {("behind-the-alias", "priority")}
+    assert {(chunk["model"], chunk["service_tier"]) for chunk in chunks} == {
+        ("behind-the-alias", "priority")
+    }
 
 
 def test_another_model_takes_over(serve: Serve) -> None:
@@ -63,7 +65,10 @@ def test_a_search_comes_before_the_text(serve: Serve, more: tuple[str, ...]) -> 
 
     assert found["server_tool_use"].input == {"query": "sea sky sun fog "}
     assert found["web_search_tool_result"].tool_use_id == found["server_tool_use"].id
-    assert [block.type for block in answer.content][:2] == ["server_tool_use", "web_search_tool_result"]
+    assert [block.type for block in answer.content][:2] == [
+        "server_tool_use",
+        "web_search_tool_result",
+    ]
     assert found["text"].text.startswith("sea sky")
     assert answer.usage.server_tool_use.web_search_requests == 1
     assert answer.usage.input_tokens == row["input_tokens"] == 103
@@ -73,5 +78,9 @@ def test_a_search_comes_before_the_text(serve: Serve, more: tuple[str, ...]) -> 
 def test_a_search_in_one_piece(serve: Serve) -> None:
     answer = message(serve("search.share=1.0", "search.seconds=0.1"), stream=False)
 
-    assert [block.type for block in answer.content] == ["server_tool_use", "web_search_tool_result", "text"]
+    assert [block.type for block in answer.content] == [
+        "server_tool_use",
+        "web_search_tool_result",
+        "text",
+    ]
     assert answer.content[0].input == {"query": "sea sky sun fog "}

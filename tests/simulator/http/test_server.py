@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 import trustme
 
-BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "abcd"}]}
+BODY: dict[str, Any] = {
+    "model": "tiny",
+    "max_tokens": 5,
+    "messages": [{"role": "user", "content": "abcd"}],
+}
 
 
 def request_of(
@@ -59,11 +63,23 @@ def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(
         request_of(connection, f"{protocol}/65537/2/1", path, stream=True, max_tokens=20).read()
         after = time.monotonic_ns()
         [row] = endpoint.server_log(protocol)
-        assert (row["request_id"], row["leg"], row["attempt"], row["protocol"]) == (65537, 2, 1, protocol)
+        assert (row["request_id"], row["leg"], row["attempt"], row["protocol"]) == (
+            65537,
+            2,
+            1,
+            protocol,
+        )
         assert (row["status"], row["input_tokens"], row["output_tokens"]) == (200, 1, 20)
         sent = row["chunk_sent_at_ns"]
         assert len(sent) == -(-20 // per_chunk)
-        marks = [before, row["received_at_ns"], row["headers_at_ns"], *sent, row["ended_at_ns"], after]
+        marks = [
+            before,
+            row["received_at_ns"],
+            row["headers_at_ns"],
+            *sent,
+            row["ended_at_ns"],
+            after,
+        ]
         assert marks == sorted(marks)
         assert row["cancelled_at_ns"] is None
 
@@ -78,7 +94,9 @@ def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
     assert all(sent >= at - 1000 for sent, at in zip(row["chunk_sent_at_ns"], due, strict=True))
 
 
-def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start: Any, connect: Any) -> None:
+def test_the_same_seed_plans_the_same_times_in_another_run_and_process(
+    start: Any, connect: Any
+) -> None:
     planned = []
     for run in ("a", "b"):
         endpoint = start({"ttft_sigma": 0.5})
@@ -113,7 +131,9 @@ def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first
         assert response.read(10)
         response.close()
     else:
-        connection.request("POST", "/v1/messages", json.dumps(BODY), {"x-client-request-id": "r/1/0/0"})
+        connection.request(
+            "POST", "/v1/messages", json.dumps(BODY), {"x-client-request-id": "r/1/0/0"}
+        )
         eventually(endpoint, "r", "received_at_ns")
     connection.close()
     row = eventually(endpoint, "r", "cancelled_at_ns")
@@ -133,7 +153,9 @@ def test_one_connection_serves_many_calls(endpoint: Any, connect: Any) -> None:
     local = connection.sock.getsockname()
     for i in range(6):
         path = ("/v1/messages", "/v1/chat/completions")[i % 2]
-        response = request_of(connection, path=path, stream=i % 3 != 0, max_tokens=0 if i == 4 else 5)
+        response = request_of(
+            connection, path=path, stream=i % 3 != 0, max_tokens=0 if i == 4 else 5
+        )
         assert response.status == (400 if i == 4 else 200)
         assert response.read()
     assert connection.sock.getsockname() == local
@@ -150,7 +172,9 @@ def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_headers_leave_with_the_first_event_unless_early(start: Any, connect: Any, early: bool) -> None:
+def test_headers_leave_with_the_first_event_unless_early(
+    start: Any, connect: Any, early: bool
+) -> None:
     faults = {"early": {"kind": "early_headers", "share": 1.0 if early else 0.0}}
     endpoint = start({"ttft_ms": 500.0, "faults": faults})
     response = request_of(connect(endpoint), "r/1/0/0", stream=True)
@@ -260,14 +284,19 @@ def test_a_taken_port_is_one_sentence(endpoint: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's stamps are Linux's")
-def test_the_time_to_the_first_chunk_counts_from_the_requests_arrival(start: Any, connect: Any) -> None:
+def test_the_time_to_the_first_chunk_counts_from_the_requests_arrival(
+    start: Any, connect: Any
+) -> None:
     endpoint = start({"ttft_ms": 400.0})
     connection = connect(endpoint)
     request_of(connection, "warm-up", stream=True).read()
     endpoint.process.suspend()
     before_ns = time.monotonic_ns()
     connection.request(
-        "POST", "/v1/messages", json.dumps(BODY | {"stream": True}), {"x-client-request-id": "r/1/0/0"}
+        "POST",
+        "/v1/messages",
+        json.dumps(BODY | {"stream": True}),
+        {"x-client-request-id": "r/1/0/0"},
     )
     arrived_by_ns = time.monotonic_ns()
     time.sleep(0.3)
@@ -277,5 +306,7 @@ def test_the_time_to_the_first_chunk_counts_from_the_requests_arrival(start: Any
     [row] = endpoint.server_log("r")
     assert before_ns < row["received_at_ns"] < arrived_by_ns
     assert (
-        row["received_at_ns"] + 400_000_000 - 1000 <= row["chunk_sent_at_ns"][0] < resumed_at_ns + 400_000_000
+        row["received_at_ns"] + 400_000_000 - 1000
+        <= row["chunk_sent_at_ns"][0]
+        < resumed_at_ns + 400_000_000
     )

@@ -25,7 +25,9 @@ from tailgauge.simulator.http.server_log import ServerLog, parse_call, to_parque
         ("", None),
     ],
 )
-def test_a_client_request_id_is_parsed_or_left_null(name: str, call: tuple[int, int, int] | None) -> None:
+def test_a_client_request_id_is_parsed_or_left_null(
+    name: str, call: tuple[int, int, int] | None
+) -> None:
     assert parse_call(name) == call
 
 

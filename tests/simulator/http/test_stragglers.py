@@ -36,7 +36,9 @@ def decode_ns(times: str) -> int:
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_some_calls_are_many_times_slower_and_always_the_same_ones(serve: Serve, times: str) -> None:
+def test_some_calls_are_many_times_slower_and_always_the_same_ones(
+    serve: Serve, times: str
+) -> None:
     slow, quick = [], []
     for order in (range(CALLS), reversed(range(CALLS))):
         endpoint = serve(*SLOW, *TIMES[times])

@@ -29,8 +29,12 @@ PAPER = {"type": "document", "source": {"type": "url", "url": "https://example.t
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "top_k"])
-@pytest.mark.parametrize(("version", "refused"), [("", True), ("2026-10-21", True), ("2023-06-01", False)])
-def test_sampling_is_refused_by_the_newer_version_only(field: str, version: str, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("version", "refused"), [("", True), ("2026-10-21", True), ("2023-06-01", False)]
+)
+def test_sampling_is_refused_by_the_newer_version_only(
+    field: str, version: str, refused: bool
+) -> None:
     body = BODY | {field: 1}
     if not refused:
         assert anthropic.parse(body, version).max_tokens == 2000

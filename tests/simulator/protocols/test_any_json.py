@@ -20,7 +20,12 @@ FIELDS_AND_VALUES = st.sampled_from(
     ["type", "text", "content", "role", "user", "name", "source", "tools", "enabled", "\ud800"]
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | FIELDS_AND_VALUES,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | FIELDS_AND_VALUES,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(FIELDS_AND_VALUES | st.text(max_size=5), inner, max_size=4)
@@ -41,8 +46,14 @@ RICH: dict[Wire, dict[str, Any]] = {
         "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}},
         "messages": [
             {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "i", "name": "n", "input": {}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": "c"}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "i", "name": "n", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "i", "content": "c"}],
+            },
         ],
     },
     openai: {
@@ -81,7 +92,13 @@ WRONG: tuple[Any, ...] = (
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield (*path, key)
         yield from places(inner, (*path, key))

@@ -20,12 +20,18 @@ def test_an_anthropic_body_counts_system_and_messages() -> None:
         "system": [block],
         "messages": [USER, {"role": "assistant", "content": [block]}, USER],
     }
-    assert anthropic.parse(body | {"stream": True}) == CallRequest("tiny", 5, 2 + 2 + 2 + 2, stream=True)
+    assert anthropic.parse(body | {"stream": True}) == CallRequest(
+        "tiny", 5, 2 + 2 + 2 + 2, stream=True
+    )
 
 
 def test_an_openai_body_counts_all_messages() -> None:
     body = BODY | {
-        "messages": [{"role": "system", "content": "a"}, USER, {"role": "assistant", "content": None}]
+        "messages": [
+            {"role": "system", "content": "a"},
+            USER,
+            {"role": "assistant", "content": None},
+        ]
     }
     asked = openai.parse(body | {"stream": True, "stream_options": {"include_usage": True}})
     assert asked == CallRequest("tiny", 5, 1 + 2, stream=True, include_usage=True)
@@ -40,7 +46,9 @@ def test_an_openai_body_counts_all_messages() -> None:
         ({"max_tokens": 4, "max_completion_tokens": 4}, 4),
     ],
 )
-def test_openai_takes_either_name_of_the_length_or_none(fields: dict[str, int], max_tokens: int) -> None:
+def test_openai_takes_either_name_of_the_length_or_none(
+    fields: dict[str, int], max_tokens: int
+) -> None:
     assert openai.parse({"model": "tiny", "messages": [USER]} | fields).max_tokens == max_tokens
 
 
@@ -65,7 +73,10 @@ def test_openai_takes_either_name_of_the_length_or_none(fields: dict[str, int], 
         ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages.0.content.0"),
         ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content.0.text",
+        ),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1_000_001}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
@@ -74,7 +85,9 @@ def test_openai_takes_either_name_of_the_length_or_none(fields: dict[str, int], 
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_a_body_that_cannot_be_is_refused_by_field(wire: Wire, changed: dict[str, Any], param: str) -> None:
+def test_a_body_that_cannot_be_is_refused_by_field(
+    wire: Wire, changed: dict[str, Any], param: str
+) -> None:
     with pytest.raises(Refused) as caught:
         wire.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -92,10 +105,16 @@ def test_a_body_that_cannot_be_is_refused_by_field(wire: Wire, changed: dict[str
         (openai, {"max_completion_tokens": 0}, "max_completion_tokens"),
         (openai, {"stream_options": {}}, "stream_options"),
         (openai, {"stream": True, "stream_options": 1}, "stream_options"),
-        (openai, {"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        (
+            openai,
+            {"stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage",
+        ),
     ],
 )
-def test_a_protocol_refuses_what_only_it_refuses(wire: Wire, changed: dict[str, Any], param: str) -> None:
+def test_a_protocol_refuses_what_only_it_refuses(
+    wire: Wire, changed: dict[str, Any], param: str
+) -> None:
     with pytest.raises(Refused) as caught:
         wire.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -103,7 +122,17 @@ def test_a_protocol_refuses_what_only_it_refuses(wire: Wire, changed: dict[str, 
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"\xff", b"[]", b'"text"', b"7", b"null", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b'"text"',
+        b"7",
+        b"null",
+        b"[" * 100_000,
+        b'{"a":' + b"9" * 5000 + b"}",
+    ],
 )
 def test_a_body_that_is_no_json_object_is_refused(raw: bytes) -> None:
     with pytest.raises(Refused) as caught:

@@ -89,7 +89,8 @@ def test_row_15_reset_is_the_refill_of_what_is_missing(
 
     for name, limit in (("requests", rpm), ("input-tokens", itpm), ("output-tokens", otpm)):
         shown, remaining, reset = (
-            headers[f"anthropic-ratelimit-{name}-{what}"] for what in ("limit", "remaining", "reset")
+            headers[f"anthropic-ratelimit-{name}-{what}"]
+            for what in ("limit", "remaining", "reset")
         )
         assert int(shown) == limit
         rounding = 1 if name == "requests" else 501  # whole requests; thousands of tokens

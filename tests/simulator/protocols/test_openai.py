@@ -39,7 +39,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": []}, "stream_options"),
-    ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, "messages.0.content.0.type"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]},
+        "messages.0.content.0.type",
+    ),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         "messages.0.content.0.image_url",
@@ -48,7 +51,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "param"), REFUSED, ids=[str(c)[:60] for c, _ in REFUSED])
-def test_a_wrong_field_of_a_chat_is_refused_by_its_name(changed: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_of_a_chat_is_refused_by_its_name(
+    changed: dict[str, Any], param: str
+) -> None:
     with pytest.raises(Refused) as caught:
         openai.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)

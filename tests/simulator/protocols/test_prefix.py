@@ -20,7 +20,12 @@ def text(content: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def body(content: Any = "hello you", **more: Any) -> dict[str, Any]:
-    return {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": content}], **more}
+    return {
+        "model": "m",
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": content}],
+        **more,
+    }
 
 
 def keys(of: dict[str, Any]) -> list[bytes]:
@@ -62,7 +67,9 @@ def test_a_text_is_the_same_prefix_as_a_string_and_as_a_block() -> None:
 
 
 def test_marks_are_no_content() -> None:
-    assert keys(body([text("a"), text("b")])) == keys(body([text("a", MARK_1H), text("b", MARK_5M)]))
+    assert keys(body([text("a"), text("b")])) == keys(
+        body([text("a", MARK_1H), text("b", MARK_5M)])
+    )
 
 
 def test_a_changed_block_changes_the_keys_from_there_on() -> None:
@@ -88,7 +95,9 @@ def test_blocks_do_not_run_into_each_other() -> None:
         ({"max_tokens": 7, "stream": True, "metadata": {"user_id": "u"}}, 3),
     ],
 )
-def test_a_changed_parameter_invalidates_from_its_section_on(change: dict[str, Any], kept: int) -> None:
+def test_a_changed_parameter_invalidates_from_its_section_on(
+    change: dict[str, Any], kept: int
+) -> None:
     one = body(system="s", tools=[TOOL])
     same = [a == b for a, b in zip(keys(one), keys(one | change), strict=True)]
 
@@ -109,7 +118,9 @@ def test_marks_name_their_ttl() -> None:
 
 
 def test_the_mark_of_the_whole_body_stands_on_its_last_block() -> None:
-    assert marked_prompt(body([text("a"), text("b")], **MARK_5M)).breakpoints == (Breakpoint(1, "5m"),)
+    assert marked_prompt(body([text("a"), text("b")], **MARK_5M)).breakpoints == (
+        Breakpoint(1, "5m"),
+    )
     assert marked_prompt(body([text("a"), text("b", MARK_5M)], **MARK_5M)).breakpoints == (
         Breakpoint(1, "5m"),
     )
@@ -133,7 +144,9 @@ FOUR = [text(letter, MARK_5M) for letter in "abcd"]
         (body(tools=["t"]), "tools", "list of objects"),
     ],
 )  # fmt: skip
-def test_marks_that_the_provider_refuses_are_refused(wrong: dict[str, Any], param: str, content: str) -> None:
+def test_marks_that_the_provider_refuses_are_refused(
+    wrong: dict[str, Any], param: str, content: str
+) -> None:
     with pytest.raises(Refused) as refused:
         marked_prompt(wrong)
 
@@ -146,7 +159,11 @@ def test_four_marks_are_allowed_and_the_longer_ttl_may_come_first() -> None:
 
 
 def chat(*turns: tuple[str, Any], **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": role, "content": content} for role, content in turns], **more}
+    return {
+        "model": "m",
+        "messages": [{"role": role, "content": content} for role, content in turns],
+        **more,
+    }
 
 
 def test_automatic_blocks_are_whole_and_share_a_key_with_the_same_prefix() -> None:
@@ -179,7 +196,10 @@ def test_an_assistant_without_content_is_no_block() -> None:
 
 
 def test_a_picture_counts_as_the_validation_counts_it_in_both_kinds_of_prompt():
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 40_000}}
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "A" * 40_000},
+    }
     body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": [picture]}]}
     other = {"type": "image", "source": {**picture["source"], "data": "B" * 40_000}}
     changed = {**body, "messages": [{"role": "user", "content": [other]}]}

@@ -42,7 +42,9 @@ def test_an_anthropic_stream_closes_with_its_exact_usage() -> None:
 
 def test_every_anthropic_event_line_repeats_the_type() -> None:
     before, behind = anthropic.around_text(REPLY)
-    for name, data in events(anthropic.opening(REPLY) + before + b"sea " + behind + anthropic.closing(REPLY)):
+    for name, data in events(
+        anthropic.opening(REPLY) + before + b"sea " + behind + anthropic.closing(REPLY)
+    ):
         assert name == data["type"]
 
 
@@ -79,10 +81,16 @@ def test_an_openai_stream_with_usage_sends_it_in_a_chunk_without_choices() -> No
 )
 def test_an_anthropic_error_has_type_message_and_request_id(status: int, kind: str) -> None:
     body = json.loads(anthropic.error_body(Refused(status, "no"), "req_1"))
-    assert body == {"type": "error", "error": {"type": kind, "message": "no"}, "request_id": "req_1"}
+    assert body == {
+        "type": "error",
+        "error": {"type": kind, "message": "no"},
+        "request_id": "req_1",
+    }
 
 
-@pytest.mark.parametrize(("status", "code"), [(400, None), (401, "invalid_api_key"), (404, "unknown_url")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, None), (401, "invalid_api_key"), (404, "unknown_url")]
+)
 def test_an_openai_error_has_type_param_and_code(status: int, code: str | None) -> None:
     body = json.loads(openai.error_body(Refused(status, "no", "messages"), "req_1"))
     expected = {"message": "no", "type": "invalid_request_error", "param": "messages", "code": code}
@@ -90,7 +98,8 @@ def test_an_openai_error_has_type_param_and_code(status: int, code: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [("/v1/chat/completions", "openai"), ("/v1/messages", "anthropic"), ("/", "anthropic")]
+    ("path", "name"),
+    [("/v1/chat/completions", "openai"), ("/v1/messages", "anthropic"), ("/", "anthropic")],
 )
 def test_a_path_has_its_providers_error_shape(path: str, name: str) -> None:
     assert wire_of_path(path) is {"openai": openai, "anthropic": anthropic}[name]

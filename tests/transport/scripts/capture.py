@@ -106,14 +106,23 @@ def every_split() -> Any:
     seen: dict[str, Any] = {}
     for name, (wire, ending) in WIRES.items():
         splits = range(1, len(wire), 3)
-        jobs = [gevent.spawn(captured, [wire[:at], wire[at:]], ending, pause_s=0.02) for at in splits]
+        jobs = [
+            gevent.spawn(captured, [wire[:at], wire[at:]], ending, pause_s=0.02) for at in splits
+        ]
         gevent.joinall(jobs, raise_error=True)
         # What comes behind the end of an answer in a later read belongs to no answer.
         short = [
-            at for at, job in zip(splits, jobs, strict=True) if job.value["data"] != wire.decode("latin-1")
+            at
+            for at, job in zip(splits, jobs, strict=True)
+            if job.value["data"] != wire.decode("latin-1")
         ]
         ends = sorted({str(job.value["peer_end"]) for job in jobs})
-        seen[name] = {"short": short, "size": len(wire), "ends": ends, "held": jobs[0].value["held"]}
+        seen[name] = {
+            "short": short,
+            "size": len(wire),
+            "ends": ends,
+            "held": jobs[0].value["held"],
+        }
     return seen
 
 
@@ -161,7 +170,9 @@ def beyond_the_bound_of_one() -> Any:
 
 @case
 def beyond_the_bound_of_all() -> Any:
-    facts = captured([SSE, chunk(b"x" * 700), chunk(b"y" * 700), END], "stay", open_bytes=OpenBytes(1200))
+    facts = captured(
+        [SSE, chunk(b"x" * 700), chunk(b"y" * 700), END], "stay", open_bytes=OpenBytes(1200)
+    )
     return {**facts, "data": len(facts["data"])}
 
 

@@ -33,7 +33,9 @@ BIG = b"x" * (8 * 1024 * 1024)
 CONNECT_S = 2.0
 
 
-def calls(server: Server, count: int, pause_s: float = REST_S, **settings: Any) -> list[dict[str, Any]]:
+def calls(
+    server: Server, count: int, pause_s: float = REST_S, **settings: Any
+) -> list[dict[str, Any]]:
     watch, seen = stopwatch(**settings), []
     for _ in range(count):
         exchange = call(watch, server.url)
@@ -149,7 +151,11 @@ def stale() -> Any:
                 server.request(sock)
 
     server = Server(handler)
-    return {"seen": calls(server, 2), "requests": len(server.requests), "connections": server.connections}
+    return {
+        "seen": calls(server, 2),
+        "requests": len(server.requests),
+        "connections": server.connections,
+    }
 
 
 @case
@@ -167,7 +173,10 @@ def hints() -> Any:
         "odd": b"max=5, timeout=soon",
         "huge": b"timeout=" + b"9" * 5000,
     }
-    return {name: [s["is_new"] for s in calls(answering(HINT % value), 2)] for name, value in values.items()}
+    return {
+        name: [s["is_new"] for s in calls(answering(HINT % value), 2)]
+        for name, value in values.items()
+    }
 
 
 @case

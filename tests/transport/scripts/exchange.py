@@ -71,7 +71,9 @@ def answered(*pieces: bytes, ending: str = "stay", pause_s: float = 0.005) -> di
 
 def everywhere(wire: bytes) -> list[Any]:
     """The different outcomes over all two-way splits."""
-    jobs = [gevent.spawn(answered, wire[:at], wire[at:], pause_s=0.02) for at in range(1, len(wire))]
+    jobs = [
+        gevent.spawn(answered, wire[:at], wire[at:], pause_s=0.02) for at in range(1, len(wire))
+    ]
     gevent.joinall(jobs, raise_error=True)
     seen = [
         (j.value["status"], j.value["payload"], j.value["cut"], j.value["done"], j.value["aborted"])
@@ -92,7 +94,9 @@ def counted_split() -> Any:
 
 @case
 def interim_split() -> Any:
-    return everywhere(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK)
+    return everywhere(
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK
+    )
 
 
 @case
@@ -121,8 +125,16 @@ for _name, _wire, _ending in (
     ("banner", b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "stay"),
     ("tls_alert", b"\x15\x03\x01\x00\x02\x02\x46\r\n\r\n", "close"),
     ("long_head", b"HTTP/1.1 200 OK\r\n" + b"x-y: z\r\n" * 10_000, "stay"),
-    ("compressed", SSE.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + EVENTS + END, "stay"),
-    ("a_bomb", SSE.replace(b"\r\n\r\n", b"\r\ncontent-encoding: br\r\n\r\n") + chunk(BOMB) + END, "stay"),
+    (
+        "compressed",
+        SSE.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + EVENTS + END,
+        "stay",
+    ),
+    (
+        "a_bomb",
+        SSE.replace(b"\r\n\r\n", b"\r\ncontent-encoding: br\r\n\r\n") + chunk(BOMB) + END,
+        "stay",
+    ),
     ("many_headers", b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 300 + b"\r\n", "stay"),
     ("endless_interim", b"HTTP/1.1 100 Continue\r\n\r\n" * 200, "stay"),
     ("endless_trailers", SSE + EVENTS + b"0\r\n" + b"x: y\r\n" * 300, "stay"),
@@ -163,7 +175,9 @@ def cancelled(decoder: Payload) -> Any:
 
     def handler(sock: Any, _: int) -> None:
         server.request(sock)
-        sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n")
+        sock.sendall(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n"
+        )
         socks.append(sock)
         done.wait()
 
@@ -208,7 +222,8 @@ def together() -> Any:
     exchanges = [Exchange(Whole(), held=held) for _ in range(5)]
     bodies = [b"large"] * 4 + [b"small"]
     jobs = [
-        gevent.spawn(call, watch, server.url, body, one) for body, one in zip(bodies, exchanges, strict=True)
+        gevent.spawn(call, watch, server.url, body, one)
+        for body, one in zip(bodies, exchanges, strict=True)
     ]
     while not wait.is_set():
         gevent.sleep(0.01)
@@ -269,7 +284,9 @@ def passed_to_the_sdk(headers: bytes, body: bytes) -> Any:
 
     def handler(sock: Any, _: int) -> None:
         server.request(sock)
-        sock.sendall(b"HTTP/1.1 400 No\r\n%bcontent-length: %d\r\n\r\n%b" % (headers, len(body), body))
+        sock.sendall(
+            b"HTTP/1.1 400 No\r\n%bcontent-length: %d\r\n\r\n%b" % (headers, len(body), body)
+        )
 
     server, exchange = Server(handler), Exchange(Payload())
     with watched_by(exchange):

@@ -15,7 +15,9 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
     sock, _ = listener.accept()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.recv(65536)
-    sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    sock.sendall(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
     sent = []
     for number in range(EVENTS):
         time.sleep(PAUSE_S)

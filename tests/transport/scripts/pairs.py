@@ -57,14 +57,21 @@ class Pair:
     def __init__(self, module: Any, pieces: list[bytes], plain: Any, rng: Random) -> None:
         self.pieces, self.rng = pieces, rng
         self.decoders = [
-            Counting(module.on_event, shapes=known, protocol=module.name, ends_at_mark=module.ends_at_mark)
+            Counting(
+                module.on_event,
+                shapes=known,
+                protocol=module.name,
+                ends_at_mark=module.ends_at_mark,
+            )
             for known in (plain, None)
         ]
         self.exchanges = [Exchange(decoder) for decoder in self.decoders]
         self.sent_at_ns: list[tuple[int, int]] = []
         self._sockets: list[Any] = []
         self._server, watch = Server(self._serve), stopwatch()
-        calls = [gevent.spawn(call, watch, self._server.url, exchange=one) for one in self.exchanges]
+        calls = [
+            gevent.spawn(call, watch, self._server.url, exchange=one) for one in self.exchanges
+        ]
         gevent.joinall(calls, raise_error=True)
 
     def _serve(self, sock: Any, _: int) -> None:
@@ -169,7 +176,9 @@ def compared(name: str, module: Any) -> dict[str, Any]:
         pair = Pair(module, wire(name, module, rng, REPEATS), plain, rng)
         quick, full = map(facts, pair.exchanges, pair.decoders)
         found["different"] += [
-            [seed, key, quick[key][:300], value[:300]] for key, value in full.items() if quick[key] != value
+            [seed, key, quick[key][:300], value[:300]]
+            for key, value in full.items()
+            if quick[key] != value
         ]
         found["wrong"] += out_of_place(pair)
         found["chunks"] += pair.decoders[0].chunks

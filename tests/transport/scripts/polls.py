@@ -40,7 +40,9 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
 def bounds(block_s: float, *, polling: bool = True) -> list[list[int]]:
     """Of the first piece of each answer: lower bound, true arrival at the latest, and when its request was sent."""
     rng, seen = random.Random(SEED), []
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         url, watch, ended = f"http://127.0.0.1:{int(server.stdout.readline())}", stopwatch(), []
 

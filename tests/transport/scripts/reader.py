@@ -204,7 +204,10 @@ def many_under_tls() -> Any:
 
 
 def many_events(
-    *certificate: str, ca_file: str | None = None, is_captured: bool = False, bytes_per_s: float | None = None
+    *certificate: str,
+    ca_file: str | None = None,
+    is_captured: bool = False,
+    bytes_per_s: float | None = None,
 ) -> Any:
     """Streams of plain events: calls by how they ended, those whose text or chunks are not those that were sent, and the
     chunks that the thread decoded."""
@@ -277,7 +280,9 @@ def come_and_go() -> Any:
         for turn in range(GOING // USERS):
             exchange = Exchange(Digest())
             if rng.random() < 0.5:
-                gevent.spawn_later(rng.uniform(0, 0.02), exchange.abort, rng.choice(("cancelled", "timeout")))
+                gevent.spawn_later(
+                    rng.uniform(0, 0.02), exchange.abort, rng.choice(("cancelled", "timeout"))
+                )
             call(watch, f"{url}/flood-{rng.choice((0, 65_536, 1 << 20))}-{turn}", exchange=exchange)
             how = exchange.aborted or exchange.cut or "ok"
             ends[how] = ends.get(how, 0) + 1
@@ -349,7 +354,9 @@ def collected() -> Any:
     before, watch = memory(), stopwatch()
     exchanges = [Exchange(Slow()) for _ in range(FLOODING)]
     with server() as url:
-        calls = [gevent.spawn(call, watch, f"{url}/flood-{FLOOD}", exchange=one) for one in exchanges]
+        calls = [
+            gevent.spawn(call, watch, f"{url}/flood-{FLOOD}", exchange=one) for one in exchanges
+        ]
         gevent.sleep(2.0)
         for one in exchanges:
             one.abort("cancelled")
@@ -456,7 +463,11 @@ def censored() -> Any:
     exchange.may_wait = True
     gevent.spawn(call, stopwatch(), late.url, exchange=exchange)
     until = time.monotonic() + 5
-    while not (used := exchange.connection) or used._reading is None or not READER.waits(used._reading):
+    while (
+        not (used := exchange.connection)
+        or used._reading is None
+        or not READER.waits(used._reading)
+    ):
         gevent.sleep(0)
         if exchange.done or time.monotonic() > until:
             break

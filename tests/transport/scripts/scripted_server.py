@@ -91,7 +91,9 @@ class Server:
             data += piece
         head, _, body = data.partition(b"\r\n\r\n")
         lines = [line.lower() for line in head.split(b"\r\n")]
-        length = sum(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length"))
+        length = sum(
+            int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")
+        )
         while len(body) < length:
             body += sock.recv(65536)
         self.requests.append(head + b"\r\n\r\n" + body)
@@ -161,7 +163,14 @@ class Payload:
         self.fed: list[tuple[bytes, int, int, int, int, bool]] = []
 
     def feed(
-        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
+        self,
+        payload: bytes,
+        low: int,
+        arrived: int,
+        read_at: int,
+        read_index: int,
+        *,
+        at_rest: bool,
     ) -> None:
         """Keep it."""
         self.fed.append((payload, low, arrived, read_at, read_index, at_rest))
@@ -172,7 +181,12 @@ class Payload:
         """Take every piece."""
         for piece in news.pieces:
             self.feed(
-                piece.payload, piece.low, piece.arrived, piece.read_at, piece.read_index, at_rest=piece.rests
+                piece.payload,
+                piece.low,
+                piece.arrived,
+                piece.read_at,
+                piece.read_index,
+                at_rest=piece.rests,
             )
 
     @property
@@ -198,7 +212,9 @@ def stopwatch(**other: Any) -> Stopwatch:
     return Stopwatch(**{**settings, **other})
 
 
-def call(watch: Stopwatch, url: str, body: bytes = b"{}", exchange: Exchange | None = None) -> Exchange:
+def call(
+    watch: Stopwatch, url: str, body: bytes = b"{}", exchange: Exchange | None = None
+) -> Exchange:
     """One call to its end; what the SDK would have been told is in `exchange.told`."""
     exchange = exchange or Exchange(Payload())
     exchange_facts[id(exchange)] = None

@@ -156,7 +156,9 @@ def planted(how: ssl.SSLContext) -> dict[str, Any]:
 
     sent: list[list[tuple[int, int]]] = []
     server, decoder = serving(answer, sent, how, until_read), Payload()
-    exchange = call(stopwatch(ca_file=str(FOLDER / "authority")), server.url, exchange=Exchange(decoder))
+    exchange = call(
+        stopwatch(ca_file=str(FOLDER / "authority")), server.url, exchange=Exchange(decoder)
+    )
 
     def maybe(at_ns: int) -> int:
         return sum(at_ns >= before_ns for before_ns, _ in sent[0]) - 1
@@ -185,7 +187,12 @@ def noticed(last: Callable[[Peer], bytes]) -> dict[str, Any]:
         yield last(peer)
 
     sent: list[list[tuple[int, int]]] = []
-    server, watch, late, seen = serving(answer, sent), stopwatch(ca_file=str(FOLDER / "authority")), [], []
+    server, watch, late, seen = (
+        serving(answer, sent),
+        stopwatch(ca_file=str(FOLDER / "authority")),
+        [],
+        [],
+    )
     for _ in range(ANSWERS):
         seen.append(call(watch, server.url))
         late.append((monotonic_ns() - sent[-1][-1][0]) / 1e9 / GAP_S)
@@ -248,7 +255,9 @@ def many_small_records() -> Any:
     with (
         both.tempfile() as certificate,
         subprocess.Popen(
-            [sys.executable, "-c", FLOODING, certificate, str(FLOOD)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FLOODING, certificate, str(FLOOD)],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as server,
     ):
         assert server.stdout is not None

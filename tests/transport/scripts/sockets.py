@@ -163,7 +163,9 @@ def recipients() -> Any:
     held = [Recipient() for _ in pairs]
     references = [weakref.ref(one) for one in held]
     bodies = [answer() for _ in pairs]
-    places = [sockets.add(ours.fileno(), one, False) for (ours, _), one in zip(pairs, held, strict=True)]
+    places = [
+        sockets.add(ours.fileno(), one, False) for (ours, _), one in zip(pairs, held, strict=True)
+    ]
     for place, body in zip(places, bodies, strict=True):
         sockets.listen(place, body, False)
         sockets.feed(place)
@@ -393,7 +395,9 @@ class Sender:
         self.lend(recipient, number)
 
     def lend(self, recipient: Recipient, number: int) -> None:
-        self.sockets.lend(number, self.pool, time.monotonic_ns() + self.rng.choice((0, 3_000_000)), 1 << 62)
+        self.sockets.lend(
+            number, self.pool, time.monotonic_ns() + self.rng.choice((0, 3_000_000)), 1 << 62
+        )
         self.idle[recipient] = number
 
     def close(self, recipient: Recipient, number: int) -> None:

@@ -13,7 +13,17 @@ import gevent
 import gevent.ssl
 import trustme
 from starting.script import case, print_facts
-from transport.scripts.scripted_server import OK, REST_S, SSE, Payload, Server, call, chunk, facts, stopwatch
+from transport.scripts.scripted_server import (
+    OK,
+    REST_S,
+    SSE,
+    Payload,
+    Server,
+    call,
+    chunk,
+    facts,
+    stopwatch,
+)
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.transport.exchange import Exchange
@@ -41,7 +51,10 @@ def old_tls() -> ssl.SSLContext:
     server.set_ciphers("ALL:@SECLEVEL=0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        server.minimum_version, server.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+        server.minimum_version, server.maximum_version = (
+            ssl.TLSVersion.TLSv1,
+            ssl.TLSVersion.TLSv1_1,
+        )
     return server
 
 
@@ -186,7 +199,11 @@ class Ahead:
         idle = self.watch.rests(self.origin)
         self.watch.close()
         gevent.sleep(REST_S)
-        return {"requests": len(self.server.requests), "connections": self.server.connections, "idle": idle}
+        return {
+            "requests": len(self.server.requests),
+            "connections": self.server.connections,
+            "idle": idle,
+        }
 
 
 @case

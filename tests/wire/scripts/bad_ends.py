@@ -24,7 +24,9 @@ def play(sock: Any, end: BadEnd) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     closes = end.framing == "close"
     framing = "connection: close" if closes else "transfer-encoding: chunked"
-    sock.sendall(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{framing}\r\n\r\n".encode())
+    sock.sendall(
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{framing}\r\n\r\n".encode()
+    )
     for event in end.events:
         sock.sendall(event if closes else framed(event))
         gevent.sleep(PAUSE_S)

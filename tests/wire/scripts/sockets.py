@@ -83,7 +83,10 @@ def main(protocol: str, seed: str, count: int) -> dict[str, Any]:
         player.stream = stream
         keeps_text = number % 2 == 0
         call = Call(
-            PLAIN, stream.plan.max_tokens, ends_naturally=stream.plan.ends_naturally, keep_text=keeps_text
+            PLAIN,
+            stream.plan.max_tokens,
+            ends_naturally=stream.plan.ends_naturally,
+            keep_text=keeps_text,
         )
         facts = made(target, call)
         found = list(problems(stream, facts, keeps_text=keeps_text))

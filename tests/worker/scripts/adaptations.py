@@ -74,7 +74,8 @@ def tried(
 def limits() -> Any:
     """The target refuses `max_tokens`, as several put it."""
     return {
-        name: tried(lambda body: "max_tokens" in body, answer(*refusal)) for name, refusal in REFUSALS.items()
+        name: tried(lambda body: "max_tokens" in body, answer(*refusal))
+        for name, refusal in REFUSALS.items()
     }
 
 
@@ -89,7 +90,9 @@ def named_limits() -> Any:
 
 def marks() -> Any:
     """Cache marks at targets whose lists of models name an engine, or none."""
-    refused = answer("400 Bad Request", {"error": {"message": "Unknown parameter: prompt_cache_breakpoint"}})
+    refused = answer(
+        "400 Bad Request", {"error": {"message": "Unknown parameter: prompt_cache_breakpoint"}}
+    )
 
     def has_marks(body: dict[str, Any]) -> bool:
         return "prompt_cache" in json.dumps(body)

@@ -100,11 +100,14 @@ def counted(counters: Counters) -> dict[str, Any]:
 def error(status: int, kind: str, *headers: str) -> bytes:
     body = b'{"type":"error","error":{"type":"%b","message":"no"}}' % kind.encode()
     head = "".join(f"{line}\r\n" for line in headers).encode()
-    return b"HTTP/1.1 %d Reason\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b" % (
-        status,
-        len(body),
-        head,
-        body,
+    return (
+        b"HTTP/1.1 %d Reason\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
+        % (
+            status,
+            len(body),
+            head,
+            body,
+        )
     )
 
 
@@ -164,13 +167,15 @@ for _protocol, _stream in CAPTURED.items():
     @case
     def a_stream(protocol: str = _protocol, stream: bytes = _stream) -> Any:
         return made(
-            protocol, SSE.replace(b"\r\n\r\n", b"\r\nrequest-id: req_9\r\n\r\n", 1) + chunk(stream) + END
+            protocol,
+            SSE.replace(b"\r\n\r\n", b"\r\nrequest-id: req_9\r\n\r\n", 1) + chunk(stream) + END,
         )
 
     @case
     def limited(protocol: str = _protocol) -> Any:
         return made(
-            protocol, error(429, "rate_limit_error", "retry-after: 7", "x-ratelimit-remaining-requests: 0")
+            protocol,
+            error(429, "rate_limit_error", "retry-after: 7", "x-ratelimit-remaining-requests: 0"),
         )
 
     @case
@@ -188,7 +193,8 @@ for _protocol, _stream in CAPTURED.items():
     @case
     def moved(protocol: str = _protocol) -> Any:
         return made(
-            protocol, b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
+            protocol,
+            b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
         )
 
     @case

@@ -31,9 +31,7 @@ from tailgauge.protocols.custom_sse import SseSettings
 from tailgauge.protocols.target import Endpoint
 from tailgauge.worker.cache_tracker import CacheNote
 
-SCHEMA = (
-    '{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}'
-)
+SCHEMA = '{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}'
 TOOLS = (
     Tool("look", "Looks.", '{"type":"object","properties":{"at":{"type":"string"}}}'),
     Tool("act", "Acts.", '{"type":"object"}', ttl="1h"),
@@ -235,7 +233,9 @@ def timed(protocol: str, **watch: Any) -> Any:
 @case
 def stamps() -> Any:
     watch = {"watch_field": True, "watch_chunks": 3, "keep_text": True}
-    return {protocol: timed(protocol, **watch) for protocol in TIMED} | {"unwatched": timed("anthropic")}
+    return {protocol: timed(protocol, **watch) for protocol in TIMED} | {
+        "unwatched": timed("anthropic")
+    }
 
 
 @case
@@ -262,10 +262,18 @@ COMPLETION = json.dumps({
 def whole() -> Any:
     out = {}
     for protocol, body in (("anthropic", MESSAGE), ("openai", COMPLETION)):
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            % len(body)
+        )
         third = len(body) // 3
-        server, wrote = writing([body[:third], body[third : 2 * third], body[2 * third :]], head, b"")
-        requested_from, asked = endpoint(server.url, protocol), Call(PLAIN, 7, stream=False, keep_text=True)
+        server, wrote = writing(
+            [body[:third], body[third : 2 * third], body[2 * third :]], head, b""
+        )
+        requested_from, asked = (
+            endpoint(server.url, protocol),
+            Call(PLAIN, 7, stream=False, keep_text=True),
+        )
         out[protocol] = {**made(requested_from, asked), "wrote": wrote}
         wrong = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"a": []}'
         out[f"{protocol} wrong"] = made(endpoint(recording(wrong).url, protocol), asked)
@@ -280,7 +288,9 @@ def whole() -> Any:
             sock.sendall(closing)
 
         ending = Server(once)
-        out[f"{protocol} until close"] = made(endpoint(ending.url.removesuffix("/v1"), protocol), asked)
+        out[f"{protocol} until close"] = made(
+            endpoint(ending.url.removesuffix("/v1"), protocol), asked
+        )
     return out
 
 
@@ -295,7 +305,9 @@ def app() -> Any:
         return {**facts, "request": seen(server)}
 
     token = event({"t": "x"}, "tok")
-    refusal = b"HTTP/1.1 429 No\r\nretry-after: 3\r\nx-should-retry: false\r\ncontent-length: 2\r\n\r\n{}"
+    refusal = (
+        b"HTTP/1.1 429 No\r\nretry-after: 3\r\nx-should-retry: false\r\ncontent-length: 2\r\n\r\n{}"
+    )
     plain = SseSettings(body={"prompt": "{prompt}"})
     server, _ = writing([event("hel"), event("lo"), event("[DONE]")])
     return {

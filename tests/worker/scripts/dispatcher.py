@@ -32,7 +32,11 @@ def order() -> Any:
     bench.dispatcher.lease(rows[:4][::-1])  # what comes later may be due earlier
     gevent.sleep(0.25)
     prompts = [prompt.messages[0].parts[0].text for _, prompt, _ in bench.attempts.started]
-    return {**bench.close(), "prompts": len(set(prompts)), "words": [len(text.split()) for text in prompts]}
+    return {
+        **bench.close(),
+        "prompts": len(set(prompts)),
+        "words": [len(text.split()) for text in prompts],
+    }
 
 
 def judged() -> Any:
@@ -88,8 +92,12 @@ def full() -> Any:
         refused: list[str] = []
         guard = Guard(Amount(requests, tokens, None), Sizing(), {}, refused.append)
         bench.dispatcher.admits = begins(bench.dispatcher.scenario, guard)
-        bench.attempts.on_start = lambda send: guard.take(len(bench.attempts.started), send.call, "m")
-        bench.dispatcher.has_stalled = lambda: True  # what comes late on a busy machine is taken all the same
+        bench.attempts.on_start = lambda send: guard.take(
+            len(bench.attempts.started), send.call, "m"
+        )
+        bench.dispatcher.has_stalled = lambda: (
+            True
+        )  # what comes late on a busy machine is taken all the same
         so_far: list[int] = []
         calls, rows = bench.attempts.calls, bench.recorder.rows
         bench.dispatcher.lease(arrivals(0))
@@ -194,7 +202,9 @@ def together() -> Any:
         return maker.make(*of)
 
     bench.dispatcher._makers = {"main": SimpleNamespace(make=make)}
-    bench.attempts.on_start = lambda _: waits.append(made - len(waits) - 1)  # prompts made and not sent
+    bench.attempts.on_start = lambda _: waits.append(
+        made - len(waits) - 1
+    )  # prompts made and not sent
     for call in calls[:users]:
         call.end()
     wait_until(lambda: len(calls) == 2 * users)

@@ -214,11 +214,22 @@ def bugs() -> Any:
             yield Wait()
 
     facts = {}
-    for make in (raises, yields_nonsense, returns_nonsense, cancels_nothing, gives_nothing, will_not_go):
+    for make in (
+        raises,
+        yields_nonsense,
+        returns_nonsense,
+        cancels_nothing,
+        gives_nothing,
+        will_not_go,
+    ):
         attempts = FakeAttempts(None)
         drive = begun(make(), attempts)
         drive.censor()
-        facts[make.__name__] = [name(drive.bug), drive.done.ended, [call.aborted for call in attempts.calls]]
+        facts[make.__name__] = [
+            name(drive.bug),
+            drive.done.ended,
+            [call.aborted for call in attempts.calls],
+        ]
     return facts
 
 
@@ -246,7 +257,11 @@ def gates() -> Any:
     while any(drive.done is None for drive in drives):
         gevent.sleep(0.001)
     gate = shared._gates["calls"]
-    return {"order": order, "most": most[0], "left": [gate.taken, len(gate.waiting), len(gate.held)]}
+    return {
+        "order": order,
+        "most": most[0],
+        "left": [gate.taken, len(gate.waiting), len(gate.held)],
+    }
 
 
 def gate_legs() -> Any:

@@ -36,7 +36,9 @@ class FakeCall:
     def end(self, ended: str = "ok", at_ns: int | None = None) -> None:
         if not self.done:
             self.done = True
-            self.post(Ended(self.leg, self.attempt, at_ns or monotonic_ns(), ended, None, text=self.text))
+            self.post(
+                Ended(self.leg, self.attempt, at_ns or monotonic_ns(), ended, None, text=self.text)
+            )
 
     def catch_up(self) -> None:
         if self.on_catch_up and not self.done:
@@ -71,7 +73,9 @@ class FakeAttempts:
     def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:
         self.on_start(send)
         number = len(self.calls)
-        call = FakeCall(post, send.leg, attempt, f"answer {number}" if send.call.keep_text else None)
+        call = FakeCall(
+            post, send.leg, attempt, f"answer {number}" if send.call.keep_text else None
+        )
         self.calls.append(call)
         self.started.append((origin.request_id, send.call.prompt, origin.scheduled_at_ns))
         if self.seconds is not None:
@@ -104,7 +108,9 @@ class Bench:
         self.attempts, self.recorder, self.counters = FakeAttempts(seconds), Rows(), Counters()
         self.summary: list[Any] = []
         self.bugs: list[str] = []
-        makers = {name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()}
+        makers = {
+            name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()
+        }
         self.dispatcher = Dispatcher(
             scenario, makers, self.attempts, self.recorder, self.counters,
             lambda *ended: self.summary.append(ended), lambda error: self.bugs.append(repr(error)),
@@ -122,7 +128,9 @@ class Bench:
             "ids": [row.request_id // TURNS for row in rows],
             "ended": [row.ended for row in rows],
             "stages": [row.stage for row in rows],
-            "late": [row.dispatched_at_ns - row.scheduled_at_ns for row in rows if row.dispatched_at_ns],
+            "late": [
+                row.dispatched_at_ns - row.scheduled_at_ns for row in rows if row.dispatched_at_ns
+            ],
             "planned": [row.scheduled_at_ns - self.start_at_ns for row in rows],
             "nulls": [
                 [row.dispatched_at_ns is None, row.ended_at_ns is None, row.legs, row.attempts]

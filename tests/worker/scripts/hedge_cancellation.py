@@ -24,9 +24,13 @@ from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.timers import HubTime
 
-STREAM = (Path(__file__).parents[2] / "protocols" / "captures" / "llamacpp_messages.sse").read_bytes()
+STREAM = (
+    Path(__file__).parents[2] / "protocols" / "captures" / "llamacpp_messages.sse"
+).read_bytes()
 HEDGED = PATTERNS["hedged"](
-    Traffic(pattern="hedged", hedge=Hedge(policy="immediate", budget_share=1.0, throttle_tokens=0.0))
+    Traffic(
+        pattern="hedged", hedge=Hedge(policy="immediate", budget_share=1.0, throttle_tokens=0.0)
+    )
 ).steps
 
 
@@ -72,10 +76,17 @@ def made(make: Any) -> Any:
     request_of = Request(0, monotonic_ns(), (Prompt.of("some words"),), 4)
     origin = RequestRef(0, "steady", "chat", request_of.scheduled_at_ns)
     drive = Drive(
-        make(request_of), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()), HubTime()
+        make(request_of),
+        origin,
+        attempts,
+        Gates(),
+        lambda _: over.append(monotonic_ns()),
+        HubTime(),
     )
     drive.begin()
-    while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):
+    while len(socks) < 2 or any(
+        one.exchange.headers_at_ns is None for one in attempts.open.values()
+    ):
         gevent.sleep(0.002)
 
     really_read, really_close = Connection._pass_on, Connection.close
@@ -110,7 +121,9 @@ def made(make: Any) -> Any:
         "unread": unread,
         "log": log,
         "ends": sorted(ends),
-        "rows": [[row.attempt, row.ended, row.chunks, row.connection, row.cause] for row in rows.rows],
+        "rows": [
+            [row.attempt, row.ended, row.chunks, row.connection, row.cause] for row in rows.rows
+        ],
         "winner": drive.done.winner if drive.done else None,
         "ended": drive.done.ended if drive.done else None,
     }

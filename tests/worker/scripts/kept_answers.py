@@ -18,10 +18,22 @@ from tailgauge.worker.kept_answers import KeptAnswers
 FOLDER = Path(sys.argv[1])
 DISK = Path(sys.argv[2]) if sys.argv[2:] else None
 SENT_AT_NS = 1_000_000_000
-NAMES = ("request_id", "leg", "attempt", "stage", "traffic", "protocol", "ended", "error_type", "status")
+NAMES = (
+    "request_id",
+    "leg",
+    "attempt",
+    "stage",
+    "traffic",
+    "protocol",
+    "ended",
+    "error_type",
+    "status",
+)
 
 
-def end(answers: KeptAnswers, number: int, ended: str = "ok", stage: str = "steady", **other: Any) -> None:
+def end(
+    answers: KeptAnswers, number: int, ended: str = "ok", stage: str = "steady", **other: Any
+) -> None:
     """One call that ends so; `other`: of its exchange, or `data` and `at_ns` of its only read."""
     row: Any = SimpleNamespace(**dict.fromkeys(NAMES))
     row.request_id, row.ended, row.stage = number, ended, stage

@@ -91,7 +91,9 @@ PIECE = {"id": "c", "choices": [{"index": 0, "delta": MESSAGE, "finish_reason": 
 
 def stream_of(*events: str) -> bytes:
     body = "".join(f"data: {event}\n\n" for event in events).encode()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -101,7 +103,9 @@ def forms() -> Any:
     streamed = stream_of(json.dumps(PIECE), "[DONE]")
     whole = answer("200 OK", WHOLE)
     wants_whole = {"traffic": {"main": {"stream": False}}}
-    location = "https://user:hunter2hunter2@api.example/v1/chat/completions?token=abcdefgh12345678#part"
+    location = (
+        "https://user:hunter2hunter2@api.example/v1/chat/completions?token=abcdefgh12345678#part"
+    )
     redirect = f"HTTP/1.1 308 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n".encode()
     return {
         "whole": tried("openai", whole, b"", **wants_whole),
@@ -141,11 +145,15 @@ def closed_meanwhile() -> Any:
 
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 3, "total_tokens": 43}
-COUNTED = stream_of(json.dumps(PIECE), json.dumps({"id": "c", "choices": [], "usage": USAGE}), "[DONE]")
+COUNTED = stream_of(
+    json.dumps(PIECE), json.dumps({"id": "c", "choices": [], "usage": USAGE}), "[DONE]"
+)
 LOADING = answer("503 Service Unavailable", {"error": {"code": 503, "message": "Loading model"}})
 
 
-def prepared(answers: dict[int, list[bytes]], delay_s: float = 0.0, **limits: float) -> dict[str, Any]:
+def prepared(
+    answers: dict[int, list[bytes]], delay_s: float = 0.0, **limits: float
+) -> dict[str, Any]:
     """What the preflight finds, and says meanwhile. The server's answers by connection; after the last it closes.
 
     A connection that is not listed answers as many as it is asked.
@@ -242,14 +250,18 @@ def overlapping(refusal: bytes) -> dict[str, Any]:
 
     server = Server(handler)
     url = server.url.removesuffix("/v1")
-    scenario = parse({"name": "x", "target": {"url": url, "protocol": "openai", "engine": "vllm"}}, "test")
+    scenario = parse(
+        {"name": "x", "target": {"url": url, "protocol": "openai", "engine": "vllm"}}, "test"
+    )
     recorder = AllRows()
     attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, recorder, Counters(), 10.0)
     found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="")
     return {
         "seen": seen,
         "calls": [[call["words"], call["ended"], call["input_tokens"]] for call in found["calls"]],
-        "tries": {row.request_id: row.attempts for row in recorder.rows if hasattr(row, "attempts")},
+        "tries": {
+            row.request_id: row.attempts for row in recorder.rows if hasattr(row, "attempts")
+        },
         "spent": found["spent"][0],
     }
 
@@ -287,7 +299,9 @@ def stream(tokens: int) -> bytes:
     used = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
     events = [{"choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}]}, {"choices": [], "usage": used}]  # fmt: skip
     text = "".join(f"data: {json.dumps(one)}\n\n" for one in events) + "data: [DONE]\n\n"
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(text)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(text)}\r\n\r\n"
+    )
     return (head + text).encode()
 
 
@@ -301,7 +315,9 @@ BROKEN = {
 }
 
 
-def sized(rule: str, maker_of: str = "vllm", salt: str = run_salt("run-1"), **target: Any) -> dict[str, Any]:
+def sized(
+    rule: str, maker_of: str = "vllm", salt: str = run_salt("run-1"), **target: Any
+) -> dict[str, Any]:
     """What is learnt at a planted tokenizer, what it was asked, and what the engine counts for prompts of some sizes."""
     server: Server
 
@@ -322,7 +338,9 @@ def sized(rule: str, maker_of: str = "vllm", salt: str = run_salt("run-1"), **ta
     url = server.url.removesuffix("/v1")
     scenario = parse({"name": "x", "target": {"url": url, "protocol": "openai", **target}}, "test")
     attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, AllRows(), Counters(), 10.0)
-    learnt = Learnt(*try_out(scenario, attempts, attempts._recorder, {}, lambda *_: {}, salt=salt)["learnt"])
+    learnt = Learnt(
+        *try_out(scenario, attempts, attempts._recorder, {}, lambda *_: {}, salt=salt)["learnt"]
+    )
     maker = Maker(
         3, scenario.traffic["main"], "main", 1 / learnt.tokens_per_word, learnt.overhead_tokens,
         run=salt, words=learnt.words,
@@ -332,7 +350,11 @@ def sized(rule: str, maker_of: str = "vllm", salt: str = run_salt("run-1"), **ta
         (made,) = maker.make(Planned(number * 65536, 0, "main", size, 10))
         got[size] = usage(made.messages[0].parts[0].text, rule)
     facts = learnt.facts(scenario) | {"words": len(learnt.words)}
-    return {**facts, "got": got, "asked": [(sorted(body), body["model"], key) for body, key in asked]}
+    return {
+        **facts,
+        "got": got,
+        "asked": [(sorted(body), body["model"], key) for body, key in asked],
+    }
 
 
 @case
@@ -343,7 +365,10 @@ def sizes() -> Any:
         "llama.cpp": sized("mixed", maker_of="llamacpp"),
         "named": sized("mixed", maker_of="a gateway", engine="sglang"),
         "a gateway": sized("mixed", maker_of="a gateway"),
-        **{rule: sized(rule) for rule in ("merging", "another tokenizer", "long words only", *BROKEN)},
+        **{
+            rule: sized(rule)
+            for rule in ("merging", "another tokenizer", "long words only", *BROKEN)
+        },
     }
 
 

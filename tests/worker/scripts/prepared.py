@@ -57,14 +57,19 @@ class Bench:
         self.bugs: list[str] = []
         self.dispatcher = Dispatcher(
             scenario,
-            {name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()},
+            {
+                name: Maker(scenario.seed, traffic, name)
+                for name, traffic in scenario.traffic.items()
+            },
             self.attempts,
             self.recorder,
             self.counters,
             lambda *_: None,
             lambda error: self.bugs.append(repr(error)),
         )
-        self.dispatcher.has_stalled = lambda: True  # what is late on a busy machine is sent all the same
+        self.dispatcher.has_stalled = lambda: (
+            True
+        )  # what is late on a busy machine is sent all the same
         self.refused: list[str] = []
         self.guard: Guard | None = None
         if limit is not None:
@@ -106,7 +111,9 @@ class Bench:
             "dispatched": counts.dispatched,
             "drops": counts.client_drop,
             "in_flight": counts.in_flight,
-            "taken": None if self.guard is None else [self.guard.taken.requests, self.guard.taken.tokens],
+            "taken": None
+            if self.guard is None
+            else [self.guard.taken.requests, self.guard.taken.tokens],
             "held": None if self.guard is None else len(self.guard._held),
             "refused": self.refused,
             "bugs": self.bugs,
@@ -194,7 +201,11 @@ def of_several_calls(traffic: dict[str, Any], calls: int, limit: Amount | None) 
     wait_until(lambda: len(bench.server.requests) == 12 * calls or bench.dispatcher.stopped)
     facts = bench.close()
     requests = [row for row in bench.recorder.rows if isinstance(row, RequestRow)]
-    return {**facts, "ended": [row.ended for row in requests], "of_each": [row.attempts for row in requests]}
+    return {
+        **facts,
+        "ended": [row.ended for row in requests],
+        "of_each": [row.attempts for row in requests],
+    }
 
 
 def several_calls() -> Any:

@@ -48,7 +48,8 @@ def messages(bench: Bench) -> Any:
     """What each request asked: texts of its messages, by id."""
     return {
         str(request_id): [
-            m.parts[0].text if m.role == "user" else f"-> {m.parts[0].text}" for m in prompt.messages
+            m.parts[0].text if m.role == "user" else f"-> {m.parts[0].text}"
+            for m in prompt.messages
         ]
         for request_id, prompt, _ in bench.attempts.started
     }
@@ -60,8 +61,12 @@ SESSION = {"turns_mean": 3.0, "think_s": 0.04, "think_sigma": 0.0}
 def talks() -> Any:
     """Three turns, one turn, and one whose second turn fails."""
     bench = Bench(0.01, pattern=keeps_text, tables=tables(**SESSION))
-    bench.dispatcher.lease([*arrivals(0, turns=3), *arrivals(5, first=1), *arrivals(15, first=2, turns=4)])
-    bench.attempts.classes = {4: "rate_limited"}  # the fifth call: second turn of the arrival at 15 ms
+    bench.dispatcher.lease(
+        [*arrivals(0, turns=3), *arrivals(5, first=1), *arrivals(15, first=2, turns=4)]
+    )
+    bench.attempts.classes = {
+        4: "rate_limited"
+    }  # the fifth call: second turn of the arrival at 15 ms
     bench.run()
     gevent.sleep(0.35)
     row = bench.recorder.rows[0]
@@ -114,7 +119,9 @@ def users() -> Any:
     early = bench.counters.leased
     gevent.sleep(0.45)
     facts = {**bench.close(), "turns": turns(bench), "messages": messages(bench), "early": early}
-    facts["last_ms"] = max(row.scheduled_at_ns - bench.start_at_ns for row in bench.recorder.rows) / MS
+    facts["last_ms"] = (
+        max(row.scheduled_at_ns - bench.start_at_ns for row in bench.recorder.rows) / MS
+    )
     return facts
 
 

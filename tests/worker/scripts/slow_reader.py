@@ -67,7 +67,9 @@ def trickle() -> Any:
         sock.sendall(chunk(FINISHED + event("[DONE]")) + END)
 
     server = Server(handler)
-    facts = made(endpoint(server.url.removesuffix("/v1"), "openai"), Call(PLAIN, 7, bytes_per_s=6000))
+    facts = made(
+        endpoint(server.url.removesuffix("/v1"), "openai"), Call(PLAIN, 7, bytes_per_s=6000)
+    )
     return {**facts, "before": before, "after": after}
 
 

@@ -38,7 +38,9 @@ def line(name: str, quantiles: Sequence[Quantile]) -> str:
 
 def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Picture]:
     """Draw the share of answers in which each event came later than a time; none without two answers."""
-    curves = [tail_curve(*of_event.tail(), event) for event, of_event in events if len(of_event.ms) > 1]
+    curves = [
+        tail_curve(*of_event.tail(), event) for event, of_event in events if len(of_event.ms) > 1
+    ]
     if not curves:
         return []
     picture = tail_picture(

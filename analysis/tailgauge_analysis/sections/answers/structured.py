@@ -38,7 +38,9 @@ class Structured:
 def compute(run: Run) -> Structured | None:
     """Return what answers with a schema are; None where none is known."""
     stage = run.of_target
-    answers = stage.attempts[stage.attempts["valid_json"].notna()].sort_values("sent_at_ns", kind="stable")
+    answers = stage.attempts[stage.attempts["valid_json"].notna()].sort_values(
+        "sent_at_ns", kind="stable"
+    )
     if answers.empty:
         return None
     has_field = stage.requests["first_field_at_ns"].notna().to_numpy(np.bool_)
@@ -69,7 +71,9 @@ def section(structured: Structured | None) -> Section | None:
         f"{with_interval(share)} of {number} are valid JSON{f'; {lines[0]}' if lines else ''}.",
         tables=(table,) if table.rows else (),
         figures=tuple(drawn) if rows else (),
-        computed=("Answers of the steady stage to calls with a schema; the schema itself is not checked.",),
+        computed=(
+            "Answers of the steady stage to calls with a schema; the schema itself is not checked.",
+        ),
         card=Card(
             label="structured",
             value=share,

@@ -65,7 +65,9 @@ def compute(run: Run) -> Thinking | None:
         thinking_tokens = counted["thinking_tokens"].to_numpy(np.float64)
         output_tokens = counted["output_tokens"].to_numpy(np.float64)
         low, high = bootstrap.ratio(thinking_tokens, output_tokens)
-        tokens = TokenShare(value=float(thinking_tokens.sum() / output_tokens.sum()), low=low, high=high)
+        tokens = TokenShare(
+            value=float(thinking_tokens.sum() / output_tokens.sum()), low=low, high=high
+        )
     return Thinking(
         answers=stage.share_of(requests[is_answered], thinks[is_answered]),
         first_thinking=tuple(thinking.quantiles(events.PS)),
@@ -99,7 +101,9 @@ def section(thinking: Thinking | None) -> Section | None:
         f"{'; '.join([answer, *lines])}.",
         tables=(table,) if table.rows else (),
         figures=tuple(drawn),
-        computed=("Complete answers of the steady stage that think. Tokens as the target counts them.",),
+        computed=(
+            "Complete answers of the steady stage that think. Tokens as the target counts them.",
+        ),
         card=_card(thinking, number, tuple(lines)),
     )
 
@@ -109,7 +113,10 @@ def _card(thinking: Thinking, number: str, lines: tuple[str, ...]) -> Card:
     median = thinking.first_text[0]
     if median.mark == TOO_FEW:
         return Card(
-            label="thinking", value=share_cell(thinking.answers), detail=f"of {number} think", lines=lines
+            label="thinking",
+            value=share_cell(thinking.answers),
+            detail=f"of {number} think",
+            lines=lines,
         )
     cell = quantile_cell(median)
     value = Value(f"{cell.text} ms", cell.interval, cell.mark)

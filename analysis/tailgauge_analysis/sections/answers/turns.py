@@ -137,8 +137,14 @@ def _by_turn(turns: Turns) -> Iterator[Picture]:
         rows = []
         for turn in turns.turns:
             quantile = turn.ttft[place]
-            if quantile.mark != TOO_FEW and quantile.value is not None and np.isfinite(quantile.value):
-                rows.append((float(turn.turn), quantile.value, quantile.low, _finite(quantile.high)))
+            if (
+                quantile.mark != TOO_FEW
+                and quantile.value is not None
+                and np.isfinite(quantile.value)
+            ):
+                rows.append(
+                    (float(turn.turn), quantile.value, quantile.low, _finite(quantile.high))
+                )
         if len(rows) > 1:
             curves.append(estimate_curve(name, rows))
     if curves:

@@ -49,7 +49,9 @@ class CacheSettings:
     unmarked_s: float = math.nan
     visibility_s: float = 0.0  # from the beginning of the response that writes until it can be read
     sliding: bool = True  # a read renews the life
-    least_tokens: Callable[[str], float | None] = cached_from  # of a prefix that is cached; None if unknown
+    least_tokens: Callable[[str], float | None] = (
+        cached_from  # of a prefix that is cached; None if unknown
+    )
 
 
 def settings(run: Json) -> CacheSettings:
@@ -105,7 +107,9 @@ def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.Da
     rows = rows.sort_values("sent_at_ns", kind="stable").reset_index(drop=True)
     tokens = rows[[READ, CREATED, UNCACHED, HOUR]].fillna(0).to_numpy(np.int64)
     rows["read"], rows["created"], rows["uncached"], rows["hour"] = tokens.T
-    rows["short"] = rows[SHORT].fillna((rows["created"] - rows["hour"]).clip(lower=0)).to_numpy(np.int64)
+    rows["short"] = (
+        rows[SHORT].fillna((rows["created"] - rows["hour"]).clip(lower=0)).to_numpy(np.int64)
+    )
     rows["total"] = rows["read"] + rows["created"] + rows["uncached"]
     rows["hit"] = rows["read"] > 0
     rows["known"] = rows[READ].notna()
@@ -124,7 +128,9 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
     rows["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
     entry = rows["entry"]
     is_named = entry >= 0
-    rows["gap_ns"] = rows[rows["known"] & is_named].groupby("entry", sort=False)["sent_at_ns"].diff()
+    rows["gap_ns"] = (
+        rows[rows["known"] & is_named].groupby("entry", sort=False)["sent_at_ns"].diff()
+    )
     rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(is_named)
     writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
     began_writing = rows["first_content_at_ns"].where(writes)
@@ -144,6 +150,8 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
 def _last_begun(rows: pd.DataFrame) -> pd.Series[float]:
     """Return when the last answer before each call, over the same entry, began."""
     began_ns = rows["first_content_at_ns"].dropna().astype(np.float64).sort_values()
-    begun = pd.DataFrame({"at": began_ns, "begun": began_ns, "entry": rows["entry"]}, began_ns.index)
+    begun = pd.DataFrame(
+        {"at": began_ns, "begun": began_ns, "entry": rows["entry"]}, began_ns.index
+    )
     sent = rows[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})
     return pd.merge_asof(sent, begun, left_on="sent_at_ns", right_on="at", by="entry")["begun"]

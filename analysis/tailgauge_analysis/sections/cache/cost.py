@@ -44,7 +44,9 @@ USAGE = (
 )
 PROMPT = len(pricing.RATES) - 1  # all rates but that of the output
 TIERS = ("service_tier", "speed")  # columns that may have prices of their own
-LIST_TIERS = frozenset({"standard", "default", "auto", "on_demand", "normal"})  # whose price is the list's
+LIST_TIERS = frozenset(
+    {"standard", "default", "auto", "on_demand", "normal"}
+)  # whose price is the list's
 RELATIVE = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "output": "5"}
 
 PriceOf = Callable[[str], pricing.Price | None]
@@ -91,7 +93,9 @@ def tariff(run: Json) -> Tariff:
     """Return the prices in force on the day of the run."""
     if run["target"].get("simulated"):
         billing = table(table(run["scenario"], "simulated"), "billing")
-        rates = tuple(Fraction(str(billing.get(name, RELATIVE[name]))) * MILLION for name in pricing.RATES)
+        rates = tuple(
+            Fraction(str(billing.get(name, RELATIVE[name]))) * MILLION for name in pricing.RATES
+        )
         price = pricing.Price(date.min, rates)
         return Tariff(unit=UNIT, price=lambda _model: price)
     try:
@@ -112,7 +116,9 @@ def _file(run: Json) -> Path:
     return Path(named)
 
 
-def cost(calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
+def cost(
+    calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usage: int
+) -> Cost | None:
     """Return the cost of these calls; None where none has a price."""
     total = Fraction(0)
     paid = Fraction(0)
@@ -151,7 +157,9 @@ def cost(calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usa
         saved=(without_cache - paid) * factor,
         saved_share=shares.saved_share(saved_each, without_each),
         why=prices.why or reason,
-        by_asked=int(lines.loc[is_named & (lines["paid_model"] != lines["model"]), "place"].nunique()),
+        by_asked=int(
+            lines.loc[is_named & (lines["paid_model"] != lines["model"]), "place"].nunique()
+        ),
         at_list_price=at_list_price(lines, prices.price),
     )
 
@@ -172,7 +180,9 @@ def call_costs(rows: pd.DataFrame, price: PriceOf) -> tuple[Floats | None, str]:
     for group in _by_rates(billed(rows, price), price):
         if group.rates is None:
             return None, group.model
-        np.add.at(costs, group.places, group.tokens @ [float(rate) for rate in group.rates] / MILLION)
+        np.add.at(
+            costs, group.places, group.tokens @ [float(rate) for rate in group.rates] / MILLION
+        )
     return costs, ""
 
 
@@ -279,7 +289,10 @@ class _BilledTokens:
     def cost(self) -> Fraction:
         """Return the exact cost of all lines."""
         sums = self.tokens.sum(axis=0).tolist()
-        return sum((n * rate for n, rate in zip(sums, self.rates or (), strict=False)), Fraction(0)) / MILLION
+        return (
+            sum((n * rate for n, rate in zip(sums, self.rates or (), strict=False)), Fraction(0))
+            / MILLION
+        )
 
 
 def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:
@@ -303,7 +316,9 @@ def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:
             is_long = prompts > entry.long_above
         for rates, rows in ((entry.rates, ~is_long), (entry.long_rates, is_long)):
             if rows.any():
-                yield _BilledTokens(model=model, rates=rates, tokens=tokens[rows], places=places[rows])
+                yield _BilledTokens(
+                    model=model, rates=rates, tokens=tokens[rows], places=places[rows]
+                )
 
 
 def no_price(model: str, reason: str) -> str:

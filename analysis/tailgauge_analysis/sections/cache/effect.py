@@ -67,10 +67,14 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
         return None
     total = answers["total"].to_numpy(np.float64)
     hit = answers["hit"].to_numpy(np.bool_)
-    edges = np.unique(np.quantile(total, np.linspace(0, 1, STRATA + 1)[1:-1], method="inverted_cdf"))
+    edges = np.unique(
+        np.quantile(total, np.linspace(0, 1, STRATA + 1)[1:-1], method="inverted_cdf")
+    )
     stratum = np.searchsorted(edges, total)
     y = answers["began_ns"].to_numpy(np.float64) / 1e6
-    sizes = np.stack([np.bincount(stratum[hit == kind], minlength=STRATA) for kind in (True, False)])
+    sizes = np.stack(
+        [np.bincount(stratum[hit == kind], minlength=STRATA) for kind in (True, False)]
+    )
     strata = np.flatnonzero(sizes.min(axis=0) >= IN_STRATUM)
     if not len(strata):
         return None

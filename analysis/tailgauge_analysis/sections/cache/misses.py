@@ -92,13 +92,19 @@ def reasoned(calls: pd.DataFrame) -> pd.Series[bool]:
     return calls["known"] & reason.notna() & ~reason.isin(UNREASONED)
 
 
-def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> dict[str, pd.Series[bool]]:
+def _evidence(
+    calls: pd.DataFrame, settings: CacheSettings, salted: set[str]
+) -> dict[str, pd.Series[bool]]:
     """Return the evidence for each cause."""
     by_worker = calls["cache_since_use_ns"].astype(np.float64)
-    since_use = by_worker.where(~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"])
+    since_use = by_worker.where(
+        ~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"]
+    )
     warm = calls["cache_expected"] == schema.WARM
     # The target counts a life from the request, the client from when the answer began.
-    slack = calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
+    slack = (
+        calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
+    )
     aged = since_use + slack >= calls["life_ns"]
     racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)
     is_again = calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0

@@ -32,7 +32,15 @@ from tailgauge_analysis.sections.cache.misses import (
 )
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
-from tailgauge_analysis.text.formatting import bin_name, count, ms, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import (
+    bin_name,
+    count,
+    ms,
+    plain,
+    plural,
+    share,
+    share_range,
+)
 from tailgauge_analysis.text.json_values import Json, number, table, tables
 from tailgauge_analysis.text.picture import POINTS, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
@@ -129,7 +137,9 @@ def compute(run: Run) -> CacheUse:
     return CacheUse(cache=entries, by_engine=None)
 
 
-def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], prices: Tariff) -> Cache:
+def _entry(
+    run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], prices: Tariff
+) -> Cache:
     counted = rows[rows["counted"]]
     cause = causes[counted.index]
     attempts = run.frames.attempts
@@ -422,9 +432,7 @@ def _expiry(expiry: shares.Expiry) -> str:
     if expiry.life_s is not None:
         life = f"{expiry.life_s:,.4g} s"
     excess = f". {plural(expiry.excess_misses, 'call')} read nothing within {life} of the last use"
-    life_text = (
-        f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
-    )
+    life_text = f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
     hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_interval_text(expiry.observed)}"
     return f"{hits}, {share(expiry.by_gaps)} expected from their gaps. {life_text}"
 
@@ -438,9 +446,16 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     if cost.by_asked:
         remarks += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"
     if cost.at_list_price:
-        remarks += f"; list price for {', '.join(cost.at_list_price)}, which the price file does not have"
-    yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{remarks}"
-    saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
+        remarks += (
+            f"; list price for {', '.join(cost.at_list_price)}, which the price file does not have"
+        )
+    yield (
+        "Cost",
+        f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{remarks}",
+    )
+    saved = (
+        f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
+    )
     yield "Saved by the cache", f"{saved}{_interval_text(part)}"
 
 
@@ -512,4 +527,6 @@ def _within(values: Floats, name: str) -> PlotCurve:
     ranks = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(np.int64))
     shares = 100 * (ranks + 1) / len(values)
     title = f"{name} ({len(values):,})"
-    return PlotCurve(values[ranks], shares, title, steps="hv", hover="%{y:.3~g}% within %{x:,.4~g} ms")
+    return PlotCurve(
+        values[ranks], shares, title, steps="hv", hover="%{y:.3~g}% within %{x:,.4~g} ms"
+    )

@@ -58,13 +58,17 @@ def write_amplification(calls: pd.DataFrame) -> Share:
     written = calls[calls["created"] > 0]
     if not len(written):
         is_marked = (calls["cache_marks"] > 0).any()
-        return Share(None, None, None, len(calls), "nothing was written" if is_marked else NONE_MARKED)
+        return Share(
+            None, None, None, len(calls), "nothing was written" if is_marked else NONE_MARKED
+        )
     is_first = ~written["entry"].duplicated() | (written["entry"] < 0)
     tokens = _floats(written["created"])
     first_tokens = tokens * is_first.to_numpy(np.float64)
     value = float(tokens.sum() / first_tokens.sum())
     if value == 1 or is_first.sum() < FEW:
-        return Share(value, None, None, len(written), "" if value == 1 else "too few texts for an interval")
+        return Share(
+            value, None, None, len(written), "" if value == 1 else "too few texts for an interval"
+        )
     return Share(value, *ratio(tokens, first_tokens, reps=REPS), len(written))
 
 

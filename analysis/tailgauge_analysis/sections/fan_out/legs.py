@@ -91,7 +91,9 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
     began, finished = np.full((2, len(requests), len(kinds)), np.nan)
     np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))
-    np.fmax.at(finished.ravel(), place[answered], whole_at_ns(attempts)[answered].to_numpy(np.float64))
+    np.fmax.at(
+        finished.ravel(), place[answered], whole_at_ns(attempts)[answered].to_numpy(np.float64)
+    )
     tried, shut = np.zeros((2, len(requests), len(kinds)), np.bool_)
     tried.flat[place] = shut.flat[place[closed]] = True
     cause = attempts["cause"].value_counts()
@@ -113,7 +115,9 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
 def _kinds(settings: Json, leg_count: int) -> Ints:
     """Return the kind of each leg, as the scenario lists them; one kind without it."""
     listed = settings.get("kinds") or []
-    counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or leg_count)]
+    counts = [int(kind.get("count", 1)) for kind in listed] or [
+        int(settings.get("legs") or leg_count)
+    ]
     kinds = np.repeat(np.arange(len(counts)), counts)
     if len(kinds) >= leg_count:
         return kinds

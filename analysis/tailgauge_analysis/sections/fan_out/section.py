@@ -115,7 +115,9 @@ def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
         one_less = _quantiles(np.sort(times, axis=1)[:, -2])
         if table.join == ALL:
             single = _quantiles(times.ravel())
-            cost = tuple(quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True))
+            cost = tuple(
+                quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True)
+            )
     return FanOut(
         traffic=plain(table.traffic, 80),
         join=table.join,
@@ -242,7 +244,9 @@ def _card(fan_outs: Sequence[FanOut]) -> Card | None:
 
 def _slowest(fan_out: FanOut) -> Quantile | None:
     """Return the time of the slowest leg at p95, else at p50."""
-    reliable = [quantile for quantile in fan_out.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW]
+    reliable = [
+        quantile for quantile in fan_out.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW
+    ]
     if not reliable:
         return None
     return reliable[-1]
@@ -280,9 +284,7 @@ def _awaited(fan_out: FanOut) -> str:
     if (leg.low or 0.0) <= fan_out.critical.even:
         return ""
     waits = "is the longest in" if fan_out.is_sequential else "is what requests wait for in"
-    population = (
-        f"{plural(fan_out.critical.n, 'request')} ({share(fan_out.critical.even)} if legs were alike)"
-    )
+    population = f"{plural(fan_out.critical.n, 'request')} ({share(fan_out.critical.even)} if legs were alike)"
     return f"leg {fan_out.critical.most} {waits} {share(leg.value)} of {population}"
 
 
@@ -300,17 +302,26 @@ def _facts(fan_out: FanOut) -> list[tuple[str, str]]:
     """Return the other results, as name and text."""
     rows = [("Legs", _legs_text(fan_out))]
     if fan_out.cost:
-        costs = ", ".join(f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in fan_out.cost)
+        costs = ", ".join(
+            f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in fan_out.cost
+        )
         rows.append(("Slowest leg over one leg", costs))
     if fan_out.critical:
         rows.append(
-            ("Longest leg" if fan_out.is_sequential else "Last leg", _critical_text(fan_out.critical))
+            (
+                "Longest leg" if fan_out.is_sequential else "Last leg",
+                _critical_text(fan_out.critical),
+            )
         )
     return [*rows, ("Partial failures", _partial_text(fan_out.partial, fan_out.requests))]
 
 
 def _legs_text(fan_out: FanOut) -> str:
-    joins = {"all": "joined on all", "first_k": "joined on the first k", "deadline": "joined at a deadline"}
+    joins = {
+        "all": "joined on all",
+        "first_k": "joined on the first k",
+        "deadline": "joined at a deadline",
+    }
     bounded = ", limited concurrency" if fan_out.bounded else ""
     complete = f"{count(fan_out.complete)} of {plural(fan_out.requests, 'request')} complete"
     return f"{fan_out.legs} per request, {fan_out.order}, {joins.get(fan_out.join, fan_out.join)}{bounded}; {complete}"
@@ -319,7 +330,9 @@ def _legs_text(fan_out: FanOut) -> str:
 def _critical_text(critical: LastLegs) -> str:
     leg_share = with_interval(share_cell(critical.positions[critical.most]))
     population = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
-    return f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {leg_share} of {population}"
+    return (
+        f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {leg_share} of {population}"
+    )
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:
@@ -327,9 +340,7 @@ def _partial_text(partial: PartialFailures, requests: int) -> str:
     cell = share_cell(partial.failed_share)
     if partial.failed:
         population = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
-        text = (
-            f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {population}; "
-        )
+        text = f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {population}; "
         text += f"{count(partial.ok_with_failed)} of these succeeded without them"
     counts = (
         (partial.closed, "closed at the join"),
@@ -357,7 +368,9 @@ def _last_legs(fan_outs: Sequence[FanOut]) -> Iterator[Picture]:
     bars = PlotCurve(
         legs, shares, low=low, high=high, colour=BLUE, style="bars", hover="leg %{x}: %{y:.3~g}%"
     )
-    even = PlotCurve(legs, [100 * critical.even] * len(legs), colour=ORANGE, dash="dash", hover="skip")
+    even = PlotCurve(
+        legs, [100 * critical.even] * len(legs), colour=ORANGE, dash="dash", hover="skip"
+    )
     word = "longest" if fan_out.is_sequential else "last"
     yield Picture(
         name="fan-out-last",

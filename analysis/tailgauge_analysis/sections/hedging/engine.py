@@ -46,9 +46,7 @@ class EngineCount:
     @property
     def text(self) -> str:
         """`llama.cpp: 28,500 prompt tokens processed, 15,900 in the rows; 9,200 tokens generated, 8,100 in the rows`."""
-        prompt = (
-            f"{count(self.prompt_tokens)} prompt tokens processed, {count(self.prompt_in_rows)} in the rows"
-        )
+        prompt = f"{count(self.prompt_tokens)} prompt tokens processed, {count(self.prompt_in_rows)} in the rows"
         output = f"{count(self.output_tokens)} tokens generated, {count(self.output_in_rows)} in the rows"
         return f"{self.engines}: {prompt}; {output} ({plural(self.without_usage, 'call')} without usage)"
 
@@ -68,7 +66,9 @@ def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None
         prompt_tokens -= sum(filter(None, cached))
     written = int(used[WRITTEN].sum().sum())
     counted = EngineCount(
-        engines=listed(list(dict.fromkeys(plain(str(engine.get("engine")), 40) for engine in work))),
+        engines=listed(
+            list(dict.fromkeys(plain(str(engine.get("engine")), 40) for engine in work))
+        ),
         prompt_tokens=prompt_tokens,
         prompt_in_rows=written,
         output_tokens=sum(filter(None, output)),

@@ -42,7 +42,9 @@ PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
 IN_BLOCKS = "what that changes is the comparison in alternating blocks"
-NO_CONTROL = "gain not measured: no other traffic table of the run is equal except that it does not hedge"
+NO_CONTROL = (
+    "gain not measured: no other traffic table of the run is equal except that it does not hedge"
+)
 INTERFERENCE = (
     "Variant and control ran at the same time against one target, so that the hedges of one load the other. The ratios are not "
     "the effect of switching hedging on. To measure that, run both in alternating blocks and compare them (tailgauge compare)."
@@ -169,7 +171,9 @@ class _Table:
         return self.stage.share_of(self.attempts, is_limited)
 
 
-def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineCount | None) -> Variant:
+def _variant(
+    run: Run, variant: _Table, control: _Table | None, counted: EngineCount | None
+) -> Variant:
     pairs = copies(variant.stage.requests, variant.attempts)
     is_hedged = bool(len(pairs.copy)) or variant.policy != OFF
     legs = variant.attempts[KEYS].drop_duplicates()
@@ -217,7 +221,9 @@ def _variant(run: Run, variant: _Table, control: _Table | None, counted: EngineC
     )
 
 
-def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
+def cost_of(
+    attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff
+) -> LoserCost:
     """Return what losers cost beside the answers among these attempts."""
     ends, reason = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
@@ -296,7 +302,9 @@ def _waits(metric: Metric, steady: Steady) -> Timed:
     """Return the latencies of the offered requests, +inf for failures."""
     values = latency.offered_ms(metric, steady)
     is_known = ~np.isnan(values)
-    return Timed(steady.requests["scheduled_at_ns"].to_numpy(np.float64)[is_known], values[is_known])
+    return Timed(
+        steady.requests["scheduled_at_ns"].to_numpy(np.float64)[is_known], values[is_known]
+    )
 
 
 def _within(ratio: Ratio, interval: tuple[float, float] | None) -> Ratio:
@@ -315,7 +323,9 @@ def section(variants: Sequence[Variant]) -> Section | None:
     if not variants:
         return None
     hedging = [variant for variant in variants if not variant.is_control]
-    facts, tables = cells.side_by_side("Hedges", {variant.traffic: _facts(variant) for variant in hedging})
+    facts, tables = cells.side_by_side(
+        "Hedges", {variant.traffic: _facts(variant) for variant in hedging}
+    )
     waits = []
     for variant in variants:
         for name, percentiles in variant.latency.items():
@@ -349,7 +359,9 @@ def _answer(variant: Variant) -> str:
         return f"{text}; {IN_BLOCKS if variant.in_blocks else NO_CONTROL}."
     for metric, ratios in variant.versus.ratios.items():
         if bounded := _bounded(ratios)[-2:]:
-            changes = "; ".join(f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in bounded)
+            changes = "; ".join(
+                f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in bounded
+            )
             return f"{text}; {METRICS[metric]} over control ({variant.versus.traffic}): {changes}."
     return f"{text}; too few requests to compare it with its control."
 
@@ -376,8 +388,12 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
     if main.cost and main.cost.low_share is not None:
         lines.append(f"cost {added(main.cost)}")
     minor = [variant for variant in hedging if variant is not main]
-    lines += [f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged" for variant in minor]
-    return Card(label="hedging", value=share_cell(main.hedged), detail="of calls hedged", lines=tuple(lines))
+    lines += [
+        f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged" for variant in minor
+    ]
+    return Card(
+        label="hedging", value=share_cell(main.hedged), detail="of calls hedged", lines=tuple(lines)
+    )
 
 
 def _beside_control(variant: Variant) -> Iterator[str]:
@@ -422,7 +438,9 @@ def _counted(proportion: Proportion) -> str:
     """`4.2% (95% CI 3.1% – 5.3%), 42 of 1,000`."""
     if not proportion.n:
         return "none sent"
-    return f"{with_interval(share_cell(proportion))}, {count(proportion.k)} of {count(proportion.n)}"
+    return (
+        f"{with_interval(share_cell(proportion))}, {count(proportion.k)} of {count(proportion.n)}"
+    )
 
 
 def added(cost: LoserCost) -> str:
@@ -483,7 +501,12 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
     difference = None
     if versus:
         difference = versus.limited
-    if difference and difference.value and difference.low is not None and difference.high is not None:
+    if (
+        difference
+        and difference.value
+        and difference.low is not None
+        and difference.high is not None
+    ):
         estimates = (difference.value, difference.low, difference.high)
         value, low, high = (f"{100 * estimate:+.2f}" for estimate in estimates)
         yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"

@@ -84,7 +84,9 @@ def prompts(rows: pd.DataFrame) -> pd.Series[float]:
 def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]:
     """Return the fewest and the most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
-    completed = losers["output_tokens"].where(losers["ended"].isin(schema.SERVED))  # before it was closed
+    completed = losers["output_tokens"].where(
+        losers["ended"].isin(schema.SERVED)
+    )  # before it was closed
     whole = completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"])
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     return low, np.where(generates, np.maximum(low, whole.to_numpy(np.float64)), low)
@@ -122,7 +124,9 @@ def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> Los
     rows = named.iloc[place[is_logged]]
     sent = rows["output_tokens"].to_numpy(np.float64)
     after_cancel = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
-    unsent = np.maximum(high[is_logged] - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
+    unsent = np.maximum(high[is_logged] - sent, 0)[
+        rows["cancelled_at_ns"].notna().to_numpy(np.bool_)
+    ].sum()
     cancel_effectiveness = None
     if unsent > 0:
         cancel_effectiveness = float(1 - after_cancel.sum() / unsent)

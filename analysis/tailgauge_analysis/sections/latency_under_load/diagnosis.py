@@ -76,7 +76,9 @@ def diagnosis(of_target: Steady) -> Diagnosis:
     ttft_ms = ((first_at_ns - scheduled_at_ns) / 1e6).to_numpy(np.float64)
     whole_ms = ((end_at_ns - scheduled_at_ns) / 1e6).to_numpy(np.float64)
     has_times = ~np.isnan(ttft_ms + whole_ms)
-    result = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
+    result = diagnose(
+        ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times]
+    )
     if not joins.any():
         return result
     note = "Joins are split at the first content of the leg that they wait for."
@@ -87,12 +89,16 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     """Diagnose answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
     n = len(whole_ms)
     if not n:
-        return Diagnosis(UNKNOWN, 0, 0, sentence="No tail analysis: no request has an answer or a join.")
+        return Diagnosis(
+            UNKNOWN, 0, 0, sentence="No tail analysis: no request has an answer or a join."
+        )
     p50, p95 = (float(np.partition(whole_ms, rank(n, p) - 1)[rank(n, p) - 1]) for p in (0.5, SLOW))
     slow = whole_ms >= p95
     count = int(slow.sum())
     if count < FEWEST:
-        reason = f"Not enough slow requests to explain the tail ({count} beyond p95, {FEWEST} needed)."
+        reason = (
+            f"Not enough slow requests to explain the tail ({count} beyond p95, {FEWEST} needed)."
+        )
         return Diagnosis(UNKNOWN, n, count, sentence=reason)
     decode_ms = whole_ms - ttft_ms
     typical = float(np.median(whole_ms[slow]))
@@ -110,7 +116,9 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
         pace_times=paces,
     )
     if typical < HEALTHY * p50 or excess.sum() <= 0:
-        text = f"No tail problem: the slowest 5% of the answers take {typical / p50:.2f}x the median."
+        text = (
+            f"No tail problem: the slowest 5% of the answers take {typical / p50:.2f}x the median."
+        )
         return replace(tail, sentence=text)
     part = float(early.sum() / excess.sum())
     low, high = ratio(early, excess, reps=REPS)
@@ -147,13 +155,17 @@ def _whole_percent(value: float) -> str:
     return f"{min(1.0, max(0.0, value)):.0%}"
 
 
-def _times(decode_ms: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | None, float | None]:
+def _times(
+    decode_ms: Floats, tokens: Floats, slow: np.ndarray
+) -> tuple[float | None, float | None]:
     """Return how much longer the answers of the slow are, and how much slower their pace, in medians."""
     real = (tokens >= 2) & (decode_ms > 0)
     if not (real & slow).any():
         return None, None
     samples = tokens[real], decode_ms[real] / (tokens[real] - 1)
-    lengths, paces = (float(np.median(values[slow[real]]) / np.median(values)) for values in samples)
+    lengths, paces = (
+        float(np.median(values[slow[real]]) / np.median(values)) for values in samples
+    )
     return lengths, paces
 
 

@@ -15,7 +15,14 @@ from tailgauge_analysis.sections.latency_under_load.diagnosis import (
     Diagnosis,
     diagnosis,
 )
-from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, TITLES, UNITS, Regression, slope_cell
+from tailgauge_analysis.sections.slopes import (
+    ALPHA,
+    NO_EFFECT,
+    TITLES,
+    UNITS,
+    Regression,
+    slope_cell,
+)
 from tailgauge_analysis.text.formatting import count
 from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import Section, Table
@@ -27,7 +34,9 @@ COMPUTED = (
     "among all effects of the report are shown (Holm)."
 )
 CONFOUNDED = "faster with more of it: something else came with it"
-DEPENDENT = "it cannot be separated from traffic table, model, tags, length of the answer, sessions or time"
+DEPENDENT = (
+    "it cannot be separated from traffic table, model, tags, length of the answer, sessions or time"
+)
 BY_LATENCY = "it follows the latency rather than the arrivals"
 
 
@@ -139,7 +148,9 @@ def _scatter(regression: Regression) -> Iterator[Picture]:
         name="ttft-by-prompt" if is_ttft else "tpot-by-answers",
         title="TTFT against prompt tokens" if is_ttft else "TPOT against concurrent answers",
         caption=CAPTION.format("answer" if is_ttft else "gap between chunks"),
-        panels=(Panel("TTFT since sent (ms)" if is_ttft else "TPOT of one gap (ms)", (dots, line)),),
+        panels=(
+            Panel("TTFT since sent (ms)" if is_ttft else "TPOT of one gap (ms)", (dots, line)),
+        ),
         x="uncached prompt tokens" if is_ttft else "answers arriving at the same time",
         height=320,
     )

@@ -45,7 +45,9 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import Fit, Growth
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 
-_WINDOW_NAMES = {float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()}
+_WINDOW_NAMES = {
+    float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()
+}
 _CLOSE = 1e-3
 HEADERS = "headers"
 DECISIONS = "429s"
@@ -146,7 +148,9 @@ def window_name(window_s: float) -> str:
     return _WINDOW_NAMES.get(window_s, f"{window_s:g} s")
 
 
-def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str) -> Estimate:
+def rate(
+    headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str
+) -> Estimate:
     """Estimate the tokens per second."""
     by_decisions = None
     if fit is not None and fit.is_credible:
@@ -158,8 +162,16 @@ def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, k
     per_s = headers.limit / headers.window_s
     stated = Estimate(value=per_s, low=per_s, high=per_s, how=HEADERS)
     if headers.limits > 1:
-        return replace(stated, why=f"headers name {headers.limits} limits; this is the most frequent")
-    if kind == REQUESTS and by_decisions and fit and costs and not fit.tolerates(_decided(costs, per_s)[0]):
+        return replace(
+            stated, why=f"headers name {headers.limits} limits; this is the most frequent"
+        )
+    if (
+        kind == REQUESTS
+        and by_decisions
+        and fit
+        and costs
+        and not fit.tolerates(_decided(costs, per_s)[0])
+    ):
         stated_limit = f"{headers.limit:g} per {window_name(headers.window_s)}"
         reason = f"headers name {stated_limit}, but the 429s do not match that limit"
         return replace(by_decisions, why=reason)
@@ -206,7 +218,9 @@ def burst(
     return Estimate(value=value, low=low, high=high, how=source)
 
 
-def _burst_by_decisions(per_s: Estimate, fit: Fit, costs: Costs, unsure_s: float) -> tuple[float, float]:
+def _burst_by_decisions(
+    per_s: Estimate, fit: Fit, costs: Costs, unsure_s: float
+) -> tuple[float, float]:
     """Return the bounds of the burst; an empty range where the decisions do not match the rate of the headers."""
     if per_s.how != HEADERS or per_s.value is None:
         return fit.burst_low, fit.burst_high
@@ -217,7 +231,9 @@ def _burst_by_decisions(per_s: Estimate, fit: Fit, costs: Costs, unsure_s: float
     return max(0.0, lower - unsure), upper + unsure
 
 
-def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, kind: str) -> tuple[float, float]:
+def _burst_by_headers(
+    headers: HeaderReadings, costs: Costs | None, kind: str
+) -> tuple[float, float]:
     """Return the bounds of the burst. `remaining` is rounded down, so what is missing is up to one less than it seems."""
     need = pd.Series(1.0, headers.attempt)
     if costs is not None:
@@ -276,14 +292,18 @@ def in_order(frames: Frames) -> pd.DataFrame:
     return attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
 
 
-def find_buckets(attempts: pd.DataFrame, kinds: pd.DataFrame, between_s: float = 0.0) -> tuple[Bucket, ...]:
+def find_buckets(
+    attempts: pd.DataFrame, kinds: pd.DataFrame, between_s: float = 0.0
+) -> tuple[Bucket, ...]:
     """Return each limit that headers name or 429s are by. Calls of two workers are ordered no better than `between_s`."""
     buckets: list[Bucket] = []
     for target, model, rows in _by_model(attempts):
         kind_by_row = kinds["kind"].reindex(rows.index)
         headed = {kind for kind in KINDS if _has_headers(rows, kind)}
         named = [kind for kind in KINDS if kind in headed or (kind_by_row == kind).any()]
-        if ONE_OF & set(named) and not (kind_by_row == TOKENS).any():  # repeats the tighter of the others
+        if (
+            ONE_OF & set(named) and not (kind_by_row == TOKENS).any()
+        ):  # repeats the tighter of the others
             named = [kind for kind in named if kind != TOKENS]
         for kind in named:
             is_of_kind = (kind_by_row == kind).to_numpy(np.bool_)
@@ -330,7 +350,9 @@ def further_windows(attempts: pd.DataFrame) -> tuple[FurtherWindow, ...]:
                 headers = read_headers(rows, kind, rejected(rows), window_s)
                 if headers is not None:
                     remaining = headers.remaining
-                    windows.append(FurtherWindow(target=target, model=model, kind=kind, remaining=remaining))
+                    windows.append(
+                        FurtherWindow(target=target, model=model, kind=kind, remaining=remaining)
+                    )
     return tuple(windows)
 
 
@@ -378,6 +400,8 @@ def growth(bucket: Bucket) -> Growth:
     grown = token_bucket.growth(bucket.offered, bucket.rate.value, (low, value, high))
     if size.value is None and grown.value is not None:
         grown = replace(grown, value=None, why=size.why)
-    if not bucket.refused and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
+    if (
+        not bucket.refused and grown.low is not None and grown.low < 1
+    ):  # nothing was refused: 1 is allowed
         return replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
     return grown

@@ -110,7 +110,9 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
 def uncharged(attempts: pd.DataFrame) -> Mask:
     """Return which calls use nothing of a limit: polls of a job and its cancelling, where none of them was rejected."""
     follows = attempts["cause"].isin([schema.POLL, schema.CANCEL]).to_numpy(np.bool_)
-    is_rejected = attempts["ended"].isin([schema.RATE_LIMITED, schema.OVERLOADED]).to_numpy(np.bool_)
+    is_rejected = (
+        attempts["ended"].isin([schema.RATE_LIMITED, schema.OVERLOADED]).to_numpy(np.bool_)
+    )
     if not (is_rejected & follows).any():
         return follows
     return np.zeros(len(attempts), np.bool_)

@@ -42,7 +42,10 @@ BY_EMPTY = "empty in the headers"
 BY_MESSAGE = "message"
 
 # What providers write: Anthropic's and OpenAI's error codes and messages.
-_CODES = {RAMP: "ramp_limit_exceeded", SPEND: "enforced_spend_limit_reached|insufficient_quota|usage limits"}
+_CODES = {
+    RAMP: "ramp_limit_exceeded",
+    SPEND: "enforced_spend_limit_reached|insufficient_quota|usage limits",
+}
 _MESSAGES = {
     RAMP: r"acceleration limit",
     INPUT: r"input tokens per min",

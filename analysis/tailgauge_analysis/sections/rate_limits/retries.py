@@ -102,7 +102,9 @@ def early_s(attempts: pd.DataFrame) -> Floats:
     events = pd.concat([named, tries])
     events = events[events["request_id"].isin(named["request_id"])]
     events = events.sort_values([*keys, "at", "rank"], kind="stable")
-    wait_until = events.groupby(keys)["until"].cummax().groupby([events[key] for key in keys]).ffill()
+    wait_until = (
+        events.groupby(keys)["until"].cummax().groupby([events[key] for key in keys]).ffill()
+    )
     late = ((wait_until - events["at"]) / 1e9)[events["sent"] & wait_until.notna()]
     return late.to_numpy(np.float64)
 
@@ -122,5 +124,7 @@ def amplification(attempts: pd.DataFrame) -> tuple[Amplification, ...]:
         called = by_request["sum"].to_numpy(np.float64)
         low, high = bootstrap.ratio(tried, called)
         observed = len(rows) / calls
-        entries.append(Amplification(traffic=str(name), calls=calls, observed=observed, low=low, high=high))
+        entries.append(
+            Amplification(traffic=str(name), calls=calls, observed=observed, low=low, high=high)
+        )
     return tuple(entries)

@@ -213,7 +213,9 @@ def _limit_text(kind: str, bucket: Bucket | None) -> str:
     name = kind_name(kind)
     if bucket is None or bucket.rate.value is None:
         return name
-    text = f"{_short(MINUTE_S * bucket.rate.value)} {name} per minute ({_short(bucket.rate.value)}/s)"
+    text = (
+        f"{_short(MINUTE_S * bucket.rate.value)} {name} per minute ({_short(bucket.rate.value)}/s)"
+    )
     size = bucket.burst.value
     if size is None:
         return text
@@ -223,7 +225,12 @@ def _limit_text(kind: str, bucket: Bucket | None) -> str:
 def _first_429(at_s: float, bucket: Bucket | None) -> str:
     """Say when the first 429 came, which is chance, and how long a full burst lasts on average."""
     text = f"at {at_s:,.3g} s of the run"
-    if bucket is None or bucket.offered is None or not bucket.burst.value or bucket.rate.value is None:
+    if (
+        bucket is None
+        or bucket.offered is None
+        or not bucket.burst.value
+        or bucket.rate.value is None
+    ):
         return text
     excess_per_s = (bucket.offered.mean_per_s or 0.0) - bucket.rate.value
     if excess_per_s <= 0:
@@ -244,7 +251,9 @@ def _card(limits: RateLimits) -> Card | None:
     if refused.k:
         lines = []
         if limits.binding.kind:
-            lines.append(f"binding limit: {_limit_text(limits.binding.kind, limits.binding.bucket)}")
+            lines.append(
+                f"binding limit: {_limit_text(limits.binding.kind, limits.binding.bucket)}"
+            )
         if limits.first_at_s is not None:
             lines.append(f"first 429 {_first_429(limits.first_at_s, limits.binding.bucket)}")
         lines += [table.text for table in limits.amplification if table.observed >= MUCH]
@@ -293,7 +302,9 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
             f"{table.observed:.3f} attempts per call ({interval})",
         )
     if limits.further_windows:
-        remaining = [(bucket.kind, bucket.remaining) for bucket in limits.buckets if bucket.remaining]
+        remaining = [
+            (bucket.kind, bucket.remaining) for bucket in limits.buckets if bucket.remaining
+        ]
         remaining += [(window.kind, window.remaining) for window in limits.further_windows]
         kind, nearest = min(remaining, key=lambda window: window[1].least / window[1].limit)
         yield (
@@ -376,7 +387,12 @@ def _bucket_notes(buckets: Sequence[Bucket]) -> list[str]:
     for bucket in buckets:
         remaining = bucket.remaining
         size = bucket.burst.value
-        if bucket.refused and remaining is not None and size and size < remaining.limit / 2 < remaining.least:
+        if (
+            bucket.refused
+            and remaining is not None
+            and size
+            and size < remaining.limit / 2 < remaining.least
+        ):
             kind = kind_name(bucket.kind).capitalize()
             notes.append(
                 f"{kind}: refused with {_remaining(remaining)} left, because the burst is only {_short(size)}."
@@ -448,12 +464,19 @@ def _refusals_over_time(bins: refusals.Bins | None) -> Iterator[Picture]:
     attempts = bins.attempts / bins.width_s
     rates = [PlotCurve(bins.at_s, attempts, "attempts", colour=GREY, dash="dot", hover=per_s)]
     for kind, counts in bins.by_kind.items():
-        rates.append(PlotCurve(bins.at_s, counts / bins.width_s, f"429s, {kind_name(kind)}", hover=per_s))
-    panels = [Panel("429s<br>(% of attempts)", (refused,), scale="percent"), Panel("per second", rates)]
+        rates.append(
+            PlotCurve(bins.at_s, counts / bins.width_s, f"429s, {kind_name(kind)}", hover=per_s)
+        )
+    panels = [
+        Panel("429s<br>(% of attempts)", (refused,), scale="percent"),
+        Panel("per second", rates),
+    ]
     caption = f"One point per {bin_name(bins.width_s)}, by the time of sending, the whole run."
     levels = []
     for kind, shares in bins.left.items():
-        levels.append(PlotCurve(bins.at_s, 100 * shares, f"left, {kind_name(kind)}", hover="%{y:.3~g}% left"))
+        levels.append(
+            PlotCurve(bins.at_s, 100 * shares, f"left, {kind_name(kind)}", hover="%{y:.3~g}% left")
+        )
     if levels:
         panels.append(Panel("bucket level<br>(% left)", levels, scale="percent"))
         caption += " Bucket level: the least that the headers of the responses show as left."

@@ -130,7 +130,9 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
         best = min(unexplained, key=lambda rate: (unexplained[rate], abs(rate - mean)))
         tried = sorted(unexplained)
         place = tried.index(best)
-        rates = np.linspace(tried[max(0, place - 1)], tried[min(len(tried) - 1, place + 1)], GRID // 4)
+        rates = np.linspace(
+            tried[max(0, place - 1)], tried[min(len(tried) - 1, place + 1)], GRID // 4
+        )
     allowed = _allowed(wrong(best))
     low = _edge(wrong, best, SPAN[0] * mean, allowed)
     high = _edge(wrong, best, SPAN[1] * mean, allowed)
@@ -183,7 +185,9 @@ def _allowed(fewest: int) -> int:
     """Return the most unexplained decisions of a rate that is still possible: the largest w of the inequality above."""
     if not fewest:
         return 0
-    return fewest + math.floor((NORMAL_975**2 + math.sqrt(NORMAL_975**4 + 8 * NORMAL_975**2 * fewest)) / 2)
+    return fewest + math.floor(
+        (NORMAL_975**2 + math.sqrt(NORMAL_975**4 + 8 * NORMAL_975**2 * fewest)) / 2
+    )
 
 
 def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:
@@ -257,10 +261,14 @@ def _resampled(trace: Costs, block: float, rng: Generator) -> Costs:
         calls.append(trace.attempt[part] * count + number)  # drawn twice, it is two calls
     at_s = np.concatenate(times_s)
     drawn = trace.only(np.concatenate(events))
-    return replace(drawn, at_s=at_s, attempt=np.concatenate(calls)).only(np.argsort(at_s, kind="stable"))
+    return replace(drawn, at_s=at_s, attempt=np.concatenate(calls)).only(
+        np.argsort(at_s, kind="stable")
+    )
 
 
-def _factor(trace: Costs, rate: float, burst: float, *, copies: int, block: float, rng: Generator) -> float:
+def _factor(
+    trace: Costs, rate: float, burst: float, *, copies: int, block: float, rng: Generator
+) -> float:
     """Return g* by bisection; 0 where a single call is too much."""
     if not len(trace.at_s):
         return float(MOST_FACTOR)

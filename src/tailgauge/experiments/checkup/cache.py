@@ -80,7 +80,9 @@ def warm_numbers(
         text = f"none of {result.calls} calls has a mark, and they read and write nothing"
         return numbers | {"unmarked": known_share(1.0, result.calls, text, 1 - READ)}
     text = "calls have a mark, or are cached without one"
-    unmarked = known_share(0.0, result.calls, text if has_marks else "this protocol has no cache marks", 0.0)
+    unmarked = known_share(
+        0.0, result.calls, text if has_marks else "this protocol has no cache marks", 0.0
+    )
     return numbers | {"unmarked": unmarked, UNEXPLAINED: of_cause(result, UNEXPLAINED)}
 
 
@@ -98,15 +100,17 @@ def without_usage(
     if cold is not None and warm is not None and cold.low is not None and warm.high:
         slower = cold.low / warm.high
     if slower is not None and slower > FASTER:
-        text = (
-            f"{NO_USAGE}; a cold prefix takes at least {slower:.2f}x the time to first content of a warm one"
-        )
+        text = f"{NO_USAGE}; a cold prefix takes at least {slower:.2f}x the time to first content of a warm one"
         return {NO_CACHE: known_share(0.0, calls, text, 0.0)}
-    text = f"{NO_USAGE}; a warm prefix is not seen to be faster: no sign of a cache, or of no use here"
+    text = (
+        f"{NO_USAGE}; a warm prefix is not seen to be faster: no sign of a cache, or of no use here"
+    )
     return {NO_CACHE: Number(evidence=text, n=calls)}
 
 
-def lifetime(result: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings) -> dict[str, Number]:
+def lifetime(
+    result: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings
+) -> dict[str, Number]:
     """Return whether entries live until they are used again, by the scenario's rates of each prefix.
 
     A probe is shorter than a cache lifetime. What expired within it counts too.

@@ -21,7 +21,9 @@ from tailgauge_analysis import CALL, Frames, count, proportion, share
 
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated
-ALLOWED_REST = 0.25  # of what was left, by an engine's count: an engine that stops needs a moment to notice
+ALLOWED_REST = (
+    0.25  # of what was left, by an engine's count: an engine that stops needs a moment to notice
+)
 LEAST_ERROR = 0.01
 LEVEL_Z = 2.878  # normal quantile of LEVEL
 LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
@@ -53,7 +55,10 @@ def cancelled(reading: RunReading, left_share: float) -> dict[str, Number]:
     is_overbilled = billed > BILLED_TIMES * np.maximum(generated, 1)
     text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
     gain = left_share * saved(np.maximum(billed - generated, 0), whole)
-    return {"cancel_ignored": ignored, "cancel_billed": of_share(proportion(is_overbilled), text, gain)}
+    return {
+        "cancel_ignored": ignored,
+        "cancel_billed": of_share(proportion(is_overbilled), text, gain),
+    }
 
 
 def by_engine(frames: Frames, left_share: float) -> Number:
@@ -74,7 +79,11 @@ def by_engine(frames: Frames, left_share: float) -> Number:
     if np.isnan(tokens).any() or other_calls:
         text = "the engine's count cannot be used: some calls failed or have no usage"
         return Number(evidence=text, n=n)
-    received = float(aborted["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
+    received = (
+        float(aborted["chunks"].sum())
+        * float(tokens.sum())
+        / max(1.0, float(whole["chunks"].sum()))
+    )
     extra = counts["after"] - counts["before"] - float(tokens.sum()) - received
     full = n * float(tokens.mean())
     rest = max(full - received, 1.0)

@@ -38,12 +38,12 @@ DELAYS = (
 WORTH = 0.25  # of p99
 
 
-def advice(user_traffic: UserTraffic, users: Steady, streams: Collection[str], *, has_tail: bool) -> str:
+def advice(
+    user_traffic: UserTraffic, users: Steady, streams: Collection[str], *, has_tail: bool
+) -> str:
     """Return whether a second call for late ones is worth a try; it is not where the tail is within its bounds."""
     if (users.attempts["cause"] == schema.HEDGE).any():
-        return (
-            f"hedging: this traffic hedges already; measure what it gains: {user_traffic.line_of('hedging')}"
-        )
+        return f"hedging: this traffic hedges already; measure what it gains: {user_traffic.line_of('hedging')}"
     if has_tail and diagnosis(users).kind == AFTER_FIRST:
         return "hedging cannot help: the slow calls are slow after their first content, which is what a hedge waits for"
     single = users.only(users.requests["answer"].ne(schema.JOIN).to_numpy(np.bool_))

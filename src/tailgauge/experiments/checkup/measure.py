@@ -86,7 +86,8 @@ def light(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     }
     if by_check["idle_cut"].value:
         by_check["broken"] = replace(
-            by_check["broken"], evidence=f"{by_check['broken'].evidence}; {by_check['idle_cut'].evidence}"
+            by_check["broken"],
+            evidence=f"{by_check['broken'].evidence}; {by_check['idle_cut'].evidence}",
         )
     if not reading.frames.run.get("dry_run"):
         by_check["connections"] = numbers.connections(steady)
@@ -95,7 +96,9 @@ def light(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     if user_traffic.streams:
         streamed = numbers.of_tables(steady, user_traffic.streams)
         by_check |= _of_streams(streamed, user_traffic)
-        remarks = (hedging.advice(user_traffic, users, user_traffic.streams, has_tail=tail.exceeds),)
+        remarks = (
+            hedging.advice(user_traffic, users, user_traffic.streams, has_tail=tail.exceeds),
+        )
     if user_traffic.whole:
         medians[WHOLE] = quantile_of(
             numbers.whole_ms(numbers.of_tables(steady, [user_traffic.whole]), "sent_at_ns")
@@ -120,7 +123,9 @@ def _of_streams(streamed: Steady, user_traffic: UserTraffic) -> dict[str, Number
     }
 
 
-def _of_fan_out(user_traffic: UserTraffic, reading: RunReading, heavy_leg: Number) -> dict[str, Number]:
+def _of_fan_out(
+    user_traffic: UserTraffic, reading: RunReading, heavy_leg: Number
+) -> dict[str, Number]:
     joins = numbers.of_tables(reading.steady, [user_traffic.fan_out])
     by_check = {"legs_refused": numbers.refused(joins.sent), "heavy_leg": heavy_leg}
     prefix = numbers.caches(reading).get(user_traffic.fan_out)
@@ -179,7 +184,9 @@ def fan_out(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     remarks: tuple[str, ...] = ()
     if not user_traffic.streams:
         by_check = _of_streams(steady, user_traffic)
-        remarks = (hedging.advice(user_traffic, steady, set(kinds), has_tail=numbers.tail(steady).exceeds),)
+        remarks = (
+            hedging.advice(user_traffic, steady, set(kinds), has_tail=numbers.tail(steady).exceeds),
+        )
     return ProbeResult(numbers=by_check, medians={SINGLE: slowest}, remarks=remarks)
 
 
@@ -201,7 +208,11 @@ def loaded(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     }
     sent = steady.sent
     sent_position = sent["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
-    is_burst = (sent_position >= BURST_FROM) & (sent_position < BURST_TO) & (sent["cause"] == schema.PRIMARY)
+    is_burst = (
+        (sent_position >= BURST_FROM)
+        & (sent_position < BURST_TO)
+        & (sent["cause"] == schema.PRIMARY)
+    )
     by_check = {"burst": numbers.refused(sent[is_burst])}
     limits = rate_limits(reading.run)
     if limits is not None:

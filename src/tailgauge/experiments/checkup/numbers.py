@@ -46,7 +46,10 @@ FEWEST = 10  # values of a sample
 REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
 BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, schema.TRUNCATED)
 BROKEN = (*BY_OTHERS, schema.CLIENT_ERROR, schema.TIMEOUT)
-SLOW = ((3.0, 0.05), (5.0, 0.01))  # times the usual, and the share that may take longer: p95 and p99
+SLOW = (
+    (3.0, 0.05),
+    (5.0, 0.01),
+)  # times the usual, and the share that may take longer: p95 and p99
 LEAST_USUAL = 0.2  # of the median
 NEW_TOKENS = ["input_tokens", "cache_creation_input_tokens"]
 BUFFERED_GAIN = 0.5  # how early a buffered answer could begin is not known
@@ -93,7 +96,9 @@ class Number:
 def of_share(estimate: Proportion, evidence: str, gain: float | None = None) -> Number:
     """Return a share; its own size is the gain where none is given."""
     if estimate.n < FEWEST:
-        return Number(evidence=f"not enough data: {estimate.n} of the {FEWEST} needed", n=estimate.n)
+        return Number(
+            evidence=f"not enough data: {estimate.n} of the {FEWEST} needed", n=estimate.n
+        )
     return Number(
         evidence=evidence,
         gain=(estimate.value or 0.0) if gain is None else gain,
@@ -127,7 +132,13 @@ def of_ratio(numerator: Quantile | None, denominator: Quantile | None, evidence:
     text = evidence.format(f"{ratio:.2f}x ({ratio_low:.2f} to {ratio_high:.2f})")
     gain = max(0.0, 1 - 1 / ratio)
     return Number(
-        evidence=text, gain=gain, n=numerator.n, value=ratio, low=ratio_low, high=ratio_high, is_ratio=True
+        evidence=text,
+        gain=gain,
+        n=numerator.n,
+        value=ratio,
+        low=ratio_low,
+        high=ratio_high,
+        is_ratio=True,
     )
 
 
@@ -307,7 +318,9 @@ def coalesced(streamed: Steady) -> Number:
     if len(per_chunk):
         typical = float(np.median(per_chunk))
     text = f"tokens per chunk of the median answer: {typical:.3g}"
-    return of_share(proportion(per_chunk > LUMP), text, saved((per_chunk - 1) * pace_ms, end[is_known]))
+    return of_share(
+        proportion(per_chunk > LUMP), text, saved((per_chunk - 1) * pace_ms, end[is_known])
+    )
 
 
 def stalled(streamed: Steady) -> Number:
@@ -346,7 +359,9 @@ def idle_cut(steady: Steady) -> Number:
     silent_s = ((sent["ended_at_ns"] - last_ns) / 1e9).to_numpy(np.float64, na_value=np.nan)
     cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
     requests = steady.requests
-    waits_s = (requests["first_at_ns"] - requests["sent_at_ns"]).to_numpy(np.float64, na_value=np.nan) / 1e9
+    waits_s = (requests["first_at_ns"] - requests["sent_at_ns"]).to_numpy(
+        np.float64, na_value=np.nan
+    ) / 1e9
     gaps_s = requests["worst_gap_ns"].to_numpy(np.float64) / 1e9
     survived = float(np.nan_to_num(np.concatenate([waits_s, gaps_s])).max(initial=0.0))
     typical = 0.0
@@ -367,7 +382,9 @@ def early_headers(attempts: pd.DataFrame) -> Number:
     first_ns = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
     is_known = ~np.isnan(headers + first_ns) & (first_ns > 0)
     early = headers[is_known] < EARLY * first_ns[is_known]
-    text = f"{of_all(early)} answers have their headers in the first half of the time to first content"
+    text = (
+        f"{of_all(early)} answers have their headers in the first half of the time to first content"
+    )
     return of_share(proportion(early), text, 0.0)
 
 
@@ -380,7 +397,9 @@ def connections(steady: Steady) -> Number:
     gain = 0.0
     if whole > 0:
         gain = float(spent / whole)
-    return of_share(proportion(opened), f"{of_all(opened)} calls opened a connection", min(1.0, gain))
+    return of_share(
+        proportion(opened), f"{of_all(opened)} calls opened a connection", min(1.0, gain)
+    )
 
 
 # --- sections of the report: the one place that asks the analysis for them -------------------------------------------------

@@ -88,7 +88,10 @@ class CheckupPlanner(Planner):
         load_s = LOAD * (minutes * 60 - START_S - RUN_S * len(self._probes))
         whole = sum(PROBES[name].weight for name in self._probes)
         part_s = {name: load_s * PROBES[name].weight / whole for name in self._probes}
-        steps = [self._step(name, max(LEAST_S, length_s), self.seed()) for name, length_s in part_s.items()]
+        steps = [
+            self._step(name, max(LEAST_S, length_s), self.seed())
+            for name, length_s in part_s.items()
+        ]
         yield from self.run(steps, again=not self._settings.quick)
 
     def _step(self, name: str, duration_s: float, seed: int) -> Step:
@@ -139,9 +142,13 @@ class CheckupPlanner(Planner):
         user_traffic = self._traffic
         scenario = self._scenario
         path = self._base.path
-        summaries = [f"{name} ({pattern_of(table).summary})" for name, table in user_traffic.tables.items()]
+        summaries = [
+            f"{name} ({pattern_of(table).summary})" for name, table in user_traffic.tables.items()
+        ]
         tables = ", ".join(summaries)
-        text = f"judged: the traffic of {path.name}, {user_traffic.rate_per_s:g} requests/s: {tables}"
+        text = (
+            f"judged: the traffic of {path.name}, {user_traffic.rate_per_s:g} requests/s: {tables}"
+        )
         if path.parent == packaged("scenarios") and scenario.target.url != SIMULATED:
             text += "; that is an example: give a scenario of your own to judge your traffic"
         yield text
@@ -167,7 +174,9 @@ class CheckupPlanner(Planner):
             remarks += result.remarks
         for name, ratio in RATIOS.items():
             if ratio.numerator in medians and ratio.denominator in medians:
-                numbers[name] = of_ratio(medians[ratio.numerator], medians[ratio.denominator], ratio.text)
+                numbers[name] = of_ratio(
+                    medians[ratio.numerator], medians[ratio.denominator], ratio.text
+                )
         queueing = numbers.get("queueing")
         if queueing and queueing.low and queueing.low > 1 + self._settings.threshold:
             remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
@@ -177,7 +186,9 @@ class CheckupPlanner(Planner):
         if LIGHT in results:
             objectives = results[LIGHT].objectives
         if objectives:
-            texts.append(f"objectives: judged by light traffic, {self._traffic.rate_per_s:g} requests/s")
+            texts.append(
+                f"objectives: judged by light traffic, {self._traffic.rate_per_s:g} requests/s"
+            )
         elif self._scenario.slo and LIGHT not in results:
             texts.append("objectives: not judged without a valid run of the probe light")
         return report.answer(
@@ -246,7 +257,9 @@ def _cancelled(user_traffic: UserTraffic) -> Sent:
     name = user_traffic.heaviest
     tokens = max(OUTPUT, user_traffic.tables[name].output_tokens)
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
-    call = user_traffic.call(name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
+    call = user_traffic.call(
+        name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving
+    )
     return Sent("clients that leave", {LEFT: call}, user_traffic.calls_per_s)
 
 

@@ -178,7 +178,9 @@ def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
         of_kind = [problem for problem in problems if problem.check.gain_of == kind]
         gains = [100 * problem.number.gain for problem in of_kind]
         bars.append(
-            PlotCurve(gains, (), f"of {kind}", style="rows", labels=[problem.name for problem in of_kind])
+            PlotCurve(
+                gains, (), f"of {kind}", style="rows", labels=[problem.name for problem in of_kind]
+            )
         )
     yield Picture(
         name="gains",
@@ -190,7 +192,9 @@ def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
     )
 
 
-def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lost: Sequence[str]) -> str:
+def _sentence(
+    checks: Sequence[CheckResult], problems: Sequence[CheckResult], lost: Sequence[str]
+) -> str:
     inconclusive = [result.name for result in checks if result.outcome == INCONCLUSIVE]
     text = f"no problem found in {plural(len(checks) - len(inconclusive), 'check')}"
     if problems:
@@ -205,9 +209,7 @@ def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lo
 def _small(result: CheckResult) -> str:
     """Return what was found, and why it is no problem."""
     threshold = share(LEAST_GAINS[result.check.gain_of])
-    gain = (
-        f"gain at most {share(result.number.gain)} of {result.check.gain_of}, not shown to reach {threshold}"
-    )
+    gain = f"gain at most {share(result.number.gain)} of {result.check.gain_of}, not shown to reach {threshold}"
     if result.check.gain_of == NOTHING:
         gain = "it costs nothing by itself"
     return f"small: {result.check.problem}; {gain}; {result.check.change}"
@@ -249,5 +251,7 @@ def _smallest(numbers: Mapping[str, Number]) -> str:
     allowed = CHECKS["broken"].allowed
     for calls in range(1, broken.n + 1):
         if (counted(calls, broken.n).low or 0.0) > allowed:
-            return f"{share(calls / broken.n)} of calls that break off, where {allowed:.0%} is allowed"
+            return (
+                f"{share(calls / broken.n)} of calls that break off, where {allowed:.0%} is allowed"
+            )
     return ""

@@ -60,7 +60,9 @@ class UserTraffic:
     @property
     def streams(self) -> set[str]:
         """Tables of single streamed answers, the control with them."""
-        names = {name for name, table in self.tables.items() if table.stream and not fans_out(table)}
+        names = {
+            name for name, table in self.tables.items() if table.stream and not fans_out(table)
+        }
         if self.whole:
             names.add(CONTROL)
         return names
@@ -68,8 +70,15 @@ class UserTraffic:
     @property
     def calls_per_s(self) -> float:
         """Calls/s today."""
-        parts = [(table.weight, pattern_of(table).demand(1, 1, 1).calls) for table in self.tables.values()]
-        return self.rate_per_s * sum(part * calls for part, calls in parts) / sum(part for part, _ in parts)
+        parts = [
+            (table.weight, pattern_of(table).demand(1, 1, 1).calls)
+            for table in self.tables.values()
+        ]
+        return (
+            self.rate_per_s
+            * sum(part * calls for part, calls in parts)
+            / sum(part for part, _ in parts)
+        )
 
     def today(self) -> dict[str, dict[str, Any]]:
         """Return the tables as they are."""
@@ -106,7 +115,11 @@ def tested(base: Base) -> UserTraffic:
     """Return the scenario's traffic. UsageError if it has no rate, or only batches."""
     scenario = base.scenario
     rate = base.today()
-    able = {name: table for name, table in scenario.traffic.items() if pattern_of(table).answer != TURNAROUND}
+    able = {
+        name: table
+        for name, table in scenario.traffic.items()
+        if pattern_of(table).answer != TURNAROUND
+    }
     if not able:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
     tree = base.tree().get("traffic", {})
@@ -114,7 +127,11 @@ def tested(base: Base) -> UserTraffic:
     rate *= sum(weights[name] for name in able) / sum(weights.values())
 
     def heaviest(fits: Callable[[Traffic], object]) -> str:
-        return max((name for name, table in able.items() if fits(table)), key=weights.__getitem__, default="")
+        return max(
+            (name for name, table in able.items() if fits(table)),
+            key=weights.__getitem__,
+            default="",
+        )
 
     cached = heaviest(lambda table: table.cache)
     marks = NO_MARKS

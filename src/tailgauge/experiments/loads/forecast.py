@@ -49,7 +49,9 @@ class Limit:
                 offered=None,
             )
             buckets = (bucket,)
-        return run_of(load, seconds, refused=refused, served_per_s=min(load, self.per_s), buckets=buckets)
+        return run_of(
+            load, seconds, refused=refused, served_per_s=min(load, self.per_s), buckets=buckets
+        )
 
 
 def run_of(

@@ -108,7 +108,9 @@ def judge(
     judged = []
     for number, group in enumerate(groups):
         is_hidden = any(map(hides, group.runs))
-        judged.append(_judged(groups[number:], groups[number::-1], is_hidden=is_hidden, borrows=borrows))
+        judged.append(
+            _judged(groups[number:], groups[number::-1], is_hidden=is_hidden, borrows=borrows)
+        )
     return sorted(judged, key=_planned)
 
 
@@ -167,7 +169,9 @@ def _backlog(runs: Runs, unseen_per_s: float) -> str:
     growing = [run for run in runs if run.growing]
     if len(growing) * 2 <= len(runs):
         is_judged = (
-            is_limited(runs) or runs[0].objectives or any(run.growth_per_s is not None for run in runs)
+            is_limited(runs)
+            or runs[0].objectives
+            or any(run.growth_per_s is not None for run in runs)
         )
         return PASS if is_judged else INCONCLUSIVE
     growth = [run.growth_per_s for run in runs if run.growth_per_s is not None]
@@ -175,7 +179,9 @@ def _backlog(runs: Runs, unseen_per_s: float) -> str:
     return FAIL if is_clear or any(run.saturated for run in growing) else INCONCLUSIVE
 
 
-def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]) -> _ShareOutcome:
+def _share_outcome(
+    with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]
+) -> _ShareOutcome:
     """Judge a share with as few neighbours as decide it."""
     allowed = with_higher[0].allowed
     for number in range(len(with_lower)):
@@ -187,7 +193,9 @@ def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Excee
     return _ShareOutcome(INCONCLUSIVE)
 
 
-def _strict_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]) -> _ShareOutcome:
+def _strict_outcome(
+    with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]
+) -> _ShareOutcome:
     """Judge a share by itself, else with as few neighbours as decide it on the side of its own value."""
     share = with_higher[0]
     outcome = _decided(share.missed, share.allowed)
@@ -231,7 +239,9 @@ def _dependent(run: LoadRun, number: int, every: Runs) -> Proportion:
     nearest = min(showing, key=lambda neighbour: abs(neighbour.arrived - run.arrived))
     reference = nearest.objectives[number].missed
     return counted(
-        misses.k, misses.n, min(misses.n_eff, max(1, round(misses.n * reference.n_eff / reference.n)))
+        misses.k,
+        misses.n,
+        min(misses.n_eff, max(1, round(misses.n * reference.n_eff / reference.n))),
     )
 
 

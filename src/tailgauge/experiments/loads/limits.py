@@ -96,7 +96,9 @@ def bounds(runs: Runs, planned: Planned, refused: float, precision: float) -> li
         wide = precision * served.value
         low = served.value - math.hypot(served.value - served.low, wide)
         high = served.value + math.hypot(served.high - served.value, wide)
-        sustained_bounds.append(Bound(CAPACITY, Interval(served.value, max(0.0, low), high), None, None))
+        sustained_bounds.append(
+            Bound(CAPACITY, Interval(served.value, max(0.0, low), high), None, None)
+        )
     return sorted(sustained_bounds, key=lambda bound: bound.per_s.high)
 
 
@@ -137,7 +139,9 @@ def hides(run: LoadRun, known_bounds: Sequence[Bound], requests_per_arrival: flo
 def tightest_known(known_bounds: Sequence[Bound]) -> Bound | None:
     """Return the bound that was met and is met first."""
     return min(
-        (bound for bound in known_bounds if bound.is_known), key=lambda bound: bound.per_s.value, default=None
+        (bound for bound in known_bounds if bound.is_known),
+        key=lambda bound: bound.per_s.value,
+        default=None,
     )
 
 
@@ -295,7 +299,9 @@ def retried(runs: Runs, refused: float) -> Retried:
     retries = sum(run.retries for run in runs)
     if not refusals or not retries:
         return Retried(0.0, 0.0)
-    near = [run for run in runs if run.retries and (run.refused.value or 0.0) <= NEAR_ALLOWED * refused]
+    near = [
+        run for run in runs if run.retries and (run.refused.value or 0.0) <= NEAR_ALLOWED * refused
+    ]
     again = REFUSED_AGAIN
     if near:
         again = sum(run.refused_again for run in near) / sum(run.retries for run in near)
@@ -350,10 +356,14 @@ def sustained(demand: Demand, rate: float, burst: float, refused: float) -> floa
     if sessions is None:
         if burst / demand.mean >= MANY:
             spread = _spread(demand, burst / demand.mean)
-            return _root(lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS)
+            return _root(
+                lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS
+            )
         sessions = np.arange(len(demand.gaps))
     calls = list(zip(demand.gaps.tolist(), demand.charges.tolist(), sessions.tolist(), strict=True))
-    return _root(lambda per_s: replayed(calls, rate / per_s, burst) > refused, whole, STEPS_REPLAYED)
+    return _root(
+        lambda per_s: replayed(calls, rate / per_s, burst) > refused, whole, STEPS_REPLAYED
+    )
 
 
 def _root(is_too_much: Callable[[float], bool], whole: float, steps: int) -> float:

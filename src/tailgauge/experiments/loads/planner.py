@@ -179,7 +179,9 @@ class SeriesPlanner(Planner):
                 wanted += [load] * load.times
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
-            fitting = [self._step(load, length) for load, length in zip(wanted, lengths, strict=False)]
+            fitting = [
+                self._step(load, length) for load, length in zip(wanted, lengths, strict=False)
+            ]
             if self._by is not None:
                 fitting = _numbered(fitting, series)
             self.is_spent = len(fitting) < len(wanted)
@@ -212,7 +214,9 @@ class SeriesPlanner(Planner):
         if len(self._planned.gaps):
             bounds = limits.bounds(runs, self._planned, self._refused, self._precision)
         hides = partial(
-            limits.hides, known_bounds=bounds, requests_per_arrival=self._planned.requests_per_arrival
+            limits.hides,
+            known_bounds=bounds,
+            requests_per_arrival=self._planned.requests_per_arrival,
         )
         loads = judge(runs, self._refused, hides, borrows=self.borrows)
         lowest, highest = bracket(loads)
@@ -238,7 +242,9 @@ class SeriesPlanner(Planner):
         if not self._rest_s:
             return super().shorter
         key = f"experiment.{self._base.table.kind}.rest_s"
-        rest = f"once a limit was met, each run waits up to {figures(self._rest_s)} s: --set {key}=N"
+        rest = (
+            f"once a limit was met, each run waits up to {figures(self._rest_s)} s: --set {key}=N"
+        )
         return [*super().shorter, rest]
 
     def left_s(self) -> float:
@@ -354,7 +360,11 @@ def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
     for step in steps:
         load = step.given.load
         total = counts.get(load, 0) + planned[load]
-        number = total - sum(planned_step.given.load == load for planned_step in steps[len(numbered) :]) + 1
+        number = (
+            total
+            - sum(planned_step.given.load == load for planned_step in steps[len(numbered) :])
+            + 1
+        )
         name = step.name
         if total > 1:
             name = f"confirms {step.name} (run {number} of {total})"
@@ -362,7 +372,9 @@ def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
     return numbered
 
 
-def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: JudgedLoad | None) -> Series:
+def _narrowed(
+    rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: JudgedLoad | None
+) -> Series:
     """Narrow the interval of the rows by a known limit, unless they contradict it.
 
     The limit says nothing of the objectives: it raises the low end only where they were met at that load.
@@ -429,7 +441,11 @@ def _schedule(base: Base) -> Schedule:
         return plan(arrival, scenario.traffic, 86_400.0, scenario.seed, folder=base.path.parent)
     flat = arrival.model_copy(update={"shape": type(arrival.shape)()})
     return plan(
-        flat, scenario.traffic, GAPS / float(arrival.rate or 1.0), scenario.seed, folder=base.path.parent
+        flat,
+        scenario.traffic,
+        GAPS / float(arrival.rate or 1.0),
+        scenario.seed,
+        folder=base.path.parent,
     )
 
 

@@ -117,13 +117,17 @@ def measure(
 ) -> LoadRun:
     """Measure a run."""
     stage = reading.steady
-    calls = stage.sent[~uncharged(stage.sent)]  # polls would dilute the share of refused submissions
+    calls = stage.sent[
+        ~uncharged(stage.sent)
+    ]  # polls would dilute the share of refused submissions
     retries = (calls["cause"] == schema.RETRY).to_numpy(np.bool_)
     overloads = ended_as(calls, schema.OVERLOADED)
     is_refused = refused_attempts(calls) | overloads
     buckets = known_buckets(reading.frames)
     served = _served(reading)
-    served = Interval(*(end / requests_per_arrival for end in (served.value, served.low, served.high)))
+    served = Interval(
+        *(end / requests_per_arrival for end in (served.value, served.low, served.high))
+    )
     offered_per_s = (reading.evidence.throughput.offered_per_s or 0.0) / requests_per_arrival
     has_sessions = is_open and requests_per_arrival > 1
     if not is_open:
@@ -149,7 +153,9 @@ def measure(
         overloaded=int(overloads.sum()),
         retries=int(retries.sum()),
         refused_again=int((is_refused & retries).sum()),
-        kinds={str(kind): int(n) for kind, n in refusal_kinds(calls)["kind"].value_counts().items()},
+        kinds={
+            str(kind): int(n) for kind, n in refusal_kinds(calls)["kind"].value_counts().items()
+        },
         first_429_s=_first_429_s(reading),
         objectives=exceedances(reading),
         served=served,
@@ -158,7 +164,9 @@ def measure(
         growing=growing,
         saturated=growing and overflows,
         stay_s=_stay_s(stage.requests),
-        buckets=tuple(b for b in buckets if (b.target, b.model) == (buckets[0].target, buckets[0].model)),
+        buckets=tuple(
+            b for b in buckets if (b.target, b.model) == (buckets[0].target, buckets[0].model)
+        ),
         charges=charges(stage.sent),
     )
 
@@ -182,7 +190,9 @@ class Backlog:
     is_shown: bool
 
 
-STEADY = Backlog(per_s=0.0, detectable_per_s=0.0, is_shown=False)  # of users who wait for their answers
+STEADY = Backlog(
+    per_s=0.0, detectable_per_s=0.0, is_shown=False
+)  # of users who wait for their answers
 
 
 def _growth_of_requests(reading: RunReading) -> Backlog:
@@ -294,5 +304,9 @@ def _filled(rows: pd.DataFrame, values: pd.Series[float]) -> pd.Series[float]:
     of_request = reported.groupby([rows["request_id"], rows["leg"]]).transform("max")
     medians = reported.groupby(rows["traffic"], observed=True).transform("median")
     return (
-        reported.fillna(of_request).fillna(medians).fillna(reported.median()).fillna(0.0).astype(np.float64)
+        reported.fillna(of_request)
+        .fillna(medians)
+        .fillna(reported.median())
+        .fillna(0.0)
+        .astype(np.float64)
     )

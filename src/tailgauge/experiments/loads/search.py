@@ -72,7 +72,10 @@ class Search:
     whole: bool = False
 
     def next_loads(
-        self, tried: Sequence[TriedLoad], known_rate: Interval | None = None, ceiling: float | None = None
+        self,
+        tried: Sequence[TriedLoad],
+        known_rate: Interval | None = None,
+        ceiling: float | None = None,
     ) -> list[NextLoad]:
         """Return what to run now, nothing when the search is over.
 
@@ -97,7 +100,9 @@ class Search:
             return [NextLoad(self._rounded(lower))] if lower >= self.least else []
         return self._halved(tried) or self._confirmed(tried)
 
-    def _upwards(self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None) -> list[NextLoad]:
+    def _upwards(
+        self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None
+    ) -> list[NextLoad]:
         if highest >= self.most * (1 - SAME):
             is_shown = any(load.load == highest and load.outcome == PASS for load in tried)
             if is_shown:

@@ -32,7 +32,9 @@ class Billing:
 
     def __init__(self, table: BillingTable) -> None:
         self._full = table.bill_cancelled == "full"
-        self._rates = tuple(map(exact, (1, table.read, table.write_5m, table.write_1h, table.output)))
+        self._rates = tuple(
+            map(exact, (1, table.read, table.write_5m, table.write_1h, table.output))
+        )
 
     def billed_output(self, generated: int, planned: int, *, cancelled: bool) -> int:
         """Output tokens on the bill: `generated` when the call ended, of an answer planned with `planned`."""
@@ -40,7 +42,13 @@ class Billing:
 
     def cost(self, prompt: PromptTokens, output_tokens: int) -> Fraction:
         """Price of a call, in prices of one uncached input token."""
-        counts = (prompt.input_tokens, prompt.read, prompt.creation_5m, prompt.creation_1h, output_tokens)
+        counts = (
+            prompt.input_tokens,
+            prompt.read,
+            prompt.creation_5m,
+            prompt.creation_1h,
+            output_tokens,
+        )
         return sum((n * rate for n, rate in zip(counts, self._rates, strict=True)), Fraction(0))
 
 

@@ -79,7 +79,9 @@ def plan(
     made = hidden + thought
     fields = schema and texts >= _LEAST_PAIR
     for size in _parts(texts, 1 if fields else table.text_blocks):
-        blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields))
+        blocks.append(
+            Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields)
+        )
         made += size
     if called:
         blocks.append(_tool_use(called, made, table.tool_pair_tokens, tokens_per_chunk))
@@ -88,7 +90,10 @@ def plan(
 
 def hidden_tokens(table: ContentTable, output_tokens: int, seed: int, call_key: str) -> int:
     """Return the tokens of a call that are neither streamed nor reported as thinking; at least one is left."""
-    if not table.undeclared_share or draws(seed, "undeclared", call_key).random() >= table.undeclared_calls:
+    if (
+        not table.undeclared_share
+        or draws(seed, "undeclared", call_key).random() >= table.undeclared_calls
+    ):
         return 0
     return min(round(output_tokens * table.undeclared_share), output_tokens - 1)
 
@@ -109,7 +114,9 @@ def tool_json(size: int, pair_tokens: int) -> bytes:
     for i, pair in enumerate(sizes):
         head = b'%c"%04x":"' % (b"{"[0] if i == 0 else b","[0], i)
         tail = b'"}' if i == len(sizes) - 1 else b'"'
-        out += head + tokens.text(pair)[: pair * tokens.BYTES_PER_TOKEN - len(head) - len(tail)] + tail
+        out += (
+            head + tokens.text(pair)[: pair * tokens.BYTES_PER_TOKEN - len(head) - len(tail)] + tail
+        )
     return out
 
 
@@ -169,7 +176,9 @@ class PlanPieces:
     def __init__(self, answer: Plan, *, signatures: bool) -> None:
         self._blocks = answer.blocks
         self._signatures = signatures
-        self._steps = [(i, chunk) for i, block in enumerate(answer.blocks) for chunk in block.chunks]
+        self._steps = [
+            (i, chunk) for i, block in enumerate(answer.blocks) for chunk in block.chunks
+        ]
         self._at = 0  # index of the next step of the plan
         self._taken = [0] * len(answer.blocks)  # tokens of each block that are in pieces
         self._carried = [0]  # tokens of the first i pieces

@@ -55,5 +55,7 @@ def _change(previous: Prompt, prompt: Prompt) -> str | None:
         if before.get(section) != after.get(section):
             return change
     shared = set(prompt.positions)
-    is_continued = all(position in shared for position in previous.positions[: previous.marked_positions])
+    is_continued = all(
+        position in shared for position in previous.positions[: previous.marked_positions]
+    )
     return None if is_continued else "messages_changed"

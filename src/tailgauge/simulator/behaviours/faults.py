@@ -75,7 +75,9 @@ FAULTS: Mapping[str, Callable[[FaultTable], Fault]] = {
     # Nothing for a while, then the rest, each chunk as much later.
     "stall": lambda table: Fault(delay_ns=_seconds_ns(table), delay_from=table.at_chunk),
     # The headers, and all after them, later.
-    "slow_headers": lambda table: Fault(headers_delay_ns=_seconds_ns(table), delay_ns=_seconds_ns(table)),
+    "slow_headers": lambda table: Fault(
+        headers_delay_ns=_seconds_ns(table), delay_ns=_seconds_ns(table)
+    ),
     # The headers at once, however long the first chunk takes.
     "early_headers": lambda table: Fault(headers_at_once=True),  # noqa: ARG005
     # The model refuses, a filter takes the rest, the engine gives up: complete streams, and no answers.

@@ -63,12 +63,16 @@ class Jobs:
 
     def submit(self, tokens: tuple[int, int], result: Callable[[], bytes], now_ns: int) -> Job:
         """A new job."""
-        while len(self._jobs) >= self.table.kept and next(iter(self._jobs.values())).ends_ns <= now_ns:
+        while (
+            len(self._jobs) >= self.table.kept and next(iter(self._jobs.values())).ends_ns <= now_ns
+        ):
             del self._jobs[next(iter(self._jobs))]
         self._number += 1
         random = draws(self._seed, "job", self._number)
         ends_ns = now_ns + round(turnaround_s(self.table, random) * 1e9)
-        shares = [(getattr(self.table, outcome), outcome) for outcome in (LOST, GONE, EXPIRED, FAILED)]
+        shares = [
+            (getattr(self.table, outcome), outcome) for outcome in (LOST, GONE, EXPIRED, FAILED)
+        ]
         outcome = pick(random, shares, SUCCEEDED)
         job = Job(f"job_{self._number:024d}", now_ns, ends_ns, outcome, tokens, result)
         self._jobs[job.id] = job

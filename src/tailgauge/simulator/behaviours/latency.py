@@ -26,7 +26,9 @@ def delays_ns(table: Simulated, seed: int, key: str, chunks: int) -> list[int]:
         generator = np.random.Generator(np.random.Philox(key=digest(16, seed, key)))
         normal = generator.standard_normal(chunks)
         # Of the first draw, what a standard normal leaves above itself is uniform.
-        first = -math.log(math.erfc(normal[0] / math.sqrt(2)) / 2) if table.ttft_exponential else None
+        first = (
+            -math.log(math.erfc(normal[0] / math.sqrt(2)) / 2) if table.ttft_exponential else None
+        )
         normal[0] *= table.ttft_sigma
         normal[1:] *= table.chunk_gap_sigma
         delays *= np.exp(normal)

@@ -48,7 +48,9 @@ class Bucket:
 
     def __init__(self, rate_per_s: int | Fraction, burst: int | Fraction, now_ns: int = 0) -> None:
         if rate_per_s <= 0 or burst <= 0:
-            raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")
+            raise ValueError(
+                f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}"
+            )
         rate = Fraction(rate_per_s)
         depth = Fraction(burst)
         # One token is `_unit` units: divisible by the denominators of the burst and of the rate per nanosecond.
@@ -157,10 +159,16 @@ class Limits:
 
     def __init__(self, table: LimitsTable, now_ns: int, refill_s: int = MINUTE_S) -> None:
         limits = {REQUESTS: table.rpm, INPUT_TOKENS: table.itpm, OUTPUT_TOKENS: table.otpm}
-        bursts = {REQUESTS: table.burst, INPUT_TOKENS: table.itpm_burst, OUTPUT_TOKENS: table.otpm_burst}
+        bursts = {
+            REQUESTS: table.burst,
+            INPUT_TOKENS: table.itpm_burst,
+            OUTPUT_TOKENS: table.otpm_burst,
+        }
         self._per_minute = {kind: limit for kind, limit in limits.items() if limit is not None}
         self._buckets = {
-            kind: Bucket.per_minute(limit, bursts[kind] or max(1, limit * refill_s // MINUTE_S), now_ns)
+            kind: Bucket.per_minute(
+                limit, bursts[kind] or max(1, limit * refill_s // MINUTE_S), now_ns
+            )
             for kind, limit in self._per_minute.items()
         }
         self._ramp = Ramp(table.ramp_growth, table.ramp_window_s, table.ramp_floor)
@@ -168,20 +176,30 @@ class Limits:
         self._reads_count = table.reads_count
         self._budget = None if table.spend is None else exact(table.spend)
         self._spent: Fraction | int = 0
-        self.any = bool(self._buckets or table.ramp_growth)  # the spend limit has no headers and no level
-        self.counts_output = OUTPUT_TOKENS in self._buckets and not self._reserves  # as it is produced
+        self.any = bool(
+            self._buckets or table.ramp_growth
+        )  # the spend limit has no headers and no level
+        self.counts_output = (
+            OUTPUT_TOKENS in self._buckets and not self._reserves
+        )  # as it is produced
         self.counts_spend = self._budget is not None
 
     def admit(self, model: str, input_tokens: int, max_tokens: int, now_ns: int) -> Decision:
         """Whether a request may start; `input_tokens` is what the endpoint estimates that will count."""
         if self._budget is not None and self._spent >= self._budget:
-            return Decision(None, SPEND, None, SPEND_CODE, "You have reached your specified usage limits.")
+            return Decision(
+                None, SPEND, None, SPEND_CODE, "You have reached your specified usage limits."
+            )
         if not self.any:
             return Decision(Charge())
         waits = self._waits_s(input_tokens, max_tokens, now_ns)
         if not waits:
             reserved = max_tokens if self._reserves else 0
-            for kind, cost in ((REQUESTS, 1), (INPUT_TOKENS, input_tokens), (OUTPUT_TOKENS, reserved)):
+            for kind, cost in (
+                (REQUESTS, 1),
+                (INPUT_TOKENS, input_tokens),
+                (OUTPUT_TOKENS, reserved),
+            ):
                 self._force(kind, cost, now_ns)
             self._ramp.admit(now_ns)
             return Decision(Charge(input_tokens, reserved))
@@ -189,7 +207,9 @@ class Limits:
         code = RAMP_CODE if kind == RAMP else None
         return Decision(None, kind, waits[kind], code, self._message(kind, model))
 
-    def correct(self, charge: Charge, input_tokens: int, cache_read_tokens: int, now_ns: int) -> None:
+    def correct(
+        self, charge: Charge, input_tokens: int, cache_read_tokens: int, now_ns: int
+    ) -> None:
         """Replace the estimate by what was counted: `input_tokens` with cache creation, without cache reads."""
         counted = input_tokens + (cache_read_tokens if self._reads_count else 0)
         self._force(INPUT_TOKENS, counted - charge.input_tokens, now_ns)
@@ -221,7 +241,11 @@ class Limits:
 
     def _waits_s(self, input_tokens: int, max_tokens: int, now_ns: int) -> dict[str, int]:
         """Seconds to wait by kind of limit, for those that refuse."""
-        costs = {REQUESTS: 1, INPUT_TOKENS: input_tokens, OUTPUT_TOKENS: max_tokens if self._reserves else 1}
+        costs = {
+            REQUESTS: 1,
+            INPUT_TOKENS: input_tokens,
+            OUTPUT_TOKENS: max_tokens if self._reserves else 1,
+        }
         waits = {RAMP: self._ramp.wait_ns(now_ns)}
         for kind, bucket in self._buckets.items():
             wait_ns = bucket.wait_ns(costs[kind], now_ns)
@@ -282,7 +306,9 @@ class Ramp:
         last = 2 * _BINS  # then nothing of today counts any more
         self._counts = {b: n for b, n in self._counts.items() if b > first - last}
         # Requests up to each bin, from two windows before `first` to two after it.
-        totals = list(accumulate(self._counts.get(b, 0) for b in range(first - last, first + last + 1)))
+        totals = list(
+            accumulate(self._counts.get(b, 0) for b in range(first - last, first + last + 1))
+        )
         ahead = next((bins for bins in range(last) if self._passes(totals, bins)), last)
         return 0 if ahead == 0 else (first + ahead) * self._bin_ns - now_ns
 

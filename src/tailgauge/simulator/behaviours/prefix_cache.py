@@ -179,7 +179,9 @@ class PrefixCache:
                 del pending[write.key]
         return True
 
-    def _marked(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:
+    def _marked(
+        self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int
+    ) -> Lookup:
         positions = prompt.positions
         least = self._table.least_tokens(prompt.model)
         marks = [mark for mark in prompt.breakpoints if positions[mark.position].tokens >= least]
@@ -210,14 +212,22 @@ class PrefixCache:
         else:
             before = range(min(looked_at))
             far = any(store.has(positions[p].key, now_ns) for p in before)
-            reason = store.why_not([positions[p].key for p in looked_at], now_ns, LOOKBACK if far else COLD)
+            reason = store.why_not(
+                [positions[p].key for p in looked_at], now_ns, LOOKBACK if far else COLD
+            )
         rest = prompt.total_tokens - done
         written = () if away else tuple(writes)
-        return Lookup(read, created["5m"], created["1h"], rest, reason, machine, tuple(used), written)
+        return Lookup(
+            read, created["5m"], created["1h"], rest, reason, machine, tuple(used), written
+        )
 
-    def _automatic(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:
+    def _automatic(
+        self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int
+    ) -> Lookup:
         blocks = [one for one in prompt.positions if one.tokens < prompt.total_tokens]
-        there = next((i for i, one in enumerate(blocks) if not store.has(one.key, now_ns)), len(blocks))
+        there = next(
+            (i for i, one in enumerate(blocks) if not store.has(one.key, now_ns)), len(blocks)
+        )
         least = self._table.least_tokens(prompt.model)
         if there and blocks[there - 1].tokens < least:
             there = 0
@@ -284,7 +294,9 @@ class _Store:
     def why_not(self, keys: list[bytes], now_ns: int, otherwise: str) -> str:
         """Why none of the keys was read."""
         known = [(key, self._entries.get(key)) for key in keys]
-        if any(key in self.pending or (entry and now_ns < entry.visible_at_ns) for key, entry in known):
+        if any(
+            key in self.pending or (entry and now_ns < entry.visible_at_ns) for key, entry in known
+        ):
             return RACE
         if any(entry for _, entry in known):
             return EXPIRED

@@ -45,7 +45,10 @@ class Stragglers:
         table = self._table
         if table.pareto_alpha:
             return draws(self._seed, "slow", prompt, replica).paretovariate(table.pareto_alpha)
-        if table.slow_share and draws(self._seed, "slow", prompt, replica).random() < table.slow_share:
+        if (
+            table.slow_share
+            and draws(self._seed, "slow", prompt, replica).random() < table.slow_share
+        ):
             return table.slow_factor
         return 1.0
 

@@ -40,7 +40,9 @@ class Answer(ABC):
         self.fault = exchange.fault
         self.streams = request.stream
         self.ending = self.fault.ending  # what the end looks like; see `faults`
-        self.headers_at_once = self.streams and self.fault.headers_at_once  # before anything else is there
+        self.headers_at_once = (
+            self.streams and self.fault.headers_at_once
+        )  # before anything else is there
         per_chunk = table.tokens_per_chunk if self.streams else max(1, request.max_tokens)
         self.pieces: TextPieces | PlanPieces = TextPieces(request.max_tokens, per_chunk)
         if exchange.reply.plan is not None and self.streams:
@@ -104,7 +106,9 @@ class Answer(ABC):
             else:
                 row.output_tokens = request.max_tokens
                 row.chunk_sent_at_ns = [now_ns] if request.max_tokens else []
-                row.first_due_at_ns = row.last_due_at_ns = self.opens_ns if request.max_tokens else None
+                row.first_due_at_ns = row.last_due_at_ns = (
+                    self.opens_ns if request.max_tokens else None
+                )
         self._stop(now_ns, chunks, cancelled=False)
 
     def leave(self, now_ns: int, chunks: int) -> None:
@@ -155,14 +159,18 @@ class ModelAnswer(Answer):
             key = stream.key
             tokens = stream.tokens
             begun_ns = stream.received_ns
-        self._times = times = TokenTimes(endpoint.table, endpoint.seed, key, tokens, begun_ns, factor)
+        self._times = times = TokenTimes(
+            endpoint.table, endpoint.seed, key, tokens, begun_ns, factor
+        )
         row.planned_ttft_ns = times.first_delay_ns
         exchange.look_up(0, row.received_at_ns)
         self.complete = True
         self.counts_sent = self.streams and endpoint.limits.counts_output
         if self.streams:
             self.opens_ns = max(times.made_ns[0], row.received_at_ns) + fault.headers_delay_ns
-            due = self._chunks()[exchange.first :][: fault.breaks_after] if request.max_tokens else []
+            due = (
+                self._chunks()[exchange.first :][: fault.breaks_after] if request.max_tokens else []
+            )
             if stream is not None:
                 due = [max(at_ns, row.received_at_ns) for at_ns in due]
             if fault.delay_ns or exchange.delay_ns:
@@ -214,7 +222,9 @@ class EngineAnswer(Answer):
         endpoint = exchange.endpoint
         request = exchange.request
         # A client request id may come again while its first call is open.
-        key = f"{exchange.key}#{exchange.number}" if endpoint.is_open(exchange.key) else exchange.key
+        key = (
+            f"{exchange.key}#{exchange.number}" if endpoint.is_open(exchange.key) else exchange.key
+        )
         self._job = Job(key, max(1, request.input_tokens), max(1, request.max_tokens))
         self._made = 0
         self._every_token = endpoint.every_token
@@ -267,7 +277,9 @@ class EngineAnswer(Answer):
         if not self.streams:
             return
         if not self._every_token:
-            self.due_ns = self.due_ns or [at_ns]  # a call that was preempted has several such tokens
+            self.due_ns = self.due_ns or [
+                at_ns
+            ]  # a call that was preempted has several such tokens
         elif not self.complete:
             due_ns = self.due_ns
             fault = self.fault

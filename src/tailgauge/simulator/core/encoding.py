@@ -8,7 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tailgauge.simulator.behaviours.content import SIGNATURE_DELTA, PlanPieces, TextPieces, block_bytes
+from tailgauge.simulator.behaviours.content import (
+    SIGNATURE_DELTA,
+    PlanPieces,
+    TextPieces,
+    block_bytes,
+)
 from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT
 from tailgauge.simulator.behaviours.tokens import BYTES_PER_TOKEN, chunk_texts, text
 from tailgauge.simulator.core.answer import Answer
@@ -61,7 +66,9 @@ class Encoding:
             frames = plan_frames(wire, reply, pieces, pair_tokens, chunked=chunked)
         elif exchange.stream is not None:
             name = exchange.stream.name
-            frames = numbered_frames(wire.around_text(reply), pieces, name, exchange.first, chunked=chunked)
+            frames = numbered_frames(
+                wire.around_text(reply), pieces, name, exchange.first, chunked=chunked
+            )
         else:
             frames = text_frames(wire.around_text(reply), pieces, chunked=chunked)
         if not searches:
@@ -98,12 +105,16 @@ def numbered_frames(
         size = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index)
         number = first + index
         content = text(size, number * pieces.per_chunk)
-        return framed(b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked)
+        return framed(
+            b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked
+        )
 
     return frame
 
 
-def plan_frames(wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool) -> Frames:
+def plan_frames(
+    wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool
+) -> Frames:
     """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
     assert reply.plan is not None
     blocks = reply.plan.blocks
@@ -129,7 +140,9 @@ def framed(data: bytes, chunked: bool) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data
 
 
-def _around(around_text: tuple[bytes, bytes], text_bytes: int, chunked: bool) -> tuple[bytes, bytes]:
+def _around(
+    around_text: tuple[bytes, bytes], text_bytes: int, chunked: bool
+) -> tuple[bytes, bytes]:
     before, behind = around_text
     if not chunked:  # HTTP/1.0: the end of the connection ends the body
         return before, behind

@@ -78,9 +78,13 @@ class Endpoint(Hooks):
         config = engine_of(table) if engine is None else engine
         refill_s = limits.MINUTE_S if config is None else config.refill_s
         self.limits = limits.Limits(table.limits, driver.now_ns(), refill_s)
-        self.plans = (config is not None and config.draft_tokens > 0) or table.content != ContentTable()
+        self.plans = (
+            config is not None and config.draft_tokens > 0
+        ) or table.content != ContentTable()
         self.every_token = watched or self._depends_on_tokens()
-        self.engine = None if config is None else Engine(config, seed, self, tokens=self.every_token)
+        self.engine = (
+            None if config is None else Engine(config, seed, self, tokens=self.every_token)
+        )
         self._residents: dict[int | str, Resident] = {}
 
     def _depends_on_tokens(self) -> bool:

@@ -113,7 +113,9 @@ class Exchange:
             tools=request.tool is not None,
             thinking=request.thinking,
             schema=request.schema,
-            hidden=content.hidden_tokens(contents, request.max_tokens, self.endpoint.seed, self.key),
+            hidden=content.hidden_tokens(
+                contents, request.max_tokens, self.endpoint.seed, self.key
+            ),
         )
 
     def _stop_early(self, fault: Fault) -> None:
@@ -136,7 +138,9 @@ class Exchange:
         fault = resumption.fault(self.key) if last_id else None
         if not last_id or fault == IGNORED:
             received_ns = self.row.received_at_ns
-            stream = Stream(self.reply.id, self.key, received_ns, request.max_tokens, self.reply.stop)
+            stream = Stream(
+                self.reply.id, self.key, received_ns, request.max_tokens, self.reply.stop
+            )
             self.stream = resumption.open(stream)
         else:
             found = resumption.after(last_id, fault)
@@ -157,10 +161,14 @@ class Exchange:
         """Apply the limits, then draw the fault; raises `Refused`."""
         endpoint = self.endpoint
         request = self.request
-        decision = endpoint.limits.admit(request.model, self._estimate(now_ns), self.asked_tokens, now_ns)
+        decision = endpoint.limits.admit(
+            request.model, self._estimate(now_ns), self.asked_tokens, now_ns
+        )
         if endpoint.limits.any:
             self.headers |= endpoint.limit_headers(self.wire, now_ns)
-            levels = {reading.kind: reading.remaining for reading in endpoint.limits.readings(now_ns)}
+            levels = {
+                reading.kind: reading.remaining for reading in endpoint.limits.readings(now_ns)
+            }
             self.row.bucket_levels = json.dumps(levels)
         if decision.charge is None:
             self.row.limit_kind = decision.kind
@@ -182,7 +190,9 @@ class Exchange:
         if limits.overload:
             error = self.failure(self.wire.OVERLOADED_STATUS)
             return Refused(error.status, error.message, in_band=in_band)
-        return Refused(_LIMIT_STATUS, decision.message, error_code=decision.error_code, in_band=in_band)
+        return Refused(
+            _LIMIT_STATUS, decision.message, error_code=decision.error_code, in_band=in_band
+        )
 
     def refuse(self, status: int, now_ns: int) -> None:
         """Answer by an error after all, and give back what was charged."""
@@ -267,7 +277,9 @@ class Exchange:
         if state == jobs.RUNNING and retry_after_s is not None:
             self.headers["retry-after"] = str(retry_after_s)
         url = f"{JOBS_PATH}/{job.id}/result" if state == jobs.SUCCEEDED else None
-        return json.dumps({"id": job.id, "object": "job", "status": state, "result_url": url}).encode()
+        return json.dumps(
+            {"id": job.id, "object": "job", "status": state, "result_url": url}
+        ).encode()
 
     def _job_body(self, status: int, body: bytes, now_ns: int) -> bytes:
         row = self.row
@@ -288,7 +300,9 @@ class Exchange:
             written = found.cache_creation
             rest = max(0, self.request.input_tokens - read - written)
             prompt = PromptTokens(rest, read, found.creation_5m, found.creation_1h)
-            self.reply = replace(self.reply, prompt=prompt, diagnostics=self._diagnose(self._prompt, found))
+            self.reply = replace(
+                self.reply, prompt=prompt, diagnostics=self._diagnose(self._prompt, found)
+            )
             self.row.cache_reason = found.reason
             self.row.input_tokens = rest
             self.row.cache_read_tokens = read
@@ -350,7 +364,9 @@ class Exchange:
             reason = LENGTH if self.reply.stop_reason == BY_LIMIT else STOP
             if row.ended_at_ns is None or row.status >= 300:
                 reason = ABORT if row.cancelled_at_ns is not None else ERROR
-            made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
+            made = max(
+                row.output_tokens, self._generated
+            )  # an engine counts what nobody reads, too
             self._meter.finished(reason, made)
 
     @property
@@ -372,5 +388,7 @@ def whole(exchange: Exchange) -> bytes:
     if reply.plan is None:
         contents = [tokens.text(reply.request.max_tokens).decode()]
     else:
-        contents = content.whole_contents(reply.plan, exchange.endpoint.table.content.tool_pair_tokens)
+        contents = content.whole_contents(
+            reply.plan, exchange.endpoint.table.content.tool_pair_tokens
+        )
     return exchange.wire.whole(reply, contents)

@@ -30,7 +30,9 @@ _FEW = 6  # steps below which Python is faster than numpy
 class Batch:
     """One replica under a `StepTime`. `due_ns` is the end of its plan, None while it has nothing to do."""
 
-    def __init__(self, index: int, config: EngineConfig, hooks: Hooks, left: Callable[[Call], None]) -> None:
+    def __init__(
+        self, index: int, config: EngineConfig, hooks: Hooks, left: Callable[[Call], None]
+    ) -> None:
         self.index = index
         self._config = config
         self._timing = config.timing
@@ -96,7 +98,9 @@ class Batch:
 
     def next_token_ns(self) -> int | None:
         """When the next step ends, for a driver that wants each token."""
-        return int(self._ledger.ends[self._emitted - self._ledger.base]) if self._run else self.due_ns
+        return (
+            int(self._ledger.ends[self._emitted - self._ledger.base]) if self._run else self.due_ns
+        )
 
     def emit_tokens(self, until_ns: int, out: list[Emission]) -> None:
         """Emit the tokens of the plan's steps that ended by `until_ns`."""
@@ -105,7 +109,9 @@ class Batch:
             if end_ns > until_ns:
                 return
             steps = ((call, call.tokens_at(self._emitted)) for call in self._decoding.values())
-            out.extend(Emission(events.TOKENS, call, end_ns, tokens) for call, tokens in steps if tokens)
+            out.extend(
+                Emission(events.TOKENS, call, end_ns, tokens) for call, tokens in steps if tokens
+            )
             self._emitted += 1
 
     @property
@@ -113,7 +119,9 @@ class Batch:
         """Share of the memory blocks in use after the steps emitted so far."""
         passed = max(0, self._emitted - self._step)
         at = self._step - self._ledger.base
-        grown = int(self._ledger.blocks[at : at + passed].sum()) if self.memory.total is not None else 0
+        grown = (
+            int(self._ledger.blocks[at : at + passed].sum()) if self.memory.total is not None else 0
+        )
         return self.memory.share(grown)
 
     def _begin(self, now_ns: int, out: list[Emission]) -> None:
@@ -204,7 +212,10 @@ class Batch:
         steps = min(self._soonest_end() - self._step + 1, _LONGEST_PLAN)
         if self.memory.total is not None:
             free = self.memory.total - self.memory.used
-            steps = min(steps, int(np.searchsorted(np.cumsum(ledger.blocks[at : at + steps]), free, "right")))
+            steps = min(
+                steps,
+                int(np.searchsorted(np.cumsum(ledger.blocks[at : at + steps]), free, "right")),
+            )
         fixed, slope = self._step_ns(len(self._decoding), 0)
         if steps < _FEW:
             end_ns = now_ns
@@ -242,7 +253,9 @@ class Batch:
         """Let the plan end with the step in progress."""
         if self._run > 1:
             at = self._step - self._ledger.base
-            self._settle(int(np.searchsorted(self._ledger.ends[at : at + self._run], now_ns, "right")))
+            self._settle(
+                int(np.searchsorted(self._ledger.ends[at : at + self._run], now_ns, "right"))
+            )
             self._run = 1
             self.due_ns = int(self._ledger.ends[self._step - self._ledger.base])
 
@@ -385,7 +398,9 @@ class Memory:
 
     def holds(self, job: Job) -> bool:
         """Whether the call would fit if it were alone; else it could never run."""
-        return self.total is None or self.blocks(job.prompt_tokens + job.output_tokens) <= self.total
+        return (
+            self.total is None or self.blocks(job.prompt_tokens + job.output_tokens) <= self.total
+        )
 
     def fits(self, blocks: int) -> bool:
         """Whether so many more blocks are free."""

@@ -30,7 +30,9 @@ class Prefill:
         if not tokens:
             return 0.0
         behind = max(0, tokens - self.knee_tokens)
-        return self.base_ms + self.ms_per_token * (tokens - behind) + self.ms_per_token_beyond * behind
+        return (
+            self.base_ms + self.ms_per_token * (tokens - behind) + self.ms_per_token_beyond * behind
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,27 @@ class EngineConfig:
     replicas: int = 1
     router: Router = "least_loaded"
     slots: int | None = None  # sequences in service at once, on each replica; None: no limit
-    queue_cap: int | None = None  # calls that each replica takes beyond its slots; one more is refused
+    queue_cap: int | None = (
+        None  # calls that each replica takes beyond its slots; one more is refused
+    )
     token_budget: int = 2048  # tokens of one step: decodes first, then prompts in chunks
     kv_blocks: int | None = None  # memory of each replica; None: no limit
     block_tokens: int = 16
-    draft_tokens: int = 0  # that a step emits of one sequence beyond the first, the prefill's step too
-    overhead_ms: float = 0.0  # median delay before a call reaches its replica: gateway, checks, tokeniser
+    draft_tokens: int = (
+        0  # that a step emits of one sequence beyond the first, the prefill's step too
+    )
+    overhead_ms: float = (
+        0.0  # median delay before a call reaches its replica: gateway, checks, tokeniser
+    )
     overhead_sigma: float = 0.0  # of its logarithm
     cancel_mode: CancelMode = "immediate"
     cancel_after_ms: float = 0.0
-    refill_s: int = 60  # how soon an empty limit in front of it is full again, where its burst is not given
-    replica: Callable[..., Any] | None = None  # a server with the methods of `batch.Batch`, in its place
+    refill_s: int = (
+        60  # how soon an empty limit in front of it is full again, where its burst is not given
+    )
+    replica: Callable[..., Any] | None = (
+        None  # a server with the methods of `batch.Batch`, in its place
+    )
 
     def __post_init__(self) -> None:
         """Refuse what only a whole engine can: each value was checked by itself in the scenario."""
@@ -73,7 +85,9 @@ class EngineConfig:
         if self.timing.step_ms <= 0:
             raise ValueError("step_ms must be above 0: time would not advance")
         if self.slots is not None and self.token_budget <= self.slots:
-            raise ValueError("token_budget must be above slots: decodes would leave no budget for a prompt")
+            raise ValueError(
+                "token_budget must be above slots: decodes would leave no budget for a prompt"
+            )
 
 
 def _measured(timing: StepTime, kv_tokens: int) -> EngineConfig:
@@ -82,7 +96,12 @@ def _measured(timing: StepTime, kv_tokens: int) -> EngineConfig:
 
 def _hosted(timing: StepTime, overhead_ms: float, sigma: float) -> EngineConfig:
     return EngineConfig(
-        timing, replicas=8, slots=64, token_budget=4096, overhead_ms=overhead_ms, overhead_sigma=sigma
+        timing,
+        replicas=8,
+        slots=64,
+        token_budget=4096,
+        overhead_ms=overhead_ms,
+        overhead_sigma=sigma,
     )
 
 

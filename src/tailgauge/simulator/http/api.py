@@ -32,10 +32,23 @@ from tailgauge.simulator.behaviours.draws import draws
 from tailgauge.simulator.behaviours.jobs import turnaround_s
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import CONTENT_TYPE, render
-from tailgauge.simulator.http.requests import ServerOptions, admit, error_response, id_header, read_body
+from tailgauge.simulator.http.requests import (
+    ServerOptions,
+    admit,
+    error_response,
+    id_header,
+    read_body,
+)
 from tailgauge.simulator.http.server_log import ServerLog
 from tailgauge.simulator.protocols import anthropic
-from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply, decode, invalid, model
+from tailgauge.simulator.protocols.request import (
+    CallRequest,
+    Refused,
+    Reply,
+    decode,
+    invalid,
+    model,
+)
 from tailgauge.simulator.protocols.wire import Wire, version_of, wire_of_headers
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -116,7 +129,12 @@ class Api:
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """The list of models, in a shape that either provider's client reads."""
-        listed = {"data": [_MODEL], "has_more": False, "first_id": _MODEL["id"], "last_id": _MODEL["id"]}
+        listed = {
+            "data": [_MODEL],
+            "has_more": False,
+            "first_id": _MODEL["id"],
+            "last_id": _MODEL["id"],
+        }
         return _json(request, {"object": "list", **listed})
 
     async def model(self, request: web.Request) -> web.StreamResponse:
@@ -152,7 +170,9 @@ class Api:
     async def results(self, request: web.Request) -> web.StreamResponse:
         """A line for each request of an ended batch."""
         batch = self._batches.ended(request.match_info["id"], self._now_s())
-        response = web.StreamResponse(headers=request["id_header"] | {"content-type": "application/x-jsonl"})
+        response = web.StreamResponse(
+            headers=request["id_header"] | {"content-type": "application/x-jsonl"}
+        )
         await response.prepare(request)
         for i, entry in enumerate(batch.results()):
             if entry.request is not None:
@@ -186,7 +206,9 @@ def _result(entry: Entry, reply_id: str, created_s: int) -> bytes:
         message = json.loads(anthropic.whole(Reply(entry.request, reply_id, created_s), [text]))
         message["usage"]["service_tier"] = "batch"
         result = {"type": "succeeded", "message": message}
-    return json.dumps({"custom_id": entry.custom_id, "result": result}, separators=(",", ":")).encode()
+    return json.dumps(
+        {"custom_id": entry.custom_id, "result": result}, separators=(",", ":")
+    ).encode()
 
 
 def _json(request: web.Request, value: dict[str, Any]) -> web.Response:
@@ -202,7 +224,9 @@ def _version(request: web.Request) -> str:
 Parse = Callable[[dict[str, Any]], CallRequest]
 
 MAX_REQUESTS = 100_000  # of one batch
-KEPT_REQUESTS = 300_000  # of all batches: the provider's longest queue; the oldest ended ones go first
+KEPT_REQUESTS = (
+    300_000  # of all batches: the provider's longest queue; the oldest ended ones go first
+)
 EXPIRES_S = 86_400.0
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -253,7 +277,9 @@ def described(batch: Batch, now_s: float, url: str) -> dict[str, Any]:
 
 
 def _instant(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
 
 
 class BatchStore:
@@ -310,7 +336,9 @@ def _entry(request: object, param: str, seen: set[str], parse: Parse) -> Entry:
     custom_id = request.get("custom_id")
     params = request.get("params")
     if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
-        raise invalid(f"{param}.custom_id", "1 to 64 letters, digits, hyphens and underscores are required")
+        raise invalid(
+            f"{param}.custom_id", "1 to 64 letters, digits, hyphens and underscores are required"
+        )
     if custom_id in seen:
         raise invalid(f"{param}.custom_id", f"must be unique, {custom_id} is there already")
     seen.add(custom_id)

@@ -30,7 +30,9 @@ class LoopDriver:
     def engine_changed(self) -> None:
         """One round, never two: when the engine is behind, sockets get their turn between its steps."""
         if self._advancing:
-            self._again = True  # an answer took or cancelled a call: what that brings is the next round's
+            self._again = (
+                True  # an answer took or cancelled a call: what that brings is the next round's
+            )
             return
         self._advancing = True
         try:

@@ -99,7 +99,9 @@ async def play(answer: RawAnswer, request: web.Request, idle_s: float) -> Played
         await asyncio.sleep(delay_s)
     elif answer.end == LEFT:
         await asyncio.sleep(idle_s)  # the client's leaving ends it
-    return Played(stays_open=answer.end == COMPLETE and not answer.left_out_bytes and _stays_open(answer))
+    return Played(
+        stays_open=answer.end == COMPLETE and not answer.left_out_bytes and _stays_open(answer)
+    )
 
 
 def _stays_open(answer: RawAnswer) -> bool:

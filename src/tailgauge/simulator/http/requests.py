@@ -70,7 +70,9 @@ def error_response(
     headers = id_header(wire, number)
     content = wire.error_body(refused, headers[wire.REQUEST_ID_HEADER])
     headers |= more_headers or {}
-    return web.Response(status=refused.status, body=content, content_type="application/json", headers=headers)
+    return web.Response(
+        status=refused.status, body=content, content_type="application/json", headers=headers
+    )
 
 
 def id_header(wire: Wire, number: int) -> dict[str, str]:
@@ -82,7 +84,9 @@ def id_header(wire: Wire, number: int) -> dict[str, str]:
 # The event loop gets to it later, much later where a thousand come at once. Without Linux the time of the read serves.
 
 
-_arrived_at_ns: dict[int, int] = {}  # by descriptor: the event loop's transports do not show their sockets
+_arrived_at_ns: dict[
+    int, int
+] = {}  # by descriptor: the event loop's transports do not show their sockets
 
 
 def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
@@ -93,14 +97,20 @@ def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
         plain = socket.create_server(address, family=family, backlog=backlog)
         listeners.append(_Listener(plain.family, plain.type, plain.proto, plain.detach()))
         if sys.platform == "linux":
-            listeners[-1].setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # its connections inherit it
+            listeners[-1].setsockopt(
+                socket.SOL_SOCKET, SO_TIMESTAMPNS, 1
+            )  # its connections inherit it
     return listeners
 
 
 def arrived_at_ns(transport: Any) -> int:
     """When the bytes that a transport read last had arrived; now, where that is unknown."""
     connection = None if transport is None else transport.get_extra_info("socket")
-    return monotonic_ns() if connection is None else _arrived_at_ns.get(connection.fileno(), monotonic_ns())
+    return (
+        monotonic_ns()
+        if connection is None
+        else _arrived_at_ns.get(connection.fileno(), monotonic_ns())
+    )
 
 
 class _Listener(socket.socket):
@@ -117,7 +127,9 @@ class _Connection(socket.socket):
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         view = memoryview(buffer)
-        size, ancillary, _, _ = self.recvmsg_into([view[:nbytes] if nbytes else view], ANCILLARY, flags)
+        size, ancillary, _, _ = self.recvmsg_into(
+            [view[:nbytes] if nbytes else view], ANCILLARY, flags
+        )
         self._note(ancillary)
         return size
 

@@ -64,7 +64,9 @@ class Server:
         self.numbers = count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
 
-    def answering(self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False) -> Handler:
+    def answering(
+        self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False
+    ) -> Handler:
         """The handler of a protocol's calls, or of those about their jobs."""
         do = do or _Call.answer
         table = self.core.table.gateway
@@ -72,7 +74,9 @@ class Server:
         async def answer(request: web.Request) -> web.StreamResponse:
             number = next(self.numbers)
             try:
-                raw: bytes | Refused = await requests.read_body(request, self._options.body_timeout_s)
+                raw: bytes | Refused = await requests.read_body(
+                    request, self._options.body_timeout_s
+                )
             except Refused as refused:
                 raw = refused
             name = request.headers.get("x-client-request-id", "")
@@ -80,7 +84,9 @@ class Server:
             if behind_gateway:
                 received_ns += gateway.delay_ns(table, self.core.seed, draw_key(name, number))
                 await sleep_until(received_ns)
-            exchange = Exchange(self.core, self.log.open(name, wire.NAME, received_ns), wire, number)
+            exchange = Exchange(
+                self.core, self.log.open(name, wire.NAME, received_ns), wire, number
+            )
             if behind_gateway:
                 exchange.is_held = table.holds
             row = exchange.row
@@ -116,7 +122,9 @@ class Server:
             "x-tailgauge-server-log-open": str(self.log.open_calls(run)),
         }
         body = await asyncio.to_thread(to_parquet, rows)  # streams go on meanwhile
-        return web.Response(body=body, content_type="application/vnd.apache.parquet", headers=headers)
+        return web.Response(
+            body=body, content_type="application/vnd.apache.parquet", headers=headers
+        )
 
     @property
     def shape_errors(self) -> Any:
@@ -128,7 +136,9 @@ class Server:
                 return await handler(request)
             except web.HTTPException as error:
                 refused = Refused(error.status, f"{error.reason}: {request.method} {request.path}")
-                response = requests.error_response(wire_of_path(request.path), refused, next(self.numbers))
+                response = requests.error_response(
+                    wire_of_path(request.path), refused, next(self.numbers)
+                )
                 if "Allow" in error.headers:
                     response.headers["Allow"] = error.headers["Allow"]
                 return response
@@ -223,7 +233,9 @@ class _Call:
 
     def _json(self, body: bytes, status: int = 200) -> web.Response:
         headers = self._headers()
-        return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+        return web.Response(
+            status=status, body=body, content_type="application/json", headers=headers
+        )
 
     async def _whole(self, answer: Answer) -> web.StreamResponse:
         """An answer in one piece: of a fault within a stream it takes what can be seen of it."""
@@ -243,5 +255,7 @@ class _Call:
         exchange = self._exchange
         if answer.ending == ERROR_EVENT:
             failure = exchange.failure(answer.fault.status)
-            return requests.error_response(exchange.wire, failure, exchange.number, exchange.headers)
+            return requests.error_response(
+                exchange.wire, failure, exchange.number, exchange.headers
+            )
         return self._json(whole(exchange))

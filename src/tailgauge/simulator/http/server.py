@@ -23,7 +23,9 @@ from tailgauge.simulator.http.requests import ServerOptions, listen
 
 BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
 _MAX_HEADERS = 64  # an SDK sends some twenty, of 8 kB at most
-_SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
+_SHUTDOWN_S = (
+    0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
+)
 
 
 def serve(
@@ -55,7 +57,9 @@ def serve(
             await runner.cleanup()
 
     descriptors.raise_limit()
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as event_loop:
+    with asyncio.Runner(
+        loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())
+    ) as event_loop:
         event_loop.run(until_stopped())
 
 

@@ -23,7 +23,9 @@ from tailgauge.simulator.core.encoding import Encoding, Frames, framed
 from tailgauge.simulator.http.driver import sleep_until
 
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-_NO_LINGER = struct.pack("ii", 1, 0)  # on, 0 seconds: what is unsent is thrown away and the peer gets a reset
+_NO_LINGER = struct.pack(
+    "ii", 1, 0
+)  # on, 0 seconds: what is unsent is thrown away and the peer gets a reset
 _FULL_BYTES = 256 * 1024  # a client that does not read: wait instead of filling our memory
 _FULL_WAIT_S = 0.002
 _EARLY_NS = 1000  # the loop's timers are floats of seconds and may fire that early

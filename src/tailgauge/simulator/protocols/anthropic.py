@@ -24,7 +24,12 @@ from typing import Any
 
 from tailgauge.rows.schema import TEXT, THINKING
 from tailgauge.simulator.behaviours.billing import PromptTokens
-from tailgauge.simulator.behaviours.content import JSON_DELTA, SIGNATURE_DELTA, TEXT_DELTA, THINKING_DELTA
+from tailgauge.simulator.behaviours.content import (
+    JSON_DELTA,
+    SIGNATURE_DELTA,
+    TEXT_DELTA,
+    THINKING_DELTA,
+)
 from tailgauge.simulator.behaviours.limits import REQUESTS, Reading, tightest_tokens
 from tailgauge.simulator.protocols import request as checks
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply, invalid, require
@@ -63,7 +68,12 @@ _BLOCKS: Mapping[str, checks.Kinds] = {
     },
 }  # fmt: skip
 _CARRIER = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial_json"}
-_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_COUNTS = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+)
 _SIGNATURE = "c2ltdWxhdGVkIHRoaW5raW5nLCBzaWduZWQgYnkgbm9ib2R5"
 
 _ERROR_TYPES = {
@@ -127,7 +137,9 @@ def opening(reply: Reply) -> bytes:
     start = _event({"type": "message_start", "message": message})
     if reply.search is None:
         return start + _before_text(reply, 0)
-    events = start + _event({"type": "content_block_start", "index": 0, "content_block": _search_call(reply)})
+    events = start + _event(
+        {"type": "content_block_start", "index": 0, "content_block": _search_call(reply)}
+    )
     for piece in reply.search.query:
         events += _event(_delta(0, {"type": JSON_DELTA, "partial_json": piece}))
     return events + _event({"type": "content_block_stop", "index": 0})
@@ -201,7 +213,9 @@ def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
         seconds = -(-(wall_ns + reading.full_in_ns) // 1_000_000_000)
         headers[f"{prefix}-limit"] = str(reading.limit)
         headers[f"{prefix}-remaining"] = str(remaining)
-        headers[f"{prefix}-reset"] = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        headers[f"{prefix}-reset"] = datetime.fromtimestamp(seconds, UTC).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
     return headers
 
 
@@ -246,13 +260,27 @@ def _fallback_mark(reply: Reply) -> dict[str, Any]:
 
 
 def _search_call(reply: Reply) -> dict[str, Any]:
-    return {"type": "server_tool_use", "id": f"srvtoolu_{reply.id}", "name": "web_search", "input": {}}
+    return {
+        "type": "server_tool_use",
+        "id": f"srvtoolu_{reply.id}",
+        "name": "web_search",
+        "input": {},
+    }
 
 
 def _search_results(reply: Reply) -> dict[str, Any]:
-    page = {"title": "A page", "url": "https://example.com/", "encrypted_content": "", "page_age": None}
+    page = {
+        "title": "A page",
+        "url": "https://example.com/",
+        "encrypted_content": "",
+        "page_age": None,
+    }
     result = {"type": "web_search_result", **page}
-    return {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{reply.id}", "content": [result]}
+    return {
+        "type": "web_search_tool_result",
+        "tool_use_id": f"srvtoolu_{reply.id}",
+        "content": [result],
+    }
 
 
 def _block_start(reply: Reply, number: int) -> bytes:
@@ -267,9 +295,18 @@ def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -
     if kind == TEXT:
         return {"type": "text", "text": content}
     if kind == THINKING:
-        return {"type": "thinking", "thinking": content, "signature": "" if starting else _SIGNATURE}
+        return {
+            "type": "thinking",
+            "thinking": content,
+            "signature": "" if starting else _SIGNATURE,
+        }
     given = json.loads(content) if content else {}
-    return {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.request.tool or "", "input": given}
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{reply.id}",
+        "name": reply.request.tool or "",
+        "input": given,
+    }
 
 
 def _message(
@@ -306,8 +343,15 @@ def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dic
         "cache_read_input_tokens": prompted.read, "output_tokens": output_tokens,
     }  # fmt: skip
     if reply.prompt is not None and not cumulative:
-        usage["cache_creation"] = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
-    if reply.plan is not None and reply.plan.thinking_tokens and output_tokens == reply.request.max_tokens:
+        usage["cache_creation"] = {
+            "ephemeral_5m_input_tokens": short,
+            "ephemeral_1h_input_tokens": long,
+        }
+    if (
+        reply.plan is not None
+        and reply.plan.thinking_tokens
+        and output_tokens == reply.request.max_tokens
+    ):
         usage["output_tokens_details"] = {"thinking_tokens": reply.plan.thinking_tokens}
     return usage
 
@@ -374,7 +418,9 @@ def _diagnostics(_: dict[str, Any], value: object) -> None:
 
 def _thinking(_: dict[str, Any], value: object) -> None:
     table = require(value, "thinking", {"type": str})
-    kind = checks.one_of(table, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools"))
+    kind = checks.one_of(
+        table, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools")
+    )
     checks.one_of(table, "display", "thinking.display", ("summarized", "omitted"))
     budget = table.get("budget_tokens") if kind == "enabled" else MIN_THINKING_BUDGET
     if not isinstance(budget, int) or isinstance(budget, bool) or budget < MIN_THINKING_BUDGET:

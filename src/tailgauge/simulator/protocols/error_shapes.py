@@ -30,8 +30,16 @@ def error_in_stream(shape: str, wire: Wire, reply: Reply | None, refused: Refuse
     message = refused.message
     kind = _TYPES.get(status, "internal_server_error")
     trees: dict[str, dict[str, Any]] = {
-        "wrapped": {"error": {"message": message, "type": "None", "param": None, "code": str(status)}},
-        "flat": {"object": "error", "message": message, "type": kind, "param": None, "code": status},
+        "wrapped": {
+            "error": {"message": message, "type": "None", "param": None, "code": str(status)}
+        },
+        "flat": {
+            "object": "error",
+            "message": message,
+            "type": kind,
+            "param": None,
+            "code": status,
+        },
         "message": {"message": message, "code": status},
         "detail": {"detail": message, "status": status},
         "field": {"code": status, "message": message, "type": kind},
@@ -47,4 +55,8 @@ def _chunk(reply: Reply | None) -> dict[str, Any]:
     chunk: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [choice]}
     if reply is None:
         return chunk | {"id": "gen-0", "created": 0, "model": ""}
-    return chunk | {"id": f"gen-{reply.id}", "created": reply.created_s, "model": reply.request.model}
+    return chunk | {
+        "id": f"gen-{reply.id}",
+        "created": reply.created_s,
+        "model": reply.request.model,
+    }

@@ -23,7 +23,9 @@ from tailgauge.simulator.protocols.wire import Wire
 _MISTRAL = {"requests": "req-minute", "tokens": "tokens-minute"}
 
 
-def limit_headers(family: str, wire: Wire, readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
+def limit_headers(
+    family: str, wire: Wire, readings: Sequence[Reading], wall_ns: int
+) -> dict[str, str]:
     """Return the limit headers of a response at `wall_ns`, nanoseconds since 1970."""
     match family:
         case "provider":

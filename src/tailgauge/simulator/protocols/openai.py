@@ -38,7 +38,10 @@ STOP_REASONS: Mapping[str, str] = {
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "developer": checks.TEXT_BLOCK,
     "system": checks.TEXT_BLOCK,
-    "user": {**checks.TEXT_BLOCK, **{kind: {kind: dict} for kind in ("image_url", "input_audio", "file")}},
+    "user": {
+        **checks.TEXT_BLOCK,
+        **{kind: {kind: dict} for kind in ("image_url", "input_audio", "file")},
+    },
     "assistant": {**checks.TEXT_BLOCK, "refusal": {"refusal": str}},
     "tool": checks.TEXT_BLOCK,
     "function": checks.TEXT_BLOCK,
@@ -64,7 +67,9 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG0
     for i, message in enumerate(checks.messages(body, tuple(_BLOCKS))):
         content = message.get("content")
         role = message["role"]
-        if content is not None or role != "assistant":  # an assistant may send nothing but tool calls
+        if (
+            content is not None or role != "assistant"
+        ):  # an assistant may send nothing but tool calls
             input_tokens += checks.content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
     checks.apply(_RULES, body)
     tools = body.get("tools") or []
@@ -148,7 +153,9 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
         message["content"] = None
     reason = reply.reason(STOP_REASONS)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
-    return checks.to_json(_chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)})
+    return checks.to_json(
+        _chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)}
+    )
 
 
 def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001 - durations need no date
@@ -180,7 +187,9 @@ def _error(refused: Refused) -> dict[str, Any]:
     if refused.status == 404 and refused.param == "model":
         code = "model_not_found"
     kind = _ERROR_TYPES.get(refused.status, "invalid_request_error")
-    return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": code}}
+    return {
+        "error": {"message": refused.message, "type": kind, "param": refused.param, "code": code}
+    }
 
 
 def _around(reply: Reply, delta: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -194,7 +203,9 @@ def _call(reply: Reply, arguments: str) -> dict[str, Any]:
     return {"id": f"call_{reply.id}", "type": "function", "function": function}
 
 
-def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+def _choice(
+    reply: Reply, delta: dict[str, Any], finish_reason: str | None = None
+) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     chunk = _chunk(reply, [choice])
     # The provider sends `usage: null` in every chunk of a stream that will end with one.
@@ -223,7 +234,10 @@ def _usage(reply: Reply) -> dict[str, Any]:
     usage["total_tokens"] = prompt + completion
     if reply.prompt is not None:
         written = reply.prompt.creation_5m + reply.prompt.creation_1h
-        usage["prompt_tokens_details"] = {"cached_tokens": reply.prompt.read, "cache_write_tokens": written}
+        usage["prompt_tokens_details"] = {
+            "cached_tokens": reply.prompt.read,
+            "cache_write_tokens": written,
+        }
     if reply.plan is not None and reply.plan.thinking_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": reply.plan.thinking_tokens}
     return usage
@@ -257,7 +271,9 @@ def _tools(_: dict[str, Any], value: object) -> None:
     if not isinstance(value, list):
         raise invalid("tools", "must be a list of objects")
     for i, tool in enumerate(value):
-        kind = checks.one_of(require(tool, f"tools.{i}", {"type": str}), "type", f"tools.{i}.type", _TOOLS)
+        kind = checks.one_of(
+            require(tool, f"tools.{i}", {"type": str}), "type", f"tools.{i}.type", _TOOLS
+        )
         table = require(tool.get(kind), f"tools.{i}.{kind}", {"name": str})
         if "parameters" in table:
             require(table, f"tools.{i}.{kind}", {"parameters": dict})

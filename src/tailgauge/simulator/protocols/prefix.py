@@ -45,7 +45,11 @@ _CHAT_OPTIONS = "prompt_cache_options"
 _CHAT_TTLS = ("30m", "12h")
 _CHAT_DEFAULT_TTL = "30m"
 _EXPLICIT = "explicit"
-_PARAMETERS = {"tools": (), "system": ("speed",), "messages": ("tool_choice", "thinking", "output_config")}
+_PARAMETERS = {
+    "tools": (),
+    "system": ("speed",),
+    "messages": ("tool_choice", "thinking", "output_config"),
+}
 _LATE_1H = (
     "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block. "
     "Note that blocks are processed in the following order: `tools`, `system`, `messages`."
@@ -97,7 +101,9 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
             marks.append((param, Breakpoint(len(positions), _ttl(mark, param))))
         mark = block.content.get(_CHAT_MARK)
         if mark is not None:
-            breakpoints.append(Breakpoint(len(positions), _chat_ttl(mark, f"{block.name}.{_CHAT_MARK}")))
+            breakpoints.append(
+                Breakpoint(len(positions), _chat_ttl(mark, f"{block.name}.{_CHAT_MARK}"))
+            )
         positions.append(Position(key, total))
         if section != "messages":
             sections[section] = key
@@ -202,7 +208,9 @@ def _chat_ttl(mark: object, param: str) -> str:
     return one_of(table, "ttl", f"{param}.ttl", _CHAT_TTLS) or _CHAT_DEFAULT_TTL
 
 
-def _chat_points(body: dict[str, Any], marked: list[Breakpoint], last: int) -> tuple[Breakpoint, ...]:
+def _chat_points(
+    body: dict[str, Any], marked: list[Breakpoint], last: int
+) -> tuple[Breakpoint, ...]:
     """The latest breakpoints, of which the provider sets one itself, at the end, where it is not told otherwise."""
     options = require(body.get(_CHAT_OPTIONS) or {}, _CHAT_OPTIONS, {})
     mode = one_of(options, "mode", f"{_CHAT_OPTIONS}.mode", ("implicit", _EXPLICIT))

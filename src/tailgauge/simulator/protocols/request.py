@@ -50,7 +50,9 @@ class Reply:
     prompt: PromptTokens | None = None  # None: there is no prefix cache
     stop: str | None = None  # why it ends early, in the terms of `faults`
     category: str = ""  # of a refusal
-    diagnostics: Mapping[str, Any] | None = None  # of the prompt cache, where the caller asks for them
+    diagnostics: Mapping[str, Any] | None = (
+        None  # of the prompt cache, where the caller asks for them
+    )
     served: ServedAs = NOTHING
     search: Search | None = None  # before the text
 
@@ -146,7 +148,9 @@ def model(body: dict[str, Any]) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_MODEL_CHARS:
         raise invalid("model", f"a name of 1 to {_MAX_MODEL_CHARS} characters is required")
     if any("\ud800" <= char <= "\udfff" for char in value):
-        raise invalid("model", "half of a surrogate pair is no character")  # the stream repeats it as UTF-8
+        raise invalid(
+            "model", "half of a surrogate pair is no character"
+        )  # the stream repeats it as UTF-8
     return value
 
 
@@ -160,7 +164,11 @@ def flag(table: dict[str, Any], key: str, param: str) -> bool:
 
 def max_tokens(value: object, param: str, least: int = 1) -> int:
     """How many tokens the answer has."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_OUTPUT_TOKENS:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not least <= value <= MAX_OUTPUT_TOKENS
+    ):
         raise invalid(param, f"a whole number from {least} to {MAX_OUTPUT_TOKENS} is required")
     return value
 

@@ -19,7 +19,9 @@ class Wire(Protocol):
 
     NAME: str  # of the protocol in the records
     PATH: str  # the route that answers
-    VERSION_HEADER: str  # the request header with the version of the API; empty where there are no versions
+    VERSION_HEADER: (
+        str  # the request header with the version of the API; empty where there are no versions
+    )
     REQUEST_ID_HEADER: str  # the response header with the server's own id of the call
     OVERLOADED_STATUS: int  # of a call that is not taken because there are too many
     SIGNATURES: bool  # whether thinking ends with a delta of its own, its signature
@@ -27,7 +29,9 @@ class Wire(Protocol):
     CACHE_LIVES: bool  # whether usage splits cache writes by their life
     SERVER_TOOLS: bool  # whether the server can search before it answers
     REFUSAL_CHUNKS: int  # chunks that a refusal has at least
-    STOP_REASONS: Mapping[str, str]  # where the protocol's names differ from those of `Reply.stop_reason`
+    STOP_REASONS: Mapping[
+        str, str
+    ]  # where the protocol's names differ from those of `Reply.stop_reason`
 
     def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
         """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""

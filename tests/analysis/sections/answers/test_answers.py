@@ -18,7 +18,11 @@ TRAFFIC = {
     "plain": {"prompt_tokens": 50, "output_tokens": 20},
     "agent": {"prompt_tokens": 50, "output_tokens": 60, "tools": 2},
     "thinks": {"prompt_tokens": 50, "output_tokens": 20, "thinking": "adaptive"},
-    "talks": {"prompt_tokens": 50, "output_tokens": 20, "session": {"turns_mean": 4, "think_s": 0.5}},
+    "talks": {
+        "prompt_tokens": 50,
+        "output_tokens": 20,
+        "session": {"turns_mean": 4, "think_s": 0.5},
+    },
 }
 
 
@@ -114,7 +118,9 @@ def test_turns_have_a_row_each_and_the_later_ones_are_compared_with_the_first(fr
 def test_the_share_of_valid_json_is_of_the_answers_with_a_schema(frames, broken, text, tone):
     rows = only(frames, "plain")
     valid = np.where(np.arange(len(rows.attempts)) % 10 < broken, 0.0, 1.0)
-    one = structured.compute(LoadedRun(replace(rows, attempts=rows.attempts.assign(valid_json=valid))))
+    one = structured.compute(
+        LoadedRun(replace(rows, attempts=rows.attempts.assign(valid_json=valid)))
+    )
     section = structured.section(one)
 
     assert one.valid.n == (rows.attempts["stage"] == "steady").sum()

@@ -71,7 +71,11 @@ class TestSeveralWorkers:
             "input_tokens": np.nan,
         }
 
-        assert caused((0, 0, 90, {}), (1, 0, 90, other), (2, 90, 0, other)) == ["first", "parameter", ""]
+        assert caused((0, 0, 90, {}), (1, 0, 90, other), (2, 90, 0, other)) == [
+            "first",
+            "parameter",
+            "",
+        ]
         assert caused((0, 0, 0, closed), (1, 0, 90, other)) == ["", "parameter"]
 
     def test_a_reader_on_its_way_is_no_writer(self):
@@ -94,7 +98,10 @@ def test_what_a_row_says_names_the_cause(more, cause):
 
 def test_marked_and_neither_written_nor_read_is_below_the_minimum():
     haiku = {"asked_model": "claude-haiku-4-5-20251001"}  # caches from 4,096 tokens
-    assert caused((0, 0, 0, haiku), (1, 0, 0, {"first_difference": 3.0, **haiku})) == ["below_minimum"] * 2
+    assert (
+        caused((0, 0, 0, haiku), (1, 0, 0, {"first_difference": 3.0, **haiku}))
+        == ["below_minimum"] * 2
+    )
     assert caused((0, 0, 90, {}), (1, 0, 0, {"prefix_hash": "b"})) == ["first", "below_minimum"]
     assert caused((0, 0, 0, {"cache_marks": 0.0, "cache_ttl": None})) == ["first"]
 
@@ -207,7 +214,10 @@ class TestReasonsOfTheTarget:
             (0, 0, 90, {}), (1, 0, 90, {"cache_miss_reason": reason, "first_difference": 7.0})
         )
 
-        assert [(miss.cause, miss.by_target) for miss in found] == [("unstable", False), ("first", False)]
+        assert [(miss.cause, miss.by_target) for miss in found] == [
+            ("unstable", False),
+            ("first", False),
+        ]
 
     def test_a_reason_that_nobody_knows_is_kept_and_one_of_our_names_is_not_mixed_up(self):
         new = {"cache_miss_reason": "moon_phase"}
@@ -220,10 +230,19 @@ class TestReasonsOfTheTarget:
 
 
 class TestCost:
-    PRICE = Price(pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15"))))
+    PRICE = Price(
+        pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15")))
+    )
 
-    def of(self, of_calls, price_share=1.0, price=lambda model: TestCost.PRICE if model == "m" else None):
-        return cost(of_calls, Tariff(unit="USD", price=price), price_share=price_share, without_usage=0)
+    def of(
+        self,
+        of_calls,
+        price_share=1.0,
+        price=lambda model: TestCost.PRICE if model == "m" else None,
+    ):
+        return cost(
+            of_calls, Tariff(unit="USD", price=price), price_share=price_share, without_usage=0
+        )
 
     def test_to_the_cent(self):
         of_calls = rows((0, 0, 90_000, {}), (1, 90_000, 0, {}), (2, 90_000, 0, {}))
@@ -236,11 +255,16 @@ class TestCost:
         assert self.of(of_calls, price_share=0.5).total == found.total / 2
 
     def test_an_hour_costs_more_and_long_prompts_have_their_own_rates(self):
-        hour = {"cache_creation_1h_input_tokens": 50_000.0, "cache_creation_5m_input_tokens": 40_000.0}
+        hour = {
+            "cache_creation_1h_input_tokens": 50_000.0,
+            "cache_creation_5m_input_tokens": 40_000.0,
+        }
         of_calls = rows((0, 0, 90_000, hour))
 
         assert self.of(of_calls).input == Fraction("0.15") + Fraction("0.3") + Fraction("0.00003")
-        long = Price(self.PRICE.since, self.PRICE.rates, 80_000, tuple(2 * rate for rate in self.PRICE.rates))
+        long = Price(
+            self.PRICE.since, self.PRICE.rates, 80_000, tuple(2 * rate for rate in self.PRICE.rates)
+        )
         both = rows((0, 0, 90_000, hour), (1, 0, 70_000, {}))
         short = self.of(rows((1, 0, 70_000, {}))).total
         assert self.of(both, price=lambda _: long).total == 2 * self.of(of_calls).total + short
@@ -265,7 +289,10 @@ class TestCost:
         assert (alias.calls, alias.by_asked) == (2, 1)
         assert (unnamed.calls, unnamed.by_asked, unnamed.total) == (2, 0, alias.total)
         assert (took_over.calls, took_over.unpriced, took_over.why) == (1, 1, "no price for other")
-        assert "; 1 call at the price of the model that was asked for" in dict(facts_of_cost(alias))["Cost"]
+        assert (
+            "; 1 call at the price of the model that was asked for"
+            in dict(facts_of_cost(alias))["Cost"]
+        )
 
     def test_billed_iterations_replace_the_counts_of_the_answer(self):
         """Compaction and fallback bill more than the last message says."""
@@ -287,14 +314,19 @@ class TestCost:
         '[{"output_tokens": 1e999}]', "[" * 100_000,
     ])  # fmt: skip
     def test_iterations_that_cannot_be_read_leave_the_counts_of_the_answer(self, text):
-        assert self.of(rows((0, 0, 0, {"iterations": text}))).total == self.of(rows((0, 0, 0, {}))).total
+        assert (
+            self.of(rows((0, 0, 0, {"iterations": text}))).total
+            == self.of(rows((0, 0, 0, {}))).total
+        )
 
     def test_a_tier_has_its_own_rates_where_the_price_file_has_them(self):
         double = tuple(2 * rate for rate in self.PRICE.rates)
         price = Price(self.PRICE.since, self.PRICE.rates, tiers=(("priority", double),))
         found = self.of(
             rows(
-                (0, 0, 0, {"service_tier": "priority"}), (1, 0, 0, {"service_tier": "batch"}), (2, 0, 0, {})
+                (0, 0, 0, {"service_tier": "priority"}),
+                (1, 0, 0, {"service_tier": "batch"}),
+                (2, 0, 0, {}),
             ),
             price=lambda _: price,
         )
@@ -319,7 +351,10 @@ class TestCost:
         assert now.unit == "USD"
         assert now.price("claude-fable-5").rates[0] == 10
         assert before.price("claude-fable-5") is None
-        assert "no such file" in tariff({**REAL, "scenario": {"guard": {"prices": "no-such.toml"}}}).why
+        assert (
+            "no such file"
+            in tariff({**REAL, "scenario": {"guard": {"prices": "no-such.toml"}}}).why
+        )
         assert tariff({**REAL, "started_at": ""}).why
 
 
@@ -361,8 +396,14 @@ def test_why_there_is_no_expiry():
     unmarked = {"cache_marks": 0.0}
 
     assert why_not(rows((0, 0, 0, {}), (1, 0, 0, {}))) == "nothing was read or written"
-    assert why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"}))) == "no prefix was requested again"
-    assert why_not(rows((0, 0, 90, unmarked), (1, 90, 0, unmarked))) == "the TTL of the entries is not known"
+    assert (
+        why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"})))
+        == "no prefix was requested again"
+    )
+    assert (
+        why_not(rows((0, 0, 90, unmarked), (1, 90, 0, unmarked)))
+        == "the TTL of the entries is not known"
+    )
 
 
 def test_a_model_is_named_without_what_it_could_do_to_a_terminal_or_page():

@@ -17,7 +17,13 @@ from tailgauge_analysis.report.report import make
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.cache.section import CacheUse, _by_engine, _salted, compute, section
+from tailgauge_analysis.sections.cache.section import (
+    CacheUse,
+    _by_engine,
+    _salted,
+    compute,
+    section,
+)
 
 KEYS = ["request_id", "leg", "attempt"]
 TREE = {
@@ -28,7 +34,13 @@ TREE = {
     "limits": {"in_flight_per_worker": 60_000},
     "simulated": {
         "ttft_ms": 200.0,
-        "cache": {"mode": "marked", "minimum_tokens": 300, "ttl_5m_s": 5.0, "ttl_1h_s": 1e6, "lookback": 2},
+        "cache": {
+            "mode": "marked",
+            "minimum_tokens": 300,
+            "ttl_5m_s": 5.0,
+            "ttl_1h_s": 1e6,
+            "lookback": 2,
+        },
     },
 }
 SYSTEM = {"system_tokens": 500, "breakpoints": ["system"], "ttl": "1h"}
@@ -41,8 +53,16 @@ PLANTED = {
     "salted": ("cached", {**SYSTEM, "cold": True}, {}),
     "sparse": ("cached", {**SYSTEM, "prefixes": 10, "ttl": "5m"}, {}),
     "race": ("fan_out", {**SYSTEM, "prefixes": 100_000}, {"fan_out": {"legs": 4}}),
-    "far": ("cached", {**SYSTEM, "breakpoints": ["last"]}, {"session": {"turns_mean": 4, "think_s": 1.0}}),
-    "models": ("cached", {**SYSTEM, "prefixes": 30}, {"fallback": {"model": "other", "after_s": 0.1}}),
+    "far": (
+        "cached",
+        {**SYSTEM, "breakpoints": ["last"]},
+        {"session": {"turns_mean": 4, "think_s": 1.0}},
+    ),
+    "models": (
+        "cached",
+        {**SYSTEM, "prefixes": 30},
+        {"fallback": {"model": "other", "after_s": 0.1}},
+    ),
 }
 # What each table's calls may be, by the endpoint's own reason.
 CAUSE_OF_REASON = {
@@ -78,7 +98,9 @@ def judged(folder: Path) -> pd.DataFrame:
     rows["cause"] = causes(rows, known, _salted(frames.run))
     rows = rows[rows["known"]]
     log = pd.concat(map(pd.read_parquet, (folder / "target").glob("*.parquet")))
-    return rows.merge(log[[*KEYS, "cache_reason", "billed_output_tokens"]], on=KEYS, validate="one_to_one")
+    return rows.merge(
+        log[[*KEYS, "cache_reason", "billed_output_tokens"]], on=KEYS, validate="one_to_one"
+    )
 
 
 def test_every_planted_miss_is_found_and_nothing_else(planted):
@@ -88,11 +110,22 @@ def test_every_planted_miss_is_found_and_nothing_else(planted):
         seen = Counter(zip(rows["cache_reason"], rows["cause"], strict=True))
         planted_class = CAUSE_OF_REASON[str(name)]
         (cause,) = planted_class.values()
-        assert sum(n for (_, cause_found), n in seen.items() if cause_found == cause) >= 5, (name, seen)
+        assert sum(n for (_, cause_found), n in seen.items() if cause_found == cause) >= 5, (
+            name,
+            seen,
+        )
         for reason, cause_found in seen:
             other = {"hit": {""}, "cold": {"first"}, "race": {"race"}}
-            if reason in planted_class:  # the first call of a text, or of a number, is nobody's mistake
-                right = {cause, "first"} if reason == "cold" else {cause, ""} if reason == "hit" else {cause}
+            if (
+                reason in planted_class
+            ):  # the first call of a text, or of a number, is nobody's mistake
+                right = (
+                    {cause, "first"}
+                    if reason == "cold"
+                    else {cause, ""}
+                    if reason == "hit"
+                    else {cause}
+                )
             else:
                 right = other[reason]
             assert cause_found in right, (name, seen)
@@ -134,8 +167,13 @@ def test_misses_that_nothing_explains_are_called_so(tmp_path):
     seen = Counter(zip(found["cache_reason"], found["cause"], strict=True))
 
     assert seen["route_miss", "unexplained"] > 50
-    assert {cause_found for reason, cause_found in seen if reason == "route_miss"} == {"unexplained"}
-    assert {cause_found for reason, cause_found in seen if reason in {"cold", "race"}} <= {"first", "race"}
+    assert {cause_found for reason, cause_found in seen if reason == "route_miss"} == {
+        "unexplained"
+    }
+    assert {cause_found for reason, cause_found in seen if reason in {"cold", "race"}} <= {
+        "first",
+        "race",
+    }
 
 
 def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted):
@@ -146,10 +184,14 @@ def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted):
     prices, bill = billing.Billing(BillingTable()), dict.fromkeys(PLANTED, Fraction(0))
     for row in rows.itertuples():
         five, hour = (
-            (row.cache_created_tokens, 0) if row.traffic == "sparse" else (0, row.cache_created_tokens)
+            (row.cache_created_tokens, 0)
+            if row.traffic == "sparse"
+            else (0, row.cache_created_tokens)
         )
         used = (row.input_tokens, row.cache_read_tokens, five, hour)
-        bill[row.traffic] += prices.cost(billing.PromptTokens(*map(int, used)), int(row.billed_output_tokens))
+        bill[row.traffic] += prices.cost(
+            billing.PromptTokens(*map(int, used)), int(row.billed_output_tokens)
+        )
 
     costs = {one.traffic: one.cost for one in compute(Run([planted])).cache}
     assert {name: cost.total for name, cost in costs.items()} == bill
@@ -170,14 +212,20 @@ def test_hit_rates_equal_those_of_the_server_log(planted):
     found = {one.traffic: one for one in compute(Run([planted])).cache}
 
     for name, of in rows.groupby("traffic"):
-        one, read, written = found[str(name)], of["cache_read_tokens"].sum(), of["cache_created_tokens"].sum()
+        one, read, written = (
+            found[str(name)],
+            of["cache_read_tokens"].sum(),
+            of["cache_created_tokens"].sum(),
+        )
         assert one.token_hit.value == read / (read + written + of["input_tokens"].sum())
         assert one.request_hit.value == (of["cache_read_tokens"] > 0).mean()
         if read + written:
             assert one.cacheable_hit.value == read / (read + written)
     assert found["race"].write_amplification.value == pytest.approx(4)
     assert found["below"].write_amplification.value is None
-    assert found["sparse"].expiry.by_gaps == pytest.approx(found["sparse"].expiry.observed.value, abs=0.05)
+    assert found["sparse"].expiry.by_gaps == pytest.approx(
+        found["sparse"].expiry.observed.value, abs=0.05
+    )
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +236,9 @@ def report(planted, tmp_path_factory):
 def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(planted, report):
     """What the endpoint decided, call by call, against the counts of the report."""
     entries = {one["traffic"]: one for one in json.loads(report.json.read_text())["cache"]}
-    seen = {name: Counter(rows["cache_reason"]) for name, rows in judged(planted).groupby("traffic")}
+    seen = {
+        name: Counter(rows["cache_reason"]) for name, rows in judged(planted).groupby("traffic")
+    }
     causes_of = {
         "below": {"below_minimum": seen["below"]["below_minimum"]},
         "front": {"first": 1, "unstable": seen["front"]["cold"] - 1},
@@ -226,7 +276,10 @@ def test_the_report_has_the_section(report):
     assert "| below minimum |" in text
     assert {m["cause"] for m in entries["far"]["misses"]} == {"first", "lookback"}
     assert entries["front"]["first_bytes"][0][0] <= 3
-    for name, entry in entries.items():  # the causes by how many calls they had, none called most that is not
+    for (
+        name,
+        entry,
+    ) in entries.items():  # the causes by how many calls they had, none called most that is not
         most = max(entry["misses"], key=lambda miss: miss["calls"])
         total = sum(miss["calls"] for miss in entry["misses"])
         sentence = re.search(rf"\b{name}: [^;]*of input tokens.*?\.(?= |<)", page)[0]
@@ -246,7 +299,11 @@ def test_a_run_without_a_cache_has_no_such_section(made):
 @pytest.mark.parametrize(
     ("counted", "shared", "text"),
     [
-        ({"engine": "vLLM", "cached": 222_464, "prompt": 338_022}, {}, "vLLM counts 65.8% of 338,022"),
+        (
+            {"engine": "vLLM", "cached": 222_464, "prompt": 338_022},
+            {},
+            "vLLM counts 65.8% of 338,022",
+        ),
         ({"engine": "llama.cpp", "cached": 0, "prompt": 900}, SYSTEM, "llama.cpp counts 0% of 900"),
         ({"engine": "vLLM", "cached": 0, "prompt": 900}, {}, None),
         ({"engine": "vLLM", "cached": 0, "prompt": 0}, SYSTEM, None),
@@ -254,7 +311,10 @@ def test_a_run_without_a_cache_has_no_such_section(made):
     ],
 )
 def test_where_the_usage_has_no_cached_tokens_the_engines_own_counters_tell(counted, shared, text):
-    run = {"engine_cache": counted, "scenario": {"traffic": {"chat": {"cache": shared} if shared else {}}}}
+    run = {
+        "engine_cache": counted,
+        "scenario": {"traffic": {"chat": {"cache": shared} if shared else {}}},
+    }
     found = section(CacheUse(cache=[], by_engine=_by_engine(run)))
 
     assert (found is None) == (text is None)

@@ -118,7 +118,11 @@ def test_failed_legs_are_counted_and_named(mixed, tmp_path):
     one = found(folder)["fan"]
 
     assert (one.requests, one.complete, one.legs) == (41, 37, 3)
-    assert (one.partial.failed, one.partial.requests_with_failed, one.partial.ok_with_failed) == (4, 4, 2)
+    assert (one.partial.failed, one.partial.requests_with_failed, one.partial.ok_with_failed) == (
+        4,
+        4,
+        2,
+    )
     assert one.partial.retries == 1
     assert one.partial.failed_share.n == 123
     assert one.without_answer == 2
@@ -135,7 +139,9 @@ def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
     run = mixed()
     run.request(0, [{"first": 100}])
     run.request(0, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
-    run.request(5, [{"leg": 0, "ended": "censored", "sent": None}], "open", "fan_out", ended="censored")
+    run.request(
+        5, [{"leg": 0, "ended": "censored", "sent": None}], "open", "fan_out", ended="censored"
+    )
     report = make([run.write(tmp_path / "run")], tmp_path)
 
     by = {one["traffic"]: one for one in report.data["fan_out"]}
@@ -165,7 +171,10 @@ def test_a_join_at_its_deadline_stays_there(mixed, tmp_path):
     """Leg 1 was closed then; leg 0 was whole long before."""
     run = mixed()
     for i in range(60):
-        legs = [{"leg": 0, "first": 100}, {"leg": 1, "first": 150, "end": 400, "ended": "cancelled"}]
+        legs = [
+            {"leg": 0, "first": 100},
+            {"leg": 1, "first": 150, "end": 400, "ended": "cancelled"},
+        ]
         run.request(i * 100, legs, "fan", "fan_out", joined_ms=400)
 
     assert found(run.write(tmp_path / "run"))["fan"].joined[0].value == pytest.approx(400)

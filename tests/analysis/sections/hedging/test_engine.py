@@ -35,7 +35,11 @@ def work(engine=LLAMA, prompt=0, cached=0, output=0):
 @pytest.mark.parametrize(
     ("counts", "rows", "expected"),
     [
-        ([work(prompt=28_500, output=3_300)], attempts(159, 140), (28_500, 15_900, 3_300, 3_180, 140)),
+        (
+            [work(prompt=28_500, output=3_300)],
+            attempts(159, 140),
+            (28_500, 15_900, 3_300, 3_180, 140),
+        ),
         (
             [work(prompt=9_000, output=700), work(prompt=7_000, output=600)],
             attempts(60, 100),

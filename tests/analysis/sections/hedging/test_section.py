@@ -46,7 +46,9 @@ def three(tmp_path_factory, full_size):
         "late": hedged("fixed", delay_ms=250.0),
         "immediate": hedged("immediate"),
     }
-    return dry_run(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LATENCY)
+    return dry_run(
+        tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LATENCY
+    )
 
 
 def draws(n=200_000):
@@ -76,7 +78,8 @@ def test_variants_recover_the_latency_model(three):
 
 
 @pytest.mark.parametrize(
-    ("cancel_mode", "billed"), [("next_step", "generated"), ("never", "generated"), ("next_step", "full")]
+    ("cancel_mode", "billed"),
+    [("next_step", "generated"), ("never", "generated"), ("next_step", "full")],
 )
 def test_the_waste_in_the_server_log_lies_in_its_interval(tmp_path, cancel_mode, billed):
     engine = {"router": "random", "cancel_mode": cancel_mode, "overhead_ms": 50}
@@ -129,7 +132,10 @@ def recorded(mixed, tmp_path):
     )  # fmt: skip
     run.request(
         900,
-        [{"sent": 0, "first": 300, **USAGE}, {**COPY, "sent": 100, "ended": "rate_limited", "end": 110}],
+        [
+            {"sent": 0, "first": 300, **USAGE},
+            {**COPY, "sent": 100, "ended": "rate_limited", "end": 110},
+        ],
         "h",
         "hedged",
     )
@@ -142,7 +148,11 @@ def recorded(mixed, tmp_path):
     )
     for i in range(16):
         run.request(
-            2000 + i * 100, [{"first": 80, **USAGE}], "h", "hedged", hedge_held="budget" if i < 3 else None
+            2000 + i * 100,
+            [{"first": 80, **USAGE}],
+            "h",
+            "hedged",
+            hedge_held="budget" if i < 3 else None,
         )
     run.request(5000, [{"first": 80, **closed}], "other", ended="cancelled")
     return run, run.write(tmp_path / "run")
@@ -162,7 +172,10 @@ def test_each_hedged_leg_is_counted_for_what_it_was(recorded):
     assert variant.held == {"budget": 3}
     assert variant.extra_requests == 4 / 20
     assert (waste.losers, waste.closed) == (3, 2)
-    assert (waste.output_low, waste.output_high) == (0 + 2 + 0, 8 + 40 + 0)  # a refused copy makes nothing
+    assert (waste.output_low, waste.output_high) == (
+        0 + 2 + 0,
+        8 + 40 + 0,
+    )  # a refused copy makes nothing
     assert waste.by_max_tokens == 0
     assert (waste.input_tokens, waste.input_reported, waste.input_unknown) == (30, 1, 0)
     assert waste.server_log is None

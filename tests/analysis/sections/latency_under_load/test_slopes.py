@@ -132,7 +132,9 @@ def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
     assert "something else came with it): calls in flight." in note
     shown = shown_of(chance)
     assert shown.tables == ()
-    assert shown.notes == ("TTFT since sent: no effect seen of uncached prompt tokens, calls in flight.",)
+    assert shown.notes == (
+        "TTFT since sent: no effect seen of uncached prompt tokens, calls in flight.",
+    )
 
 
 def test_what_comes_with_the_length_of_the_answer_is_no_cost_of_the_prompt():
@@ -141,7 +143,9 @@ def test_what_comes_with_the_length_of_the_answer_is_no_cost_of_the_prompt():
     prompts = 3 * output + rng.normal(0, 300, 600)
     y = 100 + output + rng.exponential(30, 600)
     alone = regress("ttft_sent", {UNCACHED: prompts}, y, against=UNCACHED)
-    beside = regress("ttft_sent", {UNCACHED: prompts}, y, against=UNCACHED, controls={"length": output})
+    beside = regress(
+        "ttft_sent", {UNCACHED: prompts}, y, against=UNCACHED, controls={"length": output}
+    )
     alone, beside = judged(alone, beside)
 
     assert alone.slopes[0].low > 150
@@ -181,7 +185,10 @@ def test_calls_in_flight_that_only_follow_the_latency_have_no_cost():
     rng = np.random.default_rng(3)
     slow = np.exp(0.8 * slow_periods(rng, 1500, 30))
     shared = {"prompt": np.full(1500, 900.0), "output": np.full(1500, 20.0), "pace": 10 * slow}
-    for arrivals, is_open in ((np.arange(1500) * 100.0, True), (rng.exponential(100, 1500).cumsum(), False)):
+    for arrivals, is_open in (
+        (np.arange(1500) * 100.0, True),
+        (rng.exponential(100, 1500).cumsum(), False),
+    ):
         drawn = Drawn(sent=arrivals, ttft=300 * slow, is_open=is_open, **shared)
         ttft, tpot = drawn.regressions(rng)
         assert ttft.by_latency == (IN_FLIGHT,)
@@ -220,7 +227,9 @@ def test_an_effect_must_survive_among_all_of_the_report():
         slopes = tuple(
             Slope(name=f"{p:g}", value=1.0, low=0.1, high=1.9, mark="", p_value=p) for p in p_values
         )
-        return Regression(of="tpot", n=100, slopes=slopes, why="", against="", x=np.empty(0), y=np.empty(0))
+        return Regression(
+            of="tpot", n=100, slopes=slopes, why="", against="", x=np.empty(0), y=np.empty(0)
+        )
 
     alone = regression(0.03)
     (alone,) = judged(alone)
@@ -234,7 +243,10 @@ def test_an_effect_must_survive_among_all_of_the_report():
 def test_an_estimate_lies_in_its_interval_also_where_the_latency_is_skewed():
     for seed in range(20):
         rng = np.random.default_rng([17, seed])
-        columns = {UNCACHED: rng.lognormal(6.5, 1.5, 300), IN_FLIGHT: rng.poisson(3, 300).astype(float)}
+        columns = {
+            UNCACHED: rng.lognormal(6.5, 1.5, 300),
+            IN_FLIGHT: rng.poisson(3, 300).astype(float),
+        }
         found = regress("ttft_sent", columns, 100 * rng.lognormal(0, 1.5, 300), against=UNCACHED)
         assert all(slope.low <= slope.value <= slope.high for slope in found.slopes)
 
@@ -268,7 +280,10 @@ def batch(seed, shapes, rate_per_s=3.0, n=700, context_ms=CONTEXT_MS):
     kinds = rng.integers(0, len(shapes), n)
     prompt, output = (
         np.maximum(
-            2, np.array([shapes[k][i] * rng.lognormal(0, shapes[k][2 + i]) for k in kinds]).astype(int)
+            2,
+            np.array([shapes[k][i] * rng.lognormal(0, shapes[k][2 + i]) for k in kinds]).astype(
+                int
+            ),
         )
         for i in (0, 1)
     )
@@ -302,7 +317,13 @@ def batch(seed, shapes, rate_per_s=3.0, n=700, context_ms=CONTEXT_MS):
         "output_tokens": output,
     })  # fmt: skip
     return Steady(
-        requests, attempts, np.concatenate([np.diff(one) for one in times]), output - 1, "any", 0.0, 1e6
+        requests,
+        attempts,
+        np.concatenate([np.diff(one) for one in times]),
+        output - 1,
+        "any",
+        0.0,
+        1e6,
     )
 
 
@@ -325,11 +346,15 @@ def test_the_cost_of_context_is_found_in_mixes_of_short_and_long_answers(full_si
             stage = batch(seed, mix, n=700 if full_size else 400)
             both = fitted(stage)
             both = judged(*both)
-            assert all(slope.value is None or slope.value > 0 for one in both for slope in one.slopes)
+            assert all(
+                slope.value is None or slope.value > 0 for one in both for slope in one.slopes
+            )
             found += [slope for slope in both[1].slopes if slope.name == CONTEXT]
     assert len(found) == len(seeds) * len(mixes)
     assert sum(slope.value is not None for slope in found) >= 0.9 * len(found)
-    contained = [slope.low <= 1.03 * CONTEXT_MS and slope.high >= 0.97 * CONTEXT_MS for slope in found]
+    contained = [
+        slope.low <= 1.03 * CONTEXT_MS and slope.high >= 0.97 * CONTEXT_MS for slope in found
+    ]
     assert sum(contained) >= 0.85 * len(found)
 
 
@@ -345,7 +370,9 @@ def test_equal_prompts_leave_the_cost_of_context_unknown_and_models_do_not_give_
     both = fitted(replace(stage, gaps_ns=gaps))
     both = judged(*both)
     found = both[1]
-    assert (CONTEXT in found.dependent) or all(s.value is None for s in found.slopes if s.name == CONTEXT)
+    assert (CONTEXT in found.dependent) or all(
+        s.value is None for s in found.slopes if s.name == CONTEXT
+    )
     assert CONTEXT not in found.confounded
 
 
@@ -415,7 +442,9 @@ def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
     found = diagnosis.diagnosis(SimpleNamespace(requests=requests, attempts=legs))
 
     assert (found.kind, found.n) == (kind, n)
-    assert found.sentence.endswith("Joins are split at the first content of the leg that they wait for.")
+    assert found.sentence.endswith(
+        "Joins are split at the first content of the leg that they wait for."
+    )
 
 
 @pytest.fixture(scope="module")

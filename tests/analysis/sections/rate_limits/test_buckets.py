@@ -40,7 +40,9 @@ def poisson(rate, seconds, seed=1):
     return at[at < seconds]
 
 
-@pytest.mark.parametrize(("rate", "burst", "offered"), [(5, 1, 4), (5, 3, 7), (2, 20, 4), (10, 10, 11)])
+@pytest.mark.parametrize(
+    ("rate", "burst", "offered"), [(5, 1, 4), (5, 3, 7), (2, 20, 4), (10, 10, 11)]
+)
 def test_rate_and_burst_lie_in_their_intervals(rate, burst, offered):
     costs = served(poisson(offered, 200), rate, burst)
     found = token_bucket.fit(costs)
@@ -179,7 +181,10 @@ def test_of_several_windows_the_shortest_counts_with_what_is_left_of_it():
 
 def test_further_windows_have_columns_of_their_names():
     groq = {"x-ratelimit-limit-requests-day": "1000", "x-ratelimit-remaining-requests-day": "90"}
-    minute = {"x-ratelimit-limit-requests-minute": "50", "x-ratelimit-remaining-requests-minute": "49"}
+    minute = {
+        "x-ratelimit-limit-requests-minute": "50",
+        "x-ratelimit-remaining-requests-minute": "49",
+    }
     ietf = {
         "ratelimit-policy": '"daily";q=900;w=86400, "burst";q=9;w=1',
         "ratelimit": '"daily";r=5;t=9000, "burst";r=2;t=1',
@@ -197,7 +202,9 @@ def test_further_windows_have_columns_of_their_names():
 def test_a_header_with_hundreds_of_windows_makes_few_columns():
     policies = [f'"p{window}";q=9;w={window}' for window in range(1, 60)]
     left = [f'"p{window}";r=2' for window in range(1, 60)]
-    found = read([json.dumps({"ratelimit-policy": ", ".join(policies), "ratelimit": ", ".join(left)})])
+    found = read(
+        [json.dumps({"ratelimit-policy": ", ".join(policies), "ratelimit": ", ".join(left)})]
+    )
 
     assert (found["header_requests_limit"][0], found["header_requests_window_s"][0]) == (9, 1)
     assert len(found.columns) <= 4 + 2 * rate_limit_headers.MOST_WINDOWS
@@ -248,7 +255,9 @@ def test_resets_that_do_not_agree_tell_no_window(texts):
 
 def test_headers_that_say_nothing_leave_no_column():
     assert read([None, None]).columns.tolist() == ["n"]
-    assert read(['{"x-ratelimit-limit-requests": "many"}', "no json", "[1]", "{}"]).columns.tolist() == ["n"]
+    assert read(
+        ['{"x-ratelimit-limit-requests": "many"}', "no json", "[1]", "{}"]
+    ).columns.tolist() == ["n"]
 
 
 def test_the_recorded_response_of_the_documentation_gives_its_rate():

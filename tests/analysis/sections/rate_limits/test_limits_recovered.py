@@ -94,7 +94,9 @@ def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     """Poisson calls of one token on a bucket of one: M/D/1/1."""
     seconds = 20_000 if full_size else 400
     stages = {"duration_s": float(seconds), "warmup_s": 0.0}
-    run = dry_run_frames(limited({"rpm": 300, "burst": 1}, arrival={"rate_per_s": 2.5}, stages=stages))
+    run = dry_run_frames(
+        limited({"rpm": 300, "burst": 1}, arrival={"rate_per_s": 2.5}, stages=stages)
+    )
     values = agreed(run, compute(run_of(run.frames)))
 
     assert values["shares"]["refused"]["low"] <= 1 / 3 <= values["shares"]["refused"]["high"]
@@ -163,7 +165,10 @@ def test_traffic_below_its_limits_reports_how_much_of_them_is_used():
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
     assert values["growth"]["low"] >= 1  # this much was allowed
-    assert f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate" in sentence(found)
+    assert (
+        f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate"
+        in sentence(found)
+    )
 
 
 def test_tokens_that_headers_round_to_thousands_leave_an_interval():

@@ -32,12 +32,21 @@ def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
     run = tries(
         [(0.0, 0.1, 2), (1.6, 1.7, None)],  # 0.5 s early
         [(0.0, 0.1, 2), (2.2, 2.3, None)],  # 0.1 s late
-        [(0.0, 0.1, 2), (0.3, 0.4, 1), (2.0, 2.1, None)],  # 1.8 s early; then 0.1 s early by the first 429
+        [
+            (0.0, 0.1, 2),
+            (0.3, 0.4, 1),
+            (2.0, 2.1, None),
+        ],  # 1.8 s early; then 0.1 s early by the first 429
     )
     found = retry_after(run)
 
     assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
-    assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (4, 4, 4, 3)
+    assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (
+        4,
+        4,
+        4,
+        3,
+    )
     assert found.violations.low < 0.75 < found.violations.high
 
 
@@ -63,7 +72,9 @@ def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
 
 def test_the_reset_of_a_limit_is_no_retry_after():
     run = tries([(0.0, 0.1, 30), (1.6, 1.7, None)], [(0.0, 0.1, 2), (2.2, 2.3, None)])
-    run["retry_after_from"] = np.where(run["retry_after_s"] == 30, "x-ratelimit-reset-tokens", "retry-after")
+    run["retry_after_from"] = np.where(
+        run["retry_after_s"] == 30, "x-ratelimit-reset-tokens", "retry-after"
+    )
     found = retry_after(run)
 
     assert (found.with_header.k, found.with_reset.k, found.with_header.n) == (1, 1, 2)
@@ -119,7 +130,9 @@ def test_polite_retries_respect_retry_after():
 
 
 def test_naive_retries_do_not_and_each_is_found():
-    run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1)))
+    run = dry_run_frames(
+        limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1))
+    )
     found = compute(run_of(run.frames))
     attempts = run.frames.attempts.sort_values(["request_id", "attempt"])
     before = attempts.groupby("request_id").shift()
@@ -127,6 +140,8 @@ def test_naive_retries_do_not_and_each_is_found():
     early = attempts["sent_at_ns"] < named_ns
 
     assert found.retry_after.violations.n == len(named_ns.dropna())
-    assert found.retry_after.violations.k >= early.sum() > 100  # an earlier 429 may name a later time
+    assert (
+        found.retry_after.violations.k >= early.sum() > 100
+    )  # an earlier 429 may name a later time
     (amplified,) = found.amplification
     assert amplified.observed == pytest.approx(len(attempts) / attempts["request_id"].nunique())

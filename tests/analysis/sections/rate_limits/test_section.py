@@ -34,7 +34,9 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
 @pytest.mark.parametrize("warmup", [0, 5, 20])
 def test_a_limit_has_one_first_429_whatever_the_length_of_the_warm_up(warmup):
     stages = ["warmup"] * warmup + ["steady"] * (40 - warmup)
-    run = calls(40, refused=range(4, 40, 2), stage=stages, message="rate limit of 300 requests per minute")
+    run = calls(
+        40, refused=range(4, 40, 2), stage=stages, message="rate limit of 300 requests per minute"
+    )
     found = compute(run_of(frames_of(run)))
 
     first_s = run.loc[4, "sent_at_ns"] / 1e9
@@ -84,7 +86,10 @@ def test_a_limit_per_day_stands_beside_that_per_minute():
 
 
 def test_of_one_window_nothing_further_is_shown():
-    columns = {"header_requests_limit": np.full(40, 300.0), "header_requests_remaining": np.full(40, 290.0)}
+    columns = {
+        "header_requests_limit": np.full(40, 300.0),
+        "header_requests_remaining": np.full(40, 290.0),
+    }
     shown = section(compute(run_of(frames_of(calls(40, every_s=1.0, **columns)))))
 
     assert "Nearest to empty" not in dict(shown.facts)
@@ -101,13 +106,17 @@ def test_the_529s_are_counted_separately():
 
 
 def test_each_bin_has_its_calls_and_its_kinds():
-    run = calls(30, every_s=0.1, refused=range(10, 15), message="rate limit of 300 requests per minute")
+    run = calls(
+        30, every_s=0.1, refused=range(10, 15), message="rate limit of 300 requests per minute"
+    )
     found = bins(run, kinds(run))
 
     assert found.width_s == 1
     assert found.attempts.tolist() == [10, 10, 10]
     assert found.refused.tolist() == [0, 5, 0]
-    assert {kind: counts.tolist() for kind, counts in found.by_kind.items()} == {"requests": [0, 5, 0]}
+    assert {kind: counts.tolist() for kind, counts in found.by_kind.items()} == {
+        "requests": [0, 5, 0]
+    }
 
 
 def test_a_bin_without_calls_has_no_share():
@@ -166,7 +175,9 @@ def test_what_is_unknown_is_null_with_a_reason():
 
 def test_headers_alone_bound_the_burst():
     left = 300.0 - np.arange(40) % 4 - 1
-    run = calls(40, every_s=1.0, header_requests_limit=np.full(40, 300.0), header_requests_remaining=left)
+    run = calls(
+        40, every_s=1.0, header_requests_limit=np.full(40, 300.0), header_requests_remaining=left
+    )
     found = compute(run_of(frames_of(run)))
     values = finite(found)
     bucket = values["buckets"][0]
@@ -187,7 +198,11 @@ def test_headers_alone_bound_the_burst():
 
 
 def test_one_call_and_nothing_but_429s_make_a_section():
-    for run in (calls(1, refused=[0]), calls(30, refused=range(30)), calls(30, at_s=[5.0] * 30, refused=[3])):
+    for run in (
+        calls(1, refused=[0]),
+        calls(30, refused=range(30)),
+        calls(30, at_s=[5.0] * 30, refused=[3]),
+    ):
         found = compute(run_of(frames_of(run)))
         assert finite(found)["shares"]["refused"]["k"] in {1, 30}
         assert section(found).facts
@@ -210,7 +225,9 @@ def limited_run(mixed):
         first = {"sent": 0.05, "ended": "rate_limited", "end": 5, "status": 429, **headers, **body}
         again = {"attempt": 1, "cause": "retry", "sent": 900, "first": 1000, **headers}
         run.request(
-            i * 200, [first, again] if i % 3 == 2 else [{"first": 100, **headers}], winner=int(i % 3 == 2)
+            i * 200,
+            [first, again] if i % 3 == 2 else [{"first": 100, **headers}],
+            winner=int(i % 3 == 2),
         )
     return run
 
@@ -221,7 +238,10 @@ def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     values = json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"]
 
     assert (values["shares"]["refused"]["n"], values["shares"]["refused"]["k"]) == (80, 20)
-    assert (values["retry_after"]["violations"]["k"], values["retry_after"]["violations"]["n"]) == (20, 20)
+    assert (values["retry_after"]["violations"]["k"], values["retry_after"]["violations"]["n"]) == (
+        20,
+        20,
+    )
     assert '<h2 id="rate-limits">Rate limits</h2>' in page
     assert 'id="title-refusals"' in page
     assert "of 80 attempts got a 429" in page
@@ -246,7 +266,9 @@ def test_columns_with_holes_never_make_nan(full_size):
         for kind in ("requests", "input_tokens", "tokens"):
             if rng.random() < 0.5:
                 columns[f"header_{kind}_limit"] = holes(rng, rng.choice([0.0, 1.0, 300.0], n))
-                columns[f"header_{kind}_remaining"] = holes(rng, rng.integers(0, 400, n).astype(float))
+                columns[f"header_{kind}_remaining"] = holes(
+                    rng, rng.integers(0, 400, n).astype(float)
+                )
         run = calls(
             n, at_s=np.sort(rng.random(n) * rng.choice([0.001, 1, 100])), refused=np.flatnonzero(rng.random(n) < 0.4),
             message=str(rng.choice(["x", "requests per min", "input tokens per min", "ramp_limit_exceeded"])),

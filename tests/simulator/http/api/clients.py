@@ -13,21 +13,35 @@ from contextlib import suppress
 from itertools import count
 
 BODY = json.dumps(
-    {"model": "tiny", "max_tokens": 5, "stream": True, "messages": [{"role": "user", "content": "abcd"}]}
+    {
+        "model": "tiny",
+        "max_tokens": 5,
+        "stream": True,
+        "messages": [{"role": "user", "content": "abcd"}],
+    }
 ).encode()
 LONG = BODY.replace(b'"max_tokens": 5', b'"max_tokens": 100000')
-PATHS = (b"/v1/messages", b"/v1/chat/completions", b"/v1/messages/count_tokens", b"/v1/messages/batches")
+PATHS = (
+    b"/v1/messages",
+    b"/v1/chat/completions",
+    b"/v1/messages/count_tokens",
+    b"/v1/messages/batches",
+)
 GONE = b""  # the server closed the connection without a word
 
 _TIMEOUT_S = 10.0
 
 
-def head(length: int | None, extra: bytes = b"", path: bytes = PATHS[0], version: bytes = b"1.1") -> bytes:
+def head(
+    length: int | None, extra: bytes = b"", path: bytes = PATHS[0], version: bytes = b"1.1"
+) -> bytes:
     text_read = b"" if length is None else b"content-length: %d\r\n" % length
     return b"POST %b HTTP/%b\r\nhost: t\r\n%b%b\r\n" % (path, version, text_read, extra)
 
 
-def whole(body: bytes = BODY, extra: bytes = b"connection: close\r\n", path: bytes = PATHS[0]) -> bytes:
+def whole(
+    body: bytes = BODY, extra: bytes = b"connection: close\r\n", path: bytes = PATHS[0]
+) -> bytes:
     return head(len(body), extra, path) + body
 
 
@@ -73,7 +87,9 @@ def leave(port: int, raw: bytes, read: int, *, reset: bool) -> None:
 def chunked(body: bytes, size: int) -> bytes:
     pieces = [body[i : i + size] for i in range(0, len(body), size)]
     framed = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
-    return head(None, b"transfer-encoding: chunked\r\nconnection: close\r\n") + framed + b"0\r\n\r\n"
+    return (
+        head(None, b"transfer-encoding: chunked\r\nconnection: close\r\n") + framed + b"0\r\n\r\n"
+    )
 
 
 WRONG_BODIES = (
@@ -114,7 +130,9 @@ def _pipelined_garbage(port: int, turn: int) -> None:
 def _broken_chunks(port: int, turn: int) -> None:
     start = head(None, b"transfer-encoding: chunked\r\n")
     with connected(port) as wire:
-        wire.sendall(start + (b"zz\r\n", b"5\r\nabcdeXX", b"-1\r\n\r\n", b"fffffffffffffffff\r\n")[turn % 4])
+        wire.sendall(
+            start + (b"zz\r\n", b"5\r\nabcdeXX", b"-1\r\n\r\n", b"fffffffffffffffff\r\n")[turn % 4]
+        )
         wire.shutdown(socket.SHUT_WR)
         assert not 200 <= status(to_the_end(wire)) < 300
 
@@ -127,7 +145,9 @@ def _flood_of_headers(port: int, turn: int) -> None:
 
 def _strange_header_bytes(port: int, turn: int) -> None:
     got = status(
-        answer(port, whole(extra=b"x-client-request-id: \xff\xfe/%d\r\nconnection: close\r\n" % turn))
+        answer(
+            port, whole(extra=b"x-client-request-id: \xff\xfe/%d\r\nconnection: close\r\n" % turn)
+        )
     )
     assert got in {200, 400}
 

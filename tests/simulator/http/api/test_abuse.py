@@ -72,14 +72,18 @@ def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size:
     assert sum(done.values()) == times
     assert fds <= at_start
     assert kept.pop("ServerLogRow") == kept.pop("list")
-    assert kept.total() < 300, kept  # the same for a hundred times as many requests: nothing else stays
+    assert kept.total() < 300, (
+        kept
+    )  # the same for a hundred times as many requests: nothing else stays
     # The server log keeps each call: half a kilobyte and 40 bytes a chunk. The rest is the allocator's and the
     # collector's, which the endpoint lets run seldom: it comes and goes, and does not add up.
     assert grown < warm // 5 + (times - warming) * 1024
     assert status(answer(endpoint.port, whole())) == 200
 
 
-@pytest.mark.parametrize("path", [b"/v1/messages", b"/v1/chat/completions", b"/v1/messages/batches"])
+@pytest.mark.parametrize(
+    "path", [b"/v1/messages", b"/v1/chat/completions", b"/v1/messages/batches"]
+)
 def test_a_body_of_more_than_32_mb_is_too_large_however_it_comes(quick: Any, path: bytes) -> None:
     size = 32 * 2**20 + 1
     got = answer(quick.port, whole(b" " * size, path=path))

@@ -30,7 +30,9 @@ def by_anthropic(client: httpx2.Client) -> list[dict[str, Any]]:
 
 
 def by_openai(client: httpx2.Client) -> list[dict[str, Any]]:
-    sdk = openai.OpenAI(base_url="http://relay.test/v1", api_key="unused", max_retries=0, http_client=client)
+    sdk = openai.OpenAI(
+        base_url="http://relay.test/v1", api_key="unused", max_retries=0, http_client=client
+    )
     return [chunk.to_dict() for chunk in sdk.chat.completions.create(**BODY)]
 
 
@@ -69,10 +71,14 @@ def test_one_cut_at_each_place_changes_nothing(recorded: Any, full_size: bool) -
     assert len(expected) == events
     inside = [i for i in range(1, len(relay.body)) if relay.body[i] & 0xC0 == 0x80]
     ends = [
-        i for i in range(1, len(relay.body)) if relay.body[i - 1 : i + 1] in {b"\n\n", b"\nd", b"}\n", b": "}
+        i
+        for i in range(1, len(relay.body))
+        if relay.body[i - 1 : i + 1] in {b"\n\n", b"\nd", b"}\n", b": "}
     ]
     places = (
-        range(1, len(relay.body)) if full_size else sorted({*inside, *ends, *range(1, len(relay.body), 9)})
+        range(1, len(relay.body))
+        if full_size
+        else sorted({*inside, *ends, *range(1, len(relay.body), 9)})
     )
     assert len(inside) > 10
     for place in places:

@@ -34,7 +34,9 @@ def metric(url: str, name: str) -> float:
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
         assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
         lines = response.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{")
+    )
 
 
 def test_counting_says_what_a_call_would_use(quick: Any) -> None:
@@ -46,7 +48,9 @@ def test_counting_says_what_a_call_would_use(quick: Any) -> None:
         with pytest.raises(anthropic.BadRequestError, match="messages"):
             claude.messages.count_tokens(model="tiny", messages=[])
         with pytest.raises(anthropic.BadRequestError, match="temperature"):
-            claude.messages.count_tokens(model="tiny", messages=HELLO, extra_body={"temperature": 0})
+            claude.messages.count_tokens(
+                model="tiny", messages=HELLO, extra_body={"temperature": 0}
+            )
 
 
 def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> None:
@@ -55,7 +59,12 @@ def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> No
         assert (info.id, info.type, info.display_name) == ("tiny", "model", "tiny")
         assert info.created_at.year == 1970
         model = chat.models.retrieve("tiny")
-        assert (model.id, model.object, model.owned_by, model.created) == ("tiny", "model", "tailgauge", 0)
+        assert (model.id, model.object, model.owned_by, model.created) == (
+            "tiny",
+            "model",
+            "tailgauge",
+            0,
+        )
         with pytest.raises(anthropic.NotFoundError) as missed:
             claude.models.retrieve("other")
         assert missed.value.type == "not_found_error"
@@ -66,7 +75,9 @@ def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> No
 
 def test_both_sdks_list_the_model_and_call_any(quick: Any) -> None:
     with quick.anthropic() as claude, quick.openai() as chat:
-        assert [m.id for m in claude.models.list()] == [m.id for m in chat.models.list()] == ["tiny"]
+        assert (
+            [m.id for m in claude.models.list()] == [m.id for m in chat.models.list()] == ["tiny"]
+        )
         assert claude.messages.create(**params(model="any/name")).model == "any/name"
 
 
@@ -86,7 +97,9 @@ def test_the_version_of_the_api_decides_on_sampling(quick: Any) -> None:
             claude.messages.create(**params(), extra_body={"temperature": 0.5})
         assert caught.value.type == "invalid_request_error"
         older = {"anthropic-version": "2023-06-01"}
-        answer = claude.messages.create(**params(), extra_body={"temperature": 0.5}, extra_headers=older)
+        answer = claude.messages.create(
+            **params(), extra_body={"temperature": 0.5}, extra_headers=older
+        )
         assert answer.usage.output_tokens == 3
 
 
@@ -102,7 +115,9 @@ def test_a_batch_runs_to_its_end(quick: Any) -> None:
         ended = until(lambda: (b := claude.messages.batches.retrieve(batch.id)).ended_at and b)
         assert (ended.request_counts.succeeded, ended.request_counts.errored) == (20, 2)
         assert ended.request_counts.processing == 0
-        results = {line.custom_id: line.result for line in claude.messages.batches.results(batch.id)}
+        results = {
+            line.custom_id: line.result for line in claude.messages.batches.results(batch.id)
+        }
         assert len(results) == 22
         for i in range(20):
             message = results[f"r-{i}"].message
@@ -128,7 +143,10 @@ def test_a_large_batch_is_taken_in_and_given_back_whole(quick: Any) -> None:
         batch = claude.messages.batches.create(requests=requests)
         until(lambda: claude.messages.batches.retrieve(batch.id).processing_status == "ended")
         assert (
-            sum(line.result.type == "succeeded" for line in claude.messages.batches.results(batch.id))
+            sum(
+                line.result.type == "succeeded"
+                for line in claude.messages.batches.results(batch.id)
+            )
             == 20_000
         )
 
