@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from tailgauge.protocols import shapes
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.transport import exchange as exchanges
 from tailgauge.transport.answer import News
 from tailgauge.transport.exchange import Exchange
@@ -33,12 +33,14 @@ def decoded(
     """What is known after the stream; it is taken at random moments, the same both ways."""
     decoder = StreamDecoder(
         module.on_event,
-        shapes=shapes.compiled(module.shapes, ("error",)) if is_compiled else None,
-        protocol=module.name,
-        watch_chunks=rng.choice((0, 0, 5)),
-        watch_field=rng.random() < 0.1,
-        keep_text=rng.random() < 0.5,
-        ends_at_mark=module.ends_at_mark,
+        AnswerSettings(
+            shapes=shapes.compiled(module.shapes, ("error",)) if is_compiled else None,
+            protocol=module.name,
+            watch_chunks=rng.choice((0, 0, 5)),
+            watch_field=rng.random() < 0.1,
+            keep_text=rng.random() < 0.5,
+            ends_at_mark=module.ends_at_mark,
+        ),
     )
     plain = 0
     receive = decoder.receive

@@ -32,8 +32,9 @@ def authorized(protocol: str, url: str = ELSEWHERE, **target) -> dict[str, str]:
     capture = Capture()
     endpoint = Endpoint(url, Target(protocol=protocol, url=url, **target), capture)  # type: ignore[arg-type]
     call = Call(Prompt.of("why?"), 5)
-    built = capture.of(
-        endpoint._built(endpoint._sdk, call, "a/0/0/0", endpoint._added_of(""), 0, "")
+    values = endpoint._values_by_id(call, 0, "")("a/0/0/0")
+    built = capture.request_of(
+        endpoint._build(endpoint._sdk, call, "a/0/0/0", endpoint._additions_of(""), values)
     )
     prepared = endpoint.prepared(call, "a/0/0/0")
     assert built is not None

@@ -12,7 +12,7 @@ from protocols.test_sse_parser import STANDARD
 
 from tailgauge.protocol_violations import MALFORMED_USAGE
 from tailgauge.protocols.anthropic import Anthropic
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.sse_parser import Splitter
 from tailgauge.protocols.usage import Request
@@ -35,7 +35,7 @@ def name_of(on_event) -> str:
 
 def decoded(stream: bytes, on_event, step: int | None = None) -> dict:
     """What a decoder makes of a stream that comes in pieces of `step` bytes."""
-    decoder = StreamDecoder(on_event, protocol=name_of(on_event))
+    decoder = StreamDecoder(on_event, AnswerSettings(protocol=name_of(on_event)))
     step = step or max(1, len(stream))
     for number, at in enumerate(range(0, len(stream), step)):
         decoder.feed(stream[at : at + step], number, number + 1, number + 2, number, at_rest=True)
@@ -177,7 +177,7 @@ def test_random_splits_give_what_the_sdks_give(name, line_end, sdks, full_size):
             found += splitter.feed(piece)
         assert [(name.decode(), data.decode()) for name, data in found] == given, at
         if number % 100 == 0:
-            decoder = StreamDecoder(on_event, keep_text=True)
+            decoder = StreamDecoder(on_event, AnswerSettings(keep_text=True))
             for piece in pieces:
                 decoder.feed(piece, 1, 2, 3, 0, at_rest=True)
             assert (decoder.text, sum(decoder.fresh.chars)) == (text, len(text)), at
@@ -372,7 +372,7 @@ def openai_answer(*deltas, **usage):
 
 def decoder_of(protocol, events, **settings):
     """A decoder to which each event came in a read of its own, a nanosecond after the one before."""
-    decoder = StreamDecoder(protocol.on_event, protocol=protocol.name, **settings)
+    decoder = StreamDecoder(protocol.on_event, AnswerSettings(protocol=protocol.name, **settings))
     for number, event in enumerate(events, 1):
         decoder.feed(sse(event), number - 1, number, number, number, at_rest=True)
     return decoder

@@ -6,7 +6,7 @@ import pytest
 
 from tailgauge.errors import ScenarioError
 from tailgauge.protocols.custom_sse import CustomSse
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import parse
 
@@ -37,7 +37,8 @@ def decoded(sse, *events):
     """A decoder that has read the events, each in a read of its own."""
     wire = CustomSse(Target(protocol="sse", sse=sse), "http://app")
     decoder = StreamDecoder(
-        wire.on_event, keep_text=True, protocol="sse", takes_bare_names=wire.takes_bare_names
+        wire.on_event,
+        AnswerSettings(keep_text=True, protocol="sse", takes_bare_names=wire.takes_bare_names),
     )
     for number, event in enumerate(events):
         decoder.feed(event, 10 * number, 10 * number + 9, 10 * number + 9, number, at_rest=True)

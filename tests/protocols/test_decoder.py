@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
-from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, tree_of
+from tailgauge.protocols.decoder import KIND_CODE, AnswerSettings, Stamp, StreamDecoder, tree_of
 from tailgauge.protocols.errors import class_of_error, error_of, looks_like_error
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.openai import OpenAI
@@ -499,7 +499,7 @@ def deltas(**fields) -> bytes:
 
 
 def watching(**watch) -> StreamDecoder:
-    return StreamDecoder(OpenAI.on_event, **watch)
+    return StreamDecoder(OpenAI.on_event, AnswerSettings(**watch))
 
 
 def test_someone_waits_for_the_first_content_and_then_nobody():
@@ -703,7 +703,7 @@ def resumed(*connections):
     """The decoder of the last connection; each is its bytes."""
     ids, wire = EventIds(), CustomSse(Target(protocol="sse"), "http://127.0.0.1")
     for number, sent in enumerate(connections):
-        decoder = StreamDecoder(wire.on_event, event_ids=ids)
+        decoder = StreamDecoder(wire.on_event, AnswerSettings(event_ids=ids))
         decoder.feed(sent, 1, 2 + number, 3, 0, at_rest=True)
     return decoder, ids
 

@@ -21,6 +21,7 @@ from tailgauge.protocols.decoder import (
     MAX_PHASES,
     MAX_TEXT,
     TEXT_PER_TOKEN,
+    AnswerSettings,
     StreamDecoder,
 )
 from tailgauge.protocols.errors import error_of
@@ -65,14 +66,18 @@ def fed(decoder: StreamDecoder, *payloads: bytes) -> StreamDecoder:
 )
 def test_a_stream_of_another_protocol_is_named_with_it(protocol, other, tree):
     first = b"data: %b\n\n" % json.dumps(tree).encode()
-    decoder = fed(StreamDecoder(PROTOCOLS[protocol], protocol=protocol), first, word(other, "a"))
+    decoder = fed(
+        StreamDecoder(PROTOCOLS[protocol], AnswerSettings(protocol=protocol)),
+        first,
+        word(other, "a"),
+    )
 
     assert named(decoder) == ("malformed_event", f"an event of protocol {other}")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_far_more_content_than_was_asked_for_is_given_up(protocol):
-    decoder = StreamDecoder(PROTOCOLS[protocol], max_tokens=10)
+    decoder = StreamDecoder(PROTOCOLS[protocol], AnswerSettings(max_tokens=10))
     most, portion = MANY_EVENTS + 10 * EVENTS_PER_TOKEN, word(protocol, "a") * 1000
     while not decoder.broken:
         fed(decoder, portion)
@@ -119,7 +124,9 @@ class Compiled:
 
 
 def plain_decoder() -> StreamDecoder:
-    return StreamDecoder(OpenAI.on_event, shapes=shapes.compiled(OpenAI.shapes, ("error",)))
+    return StreamDecoder(
+        OpenAI.on_event, AnswerSettings(shapes=shapes.compiled(OpenAI.shapes, ("error",)))
+    )
 
 
 def test_content_that_compiled_code_decodes_is_bounded_too():
@@ -157,7 +164,7 @@ def test_one_malformed_event_is_an_error_and_very_many_end_it(protocol):
 
 
 def test_an_answer_that_is_kept_is_bounded():
-    decoder = StreamDecoder(OpenAI.on_event, keep_text=True, max_tokens=2048)
+    decoder = StreamDecoder(OpenAI.on_event, AnswerSettings(keep_text=True, max_tokens=2048))
     most = MAX_TEXT + 2048 * TEXT_PER_TOKEN
     piece = word("openai", "ü" * (most // 16))
     fed(decoder, *[piece] * 8)
@@ -168,7 +175,7 @@ def test_an_answer_that_is_kept_is_bounded():
 
 
 def test_an_answer_finds_no_room_beside_those_that_conversations_keep():
-    decoder = StreamDecoder(OpenAI.on_event, keep_text=True)
+    decoder = StreamDecoder(OpenAI.on_event, AnswerSettings(keep_text=True))
     decoder.share_memory(MAX_CONVERSATIONS - 100)
     fed(decoder, word("openai", "x" * 100))
     assert not decoder.broken
@@ -186,7 +193,7 @@ def test_an_answer_finds_no_room_beside_those_that_conversations_keep():
 def test_pieces_of_a_kept_answer_take_what_their_text_takes():
     """Each would be an object of its own, ten times as large as its text."""
     tracemalloc.start()
-    decoder = StreamDecoder(OpenAI.on_event, keep_text=True)
+    decoder = StreamDecoder(OpenAI.on_event, AnswerSettings(keep_text=True))
     fed(decoder, *[word("openai", "é\u0416")] * 4000)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -198,7 +205,7 @@ def test_pieces_of_a_kept_answer_take_what_their_text_takes():
 @pytest.mark.parametrize("piece", ["x" * 1000, '"' + "x" * 1000])
 def test_an_answer_whose_first_field_never_comes_is_not_followed_for_ever(piece):
     """A string that is not closed could not complete a field, and grew without a bound."""
-    decoder = StreamDecoder(OpenAI.on_event, watch_field=True)
+    decoder = StreamDecoder(OpenAI.on_event, AnswerSettings(watch_field=True))
     fed(decoder, word("openai", '{"a": "'), *[word("openai", piece)] * 200)
 
     assert decoder.held <= MAX_FOLLOWED
@@ -226,7 +233,7 @@ def test_content_behind_the_end_mark_is_named_and_no_chunk(protocol):
     end = {"anthropic": b'data: {"type": "message_stop"}\n\n', "openai": b"data: [DONE]\n\n"}[
         protocol
     ]
-    decoder = StreamDecoder(PROTOCOLS[protocol], keep_text=True)
+    decoder = StreamDecoder(PROTOCOLS[protocol], AnswerSettings(keep_text=True))
     fed(
         decoder,
         word(protocol, "a"),
@@ -298,7 +305,7 @@ def test_a_count_that_cannot_be_is_null_and_named(protocol, case):
     given, expected = USAGES[case]
     name = {"openai": "completion_tokens", "anthropic": "output_tokens"}[protocol]
     body = f'{{"type": "message_delta", "delta": {{"stop_reason": "x"}}, "choices": [], "usage": {{"{name}": {given}}}}}'
-    decoder = StreamDecoder(PROTOCOLS[protocol], protocol=protocol)
+    decoder = StreamDecoder(PROTOCOLS[protocol], AnswerSettings(protocol=protocol))
     fed(decoder, word(protocol, "a"), f"data: {body}\n\n".encode())
 
     assert decoder.usage.problem == expected
@@ -332,7 +339,10 @@ def test_what_is_not_the_protocol_is_named_short_and_no_error_of_ours(protocol, 
 
 def test_of_keys_that_come_twice_the_last_stands():
     repeated = b'{"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens": 7, "completion_tokens": 2}, "usage": null, "usage": {"completion_tokens": 3}}'
-    decoder = fed(StreamDecoder(OpenAI.on_event, protocol="openai"), b"data: %b\n\n" % repeated)
+    decoder = fed(
+        StreamDecoder(OpenAI.on_event, AnswerSettings(protocol="openai")),
+        b"data: %b\n\n" % repeated,
+    )
 
     assert (decoder.error, decoder.usage.live()) == (None, {"output_tokens": 3})
 
@@ -344,7 +354,7 @@ def test_a_target_cannot_use_our_names_for_its_errors(name):
 
 def test_content_with_scripts_and_control_characters_is_content():
     decoder = fed(
-        StreamDecoder(OpenAI.on_event, keep_text=True),
+        StreamDecoder(OpenAI.on_event, AnswerSettings(keep_text=True)),
         word("openai", "</script>\x1b[31m\x00\u202e"),
     )
 
@@ -361,7 +371,9 @@ def test_a_count_below_zero_does_not_hide_in_a_sum():
         }
         for n, usage in enumerate(usages)
     ]
-    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_job, protocol="anthropic")
+    decoder = StreamDecoder(
+        Anthropic.on_event, AnswerSettings(protocol="anthropic"), on_whole=Anthropic.on_job
+    )
     decoder.whole("\n".join(map(json.dumps, lines)).encode(), 1, 2, 0)
 
     assert decoder.error.kind == "malformed_answer"

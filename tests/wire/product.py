@@ -9,7 +9,7 @@ from wire.grammar import MOST_INPUT, Stream
 
 from tailgauge.protocols import shapes
 from tailgauge.protocols.anthropic import Anthropic
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
+from tailgauge.protocols.decoder import KIND_CODE, AnswerSettings, StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.usage import Request
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
@@ -41,13 +41,15 @@ def read(stream: Stream, plain: Any) -> Reading:
     wire = PROTOCOLS[stream.protocol]
     decoder = StreamDecoder(
         wire.on_event,
-        shapes=plain,
-        keep_text=True,
-        max_tokens=stream.plan.max_tokens,
-        obeys_max_tokens=True,
-        protocol=stream.protocol,
-        ends_naturally=stream.plan.ends_naturally,
-        ends_at_mark=wire.ends_at_mark,
+        AnswerSettings(
+            shapes=plain,
+            keep_text=True,
+            max_tokens=stream.plan.max_tokens,
+            obeys_max_tokens=True,
+            protocol=stream.protocol,
+            ends_naturally=stream.plan.ends_naturally,
+            ends_at_mark=wire.ends_at_mark,
+        ),
     )
     exchange = Exchange(decoder)
     for number, piece in enumerate(stream.reads, 1):
@@ -61,8 +63,8 @@ def read(stream: Stream, plain: Any) -> Reading:
     )
     row = _empty_row(stream.protocol)
     fill(row, exchange, decoder, outcome(exchange, decoder), counts)
-    assert decoder._kept is not None
-    texts = {kind: decoder._kept[KIND_CODE[kind]].decode() for kind in (TEXT, TOOL_JSON)}
+    assert decoder._texts is not None
+    texts = {kind: decoder._texts[KIND_CODE[kind]].decode() for kind in (TEXT, TOOL_JSON)}
     chars = {
         kind: sum(count for code, count in zip(decoder.fresh.kind, decoder.fresh.chars, strict=True) if code == KIND_CODE[kind])
         for kind in (TEXT, THINKING, TOOL_JSON)

@@ -159,12 +159,12 @@ def test_every_field_of_a_usage_is_known(protocol):
     fields = set().union(*(model.model_fields for model in usages))
 
     assert len(usages) == {"anthropic": 4, "openai": 1}[protocol]
-    assert fields - usage._table(protocol).known == set()
+    assert fields - usage._table(protocol).names == set()
 
 
 def tolerated(event: dict[str, Any]) -> set[str]:
     """Return what is noted of an event that comes as its type says."""
-    fresh = decoder.StreamDecoder(Anthropic.on_event, protocol="anthropic")
+    fresh = decoder.StreamDecoder(Anthropic.on_event, decoder.AnswerSettings(protocol="anthropic"))
     Anthropic.on_event(fresh, event["type"].encode(), json.dumps(event).encode())
     return set(fresh.tolerated)
 

@@ -23,7 +23,7 @@ from tailgauge.dry_run.received import Received, response_of
 from tailgauge.ends import End, class_of_end
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.plan.guard import Spending
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
+from tailgauge.protocols.decoder import KIND_CODE, AnswerSettings, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.protocols.table import PROTOCOLS, Target
@@ -267,7 +267,7 @@ class Attempt:
         now_ns = self._attempts.queue.now_ns()
         status = exchange.row.status
         wire = self._attempts.wires[call.target]
-        decoder = StreamDecoder(wire.on_event, on_whole=wire.on_job, kind=call.kind)
+        decoder = StreamDecoder(wire.on_event, AnswerSettings(kind=call.kind), on_whole=wire.on_job)
         decoder.whole(body, now_ns, now_ns, 0)
         self._headers(status)
         row.stop_reason = decoder.stop_reason

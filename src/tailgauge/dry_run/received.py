@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from tailgauge.call import Call
 from tailgauge.plan.input_bound import InputBound
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.protocols.usage import Request
 from tailgauge.rows.schema import AttemptRow, Chunks
@@ -77,15 +77,17 @@ class Received:
         self._streams = exchange.request.stream
         self.decoder = StreamDecoder(
             wire.on_event,
+            AnswerSettings(
+                kind=call.kind,
+                keep_text=call.keep_text,
+                watch_field=call.watch_field,
+                max_tokens=call.max_tokens,
+                obeys_max_tokens=wire.obeys_max_tokens,
+                protocol=wire.name,
+                ends_naturally=call.ends_naturally,
+                takes_bare_names=wire.takes_bare_names,
+            ),
             on_whole=None if self._streams else wire.on_whole,
-            kind=call.kind,
-            keep_text=call.keep_text,
-            watch_field=call.watch_field,
-            max_tokens=call.max_tokens,
-            obeys_max_tokens=wire.obeys_max_tokens,
-            protocol=wire.name,
-            ends_naturally=call.ends_naturally,
-            takes_bare_names=wire.takes_bare_names,
         )
         headers = {
             exchange.wire.REQUEST_ID_HEADER: f"req_{exchange.number:024d}",

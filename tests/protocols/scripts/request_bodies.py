@@ -98,7 +98,7 @@ def compared(target: Target, asked: list[Call]) -> dict[str, Any]:
         sender.captured = None
         with contextlib.suppress(Exception), endpoint.send(call, call_id):
             one += 1
-        expected = plain.of(sdk._wire.send(sdk._sdk, call, model, call_id))
+        expected = plain.request_of(sdk._wire.send(sdk._sdk, call, model, call_id))
         if expected is None or sender.captured != expected:
             different.append([number, str(sender.captured)[-400:], str(expected)[-400:]])
     return {"calls": len(asked), "ready": sender.ready, "entered": one, "different": different[:2]}
@@ -159,7 +159,10 @@ def added(protocol: str, asked: list[Call], **more: Any) -> dict[str, Any]:
         ):
             pass
         expected = by_hand(
-            plain.of(bare._wire.send(bare._sdk, call, model, call_id)) or b"", call, call_id, model
+            plain.request_of(bare._wire.send(bare._sdk, call, model, call_id)) or b"",
+            call,
+            call_id,
+            model,
         )
         if sender.captured != expected:
             different.append([number, str(sender.captured), str(expected)])

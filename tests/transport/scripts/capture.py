@@ -24,7 +24,7 @@ from transport.scripts.scripted_server import (
 )
 
 from tailgauge.protocols import shapes
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.transport import capture as captures
 from tailgauge.transport.capture import Capture, OpenBytes
@@ -128,7 +128,8 @@ def every_split() -> Any:
 
 def openai_decoder() -> StreamDecoder:
     return StreamDecoder(
-        OpenAI.on_event, shapes=shapes.compiled(OpenAI.shapes, ("error",)), protocol=OpenAI.name
+        OpenAI.on_event,
+        AnswerSettings(shapes=shapes.compiled(OpenAI.shapes, ("error",)), protocol=OpenAI.name),
     )
 
 

@@ -19,7 +19,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import FRAMING
 from tailgauge.protocols import shapes
 from tailgauge.protocols.anthropic import Anthropic
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.transport.answer import News
 from tailgauge.transport.exchange import Exchange
@@ -59,9 +59,9 @@ class Pair:
         self.decoders = [
             Counting(
                 module.on_event,
-                shapes=known,
-                protocol=module.name,
-                ends_at_mark=module.ends_at_mark,
+                AnswerSettings(
+                    shapes=known, protocol=module.name, ends_at_mark=module.ends_at_mark
+                ),
             )
             for known in (plain, None)
         ]

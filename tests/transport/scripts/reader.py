@@ -30,7 +30,7 @@ from transport.scripts import scripted_server
 from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call, chunk, stopwatch
 
 from tailgauge.protocols import shapes
-from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.transport.answer import News
 from tailgauge.transport.capture import Capture, OpenBytes
@@ -231,7 +231,8 @@ def many_events(
         for turn in range(CALLS):
             name = f"{number}.{turn}"
             decoder = Counting(
-                OpenAI.on_event, shapes=known, protocol="openai", keep_text=True, max_tokens=9999
+                OpenAI.on_event,
+                AnswerSettings(shapes=known, protocol="openai", keep_text=True, max_tokens=9999),
             )
             exchange = Exchange(decoder, bytes_per_s)
             exchange.may_wait = rng.random() < 0.5
