@@ -19,24 +19,26 @@ from tailgauge.protocols.table import PROVIDERS
 
 
 def at_provider(url: str, protocol: str) -> bool:
-    """Whether `url` is the host of the protocol's provider, over TLS. A protocol may have no provider."""
+    """Return whether `url` is the host of the protocol's provider, over TLS. A protocol may have no provider."""
     return is_providers(url, PROVIDERS.get(protocol))
 
 
 def key_for(url: str, protocol: str, named_variable: str | None) -> str:
-    """The key to send to `url`. Raises TargetError naming the variable that is missing."""
+    """Return the key to send to `url`. Raises TargetError naming the variable that is missing."""
     variable = named_variable
     host = urlsplit(url).hostname
     if variable is None and at_provider(url, protocol):
         variable = PROVIDERS[protocol].variable
     if variable is None:
         return PLACEHOLDER_KEY
-    why = "target.api_key_env names it" if named_variable else f"{host} wants a key"
-    return from_environment(variable, why, "API key")
+    reason = f"{host} wants a key"
+    if named_variable:
+        reason = "target.api_key_env names it"
+    return from_environment(variable, reason, "API key")
 
 
 def key_of(target: TargetSettings, url: str) -> str:
-    """The key to send to a target that is really at `url`; none where its headers authorize instead."""
+    """Return the key to send to a target that is really at `url`; the placeholder where its headers authorize instead."""
     if target.api_key_env is None and names_key(target.headers):
         return PLACEHOLDER_KEY
     return key_for(url, target.protocol, target.api_key_env)
@@ -44,9 +46,11 @@ def key_of(target: TargetSettings, url: str) -> str:
 
 @contextmanager
 def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
-    """Hide from an SDK what it would read from the environment and send to any host, while its client is built."""
-    known = PROVIDERS.get(protocol)
-    names = () if known is None or at_provider(url, protocol) else known.also_read
+    """Hide the variables that an SDK would read from the environment and send to any host, while its client is built."""
+    provider = PROVIDERS.get(protocol)
+    names: tuple[str, ...] = ()
+    if provider is not None and not at_provider(url, protocol):
+        names = provider.also_read
     saved = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

@@ -2,7 +2,8 @@
 
 `{"error": {...}}`, `{"error": "text"}`, both within another `error` or in a list (Gemini); `{"type": "error"}` and the like;
 `{"detail": ...}`; `{"message": ..., "code": 502}`; `{"base_resp": {"status_code": 1002}}` (MiniMax);
-`{"x_groq": {"error": "over_capacity"}}`; `{"Response": {"Error": {"Code": ...}}}` (Tencent). What the names mean is in `vendors.toml`.
+`{"x_groq": {"error": "over_capacity"}}`; `{"Response": {"Error": {"Code": ...}}}` (Tencent). `vendors.toml` has the class of
+each name.
 """
 
 from __future__ import annotations
@@ -17,14 +18,10 @@ from tailgauge.redaction import shown
 
 MAX_ERROR_TEXT = 2000  # characters
 MAX_KIND = 90  # characters of the name of an error
-_MOST_WRAPPED = 3  # times that gateways put an error into another
-_MOST_TEXT = 20_000  # characters of a message that may be JSON
-_NO_NAMES = (
-    "",
-    "error",
-    "None",
-    "null",
-)  # "error" is the type of an event; LiteLLM writes Python's None
+_MAX_WRAPPED = 3  # times that gateways put an error into another
+_MAX_JSON_TEXT = 20_000  # characters of a message that may be JSON
+# "error" is the type of an event; LiteLLM writes Python's None.
+_NO_NAMES = ("", "error", "None", "null")
 _ERROR_MARKS = ("type", "object", "event")  # whose value may be "error"
 _STATUS_KEYS = (
     "status_code",
@@ -49,7 +46,7 @@ def calls_itself_error(tree: Any) -> bool:
 def looks_like_error(tree: Any, *, any_code: bool = False) -> bool:
     """Return whether an event or a body is an error.
 
-    A `message` beside a code that nobody knows is one where `any_code` says so: of a protocol without such events.
+    `any_code`: a `message` beside an unknown code is one too, because no event of the protocol has these.
     """
     tree = _first_of_list(tree)
     if not isinstance(tree, dict):
@@ -70,13 +67,13 @@ def looks_like_error(tree: Any, *, any_code: bool = False) -> bool:
 def error_of(tree: Any) -> tuple[str, str]:
     """Return the name and the text of an error."""
     inner = _inner(tree)
-    return violations.quoted(shown(_name(inner, tree), MAX_KIND)), shown(
-        _text(inner, tree), MAX_ERROR_TEXT
-    )
+    name = violations.quoted(shown(_name(inner, tree), MAX_KIND))
+    text = shown(_text(inner, tree), MAX_ERROR_TEXT)
+    return name, text
 
 
 def class_of_error(tree: Any) -> str | None:
-    """Return the class that a response of the error's status would have; None where nothing tells."""
+    """Return the class that a response of the error's status would have; None where no name or status is known."""
     return vendors.class_of_error(*_names(tree))
 
 
@@ -84,21 +81,30 @@ def retry_delay_of(tree: Any) -> Any:
     """Return the wait that Google names in the details of an error, such as "34.07s"; None without one."""
     inner = _inner(tree)
     details = inner.get("details") if isinstance(inner, dict) else None
-    for detail in details if isinstance(details, list) else ():
+    if not isinstance(details, list):
+        return None
+    for detail in details:
         if isinstance(detail, dict) and "retryDelay" in detail:
             return detail["retryDelay"]
     return None
 
 
 def _first_of_list(tree: Any) -> Any:
-    return tree[0] if isinstance(tree, list) and tree else tree
+    """Return the first element of a list, and anything else as it is."""
+    if isinstance(tree, list) and tree:
+        return tree[0]
+    return tree
 
 
 def _has_error(tree: dict[str, Any]) -> bool:
     error = _error_within(tree)
+    if error is None:
+        return False
+    if error is True:
+        return True
     if isinstance(error, dict | str | list):
         return bool(error)
-    return error is True or (error is not None and vendors.class_of_error(error) is not None)
+    return vendors.class_of_error(error) is not None
 
 
 def _error_within(tree: dict[str, Any]) -> Any:
@@ -121,9 +127,9 @@ def _error_within(tree: dict[str, Any]) -> Any:
 
 
 def _inner(tree: Any) -> Any:
-    """Return the object or the text that describes an error, out of what it is wrapped in."""
+    """Return the object or the text that describes an error, out of its wrappings."""
     inner = _first_of_list(tree)
-    for _ in range(_MOST_WRAPPED):
+    for _ in range(_MAX_WRAPPED):
         error = None
         if isinstance(inner, dict):
             error = _error_within(inner) or _error_in_text(inner.get("message"))
@@ -134,7 +140,7 @@ def _inner(tree: Any) -> Any:
 
 def _error_in_text(message: Any) -> Any:
     """Return the error that a gateway has put as JSON into the message of its own, None without one."""
-    if not isinstance(message, str) or len(message) > _MOST_TEXT:
+    if not isinstance(message, str) or len(message) > _MAX_JSON_TEXT:
         return None
     if not message.lstrip().startswith(("{", "[")):
         return None
@@ -150,25 +156,35 @@ def _objects(inner: Any, tree: Any) -> list[dict[str, Any]]:
 
 
 def _name(inner: Any, tree: Any) -> str:
-    """Return a name in words, else a number, else "error"."""
+    """Return the name of an error: the first one in words, else in digits, else a number, else "error"."""
     if isinstance(inner, str) and " " not in inner and vendors.class_of_error(inner) is not None:
         return inner
-    values = [part.get(key) for part in _objects(inner, tree) for key in _NAME_KEYS]
-    names = [value for value in values if isinstance(value, str) and value not in _NO_NAMES]
-    texts = [name for name in names if not name.isdigit()]
-    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    return str(next(iter([*texts, *names, *numbers]), "error"))
+    words: list[str] = []
+    digits: list[str] = []
+    numbers: list[str] = []
+    for part in _objects(inner, tree):
+        for key in _NAME_KEYS:
+            value = part.get(key)
+            if isinstance(value, str) and value not in _NO_NAMES:
+                names = digits if value.isdigit() else words
+                names.append(value)
+            elif isinstance(value, int) and not isinstance(value, bool):
+                numbers.append(str(value))
+    all_names = [*words, *digits, *numbers]
+    return all_names[0] if all_names else "error"
 
 
 def _text(inner: Any, tree: Any) -> str:
     if isinstance(inner, str):
         return inner
-    texts = [inner.get(key) for key in _TEXT_KEYS]
-    return str(next((text for text in texts if text), None) or json.dumps(tree))
+    for key in _TEXT_KEYS:
+        if inner.get(key):
+            return str(inner[key])
+    return json.dumps(tree)
 
 
 def _names(tree: Any) -> Iterator[Any]:
-    """Yield what an error may be known by: statuses and codes first, then types, within and around it."""
+    """Yield everything that can name an error: statuses and codes first, then types, within and around it."""
     inner = _inner(tree)
     objects = _objects(inner, tree)
     for key in (*_STATUS_KEYS, *_NAME_KEYS):

@@ -1,10 +1,10 @@
-"""What the ids of a stream's events tell of an answer that came over several connections.
+"""Problems that the ids of a stream's events show, of an answer that came over several connections.
 
     repeated    an id that was there before
     restarted   the first id again after a reconnection, or its number under another name; or content without ids
-    skipped     after a reconnection numbers are missing, of ids that else grow by one
+    skipped     numbers are missing after a reconnection, while they grow by one within a connection
 
-Ids are opaque but for a number at their end. The first problem is kept: an answer with a gap stays one.
+Ids are opaque but for a number at their end. The first problem is kept: an answer with a gap stays incomplete.
 """
 
 from __future__ import annotations
@@ -15,89 +15,91 @@ from tailgauge.protocol_violations import EVENTS_REPEATED, EVENTS_SKIPPED, STREA
 
 MAX_ID = 200  # characters; it goes into a header
 HELD = 100  # bytes that an id takes
-Split = tuple[str, int]
+SplitId = tuple[str, int]  # name and number
 _NUMBER = re.compile(r"([ -~]*?)([0-9]{1,18})")
 
 
 class EventIds:
-    """The events of one answer; `last_id` is what `Last-Event-ID` asks for, `count` its events with content."""
+    """The events of one answer."""
 
     def __init__(self) -> None:
-        self.last_id = ""
-        self.count = self.connections = 0
-        self.problem: tuple[str, str] | None = None
-        self._known: set[int] = set()  # hashes
-        self._first = ""
-        self._by_one: bool | None = (
-            None  # whether numbers grow by one within a connection, under one name
-        )
-        self._suspect: tuple[str, str] | None = None  # a problem, if they do
-        self._is_new = True
+        self.last_id = ""  # for the header `Last-Event-ID`
+        self.count = 0  # events with content
+        self.connections = 0
+        self.problem: tuple[str, str] | None = None  # kind and text
+        self._hashes: set[int] = set()  # of all ids
+        self._first_id = ""
+        # Whether numbers grow by one within a connection, under one name. None: not known yet.
+        self._grows_by_one: bool | None = None
+        self._suspicion: tuple[str, str] | None = None  # a problem, if they grow by one
+        self._is_new = True  # the connection has had no event
 
     @property
     def held(self) -> int:
-        """Bytes that the ids take."""
-        return len(self._known) * HELD
+        """Return how many bytes the ids take."""
+        return len(self._hashes) * HELD
 
     def connect(self) -> tuple[str, str] | None:
-        """Another connection begins; returns the problem so far, as kind and text."""
+        """Begin another connection; return the problem so far, as kind and text."""
         self.connections += 1
         self._is_new = True
         return self.problem
 
     def receive(self, event_id: str | None, *, has_content: bool) -> None:
-        """An event has come, with an id or without."""
-        is_new = self._is_new and self.connections > 1
+        """Note an event, with an id or without."""
+        is_after_reconnection = self._is_new and self.connections > 1
         self._is_new = False
         if event_id is None:
-            if is_new and has_content and self.count and not self.last_id:
+            if is_after_reconnection and has_content and self.count and not self.last_id:
                 self._note(
                     STREAM_RESTARTED, "content after a reconnection, and the events have no ids"
                 )
-            self._is_new = is_new and not has_content
-        elif hash(event_id) in self._known:
-            restarts = is_new and event_id == self._first and len(self._known) > 1
-            kind = STREAM_RESTARTED if restarts else EVENTS_REPEATED
+            self._is_new = is_after_reconnection and not has_content
+        elif hash(event_id) in self._hashes:
+            is_first_id = event_id == self._first_id and len(self._hashes) > 1
+            kind = STREAM_RESTARTED if is_after_reconnection and is_first_id else EVENTS_REPEATED
             self._note(kind, f"id {event_id!r} again, after id {self.last_id!r}")
         else:
-            self._first = self._first or event_id
-            self._known.add(hash(event_id))
+            self._first_id = self._first_id or event_id
+            self._hashes.add(hash(event_id))
             if self.last_id:
-                self._follow(_split(event_id), _split(self.last_id), event_id, is_new=is_new)
+                self._compare(event_id, is_after_reconnection=is_after_reconnection)
         self.last_id = event_id or self.last_id
         self.count += has_content
 
-    def _follow(self, now: Split, before: Split, event_id: str, *, is_new: bool) -> None:
-        (name, number) = now
-        (name_before, number_before) = before
-        if not is_new:
-            grows = name == name_before and number == number_before + 1
-            self._by_one = self._by_one is not False and grows
-        elif name == name_before and number > number_before + 1:
-            missing = number - number_before - 1
-            self._suspect = (
-                EVENTS_SKIPPED,
-                f"{missing} numbers are missing before id {event_id!r}",
-            )
-        elif name != name_before and number == _split(self._first)[1]:
-            self._suspect = (
-                STREAM_RESTARTED,
-                f"id {event_id!r} begins again, after id {self.last_id!r}",
-            )
-        if self._suspect is not None and self._by_one:
-            self._note(*self._suspect)
+    def _compare(self, event_id: str, *, is_after_reconnection: bool) -> None:
+        """Compare a new id with the last one, as numbers."""
+        name, number = _split(event_id)
+        last_name, last_number = _split(self.last_id)
+        if not is_after_reconnection:
+            is_next = name == last_name and number == last_number + 1
+            self._grows_by_one = self._grows_by_one is not False and is_next
+        elif name == last_name and number > last_number + 1:
+            missing = number - last_number - 1
+            text = f"{missing} numbers are missing before id {event_id!r}"
+            self._suspicion = (EVENTS_SKIPPED, text)
+        elif name != last_name and number == _split(self._first_id)[1]:
+            text = f"id {event_id!r} begins again, after id {self.last_id!r}"
+            self._suspicion = (STREAM_RESTARTED, text)
+        # A gap is a problem only of ids that grow by one, which later events may show.
+        if self._suspicion is not None and self._grows_by_one:
+            self._note(*self._suspicion)
 
     def _note(self, kind: str, text: str) -> None:
         self.problem = self.problem or (kind, text)
 
 
-def _split(event_id: str) -> Split:
-    """Name and number of an id; without a number -1, which nothing follows by one."""
-    found = _NUMBER.fullmatch(event_id)
-    return (event_id, -1) if found is None else (found[1], int(found[2]))
+def _split(event_id: str) -> SplitId:
+    """Return name and number of an id; without a number -1, which no id follows."""
+    match = _NUMBER.fullmatch(event_id)
+    if match is None:
+        return event_id, -1
+    return match[1], int(match[2])
 
 
 def id_of(value: bytes) -> str | None:
-    """An id as a header can carry it; None of any other."""
+    """Return an id if a header can carry it, else None."""
     text = value.decode("latin-1")
-    return text if len(text) <= MAX_ID and re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", text) else None
+    if len(text) > MAX_ID or not re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", text):
+        return None
+    return text

@@ -1,4 +1,4 @@
-"""What a wire protocol is: one class, one row of the table; and the table `[target]`, as far as it is the same for all."""
+"""A wire protocol: one class, one row of the table. And the table `[target]`, as far as it is the same for all protocols."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ IN_TABLE = {  # keys of a body that both official protocols have, with what to u
 }
 # Of the official clients: the harness retries itself, and times chunks as they come.
 SDK_OPTIONS: Mapping[str, Any] = {
-    "max_retries": 0, "timeout": None, "default_headers": {"accept-encoding": "identity"},
-}  # fmt: skip
+    "max_retries": 0,
+    "timeout": None,
+    "default_headers": {"accept-encoding": "identity"},
+}
 
 
 _URL = re.compile(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?(\?[^\s#]*)?")
@@ -58,7 +60,7 @@ _LARGEST_PORT = 65535
 
 
 def checked_url(value: str) -> str:
-    """A target's URL without a slash at its end; ValueError, with the URL that was meant, for what is none."""
+    """Return a target's URL without a slash at its end. Raises ValueError, with the URL that was meant, for any other text."""
     if value == SIMULATED:
         return value
     match = _URL.fullmatch(value)
@@ -77,7 +79,7 @@ _NO_USER = "must not carry a user name or password: keys come from the environme
 
 
 def _about_shape(value: str) -> str:
-    """Why a text is no URL, and the URL that was meant. A text that may hold a secret is not repeated."""
+    """Return why a text is no URL, and the URL that was meant. A text that may hold a secret is not repeated."""
     expected = "expected http(s)://HOST[:PORT][/PATH], or `simulated`"
     if "@" in value:
         return _NO_USER
@@ -94,38 +96,50 @@ def _about_shape(value: str) -> str:
         large = re.fullmatch(r"[^/:]+:(\d+)(?:/.*)?", bare)
         if large is not None and not 0 < int(large[1][:9]) <= _LARGEST_PORT:
             reason += f", and a port from 1 to {_LARGEST_PORT}"
-    meant = _meant_url(bare.partition("#")[0])
-    if meant:
-        return f"{reason}: write {meant}"
-    return f"{reason}, such as http://127.0.0.1:8000" if reason.startswith("expected") else reason
+    probable_url = _probable_url(bare.partition("#")[0])
+    if probable_url:
+        return f"{reason}: write {probable_url}"
+    if reason.startswith("expected"):
+        return f"{reason}, such as http://127.0.0.1:8000"
+    return reason
 
 
-def _meant_url(text: str) -> str:
-    """The URL that was probably meant; empty where none is valid."""
-    scheme = _SCHEME.match(text)
-    rest = text
-    name = ""
-    if scheme is not None and not (
-        scheme["mark"] == ":" and re.match(r"\d+(?:/|$)", text[scheme.end() :])
-    ):
-        rest = text[scheme.end() :]
-        near = near_names(scheme["name"], ("http", "https"), cutoff=0.5)
-        name = near[0] if near else "http"
-    if re.fullmatch(r":?\d{1,5}", rest):
-        rest = f"127.0.0.1:{rest.removeprefix(':')}"
-    host = re.split("[/?]", rest)[0]
-    bare, _, port = host.rpartition(":") if re.search(r":\d+$", host) else (host, "", "")
-    is_near = is_loopback(bare) or bool(port) or bare.replace(".", "").isdigit()
-    is_host = re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", bare) and ("." in bare or is_near or name)
-    if not is_host or "?" in rest:
+def _probable_url(text: str) -> str:
+    """Return the URL that was probably meant; empty where none is valid."""
+    scheme, location = _scheme_and_location(text)
+    if re.fullmatch(r":?\d{1,5}", location):
+        location = f"127.0.0.1:{location.removeprefix(':')}"
+    authority = re.split("[/?]", location)[0]
+    host = authority
+    port = ""
+    if re.search(r":\d+$", authority):
+        host, _, port = authority.rpartition(":")
+    is_near = is_loopback(host) or bool(port) or host.replace(".", "").isdigit()
+    is_spelled_as_host = re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", host)
+    if not is_spelled_as_host or not ("." in host or is_near or scheme):
+        return ""
+    if "?" in location:
         return ""
     if port and not 0 < int(port) <= _LARGEST_PORT:
-        rest = rest.replace(f":{port}", ":PORT", 1)
-    return f"{name or ('http' if is_near else 'https')}://{rest}"
+        location = location.replace(f":{port}", ":PORT", 1)
+    default_scheme = "http" if is_near else "https"
+    return f"{scheme or default_scheme}://{location}"
+
+
+def _scheme_and_location(text: str) -> tuple[str, str]:
+    """Return the nearest scheme, or "" without one, and the text behind it: `htp:/host` has the scheme `http`."""
+    match = _SCHEME.match(text)
+    if match is None:
+        return "", text
+    location = text[match.end() :]
+    if match["mark"] == ":" and re.match(r"\d+(?:/|$)", location):
+        return "", text  # a host and a port
+    schemes = near_names(match["name"], ("http", "https"), cutoff=0.5)
+    return (schemes[0] if schemes else "http"), location
 
 
 def _about_port(authority: str) -> str:
-    """Why the part between the slashes names no host and port."""
+    """Return why the part of a URL between the slashes names no host and port."""
     host, colon, port = authority.rpartition(":")
     if colon and not host:
         return "expected a host in front of the port"
@@ -173,7 +187,7 @@ class TargetSettings(Table):
     """connections, TLS included, that each worker opens before the run; at most `connections`"""
 
     @model_validator(mode="after")
-    def _kept(self) -> TargetSettings:
+    def _keeps_preopened(self) -> TargetSettings:
         if self.preopened > self.connections:
             raise ValueError(
                 f"preopened: more than the {self.connections} connections that a worker keeps"
@@ -191,12 +205,12 @@ class TargetSettings(Table):
 
     @property
     def is_local(self) -> bool:
-        """Whether the target is on this machine: simulated, `localhost`, or a loopback address."""
+        """Return whether the target is on this machine: simulated, `localhost`, or a loopback address."""
         return self.url == SIMULATED or is_loopback(urlsplit(self.url).hostname or "")
 
 
 def without_call(url: str, *ends: str) -> tuple[str, dict[str, str]]:
-    """A base URL without its query and without the ends that a call adds, one after the other; and the query."""
+    """Return a base URL without its query and without the ends that a call adds, one after the other; and the query."""
     base, _, query = url.partition("?")
     for end in ends:
         base = base.removesuffix(end)
@@ -209,17 +223,19 @@ def has_blocks(body: Mapping[str, Any]) -> bool:
 
 
 def block_of(part: Part) -> dict[str, Any]:
-    """A part as a content block: the user's own, or its text."""
-    return json.loads(part.block) if part.block else {"type": "text", "text": part.text}
+    """Return a part as a content block: the user's own, or its text."""
+    if part.block:
+        block: dict[str, Any] = json.loads(part.block)
+        return block
+    return {"type": "text", "text": part.text}
 
 
 class Adaptation(NamedTuple):
-    """What the preflight found that a target takes, where the scenario does not say it."""
+    """What a target takes, found by the preflight where the scenario does not say it."""
 
     max_tokens_field: str | None = None
-    automatic_cache: str | None = (
-        None  # the engine that caches without marks, by the list of models
-    )
+    # The engine that caches without marks, by the target's list of models.
+    automatic_cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,19 +246,18 @@ class MarkRules:
     lives: tuple[str, ...]  # of a mark; the first is the default
     automatic_lives: tuple[str, ...]  # of a mark that the target sets at the end
     at_engines: bool  # engines with an automatic cache take requests with marks
-    lookback: int | None = (
-        None  # blocks from a mark in which an entry is looked for, the marked one included
-    )
+    # Blocks from a mark in which an entry is looked for, the marked one included.
+    lookback: int | None = None
     has_key: bool = False  # a request may name its prefix, to be routed to where that was cached
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """The provider behind a protocol, the variable that holds the key for it, and what else its SDK reads and would send."""
+    """The provider behind a protocol."""
 
     host: str
-    variable: str
-    also_read: tuple[str, ...]
+    variable: str  # environment variable that holds the key
+    also_read: tuple[str, ...]  # other variables that the SDK reads and would send
 
 
 def at_provider(url: str, provider: Provider | None) -> bool:
@@ -252,7 +267,10 @@ def at_provider(url: str, provider: Provider | None) -> bool:
 
 
 class WireProtocol(ABC):
-    """A protocol as one target uses it. An SDK is imported by `client` only: each costs a worker a second and tens of MB."""
+    """A protocol as one target uses it.
+
+    Only `client` imports an SDK: each takes a worker a second and tens of MB.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # documents the choice in `target.protocol`
@@ -260,28 +278,26 @@ class WireProtocol(ABC):
     sdk: ClassVar[str | None] = None  # package that builds the requests
     call_path: ClassVar[str] = ""  # the end of the address of its calls
     provider: ClassVar[Provider | None] = None
-    offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
-    longest_wait_s: ClassVar[float | None] = (
-        None  # before a retry that the target asks for, of its SDK
-    )
-    least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
-    key_header: ClassVar[str] = (
-        AUTHORIZATION  # that carries a key to hosts other than the provider's
-    )
+
+    # What a call may use.
+    offers: ClassVar[frozenset[str]] = frozenset()  # of the needs in `call`
     marks: ClassVar[MarkRules | None] = None  # of what to cache; None: it has none
-    diagnoses_cache: ClassVar[bool] = (
-        False  # the target says why its cache missed, where it is asked
-    )
-    limit_fields: ClassVar[
-        tuple[str, ...]
-    ] = ()  # choices of `target.max_tokens_field`; empty: it has one name for it
+    diagnoses_cache: ClassVar[bool] = False  # on request, the target says why its cache missed
+    least_output_tokens: ClassVar[int] = 1  # smallest limit of an answer
     obeys_max_tokens: bool = True  # an answer has no more tokens than the call allows
+    # Choices of `target.max_tokens_field`; empty: the field has one name.
+    limit_fields: ClassVar[tuple[str, ...]] = ()
+    # Longest wait before a retry that the target asks for, by the SDK; None: it has no limit.
+    longest_wait_s: ClassVar[float | None] = None
+    key_header: ClassVar[str] = AUTHORIZATION  # carries a key to hosts other than the provider's
+    # Keys of the body that the harness sets, with where the scenario sets them.
+    set_elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    # How an answer is read.
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
     ends_at_mark: ClassVar[bool] = False  # its SDK reads nothing behind the end mark
-    set_elsewhere: ClassVar[
-        Mapping[str, str]
-    ] = {}  # keys of the body, with where the scenario sets them
     shapes: ClassVar[tuple[Shape, ...]] = ()  # of its plain events; see `shapes`
+
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.
     content: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys((USER, ASSISTANT), TEXT_BLOCK)
     message_keys: ClassVar[frozenset[str]] = frozenset()
@@ -297,34 +313,31 @@ class WireProtocol(ABC):
 
     @classmethod
     def refuses_url(cls, url: str) -> str:  # noqa: ARG003 - for those that look
-        """Why `url` is no base URL of the protocol, and what to use instead; empty where it may be one."""
+        """Return why `url` is no base URL of the protocol, and what to use instead; empty where it may be one."""
         return ""
 
     @classmethod
     def refuses(cls, url: str, need: str) -> str:  # noqa: ARG003 - for those that look
-        """Why a target at `url` lacks what the protocol offers; empty where it does not."""
+        """Return why a target at `url` lacks what the protocol offers; empty where it does not."""
         return ""
 
     @classmethod
     def refuses_content(cls, row: Mapping[str, Any]) -> str:
-        """Which key of a row of a prompt file the protocol cannot send, and what was expected; empty for none."""
+        """Return which key of a row of a prompt file the protocol cannot send, and what was expected; empty for none."""
+        messages = row.get("messages", ())
+        for i, message in enumerate(messages):
+            problem = cls._refuses_message(message, f"messages[{i}]")
+            if problem:
+                return problem
+        problem = cls._refuses_blocks(row.get("system"), TEXT_BLOCK, "system")
+        if problem:
+            return problem
+        for i, message in enumerate(messages):
+            types = cls.content[message["role"]]
+            problem = cls._refuses_blocks(message.get("content"), types, f"messages[{i}].content")
+            if problem:
+                return problem
         chosen = f"with target.protocol = {cls.name!r}"
-        contents = [("system", row.get("system"), TEXT_BLOCK)]
-        for i, message in enumerate(row.get("messages", ())):
-            at = f"messages[{i}]"
-            role = message["role"]
-            if role not in cls.content:
-                return f"{at}.role: expected one of {', '.join(cls.content)} {chosen}, got {role[:40]!r}"
-            known_keys = {"role", "content", *cls.message_keys}
-            if more := message.keys() - known_keys:
-                listed = ", ".join(sorted(known_keys))
-                return f"{at}.{min(more)[:40]}: unknown key {chosen}: expected one of {listed}"
-            contents.append((f"{at}.content", message.get("content"), cls.content[role]))
-        for at, content, types in contents:
-            for j, block in enumerate(content if isinstance(content, list) else ()):
-                if block["type"] not in types:
-                    listed = ", ".join(sorted(types))
-                    return f"{at}[{j}].type: expected one of {listed} {chosen}, got {block['type'][:40]!r}"
         for i, tool in enumerate(row.get("tools", ())):
             if not cls.tool_key:
                 return f"tools: not {chosen}, which has no tools"
@@ -332,8 +345,36 @@ class WireProtocol(ABC):
                 return f"tools[{i}].{cls.tool_key}: missing, expected {chosen}"
         return ""
 
+    @classmethod
+    def _refuses_message(cls, message: Mapping[str, Any], place: str) -> str:
+        """Return which key of a message, or which role, the protocol does not know; empty for none."""
+        chosen = f"with target.protocol = {cls.name!r}"
+        role = message["role"]
+        if role not in cls.content:
+            return f"{place}.role: expected one of {', '.join(cls.content)} {chosen}, got {role[:40]!r}"
+        known_keys = {"role", "content", *cls.message_keys}
+        unknown_keys = message.keys() - known_keys
+        if unknown_keys:
+            listed = ", ".join(sorted(known_keys))
+            return (
+                f"{place}.{min(unknown_keys)[:40]}: unknown key {chosen}: expected one of {listed}"
+            )
+        return ""
+
+    @classmethod
+    def _refuses_blocks(cls, content: Any, types: frozenset[str], place: str) -> str:
+        """Return which content block is of a type that may not be there; empty for none."""
+        if not isinstance(content, list):
+            return ""
+        for i, block in enumerate(content):
+            if block["type"] not in types:
+                listed = ", ".join(sorted(types))
+                chosen = f"with target.protocol = {cls.name!r}"
+                return f"{place}[{i}].type: expected one of {listed} {chosen}, got {block['type'][:40]!r}"
+        return ""
+
     def key_headers(self, key: str) -> dict[str, str]:
-        """The header that carries a key; none for the placeholder, because some targets refuse a second authorization."""
+        """Return the header with a key; none for the placeholder, because some targets refuse a second authorization."""
         if key == PLACEHOLDER_KEY:
             return {}
         header = self.auth_header or self.key_header
@@ -342,12 +383,13 @@ class WireProtocol(ABC):
         return {header: key}
 
     def sends_key_as_sdk(self, key: str) -> bool:
-        """Whether a key goes out as the SDK sends it: at the provider, where the scenario names no other header."""
-        is_sdks = self.at_provider and key != PLACEHOLDER_KEY and self.auth_header is None
-        return is_sdks or self.sdk is None
+        """Return whether the SDK sends the key: at the provider, where the scenario names no other header, or without an SDK."""
+        if self.sdk is None:
+            return True
+        return self.at_provider and key != PLACEHOLDER_KEY and self.auth_header is None
 
     def adaptation(self, refusal: str) -> Adaptation | None:  # noqa: ARG002 - for those that adapt
-        """What to send instead of what a target has refused with this text; None where nothing is known."""
+        """Return what to send instead of what a target has refused with this text; None where nothing is known."""
         return None
 
     def adapt(self, adaptation: Adaptation) -> None:  # noqa: B027 - for those that adapt
@@ -355,26 +397,26 @@ class WireProtocol(ABC):
 
     @abstractmethod
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
-        """The official SDK's client, without retries.
+        """Return the official SDK's client, without retries.
 
-        The header with the key, or with the placeholder, is replaced under an SDK by that of `key_headers`. A protocol
-        without an SDK sends `key_headers` itself.
+        The SDK's header with the key, or with the placeholder, is replaced by that of `key_headers`. A protocol without
+        an SDK sends `key_headers` itself.
         """
 
     @abstractmethod
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
-        """One call; entering it sends the request."""
+        """Return one call; entering it sends the request."""
 
     @abstractmethod
     def body(self, call: Call, model: str) -> Mapping[str, Any] | None:
-        """The JSON body of a message's request, its keys in any order; None: only `send` knows."""
+        """Return the JSON body of a message's request, its keys in any order; None: only `send` knows it."""
 
     def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
-        """What bodies of one template have in common besides their keys; the SDK may write others in another way."""
+        """Return what bodies of one template have in common besides their keys: the SDK writes others in another way."""
         return None
 
     def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002 - the interface
-        """The bodies of messages in the body of a request, each to be changed in place."""
+        """Return the bodies of messages within the body of a request. The caller changes each in place."""
         return [tree]
 
     # The methods below may be static: they run for every event.

@@ -1,7 +1,7 @@
-"""What the events of an application's stream mean: the tables of `[target.sse]`, and how an event matches one.
+"""The events of an application's stream: the tables of `[target.sse]`, and how an event matches one.
 
-An event has a name, and data which may be JSON. A table recognizes its events by the name (`event`), by values inside the
-JSON (`where`), or by both.
+An event has a name, and data which may be JSON. A table matches events by the name (`event`), by values inside the JSON
+(`where`), or by both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BAD_ESCAPE = re.compile(r"~(?![01])")
 
 
 def check_pointer(value: str) -> str:
-    """Raise ValueError for what is no JSON pointer."""
+    """Raise ValueError for a text that is no JSON pointer."""
     if value and not value.startswith("/"):
         raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
     if _BAD_ESCAPE.search(value):
@@ -44,20 +44,26 @@ def check_where(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_value(pointer: str, value: Any) -> None:
+    """Raise ValueError for an expected value that no JSON value can equal."""
     if isinstance(value, Mapping):
-        longer = f'"{pointer}/{next(iter(value), "key")}"'
+        first_key = next(iter(value), "key")
+        longer = f'"{pointer}/{first_key}"'
         message = f"{pointer}: expected a value, got a table: write a longer pointer, {longer}"
         raise ValueError(message)  # noqa: TRY004
-    is_endless = isinstance(value, float) and not math.isfinite(value)
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
     is_json = value is None or isinstance(value, str | int | float)
-    if is_endless or not is_json:
-        got = str(value) if isinstance(value, float | date | time) else type(value).__name__
-        raise ValueError(
-            f"{pointer}: expected text, a number, true or false, or a list of them, got {got}"
-        )
+    if is_json and not is_infinite:
+        return
+    text = type(value).__name__
+    if isinstance(value, float | date | time):
+        text = str(value)
+    raise ValueError(
+        f"{pointer}: expected text, a number, true or false, or a list of them, got {text}"
+    )
 
 
 def _alternatives(expected: Any) -> tuple[Any, ...]:
+    """Return the values of a condition, of which one must be there."""
     if isinstance(expected, list | tuple):
         return tuple(expected)
     return (expected,)
@@ -77,7 +83,7 @@ class EventTable(Table):
 
     @property
     def is_set(self) -> bool:
-        """Whether it can match an event."""
+        """Return whether the table can match an event."""
         return self.event is not None or bool(self.where)
 
 
@@ -136,31 +142,35 @@ class EndEvents(EventTable):
 
 
 class Matcher:
-    """Recognizes the events of a table, by name and values."""
+    """Recognizes the events of a table, by name and values.
 
-    def __init__(self, table: EventTable, default: bytes | None = None) -> None:
-        self.name = default if table.event is None else table.event.encode() or UNNAMED
+    `default_name`: of the events, where the table has none; None: events with any name.
+    """
+
+    def __init__(self, table: EventTable, default_name: bytes | None = None) -> None:
+        self.name = default_name
+        if table.event is not None:
+            self.name = table.event.encode() or UNNAMED
         self.conditions = tuple(
             (steps(pointer), _alternatives(expected)) for pointer, expected in table.where.items()
         )
 
     def matches(self, name: bytes, tree: Any) -> bool:
-        """Return whether an event of this name, with this JSON or None, is one."""
+        """Return whether the table has an event of this name, with this JSON or None."""
         if self.name is not None and name != self.name:
             return False
         return all(_is_among(look_up(tree, path), values) for path, values in self.conditions)
 
-    def is_same_as(self, other: Matcher) -> bool:
+    def is_same_as(self, matcher: Matcher) -> bool:
         """Return whether both match the same events, by the same conditions."""
-        is_same_name = self.name == other.name
-        return is_same_name and sorted(map(repr, self.conditions)) == sorted(
-            map(repr, other.conditions)
-        )
+        if self.name != matcher.name:
+            return False
+        return sorted(map(repr, self.conditions)) == sorted(map(repr, matcher.conditions))
 
 
 def content_matcher(table: ContentEvents) -> Matcher:
-    """Return the matcher of content: without a name and conditions, of events without a name."""
-    return Matcher(table, default=None if table.where else UNNAMED)
+    """Return the matcher of content. Without a name and conditions it matches events without a name."""
+    return Matcher(table, default_name=None if table.where else UNNAMED)
 
 
 def _is_among(value: Any, alternatives: tuple[Any, ...]) -> bool:
@@ -173,7 +183,7 @@ def _is_among(value: Any, alternatives: tuple[Any, ...]) -> bool:
 
 
 class ErrorReader:
-    """Reads an error out of its event, into the names that the decoder knows."""
+    """Reads an error out of its event, under the keys that the decoder knows."""
 
     def __init__(self, table: ErrorEvents) -> None:
         pointers = {"status_code": table.status, "type": table.type, "message": table.message}
@@ -182,7 +192,7 @@ class ErrorReader:
         }
 
     def read(self, tree: Any) -> Any:
-        """Return the error as one flat object; what is no object as it is."""
+        """Return the error as one flat object; a value that is no object as it is."""
         if not isinstance(tree, dict):
             return tree
         fields = {key: value for key, value in tree.items() if key != "error"}

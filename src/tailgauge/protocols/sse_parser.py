@@ -1,4 +1,4 @@
-"""Server-sent events out of payload bytes, incremental, split anywhere (WHATWG HTML, section 9.2).
+"""Server-sent events out of payload bytes that may be split anywhere (WHATWG HTML, section 9.2).
 
 Bytes in, (event name, data) out; the protocol decodes the data.
 """
@@ -9,24 +9,24 @@ from collections import deque
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event
-# Of JSON in one event or answer: each takes up to 120 bytes, forty times what it has on the wire.
+# Values of the JSON in one event or answer: each takes up to 120 bytes of memory, forty times its size on the wire.
 MAX_VALUES = 500_000
-_FEW = 65_536  # bytes that cannot have so many
+_SMALL = 65_536  # bytes that cannot have too many values
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which may open a stream
 
 
 def check_values(data: bytes) -> None:
     """Raise EventSizeError for JSON with too many values."""
-    if len(data) > _FEW and sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+    if len(data) > _SMALL and sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise EventSizeError
 
 
 class EventSizeError(Exception):
-    """An event without an end, or beyond its bounds: the stream is not to be followed further."""
+    """An event without an end, or beyond its bounds: the stream is not followed further."""
 
 
 class Splitter:
-    """Cuts a stream into events; `pending` is what has no end yet."""
+    """Cuts a stream into events; `pending` has the bytes of an event that has no end yet."""
 
     __slots__ = (
         "_after_cr",
@@ -41,16 +41,18 @@ class Splitter:
         # The standard drops events without data. Clients outside browsers take those that have a name.
         self.takes_bare_names = takes_bare_names
         self.pending: bytes | bytearray = b""
-        self.ended_with_event = (
-            False  # the last bytes fed ended an event, and no comment or part of another
-        )
-        self._after_cr = False  # a line feed to come belongs to the line end before
+        # The last payload ended with an event, and not with a comment or a part of the next event.
+        self.ended_with_event = False
+        self._after_cr = False  # a line feed that comes next belongs to the line end before it
         self._begun = False
         # A later line began with a byte order mark: it is no field, so something is missing.
         self.is_marked = False
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
-        """Events completed by `payload`, in order. Comments and events without data are left out; see `takes_bare_names`."""
+        """Return the events completed by `payload`, in order, as name and data.
+
+        Comments and events without data are left out; see `takes_bare_names`. Raises EventSizeError.
+        """
         if payload and (self._after_cr or b"\r" in payload):
             payload = self._with_line_feeds(payload)
         text = self._with_pending(payload) if self.pending else payload
@@ -63,42 +65,46 @@ class Splitter:
         if not self._begun and blocks:
             self._begun = True
             blocks[0] = blocks[0].removeprefix(_MARK)
-        if len(text) > _FEW:
+        if len(text) > _SMALL:
             for block in blocks:
                 check_values(block)
         events = list(map(self._event, blocks))
-        self.ended_with_event = (
-            bool(events) and events[-1] is not None and not self.pending.strip(b"\n")
-        )
+        has_last_event = bool(events) and events[-1] is not None
+        self.ended_with_event = has_last_event and not self.pending.strip(b"\n")
         return [event for event in events if event is not None]
 
     def _with_pending(self, payload: bytes) -> bytes | None:
-        """What waited and what came, if an event ends in it; None: it waits on. Each byte is looked at once."""
-        waited = self.pending
-        seen = len(self.pending) - 1
-        if isinstance(waited, bytes):
-            self.pending = waited = bytearray(waited)
-        waited += payload
-        if waited.find(b"\n\n", seen) >= 0:
-            return bytes(waited)
+        """Return the pending bytes with the payload if an event ends in it; else None, and the payload is pending too."""
+        pending = self.pending
+        # Each byte is searched once. The last one may be the first half of an end.
+        search_from = len(pending) - 1
+        if isinstance(pending, bytes):
+            pending = bytearray(pending)
+            self.pending = pending
+        pending += payload
+        if pending.find(b"\n\n", search_from) >= 0:
+            return bytes(pending)
         self.ended_with_event = False
-        if len(waited) > MAX_EVENT:
+        if len(pending) > MAX_EVENT:
             self.pending = b""
             raise EventSizeError
         return None
 
     @property
     def resting(self) -> bool:
-        """Whether what comes next begins an event, whatever came before."""
+        """Return whether the next byte begins an event, independent of the bytes before."""
         return not (self.pending or self._after_cr)
 
     def _with_line_feeds(self, payload: bytes) -> bytes:
+        """Return the payload with a line feed as every line end; a line end may be split between payloads."""
         if self._after_cr:
             payload = payload.removeprefix(b"\n")
         self._after_cr = payload.endswith(b"\r")
         return payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _event(self, block: bytes) -> tuple[bytes, bytes] | None:
+        """Return name and data of an event; None for a comment, and for an event that is left out."""
+        # Most events are one line of data.
         if block.startswith(b"data: ") and b"\n" not in block:
             return b"", block[6:]
         if block.count(b"\n") > MAX_LINES:
@@ -125,7 +131,7 @@ class Splitter:
 
 
 class IdSplitter(Splitter):
-    """Keeps the id of each event too; `ids` has one for each event that was returned, None without one."""
+    """Keeps the ids of the events too; `ids` has an element for each event that was returned, None without an id."""
 
     __slots__ = ("ids",)
 

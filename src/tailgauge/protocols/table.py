@@ -24,19 +24,20 @@ SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
 
 
 def is_self_hosted(url: str) -> bool:
-    """Whether a target is neither the embedded endpoint nor a provider."""
-    return url != SIMULATED and urlsplit(url).hostname not in {
-        one.host for one in PROVIDERS.values()
-    }
+    """Return whether a target is neither the embedded endpoint nor a provider."""
+    if url == SIMULATED:
+        return False
+    return urlsplit(url).hostname not in {provider.host for provider in PROVIDERS.values()}
 
 
 def refusal(target: TargetSettings, need: str) -> str:
-    """Why calls that need this cannot be sent to a target; empty where they can."""
+    """Return why calls that need this cannot be sent to a target; empty where they can."""
     row = PROTOCOLS[target.protocol]
     if need in row.offers:
         return row.refuses(target.url, need)
-    others = " or ".join(repr(one.name) for one in PROTOCOLS.values() if need in one.offers)
-    return f"expected target.protocol {others}, got {target.protocol!r}, which has no {need}"
+    names = [repr(protocol.name) for protocol in PROTOCOLS.values() if need in protocol.offers]
+    expected = " or ".join(names)
+    return f"expected target.protocol {expected}, got {target.protocol!r}, which has no {need}"
 
 
 class _Checked(TargetSettings):
@@ -72,7 +73,7 @@ else:
 
 
 def _add(row: Any) -> None:
-    """A protocol of a plugin."""
+    """Add the protocol of a plugin."""
     add_class(PROTOCOLS, row, WireProtocol, Target, "protocol")
     if row.provider is not None:
         PROVIDERS[row.name] = row.provider

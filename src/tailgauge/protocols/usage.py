@@ -1,8 +1,8 @@
-"""The counts of an answer, from whatever usages it has, by the table of vendors.
+"""The token counts of an answer, from all its usage objects, by the table of vendors.
 
-Counts are cumulative: the largest that came is the count, field by field, because gateways repeat them as zero. What is
-missing is unknown. A usage with a value that cannot be feeds nothing, nor does a count that contradicts the prompt or the
-answer. A count beyond what was requested is kept and marked.
+Counts are cumulative: the largest that came is the count, field by field, because gateways repeat them as zero. A missing
+count is unknown. If one value is impossible, no count is used; a count that contradicts the prompt or the answer is dropped.
+A count beyond what was requested is kept and marked.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tailgauge.redaction import shown
 # Marks of token counts beyond what was requested.
 INPUT = "input"
 OUTPUT = "output"
-_MOST = 1 << 40  # tokens
+_MAX_COUNT = 1 << 40  # tokens
 _DIGITS = re.compile(r"[0-9]{1,12}")
-_SHOWN = 200  # characters of a value that cannot be
+_SHOWN = 200  # characters of an impossible value
 _INPUTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-_BYTES_PER_TOKEN = 100  # of text, at most: a prompt has at least so many tokens
+_BYTES_PER_TOKEN = 100  # of text, at most
 _NOT_COUNTS = frozenset({"places", "known"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a call asked for, as far as counts can contradict it. None: no bound is known."""
+    """Sizes of a request that counts can contradict. None: no bound is known."""
 
     prompt_bytes: int = 0  # of text
     most_input_tokens: int | None = None
@@ -39,11 +39,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counts of an answer: tokens by column; marks of those beyond the request; why one was dropped."""
+    """The counts of an answer."""
 
-    tokens: Mapping[str, int]
-    marks: tuple[str, ...] = ()
-    problem: str | None = None
+    tokens: Mapping[str, int]  # by column
+    marks: tuple[str, ...] = ()  # sides, INPUT or OUTPUT, whose counts are beyond the request
+    problem: str | None = None  # why a count was dropped
 
     def trusted(self) -> Mapping[str, int]:
         """Return the counts that are not beyond the request."""
@@ -53,14 +53,15 @@ class Counts:
 
 
 class Usage:
-    """Collects the counts of one answer. `protocol`: whose part of the table holds."""
+    """Collects the counts of one answer, by the part of the table of vendors for its protocol."""
 
     def __init__(self, protocol: str) -> None:
         self.table = _table(protocol)
         self.largest: dict[str, int] = {}
-        self.problem: str | None = None  # a value that cannot be
+        self.problem: str | None = None  # an impossible value
         self.unknown: set[str] = set()
-        self.explained = False  # tokens beyond the request: server tools, compaction, a fallback
+        # Tokens beyond the request have a cause: server tools, compaction, a fallback.
+        self.explained = False
 
     def read(self, usage: Any) -> None:
         """Take one usage object."""
@@ -77,13 +78,13 @@ class Usage:
         if value is None:
             return
         number = _whole_number(value)
-        if number is None or not 0 <= number < _MOST:
+        if number is None or not 0 <= number < _MAX_COUNT:
             self._note_impossible(name, value)
         elif number >= self.largest.get(name, 0):
             self.largest[name] = number
 
     def forget(self, name: str) -> None:
-        """Drop a count that is not that of the whole answer."""
+        """Drop a count that does not cover the whole answer."""
         self.largest.pop(name, None)
 
     def live(self) -> dict[str, int]:
@@ -105,42 +106,47 @@ class Usage:
         return Counts(tokens, marks, problem)
 
     def _by_column(self) -> tuple[dict[str, int], str | None]:
-        """Return the counts as columns have them, and why the input is not among them."""
+        """Return the counts by column, and why those of the input were dropped, if so.
+
+        `input_tokens` is the part of the prompt that was neither read from the cache nor written to it.
+        """
         tokens = dict(self.largest)
         total = tokens.pop("total_tokens", None)
         prompt = tokens.pop("prompt_tokens", None)
         if prompt is None:
             return tokens, None
         _add_thinking(tokens, prompt, total)
-        cached = tokens.get("cache_read_input_tokens", 0) + tokens.get(
-            "cache_creation_input_tokens", 0
-        )
-        if cached and total == prompt + cached + tokens.get("output_tokens", 0):
-            tokens["input_tokens"] = prompt  # what was cached is counted beside the prompt
+        cache_read = tokens.get("cache_read_input_tokens", 0)
+        cached = cache_read + tokens.get("cache_creation_input_tokens", 0)
+        is_cached_beside_prompt = total == prompt + cached + tokens.get("output_tokens", 0)
+        if cached and is_cached_beside_prompt:
+            tokens["input_tokens"] = prompt
             return tokens, None
         if cached > prompt:
-            _drop(tokens, "input")
+            _drop(tokens, INPUT)
             return tokens, f"{cached:,} cached tokens of a prompt of {prompt:,}"
         tokens["input_tokens"] = prompt - cached
         return tokens, None
 
     def _note_impossible(self, name: str, value: Any) -> None:
+        text = type(value).__name__
+        if isinstance(value, str | int | float):
+            text = str(value)
         # A number may have thousands of digits.
-        text = str(value) if isinstance(value, str | int | float) else type(value).__name__
         self.problem = self.problem or f"{name} = {shown(text, _SHOWN)}"
 
     def _note_unknown(self, usage: Mapping[str, Any]) -> None:
-        if not usage.keys() <= self.table.known:
-            fresh = usage.keys() - self.table.known
-            self.unknown.update(f"usage.{shown(str(name), 60)}" for name in sorted(fresh)[:10])
+        """Note the names of fields that the table of vendors does not have, ten of each object."""
+        names = self.table.names
+        if not usage.keys() <= names:
+            for name in sorted(usage.keys() - names)[:10]:
+                self.unknown.add(f"usage.{shown(str(name), 60)}")
         for place, details in usage.items():
-            if place.endswith("_details") and isinstance(details, dict):
-                fresh = {
-                    name for name in details.keys() - self.table.known if name.endswith("_tokens")
-                }
-                self.unknown.update(
-                    f"usage.{place}.{shown(name, 60)}" for name in sorted(fresh)[:10]
-                )
+            if not place.endswith("_details") or not isinstance(details, dict):
+                continue
+            counts = [name for name in details.keys() - names if name.endswith("_tokens")]
+            for name in sorted(counts)[:10]:
+                self.unknown.add(f"usage.{place}.{shown(name, 60)}")
 
 
 def _whole_number(value: Any) -> int | None:
@@ -196,6 +202,7 @@ def _drop(tokens: dict[str, int], side: str) -> None:
 
 
 def _marks(tokens: Mapping[str, int], request: Request) -> Iterator[str]:
+    """Yield the sides whose counts are beyond the request."""
     total = sum(tokens.get(name, 0) for name in _INPUTS)
     if request.most_input_tokens is not None and total > request.most_input_tokens:
         yield INPUT
@@ -207,10 +214,10 @@ def _marks(tokens: Mapping[str, int], request: Request) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class UsageTable:
-    """Where the counts of a protocol's usages stand, and the fields that are known."""
+    """Where the counts are in a protocol's usage objects, and the names of all known fields."""
 
     counts: Mapping[str, tuple[Path, ...]]
-    known: frozenset[str]
+    names: frozenset[str]
 
 
 @cache
@@ -221,6 +228,7 @@ def _table(protocol: str) -> UsageTable:
         for name, pointers in rows.items()
         if name not in _NOT_COUNTS
     }
-    names = {step for paths in counts.values() for path in paths for step in path}
-    known = frozenset(names | set(vendors.TABLE["usage"]["known"].get(protocol, ())))
-    return UsageTable(counts, known)
+    names = set(vendors.TABLE["usage"]["known"].get(protocol, ()))
+    for paths in counts.values():
+        names.update(*paths)
+    return UsageTable(counts, frozenset(names))
