@@ -85,7 +85,7 @@ class Replayed:
     def look_up(self, prompt: Prompt, now: int) -> Lookup:
         call = Call(prompt, 10)
         if self.anthropic:
-            return self.cache.lookup(marked_prompt(anthropic.body(call, prompt, "m")), now)
+            return self.cache.lookup(marked_prompt(anthropic.message_body(call, prompt, "m")), now)
         body = {"model": "m", "messages": openai._messages(prompt)}
         return self.cache.lookup(block_prompt(body, self.block_tokens), now)
 

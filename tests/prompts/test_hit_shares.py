@@ -56,7 +56,7 @@ class Target:
         if self.mode == "automatic":
             seen = block_prompt({"model": "m", "messages": openai._messages(prompt)}, 16)
         else:
-            seen = marked_prompt(anthropic.body(call, prompt, "m"))
+            seen = marked_prompt(anthropic.message_body(call, prompt, "m"))
         self.count += 1
         note = self.book.sent(call, (self.count, 0, 0), now_ns)
         assert note is not None
@@ -109,7 +109,7 @@ def expected(found: Sequence[tuple[Lookup, CacheNote]]) -> list[str]:
 def sizes(cache: dict) -> tuple[int, int]:
     """Tokens of the stable prefix up to its last mark, and of the first request's question, counted apart."""
     prompt = next(iter(requests(maker(cache), 1)))
-    marked = marked_prompt(anthropic.body(Call(prompt, 10), prompt, "m"))
+    marked = marked_prompt(anthropic.message_body(Call(prompt, 10), prompt, "m"))
     prefix = marked.positions[marked.breakpoints[-1].position].tokens
     return prefix, tokens.count(prompt.messages[-1].parts[0].text)
 

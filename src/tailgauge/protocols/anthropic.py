@@ -1,8 +1,8 @@
 """Anthropic Messages: the official SDK builds the request, this file reads the stream.
 
 message_start, ping, content_block_start, signature deltas and empty deltas are no content. `usage` of message_delta is
-cumulative. A stream without message_stop is truncated. Unknown events pass. A text without a cache mark goes out as the
-plain string that it is; sampling parameters go out where the scenario adds them to the body.
+cumulative. A stream without message_stop is truncated. Unknown events are tolerated. A text without a cache mark is sent as a
+plain string; sampling parameters are sent only where the scenario adds them to the body.
 """
 
 from __future__ import annotations
@@ -50,8 +50,13 @@ _TEXT = KIND_CODE[TEXT]
 _THINKING = KIND_CODE[THINKING]
 _TOOL = KIND_CODE[TOOL_JSON]
 _SERVER_TOOLS = (
-    "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
-)  # fmt: skip
+    "web_search",
+    "web_fetch",
+    "code_execution",
+    "bash_code_execution",
+    "text_editor_code_execution",
+    "tool_search",
+)
 _COUNTERS = (
     "input_tokens",
     "output_tokens",
@@ -63,12 +68,19 @@ _PASSED_BLOCKS = frozenset({"container_upload", "mcp_tool_listing"})
 _DONE = b"[DONE]"
 _CACHE = vendors.TABLE["cache"]["anthropic"]
 _GATEWAY = "Give the URL of a gateway that speaks Messages, such as LiteLLM"
-_MOST_ITERATIONS = 50
-_DELTAS = {
+_MAX_ITERATIONS = 50
+_DELTAS = {  # kind of content, and the field with it
     "text_delta": (_TEXT, "text"),
     "thinking_delta": (_THINKING, "thinking"),
     "input_json_delta": (_TOOL, "partial_json"),
 }
+
+
+def _delta_shapes() -> Iterator[Shape]:
+    """Yield the shape of the events for each kind of delta."""
+    for name, (kind, key) in _DELTAS.items():
+        delta = inside({"type": text(name), key: required(content(kind))})
+        yield Shape({"type": text("content_block_delta"), "delta": required(delta)})
 
 
 class Anthropic(WireProtocol):
@@ -107,20 +119,18 @@ class Anthropic(WireProtocol):
         lookback=_CACHE["lookback"],
     )
     diagnoses_cache = True
-    offers = frozenset({
-        needs.BATCHES, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
-        needs.WHOLE_ANSWERS,
-    })  # fmt: skip
-    shapes: ClassVar[tuple[Shape, ...]] = (
-        *(
-            Shape({
-                "type": text("content_block_delta"),
-                "delta": required(inside({"type": text(delta), field: required(content(kind))})),
-            })
-            for delta, (kind, field) in _DELTAS.items()
-        ),
-        Shape({"type": text("ping")}),
-    )  # fmt: skip
+    offers = frozenset(
+        {
+            needs.BATCHES,
+            needs.CACHE_MARKS,
+            needs.SCHEMAS,
+            needs.EXTENDED_THINKING,
+            needs.THINKING_BUDGETS,
+            needs.TOOLS,
+            needs.WHOLE_ANSWERS,
+        }
+    )
+    shapes: ClassVar[tuple[Shape, ...]] = (*_delta_shapes(), Shape({"type": text("ping")}))
     least_output_tokens = 0
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         **protocol.IN_TABLE,
@@ -131,7 +141,7 @@ class Anthropic(WireProtocol):
 
     @classmethod
     def refuses_url(cls, url: str) -> str:
-        """Addresses of other APIs, and of clouds that sign requests and stream in another format."""
+        """Refuse addresses of other APIs, and of clouds that sign requests and stream in another format."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         if re.fullmatch(r"bedrock-runtime[a-z0-9.-]*\.amazonaws\.com(\.cn)?", host):
@@ -143,7 +153,7 @@ class Anthropic(WireProtocol):
         return ""
 
     def client(self, base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
-        """The official client; the harness retries itself. The SDK adds the version to the base URL."""
+        """Return the official client; the harness retries itself. The SDK adds the version to the base URL."""
         import anthropic
 
         base, query = protocol.without_call(base_url, self.call_path, "/v1")
@@ -151,14 +161,15 @@ class Anthropic(WireProtocol):
         return anthropic.Anthropic(api_key=key, http_client=http_client, **options)
 
     def send(self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> Opened:
-        """One Messages call, or one call of a batch: submit, poll, fetch."""
+        """Return one Messages call, or one call of a batch: submit, poll, fetch. Entering it sends the request."""
         headers = {"x-client-request-id": call_id}
         batches = sdk.messages.batches.with_streaming_response
         if call.kind == JOB_SUBMIT:
-            every = [body(call, prompt, model) for prompt in call.batch]
-            requests: Any = [
-                {"custom_id": str(number), "params": one} for number, one in enumerate(every)
-            ]
+            requests: Any = []
+            for number, prompt in enumerate(call.batch):
+                requests.append(
+                    {"custom_id": str(number), "params": message_body(call, prompt, model)}
+                )
             return batches.create(requests=requests, extra_headers=headers)
         if call.kind == JOB_POLL:
             return batches.retrieve(call.job or "", extra_headers=headers)
@@ -169,25 +180,27 @@ class Anthropic(WireProtocol):
         return opened
 
     def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:
-        """Of a batch, the parameters of each."""
-        return [one["params"] for one in tree["requests"]] if call.kind == JOB_SUBMIT else [tree]
+        """Return the body of a message, or the parameters of each message in a batch."""
+        if call.kind != JOB_SUBMIT:
+            return [tree]
+        return [request["params"] for request in tree["requests"]]
 
     def body(self, call: Call, model: str) -> dict[str, Any]:
-        """The body of a Messages call."""
-        tree = body(call, call.prompt, model) | {"stream": call.stream}
+        """Return the body of a Messages call."""
+        tree = message_body(call, call.prompt, model) | {"stream": call.stream}
         if call.previous_message_id is not None:
             tree["diagnostics"] = {"previous_message_id": call.previous_message_id or None}
         return tree
 
     def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
-        """Texts and content blocks are written in different ways."""
+        """Return whether there are content blocks, which the SDK writes in another way than texts."""
         return protocol.has_blocks(body)
 
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the Messages stream."""
         if not data or data.startswith(_DONE):
-            _on_no_event(decoder, data)
+            _on_skipped(decoder, data)
             return
         if name == b"error":
             decoder.named_error(data)
@@ -234,7 +247,7 @@ class Anthropic(WireProtocol):
 
     @staticmethod
     def on_job(decoder: StreamDecoder, body: bytes) -> None:
-        """Decode the state of a batch, or a line for each result, whose usage is added up.
+        """Decode the state of a batch, or its results, a line each, whose usages are added up.
 
         `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
         """
@@ -242,15 +255,16 @@ class Anthropic(WireProtocol):
         usages = []
         model = None
         lines = list(filter(bytes.strip, body.splitlines()))
-        for line in map(tree_of, lines):  # one at a time: each may be large
-            if len(lines) == 1 and "processing_status" in line:
-                decoder.message_id = text_or_none(line["id"])
-                decoder.answer = json.dumps(line)
-                decoder.stop_reason = "ended" if line["processing_status"] == "ended" else None
+        # One line is parsed at a time: each may be large.
+        for tree in map(tree_of, lines):
+            if len(lines) == 1 and "processing_status" in tree:
+                decoder.message_id = text_or_none(tree["id"])
+                decoder.answer = json.dumps(tree)
+                decoder.stop_reason = "ended" if tree["processing_status"] == "ended" else None
                 return
-            result = line["result"]
-            shown = {"custom_id": line["custom_id"], "result": {**result, "message": None}}
-            results.append(json.dumps(shown))
+            result = tree["result"]
+            short_result = {"custom_id": tree["custom_id"], "result": {**result, "message": None}}
+            results.append(json.dumps(short_result))
             if result["type"] == "succeeded":
                 usages.append(_counters(result["message"]["usage"]))
                 model = model or text_or_none(result["message"]["model"])
@@ -260,8 +274,8 @@ class Anthropic(WireProtocol):
             decoder.count(**{name: count})
 
 
-def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
-    """The parameters of one message; what a call does not need is left out."""
+def message_body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
+    """Return the parameters of one message; those that the call does not need are left out."""
     messages = [
         {"role": message.role, "content": _content(message.parts)} for message in prompt.messages
     ]
@@ -284,22 +298,22 @@ def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
 
 
 def _content(parts: tuple[Part, ...]) -> Any:
-    """One plain text as it is, else blocks."""
+    """Return one plain text as it is, else blocks."""
     if len(parts) == 1 and parts[0].ttl is None and parts[0].block is None:
         return parts[0].text
     return [_marked(protocol.block_of(part), part.ttl) for part in parts]
 
 
 def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
-    return block if ttl is None else {**block, "cache_control": _mark(ttl)}
+    if ttl is None:
+        return block
+    return {**block, "cache_control": _mark(ttl)}
 
 
 def _mark(ttl: str) -> dict[str, Any]:
+    """Return a cache mark; a life that only another protocol has becomes the default."""
     lives = Anthropic.marks.lives
-    return {
-        "type": "ephemeral",
-        "ttl": ttl if ttl in lives else lives[0],
-    }  # else another protocol's
+    return {"type": "ephemeral", "ttl": ttl if ttl in lives else lives[0]}
 
 
 @lru_cache(maxsize=256)
@@ -324,7 +338,7 @@ def _tree(schema: str) -> Any:
 
 @contextmanager
 def _results(sdk: anthropic.Anthropic, job: str, headers: dict[str, str]) -> Iterator[Any]:
-    """A batch's results in one call; `results` of the SDK fetches the batch first, and then follows its link."""
+    """Fetch a batch's results in one call; `results` of the SDK fetches the batch first, and then follows its link."""
     from anthropic._constants import RAW_RESPONSE_HEADER
 
     path = f"/v1/messages/batches/{quote(job, safe='')}/results"
@@ -336,8 +350,8 @@ def _results(sdk: anthropic.Anthropic, job: str, headers: dict[str, str]) -> Ite
         response.close()
 
 
-def _on_no_event(decoder: StreamDecoder, data: bytes) -> None:
-    """Note what the SDK skips: empty data, and the end mark of another protocol."""
+def _on_skipped(decoder: StreamDecoder, data: bytes) -> None:
+    """Note an event that the SDK skips: without data, or the end mark of another protocol."""
     if not data:
         decoder.tolerate(violations.EMPTY_DATA)
     elif decoder.stopped is None:
@@ -347,31 +361,31 @@ def _on_no_event(decoder: StreamDecoder, data: bytes) -> None:
 
 
 def _on_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    """Decode a piece of a content block. The input for a tool of the target is no content."""
     delta = event["delta"]
-    kind = delta.get("type")
-    content = _DELTAS.get(kind)
-    if content is None:
-        _on_other_delta(decoder, kind)
-    elif content[0] != _TOOL:
-        decoder.content(content[0], delta[content[1]])
-    elif event.get("index") not in decoder.server_blocks:
-        decoder.content(_TOOL, delta[content[1]])
+    delta_type = delta.get("type")
+    if delta_type not in _DELTAS:
+        _on_other_delta(decoder, delta_type)
+        return
+    kind, key = _DELTAS[delta_type]
+    if kind != _TOOL or event.get("index") not in decoder.server_blocks:
+        decoder.content(kind, delta[key])
 
 
-def _on_other_delta(decoder: StreamDecoder, kind: Any) -> None:
+def _on_other_delta(decoder: StreamDecoder, delta_type: Any) -> None:
     """Decode a delta that brings no content of the answer."""
-    if kind == "citations_delta":
+    if delta_type == "citations_delta":
         decoder.citations = (decoder.citations or 0) + 1
-    elif kind == "compaction_delta":
+    elif delta_type == "compaction_delta":
         decoder.usage.explained = True
-    elif kind == "signature_delta":
+    elif delta_type == "signature_delta":
         decoder.thinks()
     else:
         decoder.tolerate(violations.UNKNOWN_EVENT)
 
 
 def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> None:
-    """Decode an event that is no content; unknown ones pass."""
+    """Decode an event that is no content; unknown ones are tolerated."""
     match kind:
         case "message_start":
             _on_start(decoder, event["message"])
@@ -395,6 +409,7 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
 
 
 def _on_start(decoder: StreamDecoder, message: dict[str, Any]) -> None:
+    """Decode the start of the message, which may have content already."""
     if decoder.has_started:
         decoder.violate(violations.SECOND_MESSAGE, "a second message_start")
         return
@@ -403,13 +418,14 @@ def _on_start(decoder: StreamDecoder, message: dict[str, Any]) -> None:
     decoder.model = text_or_none(message.get("model"))
     _read_facts(decoder, message)
     _read_usage(decoder, message.get("usage") or {})
-    # What stands here is a first piece of the answer; only message_delta has the count of all of it.
+    # This count covers a first piece of the answer; only message_delta has that of the whole answer.
     decoder.usage.forget("output_tokens")
     for block in message.get("content") or ():
         _on_block(decoder, None, block)
 
 
 def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None:
+    """Decode the start of a content block."""
     kind = block.get("type") or ""
     if kind in _SERVER_TOOL_BLOCKS:
         decoder.server_blocks.add(index)
@@ -436,21 +452,26 @@ def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None
 
 def _content_in_start(decoder: StreamDecoder, kind: int, content: Any) -> None:
     """Decode content that has come with the start of its block, where it should be empty."""
-    if content:
-        decoder.tolerate(violations.CONTENT_IN_START)
-        decoder.content(kind, content if isinstance(content, str) else json.dumps(content))
+    if not content:
+        return
+    decoder.tolerate(violations.CONTENT_IN_START)
+    text = content
+    if not isinstance(content, str):
+        text = json.dumps(content)
+    decoder.content(kind, text)
 
 
 def _on_fallback(decoder: StreamDecoder, block: dict[str, Any]) -> None:
-    """Decode the place from which another model goes on."""
+    """Decode the place where another model goes on."""
     decoder.usage.explained = True
-    before = block.get("from") or {}
-    after = block.get("to") or {}
-    decoder.served.fallback = text_or_none(before.get("model")) or decoder.model
-    decoder.model = text_or_none(after.get("model")) or decoder.model
+    replaced = block.get("from") or {}
+    fallback = block.get("to") or {}
+    decoder.served.fallback = text_or_none(replaced.get("model")) or decoder.model
+    decoder.model = text_or_none(fallback.get("model")) or decoder.model
 
 
 def _on_message_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    """Decode how the message ends, and its usage."""
     delta = event.get("delta")
     if delta is None:
         decoder.tolerate(violations.NO_DELTA)
@@ -471,15 +492,18 @@ def _read_stop_details(decoder: StreamDecoder, tree: dict[str, Any]) -> None:
 def _read_facts(decoder: StreamDecoder, message: dict[str, Any]) -> None:
     """Read why the target's cache missed, where it says so."""
     diagnostics = message.get("diagnostics")
-    reason = diagnostics.get("cache_miss_reason") if isinstance(diagnostics, dict) else None
+    if not isinstance(diagnostics, dict):
+        return
+    reason = diagnostics.get("cache_miss_reason")
     if isinstance(reason, dict):
         decoder.served.cache_miss_reason = text_or_none(reason.get("type"))
-        missed = reason.get("cache_missed_input_tokens")
-        if type(missed) is int:
-            decoder.served.cache_missed_input_tokens = missed
+        tokens = reason.get("cache_missed_input_tokens")
+        if type(tokens) is int:
+            decoder.served.cache_missed_input_tokens = tokens
 
 
 def _read_usage(decoder: StreamDecoder, usage: Any) -> None:
+    """Read a usage: its counts, and how the answer was served."""
     if not usage:
         return
     decoder.read_usage(usage)
@@ -491,11 +515,11 @@ def _read_usage(decoder: StreamDecoder, usage: Any) -> None:
     served.inference_geo = text_or_none(usage.get("inference_geo")) or served.inference_geo
     iterations = usage.get("iterations")
     if isinstance(iterations, list) and iterations:
-        _read_iterations(decoder, iterations[:_MOST_ITERATIONS])
+        _read_iterations(decoder, iterations[:_MAX_ITERATIONS])
 
 
 def _read_iterations(decoder: StreamDecoder, iterations: list[Any]) -> None:
-    """Read what is billed for each step of an answer, compactions and models that gave up included."""
+    """Read what is billed for each step of an answer, including compactions and models that gave up."""
     rows = []
     for iteration in iterations:
         row: dict[str, Any] = {"type": text_or_none(iteration.get("type"))}
@@ -505,14 +529,15 @@ def _read_iterations(decoder: StreamDecoder, iterations: list[Any]) -> None:
     decoder.served.iterations = json.dumps(rows)
     if len(rows) > 1 or rows[0]["type"] != "message":
         decoder.usage.explained = True
-    served_by = [row["model"] for row in rows if row["type"] == "fallback_message" and row["model"]]
-    if served_by:
+    # The model of the answer is that of its last fallback.
+    models = [row["model"] for row in rows if row["type"] == "fallback_message" and row["model"]]
+    if models:
         decoder.served.fallback = decoder.served.fallback or decoder.model
-        decoder.model = served_by[-1]
+        decoder.model = models[-1]
 
 
 def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
-    """The counters of several answers, added up; those that no answer has are not there."""
+    """Return the counters of several answers, added up, without those that no answer has."""
     total: Counter[str] = Counter()
     for usage in usages:
         counts = {name: count for name, count in usage.items() if count is not None}
@@ -523,11 +548,11 @@ def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
 
 
 def _counters(usage: dict[str, Any]) -> dict[str, Any]:
-    split = usage.get("cache_creation") or {}
-    details = usage.get("output_tokens_details") or {}
-    return {
-        **{name: usage.get(name) for name in _COUNTERS},
-        "cache_creation_5m_input_tokens": split.get("ephemeral_5m_input_tokens"),
-        "cache_creation_1h_input_tokens": split.get("ephemeral_1h_input_tokens"),
-        "thinking_tokens": details.get("thinking_tokens"),
-    }
+    """Return the counters of a usage by column."""
+    written_by_life = usage.get("cache_creation") or {}
+    output_details = usage.get("output_tokens_details") or {}
+    counters = {name: usage.get(name) for name in _COUNTERS}
+    counters["cache_creation_5m_input_tokens"] = written_by_life.get("ephemeral_5m_input_tokens")
+    counters["cache_creation_1h_input_tokens"] = written_by_life.get("ephemeral_1h_input_tokens")
+    counters["thinking_tokens"] = output_details.get("thinking_tokens")
+    return counters

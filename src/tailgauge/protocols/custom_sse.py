@@ -1,7 +1,7 @@
-"""A user-defined stream of server-sent events, as `target.sse` describes it; no SDK.
+"""A user-defined stream of server-sent events, which `target.sse` describes; no SDK.
 
-The scenario holds all that is particular to an application. The stream is truncated where its end mark is missing.
-What the application does not report (usage, model) stays null.
+Everything particular to an application is in the scenario. A stream without its end mark is truncated. Values that the
+application does not report (usage, model) stay null.
 """
 
 from __future__ import annotations
@@ -42,19 +42,25 @@ if TYPE_CHECKING:
 
 _TEXT = KIND_CODE[TEXT]
 _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
-_OF_JOBS = {"accept": "application/json", "prefer": "respond-async"}
+_JOB_HEADERS = {"accept": "application/json", "prefer": "respond-async"}
 _METHODS = {JOB_POLL: "GET", JOB_FETCH: "GET", JOB_CANCEL: "DELETE"}
 _PLACEHOLDERS = ("prompt", *OF_A_CALL, "max_tokens")
 End = Literal["ok", "server_error", "client_error", "timeout", "cancelled"]
 _STATES: Mapping[str, End] = {
-    "succeeded": "ok", "completed": "ok", "done": "ok", "failed": "server_error", "error": "server_error",
-    "expired": "timeout", "cancelled": "cancelled", "canceled": "cancelled",
-}  # fmt: skip
+    "succeeded": "ok",
+    "completed": "ok",
+    "done": "ok",
+    "failed": "server_error",
+    "error": "server_error",
+    "expired": "timeout",
+    "cancelled": "cancelled",
+    "canceled": "cancelled",
+}
 
 
 def check_template(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Raise ValueError for a body that does not carry the prompt, or names something that is not there."""
-    list(additions.variables(value, ""))
+    """Raise ValueError for a body without the prompt, with an unknown placeholder or with a wrong variable."""
+    list(additions.variables(value, ""))  # raises for a wrong variable
     for text in additions.texts(value):
         additions.check_placeholders(text, _PLACEHOLDERS)
     if not any("{prompt}" in text for text in additions.texts(value)):
@@ -101,9 +107,10 @@ class SseSettings(Table):
 
     @model_validator(mode="after")
     def _distinct(self) -> SseSettings:
-        for (kind, matcher), (other, same) in combinations(_matchers(self).items(), 2):
-            if matcher.is_same_as(same):
-                problem = f"{kind} and {other} match the same events"
+        matchers = _matchers(self)
+        for kind, second_kind in combinations(matchers, 2):
+            if matchers[kind].is_same_as(matchers[second_kind]):
+                problem = f"{kind} and {second_kind} match the same events"
                 raise ValueError(f"{problem}: tell them apart by event or where")
         return self
 
@@ -135,43 +142,49 @@ class CustomSse(WireProtocol):
         self._content_is_json = bool(self._text) or sse.content.encoding == "json"
         has_conditions = any(matcher.conditions for matcher in self._kinds.values())
         has_pointers = self._content_is_json or self._phase_name or self._counts
+        # Whether events are parsed at all: plain text may say anything, and a large event takes time.
         self._parses = bool(has_pointers or has_conditions or sse.end.where)
 
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
-        """The HTTP client, with the address and the key for it."""
+        """Return the HTTP client, with the address and the key for it."""
         import httpx2
 
         http_client.base_url, _, query = base_url.partition("?")
-        joint = "&" if "?" in self.settings.path else "?"
-        self._path = self.settings.path + (joint + query if query else "")
+        self._path = self.settings.path
+        if query:
+            separator = "&" if "?" in self._path else "?"
+            self._path += separator + query
         http_client.headers = httpx2.Headers({**_HEADERS, **self.key_headers(key)})
         self._body = additions.with_secrets(self.settings.body, "target.sse.body")
         return http_client
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
-        """One call; entering it sends the request."""
-        current = additions.CURRENT.get()
-        values = (
-            current.values
-            if current
-            else additions.values_of(call_id, 0, "", model, call.max_tokens)
-        )
-        headers = {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
+        """Return one call; entering it sends the request."""
+        headers = {"x-client-request-id": call_id}
+        if call.kind != MESSAGE:
+            headers |= _JOB_HEADERS
         if call.event_ids is not None and call.event_ids.last_id:
             headers["last-event-id"] = call.event_ids.last_id
-        method = "POST"
-        url = self._path
-        more = {}
+        opened: Opened
         if call.kind in _METHODS:
-            method = _METHODS[call.kind]
-            url = self._job_url(str(sdk.base_url), call.job or "")
+            job_url = self._job_url(str(sdk.base_url), call.job or "")
+            opened = sdk.stream(_METHODS[call.kind], job_url, headers=headers)
+            return opened
+        values: Mapping[str, Any]
+        current = additions.CURRENT.get()
+        if current is None:
+            values = additions.values_of(call_id, 0, "", model, call.max_tokens)
         else:
-            more = {"json": additions.filled(self._body, {**values, "prompt": flat(call.prompt)})}
-        opened: Opened = sdk.stream(method, url, headers=headers, **more)
+            values = current.values
+        body = additions.filled(self._body, {**values, "prompt": flat(call.prompt)})
+        opened = sdk.stream("POST", self._path, headers=headers, json=body)
         return opened
 
     def _job_url(self, base_url: str, job: str) -> str:
-        """Where a job is: a URL, or a name below the path of the calls; never on another host, which would get the key."""
+        """Return the URL of a job that the target names by a URL, or by a name below the path of the calls.
+
+        Raises ValueError for another host, which would get the key.
+        """
         url = urljoin(f"{base_url.rstrip('/')}{self.settings.path.rstrip('/')}/", job)
         if urlsplit(url)[:2] != urlsplit(base_url)[:2]:
             raise ValueError(
@@ -180,7 +193,7 @@ class CustomSse(WireProtocol):
         return url
 
     def body(self, call: Call, model: str) -> None:
-        """Not known beforehand: the scenario may put anything anywhere."""
+        """Return None: the scenario may put anything anywhere, so that only `send` knows the body."""
 
     def on_job(self, decoder: StreamDecoder, body: bytes) -> None:
         """Decode the answer of a call about a job; `answer` becomes the fields of the pattern's `JobState`."""
@@ -194,16 +207,23 @@ class CustomSse(WireProtocol):
         if decoder.kind == JOB_POLL and tree is None:
             raise ValueError("no JSON")
         state = value_at(tree, steps(jobs.state))
-        ended = jobs.states.get(state) if isinstance(state, str) else None
+        ended = None
+        if isinstance(state, str):
+            ended = jobs.states.get(state)
         decoder.stop_reason = None if ended is None else shown(state, MAX_NAME)
-        found = {
-            "name": value_at(tree, steps(jobs.url or "")) if jobs.url else None,
+        name = None
+        if jobs.url:
+            name = value_at(tree, steps(jobs.url))
+        result_url = None
+        if jobs.result_url is not None:
+            result_url = value_at(tree, steps(jobs.result_url))
+        job_state = {
+            "name": name,
             "ended": ended,
+            "result": result_url,
+            "is_fetched": jobs.result_url is None,
         }
-        where = None if jobs.result_url is None else value_at(tree, steps(jobs.result_url))
-        decoder.answer = json.dumps(
-            found | {"result": where, "is_fetched": jobs.result_url is None}
-        )
+        decoder.answer = json.dumps(job_state)
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the stream."""
@@ -231,7 +251,7 @@ class CustomSse(WireProtocol):
             _stop(decoder)
 
     def _parsed(self, name: bytes, data: bytes) -> Any:
-        """Return the event's JSON, or None. ValueError where its content would have to be in JSON."""
+        """Return the event's JSON, or None. Raises ValueError where the content should be in JSON and there is none."""
         is_content_by_name = name == (self._content.name or UNNAMED)
         if not self._parses and is_content_by_name:
             return None
@@ -241,17 +261,18 @@ class CustomSse(WireProtocol):
         return tree
 
     def _kind(self, name: bytes, tree: Any, *, is_end: bool) -> str:
-        """Return what an event is: the first table that matches, else an error by its shape; empty for none."""
+        """Return the kind of an event: that of the first table that matches, else "error" by its shape, else ""."""
         kind = ""
-        for candidate, matcher in self._kinds.items():
+        for table_kind, matcher in self._kinds.items():
             if matcher.matches(name, tree):
-                kind = candidate
+                kind = table_kind
                 break
         if kind in {"error", "phase", "citation"}:
             return kind
         if kind == "content" and not self._content_is_json:
+            # Plain text may look like an error, and is none. An end mark has no text.
             if not is_end:
-                return kind  # plain text may say anything
+                return kind
             kind = ""
         if self._is_failure(name, tree, is_content=kind == "content"):
             return "error"
@@ -272,16 +293,19 @@ class CustomSse(WireProtocol):
         return self._errors.read(tree)
 
     def _content_of(self, tree: Any, data: bytes) -> Any:
-        """Return the text of a content event; anything else where the application sends no text."""
+        """Return the text of a content event, or whatever else stands there: the decoder reports it."""
         if self._content_is_json:
             return value_at(tree, self._text) or ""
         return _text(data)
 
     def _phase_of(self, tree: Any, data: bytes) -> str:
+        """Return the name of a phase."""
         if not self._phase_name:
             return _text(data)
         name = value_at(tree, self._phase_name)
-        return str(name) if isinstance(name, str | int | float) else "unnamed"
+        if isinstance(name, str | int | float):
+            return str(name)
+        return "unnamed"
 
 
 def _matchers(sse: SseSettings) -> dict[str, Matcher]:
@@ -298,13 +322,15 @@ def _stop(decoder: StreamDecoder) -> None:
 
 
 def flat(prompt: Prompt) -> str:
-    """The whole prompt as one text: system, then the conversation; one user's text is itself."""
-    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
-    return "\n\n".join(part.text for part in parts)
+    """Return the whole prompt as one text: system, then the conversation. A prompt of one text is that text."""
+    texts = [part.text for part in prompt.system]
+    for message in prompt.messages:
+        texts += [part.text for part in message.parts]
+    return "\n\n".join(texts)
 
 
 def _tree(data: bytes) -> Any:
-    """The data as JSON; None where it is none."""
+    """Return the data as JSON; None where it is none."""
     try:
         return tree_of(data)
     except ValueError:

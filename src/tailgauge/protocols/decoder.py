@@ -439,12 +439,12 @@ class StreamDecoder:
             return 0
         if not self._is_plain or not self._splitter.resting:
             return 0
-        firsts = {
+        first_stamps = {
             _TEXT: self.first_text,
             _THINKING: self.first_thinking,
             _TOOL: self.first_tool_json,
         }
-        return sum(1 << kind for kind, first in firsts.items() if first is not None)
+        return sum(1 << kind for kind, stamp in first_stamps.items() if stamp is not None)
 
     @property
     def _is_plain(self) -> bool:

@@ -156,21 +156,21 @@ def _objects(inner: Any, tree: Any) -> list[dict[str, Any]]:
 
 
 def _name(inner: Any, tree: Any) -> str:
-    """Return the name of an error: the first one in words, else in digits, else a number, else "error"."""
+    """Return the name of an error: the first text that is no number, else one of digits, else a number, else "error"."""
     if isinstance(inner, str) and " " not in inner and vendors.class_of_error(inner) is not None:
         return inner
-    words: list[str] = []
-    digits: list[str] = []
+    text_names: list[str] = []
+    digit_names: list[str] = []
     numbers: list[str] = []
     for part in _objects(inner, tree):
         for key in _NAME_KEYS:
             value = part.get(key)
             if isinstance(value, str) and value not in _NO_NAMES:
-                names = digits if value.isdigit() else words
+                names = digit_names if value.isdigit() else text_names
                 names.append(value)
             elif isinstance(value, int) and not isinstance(value, bool):
                 numbers.append(str(value))
-    all_names = [*words, *digits, *numbers]
+    all_names = [*text_names, *digit_names, *numbers]
     return all_names[0] if all_names else "error"
 
 

@@ -1,14 +1,13 @@
 """OpenAI chat completions: the official SDK builds the request, this file reads the stream.
 
-The role chunk is no token. `prompt_tokens` includes the cached ones, and those that vLLM wrote to its cache: input_tokens
-is what remains. The end mark is [DONE]; an engine that leaves it out is complete when it named a finish reason and ended
-its body cleanly.
+The role chunk is no content. `prompt_tokens` includes cached tokens, and tokens that vLLM wrote to its cache; input_tokens
+does not. The end mark is [DONE]. An answer without it is complete if it has a finish reason and its body ended cleanly.
 
-Thinking has no common name here: `reasoning_effort` goes to everyone, and engines get the variable `enable_thinking` of
-their chat template besides. Only engines get a budget (`thinking_token_budget`, `thinking_budget`).
+Thinking has no common name: `reasoning_effort` is sent to every target, and engines also get the variable `enable_thinking`
+of their chat template. Only engines get a budget (`thinking_token_budget`, `thinking_budget`).
 
-Cache marks are breakpoints behind content parts. Tools have none; with marks of its own a request switches off the one that
-the provider sets at the end. A text without a mark goes out as the plain string that it is.
+Cache marks are breakpoints behind content parts; tools have none. A request with its own marks switches off the mark that
+the provider sets at the end. A text without a mark is sent as a plain string.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _OTHER_APIS = {  # ends of URLs, with what to use instead
     "/messages": 'this is the address of Messages: set target.protocol = "anthropic"',
     "/embeddings": "embeddings are no chat completions: give the base URL, without /embeddings",
 }
-_REFUSED = {  # by the provider, of what engines take
+_REFUSED = {  # by the provider, though engines take it
     needs.EXACT_OUTPUT: "this provider ends each answer where the model does: leave `output` out",
     needs.THINKING_BUDGETS: "this provider takes no budget for it: use 'adaptive'",
 }
@@ -98,36 +97,39 @@ _THOUGHTS = frozenset(
     }
 )
 _OTHER_CONTENT = frozenset({"tool_calls", "function_call", "refusal", "audio"})
-_BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM: what the provider behind it said
+_BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM, from the provider behind it
 _REFUSAL = "refusal"
-_MAY_TELL_ERRORS = frozenset({"error", "x_groq", "base_resp"})  # beside choices
+_ERROR_KEYS = frozenset({"error", "x_groq", "base_resp"})  # that may stand beside choices
 _IS_THOUGHT = ("extra_content", "google", "thought")
 _USAGE = vendors.TABLE["usage"]["openai"]
 _USAGE_PLACES = tuple(map(steps, _USAGE["places"]))
-_GROWING = frozenset(
-    {"output_tokens", "thinking_tokens", "total_tokens"}
-)  # while an answer streams
+_COUNT_PATHS = {
+    name: tuple(map(steps, pointers)) for name, pointers in _USAGE.items() if name != "places"
+}
+# Counts that grow while an answer streams.
+_GROWING = frozenset({"output_tokens", "thinking_tokens", "total_tokens"})
 
 
 def _usage_fields() -> dict[str, Field]:
-    """The fields of a usage that says nothing new but running counts."""
-    known = dict.fromkeys(vendors.TABLE["usage"]["known"]["openai"], ANYTHING)
-    fields = dict(known)
-    details: dict[str, dict[str, Field]] = {}
-    for name, pointers in _USAGE.items():
+    """Return the fields of a usage in a plain event: its counts may grow, and everything else is as before."""
+    known_fields = dict.fromkeys(vendors.TABLE["usage"]["known"]["openai"], ANYTHING)
+    fields = dict(known_fields)
+    details: dict[str, dict[str, Field]] = {}  # fields of the objects within a usage
+    for name, paths in _COUNT_PATHS.items():
         rule = COUNT if name in _GROWING else SAME
-        for pointer in pointers if name != "places" else ():
-            *within, key = steps(pointer)
-            if not within:
+        for path in paths:
+            key = path[-1]
+            if len(path) == 1:
                 fields[key] = rule
-            elif len(within) == 1:
-                details.setdefault(within[0], dict(known))[key] = rule
-    for place, keys in details.items():
-        fields[place] = or_nothing(inside(keys, refuses_others=True))
+            elif len(path) == 2:
+                details.setdefault(path[0], dict(known_fields))[key] = rule
+    for place, detail_fields in details.items():
+        fields[place] = or_nothing(inside(detail_fields, refuses_others=True))
     return fields
 
 
 def _chunk_shape(delta: Mapping[str, Field]) -> Shape:
+    """Return the shape of a chunk with this delta."""
     choice = {
         "delta": or_nothing(inside(delta)),
         "finish_reason": nothing_or("null"),
@@ -136,7 +138,7 @@ def _chunk_shape(delta: Mapping[str, Field]) -> Shape:
     usage = or_nothing(inside(_usage_fields(), refuses_others=True))
     fields = {"id": SAME_WITH_ROLE, "choices": required(one_inside(choice)), "usage": usage}
     fields["service_tier"] = or_nothing(SAME)
-    return Shape({**fields, **dict.fromkeys(_MAY_TELL_ERRORS, NEVER)})
+    return Shape({**fields, **dict.fromkeys(_ERROR_KEYS, NEVER)})
 
 
 _TEXT_DELTA = {
@@ -177,9 +179,18 @@ class OpenAI(WireProtocol):
         ASSISTANT: TEXT_BLOCK | {"refusal"},
         **dict.fromkeys((SYSTEM, "developer", "tool", "function"), TEXT_BLOCK),
     }
-    message_keys = frozenset({
-        "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "reasoning_content", "reasoning",
-    })  # fmt: skip
+    message_keys = frozenset(
+        {
+            "name",
+            "tool_calls",
+            "tool_call_id",
+            "function_call",
+            "refusal",
+            "audio",
+            "reasoning_content",
+            "reasoning",
+        }
+    )
     tool_key = "function"
     marks = MarkRules(
         places=frozenset({"system", "few_shot", "last", "automatic"}),
@@ -191,10 +202,17 @@ class OpenAI(WireProtocol):
     limit_fields = (_MAX_TOKENS, _MAX_COMPLETION_TOKENS, "none")
     longest_wait_s = 120.0
     ends_at_mark = True
-    offers = frozenset({
-        needs.EXACT_OUTPUT, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS,
-        needs.TOOLS, needs.WHOLE_ANSWERS,
-    })  # fmt: skip
+    offers = frozenset(
+        {
+            needs.EXACT_OUTPUT,
+            needs.CACHE_MARKS,
+            needs.SCHEMAS,
+            needs.EXTENDED_THINKING,
+            needs.THINKING_BUDGETS,
+            needs.TOOLS,
+            needs.WHOLE_ANSWERS,
+        }
+    )
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         **protocol.IN_TABLE,
         **dict.fromkeys(
@@ -215,7 +233,7 @@ class OpenAI(WireProtocol):
 
     @classmethod
     def refuses_url(cls, url: str) -> str:
-        """Addresses of other APIs, which users copy from a provider's page."""
+        """Refuse addresses of other APIs, which users copy from a provider's page."""
         path = urlsplit(url).path
         for end, instead in _OTHER_APIS.items():
             if path.endswith(end):
@@ -224,19 +242,21 @@ class OpenAI(WireProtocol):
 
     @classmethod
     def refuses(cls, url: str, need: str) -> str:
-        """The provider takes no thinking budget and no exact length; engines do."""
-        return _REFUSED.get(need, "") if cls.provider.host in url else ""
+        """Refuse a thinking budget and an exact length at the provider; engines take them."""
+        if cls.provider.host not in url:
+            return ""
+        return _REFUSED.get(need, "")
 
     def adaptation(self, refusal: str) -> Adaptation | None:
-        """The other name of the limit, where the text is about the one that was sent, or names the other."""
+        """Return the other name of the limit, where the text refuses the one that was sent, or names the other."""
         other_field = _OTHER_FIELD.get(self._limit_field)
         if self._limit_is_given or other_field is None:
             return None
         names_other = self._limit_field == _MAX_TOKENS and other_field in refusal
-        is_about_limit = re.search(rf"\b{self._limit_field}\b", refusal) and _UNKNOWN_FIELD.search(
-            refusal
-        )
-        return Adaptation(max_tokens_field=other_field) if names_other or is_about_limit else None
+        names_limit = re.search(rf"\b{self._limit_field}\b", refusal)
+        if names_other or (names_limit and _UNKNOWN_FIELD.search(refusal)):
+            return Adaptation(max_tokens_field=other_field)
+        return None
 
     def adapt(self, adaptation: Adaptation) -> None:
         """Send the limit under the name that the target knows, and no marks to an engine that caches without them."""
@@ -246,30 +266,38 @@ class OpenAI(WireProtocol):
             self._takes_marks = False
 
     def client(self, base_url: str, key: str, http_client: Any) -> openai.OpenAI:
-        """The official client; the harness retries itself. The SDK wants the version in the base URL."""
+        """Return the official client; the harness retries itself. The SDK wants the version in the base URL."""
         import openai
 
         base, query = protocol.without_call(base_url, self.call_path)
-        base += "" if "api-version" in query or _VERSION.search(urlsplit(base).path) else "/v1"
+        if "api-version" not in query and not _VERSION.search(urlsplit(base).path):
+            base += "/v1"
         options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
         return openai.OpenAI(api_key=key, http_client=http_client, **options)
 
     def send(self, sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> Opened:
-        """One chat completion, streamed with usage, or whole."""
-        # Its overloads cannot name a key by value.
+        """Return one chat completion, streamed with usage, or whole; entering it sends the request."""
+        # The overloads of `create` cannot name a key by value.
         create: Any = sdk.chat.completions.with_streaming_response.create
-        extra = {} if self.at_provider else _engine_thinking(call)
-        more = {"extra_body": extra or None, "extra_headers": {"x-client-request-id": call_id}}
-        opened: Opened = create(**self._standard(call, model), **more)
+        extra_body = None
+        if not self.at_provider:
+            extra_body = _engine_thinking(call) or None
+        opened: Opened = create(
+            **self._standard(call, model),
+            extra_body=extra_body,
+            extra_headers={"x-client-request-id": call_id},
+        )
         return opened
 
     def body(self, call: Call, model: str) -> dict[str, Any]:
-        """The body of a chat completion's request."""
+        """Return the body of a chat completion's request."""
         standard = self._standard(call, model)
-        return standard if self.at_provider else standard | _engine_thinking(call)
+        if self.at_provider:
+            return standard
+        return standard | _engine_thinking(call)
 
     def _standard(self, call: Call, model: str) -> dict[str, Any]:
-        """What the SDK has parameters for."""
+        """Return the fields for which the SDK has parameters."""
         # A hedge or a fallback may come from a target with marks.
         prompt = call.prompt if self._takes_marks else unmarked(call.prompt)
         body: dict[str, Any] = {"model": model, "messages": _messages(prompt)}
@@ -278,7 +306,7 @@ class OpenAI(WireProtocol):
         return {**body, **_options(call), **_cache_options(prompt)}
 
     def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
-        """Texts and content blocks are written in different ways."""
+        """Return whether there are content blocks, which the SDK writes in another way than texts."""
         return protocol.has_blocks(body)
 
     @staticmethod
@@ -334,52 +362,63 @@ class OpenAI(WireProtocol):
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
-    """The conversation, with breakpoints where it is marked."""
-    system = (Message(SYSTEM, prompt.system),) if prompt.system else ()
-    return [
-        {
-            "role": one.role,
-            "content": _content(one.parts),
-            **(json.loads(one.more) if one.more else {}),
-        }
-        for one in (*system, *prompt.messages)
-    ]
+    """Return the conversation, with breakpoints where it is marked."""
+    messages = prompt.messages
+    if prompt.system:
+        messages = (Message(SYSTEM, prompt.system), *messages)
+    bodies = []
+    for message in messages:
+        body = {"role": message.role, "content": _content(message.parts)}
+        if message.more:
+            body |= json.loads(message.more)
+        bodies.append(body)
+    return bodies
 
 
 def _content(parts: tuple[Part, ...]) -> Any:
-    """One text: chat templates of engines differ in how they join several, or take none but the first.
+    """Return the parts of a message as one text, or as blocks where one has a mark or is the user's own.
 
-    Blocks that the user gave are sent as they are. A mark needs a block.
+    Chat templates of engines join several texts in different ways, or take only the first: so they get one.
     """
     if any(part.block or part.ttl is not None for part in parts):
         return [_marked(protocol.block_of(part), part.ttl) for part in parts]
-    return "\n\n".join(part.text for part in parts) if parts else None
+    if not parts:
+        return None
+    return "\n\n".join(part.text for part in parts)
 
 
 def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
+    """Return the block with a cache mark of this life, None for no mark."""
     if ttl is None:
         return block
     mark = {"mode": "explicit"}
-    if ttl in OpenAI.marks.lives[1:]:  # neither the default nor another protocol's
+    # The default life is left out, and so is a life that only another protocol has.
+    if ttl in OpenAI.marks.lives[1:]:
         mark["ttl"] = ttl
     return {**block, "prompt_cache_breakpoint": mark}
 
 
 def _cache_options(prompt: Prompt) -> dict[str, Any]:
-    """How the request is cached: by its own marks alone, or also by one that the provider sets at the end."""
+    """Return how the request is cached: by its own marks alone, or also by the one that the provider sets at the end."""
     options: dict[str, Any] = {}
-    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
     if prompt.automatic is not None:
         options["prompt_cache_options"] = {"mode": "implicit"}
-    elif any(part.ttl is not None for part in parts):
+    elif _has_marks(prompt):
         options["prompt_cache_options"] = {"mode": "explicit"}
     if prompt.cache_key is not None:
         options["prompt_cache_key"] = prompt.cache_key
     return options
 
 
+def _has_marks(prompt: Prompt) -> bool:
+    for parts in (prompt.system, *(message.parts for message in prompt.messages)):
+        if any(part.ttl is not None for part in parts):
+            return True
+    return False
+
+
 def _options(call: Call) -> dict[str, Any]:
-    """Everything beside the conversation; what a call does not need is left out."""
+    """Return the fields beside the conversation; those that the call does not need are left out."""
     options: dict[str, Any] = {"stream": call.stream}
     if call.stream:
         options["stream_options"] = {"include_usage": True}
@@ -396,17 +435,18 @@ def _options(call: Call) -> dict[str, Any]:
 
 
 def _engine_thinking(call: Call) -> dict[str, Any]:
-    """The names that engines know: a variable of the chat template, and for a budget vLLM's field beside it."""
-    if call.thinking == "off":
-        return {}
-    template = {"enable_thinking": True}
-    budget = call.thinking_tokens
-    if call.thinking != "enabled":
-        return {"chat_template_kwargs": template}
-    return {
-        "chat_template_kwargs": {**template, "thinking_budget": budget},
-        "thinking_token_budget": budget,
-    }
+    """Return how engines name thinking: a variable of the chat template, and for a budget vLLM's field beside it."""
+    match call.thinking:
+        case "off":
+            return {}
+        case "enabled":
+            budget = call.thinking_tokens
+            return {
+                "chat_template_kwargs": {"enable_thinking": True, "thinking_budget": budget},
+                "thinking_token_budget": budget,
+            }
+        case _:
+            return {"chat_template_kwargs": {"enable_thinking": True}}
 
 
 @lru_cache(maxsize=256)
@@ -415,9 +455,10 @@ def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
+    """Return a tool: the user's own under its name, or one with a schema."""
     if tool.given:
-        given = json.loads(tool.given)
-        return {**given, "function": {**given["function"], "name": tool.name}}
+        user_tool = json.loads(tool.given)
+        return {**user_tool, "function": {**user_tool["function"], "name": tool.name}}
     function = {
         "name": tool.name,
         "description": tool.description,
@@ -427,7 +468,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
-    """Decode an event that is no JSON of a chunk; return whether it was one."""
+    """Return whether an event is no chunk, and decode it if so: an end mark, a named error, or data behind the end."""
     if decoder.stopped is not None:
         decoder.tolerate(violations.DATA_AFTER_DONE)
         return True
@@ -448,14 +489,12 @@ def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
 
 def _has_error(chunk: Any) -> bool:
     """Return whether a chunk is an error, or has one beside its choices."""
-    is_usual = (
-        isinstance(chunk, dict) and chunk.get("choices") and _MAY_TELL_ERRORS.isdisjoint(chunk)
-    )
+    is_usual = isinstance(chunk, dict) and chunk.get("choices") and _ERROR_KEYS.isdisjoint(chunk)
     return not is_usual and looks_like_error(chunk, any_code=True)
 
 
 def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
-    """Read what each chunk repeats; Azure's first one names no model."""
+    """Read the facts that each chunk repeats; Azure's first one names no model."""
     decoder.message_id = decoder.message_id or text_or_none(chunk.get("id"))
     decoder.model = text_or_none(chunk.get("model")) or None
     tier = text_or_none(chunk.get("service_tier"))
@@ -463,17 +502,19 @@ def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
 
 
 def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> None:
+    """Decode a choice of a chunk: its content, and why the answer has ended."""
     delta = choice.get("delta")
     if delta:
-        before = decoder.chunks
+        chunks_before = decoder.chunks
         if decoder.names_role_once and delta.get("role") and message_id != decoder.message_id:
             decoder.violate(
                 violations.SECOND_MESSAGE, "another completion begins before the end of the first"
             )
         _delta(decoder, delta)
-        if decoder.chunks > before and "role" not in delta:
+        has_content = decoder.chunks > chunks_before
+        if has_content and "role" not in delta:
             decoder.names_role_once = True
-        if decoder.finished and decoder.chunks > before:
+        if has_content and decoder.finished:
             _after_finish(decoder, message_id)
     reason = choice.get("finish_reason")
     if reason and reason != "null":  # DashScope has the text on every chunk
@@ -495,6 +536,7 @@ def _after_finish(decoder: StreamDecoder, message_id: Any) -> None:
 
 
 def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
+    """Decode the content of a delta, in the order of its keys."""
     has_thought = False  # gateways send the same thought under two names
     for name, value in delta.items():
         if not value:
@@ -515,8 +557,10 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
 
 
 def _unusual_content(decoder: StreamDecoder, content: Any, *, is_thought: bool) -> None:
+    """Decode content that is a list, or is marked as a thought."""
     if not isinstance(content, str):
-        _content_list(decoder, content)
+        for kind, text in _parts(decoder, content):
+            decoder.content(kind, text)
     elif is_thought:
         decoder.content(_THINKING, content)
     else:
@@ -541,7 +585,7 @@ def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
 
 
 def _read_provider_fields(decoder: StreamDecoder, fields: Any) -> None:
-    """Read that the model behind a gateway refuses, for which the gateway's own reason is content_filter."""
+    """Read whether the model behind a gateway refuses; the gateway's own reason for that is content_filter."""
     if not isinstance(fields, dict) or fields.get("stop_reason") != _REFUSAL:
         return
     decoder.stop_reason = _REFUSAL
@@ -551,28 +595,20 @@ def _read_provider_fields(decoder: StreamDecoder, fields: Any) -> None:
 
 
 def _thought(decoder: StreamDecoder, value: Any) -> None:
-    if isinstance(value, list):
-        _reasoning_details(decoder, value)
-    else:
+    """Decode a thought: one text, or a list of details, some of which are encrypted."""
+    if not isinstance(value, list):
         decoder.content(_THINKING, value)
-
-
-def _reasoning_details(decoder: StreamDecoder, details: list[dict[str, Any]]) -> None:
-    for detail in details:
+        return
+    for detail in value:
         thought = detail.get("text") or detail.get("summary") or detail.get("thinking")
         if thought:
             decoder.content(_THINKING, thought)
-        else:  # encrypted
+        else:
             decoder.thinks()
 
 
-def _content_list(decoder: StreamDecoder, content: Any) -> None:
-    for kind, text in _parts(decoder, content):
-        decoder.content(kind, text)
-
-
 def _parts(decoder: StreamDecoder, content: Any) -> Iterator[tuple[int, str]]:
-    """Yield kind and text of each part of a content; a content list is that of Mistral's reasoning models."""
+    """Yield kind and text of each part of a content. Mistral's reasoning models send a list of parts."""
     if isinstance(content, str):
         yield _TEXT, content
         return
@@ -607,7 +643,7 @@ def _tool_call(decoder: StreamDecoder, call: dict[str, Any]) -> None:
 
 
 def _function(call: dict[str, Any]) -> dict[str, Any]:
-    """Return what is called; a custom tool has an input of any text."""
+    """Return the function that a tool call names; a custom tool has an input of any text."""
     custom = call.get("custom")
     if custom:
         return {"name": custom.get("name"), "arguments": custom.get("input")}
@@ -623,7 +659,7 @@ def _arguments(decoder: StreamDecoder, function: dict[str, Any]) -> str:
 
 
 def _is_whole(arguments: str) -> bool:
-    """Whether the input of a tool is complete in one piece."""
+    """Return whether the input of a tool is complete in one piece."""
     if not arguments.rstrip().endswith("}"):
         return False
     try:
@@ -633,10 +669,11 @@ def _is_whole(arguments: str) -> bool:
 
 
 def _usages(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
-    """Read the usage of a chunk or an answer, wherever it stands."""
+    """Read the usage of a chunk or an answer, in all places where it may stand."""
     for place in _USAGE_PLACES:
         usage = value_at(chunk, place)
         if usage is not None:
             decoder.read_usage(usage)
-    if tier := text_or_none(chunk.get("service_tier")):
+    tier = text_or_none(chunk.get("service_tier"))
+    if tier:
         decoder.served.service_tier = tier
