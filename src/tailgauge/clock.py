@@ -24,10 +24,10 @@ def wall_minus_monotonic_ns(samples: int = 16) -> int:
     """Wall minus monotonic clock, from the tightest of `samples` brackets (error below 1 us)."""
     best = (1 << 62, 0)
     for _ in range(samples):
-        before = monotonic_ns()
+        start = monotonic_ns()
         wall = time.time_ns()
-        after = monotonic_ns()
-        best = min(best, (after - before, wall - (before + after) // 2))
+        end = monotonic_ns()
+        best = min(best, (end - start, wall - (start + end) // 2))
     return best[1]
 
 
@@ -41,9 +41,9 @@ class Wall:
 
     def refresh(self) -> int:
         """Measure again; returns how far the wall clock moved against the monotonic one, in ns."""
-        before = self.offset_ns
+        previous_ns = self.offset_ns
         self.offset_ns = wall_minus_monotonic_ns()
-        return self.offset_ns - before
+        return self.offset_ns - previous_ns
 
 
 WALL = Wall()

@@ -71,7 +71,7 @@ def with_command(text: str) -> tuple[str, str]:
 
     The text may quote a target, which can name commands too.
     """
-    begins = [found.start() for found in COMMAND.finditer(text)]
+    begins = [match.start() for match in COMMAND.finditer(text)]
     if not begins:
         return text, ""
     command = text[begins[-1] :]

@@ -110,8 +110,8 @@ class InternalError(TailgaugeError):
                 file.write(known()(lines))
         except OSError as unwritten:  # the fault is reported all the same
             path = f"none: {unwritten.strerror}"
-        what = known()(f"{type(error).__name__}: {error}").splitlines()[0][:200]
-        return cls(f"internal error: {what} (traceback: {path})")
+        text = known()(f"{type(error).__name__}: {error}").splitlines()[0][:200]
+        return cls(f"internal error: {text} (traceback: {path})")
 
 
 def failure(error: BaseException) -> TailgaugeError:

@@ -157,20 +157,20 @@ def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
     for name, value in headers:
         if structured_field(name) == _POLICY:
             policies.update(policies_of(value[:_LONGEST_VALUE]))
-    found: list[Limit] = []
+    stated: list[Limit] = []
     for name, value in headers:
         if structured_field(name) is not None:
-            found += structured(value[:_LONGEST_VALUE], name, policies)
+            stated += structured(value[:_LONGEST_VALUE], name, policies)
             continue
-        known = meaning(name)
-        if known is None:
+        header = meaning(name)
+        if header is None:
             continue
-        number = _reset_s(value, now) if known.role == RESET else number_of(value)
+        number = _reset_s(value, now) if header.role == RESET else number_of(value)
         if number is not None:
-            found.append(
-                Limit(known.kind, known.role, number, known.window_s or window_of(value), name)
+            stated.append(
+                Limit(header.kind, header.role, number, header.window_s or window_of(value), name)
             )
-    return found
+    return stated
 
 
 def structured(
@@ -229,7 +229,9 @@ def _kind_of_policy(name: str, parameters: Mapping[str, str]) -> str | None:
 
 def limit_kind(headers: Headers) -> str:
     """Return the exhausted limit of a refused call, `unknown` where the headers do not tell."""
-    empty = {one.kind for one in limits(headers) if one.role == REMAINING and one.value == 0}
+    empty = {
+        limit.kind for limit in limits(headers) if limit.role == REMAINING and limit.value == 0
+    }
     return next((kind for kind in KINDS if kind in empty), "unknown")
 
 
@@ -242,18 +244,18 @@ def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, s
         if wait is not None:
             return wait
     known = limits(headers, now)
-    remaining = [one for one in known if one.role == REMAINING]
-    resets = [one for one in known if one.role == RESET]
-    empty = {(one.kind, one.window_s) for one in remaining if one.value == 0}
+    remaining = [limit for limit in known if limit.role == REMAINING]
+    resets = [limit for limit in known if limit.role == RESET]
+    empty = {(limit.kind, limit.window_s) for limit in remaining if limit.value == 0}
     if empty:
-        resets = [one for one in resets if (one.kind, one.window_s) in empty]
+        resets = [limit for limit in resets if (limit.kind, limit.window_s) in empty]
     else:
         # Azure names the reset of the limit that refused, and what remains of the others.
-        stated = {one.kind for one in remaining}
-        resets = [one for one in resets if one.kind not in stated]
-    last = max(resets, key=lambda one: one.value, default=None)
-    if last is not None:
-        return last.value, last.header
+        stated = {limit.kind for limit in remaining}
+        resets = [limit for limit in resets if limit.kind not in stated]
+    latest = max(resets, key=lambda limit: limit.value, default=None)
+    if latest is not None:
+        return latest.value, latest.header
     for name in (prefix + reset for prefix in _PREFIXES for reset in _TABLE["resets_alone"]):
         seconds = _reset_s(by_name.get(name, ""), now)
         if seconds is not None:
@@ -284,7 +286,9 @@ def _is_known(header: str) -> bool:
     if meaning(header) is not None or structured_field(header) is not None:
         return True
     names = {header.removeprefix(prefix) for prefix in _PREFIXES}
-    return any(fnmatchcase(name, known) for name in names for known in _TABLE["without_a_limit"])
+    return any(
+        fnmatchcase(name, pattern) for name in names for pattern in _TABLE["without_a_limit"]
+    )
 
 
 def number_of(text: str) -> float | None:

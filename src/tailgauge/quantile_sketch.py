@@ -27,9 +27,9 @@ def add(bins: Bins, value: float) -> None:
     bins[key] = bins.get(key, 0) + 1
 
 
-def merge(into: dict[K, int], other: Mapping[K, int]) -> None:
+def merge(into: dict[K, int], bins: Mapping[K, int]) -> None:
     """Add the counts of `other`: of bins, or of anything else."""
-    for key, count in other.items():
+    for key, count in bins.items():
         into[key] = into.get(key, 0) + count
 
 

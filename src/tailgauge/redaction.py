@@ -55,8 +55,10 @@ _SECRET_NAME = re.compile(
     r"|(?<!stop)(?<!end)(?<!start)(?<!first)(?<!last)(?<!next)(?<!eos)(?<!bos)(?<!pad)(?<!unk)(?<!mask)(?<!sep)(?<!page)"
     r"(?<!special)(?<!continuation)(?<!max)(?<!min)(?<!per)token$"
 )
-_MAY_BE_SECRET = re.compile(r"(?<!idempotency)(?<!cache)(?<!websocket)(?<!partition)(?<!routing)(?<!public)keys?$"
-                            r"|tokens$|auth$|sig(?:nature)?$|sas$|env$")  # fmt: skip
+_MAY_BE_SECRET = re.compile(
+    r"(?<!idempotency)(?<!cache)(?<!websocket)(?<!partition)(?<!routing)(?<!public)keys?$"
+    r"|tokens$|auth$|sig(?:nature)?$|sas$|env$"
+)
 _IS_NO_SECRET = re.compile(
     r"(?:ids?|trace|traceparent|tracestate|hash|digest|sha\d*|md5|etag|match|checksum|key|cursor|baggage)$"
 )
@@ -140,7 +142,7 @@ def secret_like(name: str, given: str | int) -> str:
     if _SECRET_NAME.search(label):
         return "name"
     pairs = _QUERY.findall(value) if "://" in value or value.startswith("/") else ()
-    if any(secret_like(unquote(one), unquote(text)) for one, text in pairs):
+    if any(secret_like(unquote(key), unquote(text)) for key, text in pairs):
         return "query"
     is_secret = (
         _SECRET_VALUE.search(value)
@@ -168,7 +170,7 @@ def _is_random_text(value: str) -> bool:
         return False
     longest = max(re.split(r"[-_.:/+=~]", value), key=len)
     kinds = re.sub(r"[a-z]", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "0", longest)))
-    changes = sum(one != other and one + other != "Aa" for one, other in pairwise(kinds))
+    changes = sum(kind != other and kind + other != "Aa" for kind, other in pairwise(kinds))
     if len(longest) < _WORD or len(set(kinds)) < 3 or changes < len(longest) / 4:
         return False
     try:
@@ -193,15 +195,15 @@ def printable(text: str) -> str:
     return harmless(known()(text))
 
 
-def shown(text: str | bytes, most: int) -> str:
+def shown(text: str | bytes, size: int) -> str:
     """The beginning of a peer's text, without secrets and without lone surrogates, which no file can hold."""
-    return _shown(text[: 4 * most + _WORK], most)
+    return _shown(text[: 4 * size + _WORK], size)
 
 
 @lru_cache(_REMEMBERED)
-def _shown(text: str | bytes, most: int) -> str:
+def _shown(text: str | bytes, size: int) -> str:
     data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-    return known().of_peer(data.decode("utf-8", "replace"))[:most]
+    return known().of_peer(data.decode("utf-8", "replace"))[:size]
 
 
 @cache
@@ -283,14 +285,14 @@ class Redaction:
         return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
 
     def _found(self, low: str, runs: set[str]) -> Iterator[tuple[int, int]]:
-        for at in range(len(low) - RUN + 1):
-            if low[at : at + RUN] in runs:
-                yield at, at + RUN
+        for place in range(len(low) - RUN + 1):
+            if low[place : place + RUN] in runs:
+                yield place, place + RUN
         for form in self._forms:
-            at = low.find(form)
-            while at >= 0:
-                yield at, at + len(form)
-                at = low.find(form, at + 1)
+            place = low.find(form)
+            while place >= 0:
+                yield place, place + len(form)
+                place = low.find(form, place + 1)
             cut = next(
                 (n for n in range(len(form) - 1, MIN_BEGINNING - 1, -1) if low.endswith(form[:n])),
                 0,
@@ -308,17 +310,17 @@ def _plain_forms(value: str) -> list[str]:
 def _encoded_forms(value: str) -> Iterator[str]:
     """A secret in base64, in lower case, behind 0, 1 or 2 bytes of something else."""
     data = value.encode("utf-8", "surrogateescape")
-    for before in range(3):
-        bits = 8 * (before + len(data))
+    for padding in range(3):
+        bits = 8 * (padding + len(data))
         for text in (
-            base64.b64encode(bytes(before) + data),
-            base64.urlsafe_b64encode(bytes(before) + data),
+            base64.b64encode(bytes(padding) + data),
+            base64.urlsafe_b64encode(bytes(padding) + data),
         ):
-            yield text[-(-8 * before // 6) : bits // 6].decode().lower()
+            yield text[-(-8 * padding // 6) : bits // 6].decode().lower()
 
 
 def _parts(form: AnyStr, length: int) -> Iterator[AnyStr]:
-    return (form[at : at + length] for at in range(len(form) - length + 1))
+    return (form[place : place + length] for place in range(len(form) - length + 1))
 
 
 def _number(piece: bytes) -> int:
@@ -335,9 +337,9 @@ def _is_random(form: str) -> bool:
 
 
 @lru_cache(4096)
-def _fold(one: str) -> str:
+def _fold(character: str) -> str:
     """A character in lower case and in its plain form; empty where nobody sees it."""
-    plain = unicodedata.normalize("NFKD", one).lower()
+    plain = unicodedata.normalize("NFKD", character).lower()
     return "".join([part for part in plain if unicodedata.category(part) not in _UNSEEN])
 
 
@@ -345,23 +347,23 @@ def _folded(text: str, places: Sequence[int]) -> tuple[str, Sequence[int]]:
     """Text in one form of the many in which it may be written; `places` as in `_unescaped`."""
     if text.isascii() and text.isprintable():
         return text.lower(), places
-    parts = [_fold(one) for one in text]
-    at = [place for place, part in zip(places, parts, strict=False) for _ in part]
-    return "".join(parts), [*at, places[len(text)]]
+    parts = [_fold(character) for character in text]
+    origins = [place for place, part in zip(places, parts, strict=False) for _ in part]
+    return "".join(parts), [*origins, places[len(text)]]
 
 
 def _unescaped(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
     """Text with one level of its escapes undone; `places`: where each character begins in the original, and its end."""
     out = []
-    at = []
+    origins = []
     end = 0
-    for found in _ESCAPE.finditer(text):
-        begin = found.start()
-        *codes, escaped, entity = found.groups()
+    for match in _ESCAPE.finditer(text):
+        begin = match.start()
+        *codes, escaped, entity = match.groups()
         code = next(filter(None, codes), None)
         letter = _CONTROLS.get(escaped, escaped or "")
         plain = chr(int(code, 16)) if code else html.unescape(f"&{entity}") if entity else letter
         out += [text[end:begin], plain]
-        at += [*places[end:begin], *[places[begin]] * len(plain)]
-        end = found.end()
-    return "".join([*out, text[end:]]), [*at, *places[end:]]
+        origins += [*places[end:begin], *[places[begin]] * len(plain)]
+        end = match.end()
+    return "".join([*out, text[end:]]), [*origins, *places[end:]]

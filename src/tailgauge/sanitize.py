@@ -25,10 +25,10 @@ def for_terminal(text: str) -> str:
     return _CONTROL_BUT_COLOURS.sub("", text)
 
 
-def plain(text: str, most: int = 2000) -> str:
+def plain(text: str, length: int = 2000) -> str:
     """Untrusted text without control and direction characters, on one line, cut to `most` characters."""
     line = " ".join(harmless(text).split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def is_one_line(text: str) -> bool:

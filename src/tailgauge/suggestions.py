@@ -7,14 +7,18 @@ import re
 from collections.abc import Collection
 
 SECONDS = {
-    **dict.fromkeys(("ms", "millis", "milliseconds"), 0.001), **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0), **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("ms", "millis", "milliseconds"), 0.001),
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86400.0),
-}  # fmt: skip
+}
 _NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_,]*(?:\.\d+)?|\.\d+))\s*(/?[a-zA-Z%]*)\s*")
 
 
-def near_names(word: str, names: Collection[str], most: int = 1, cutoff: float = 0.55) -> list[str]:
+def near_names(
+    word: str, names: Collection[str], count: int = 1, cutoff: float = 0.55
+) -> list[str]:
     """Return the names that a user may have meant, the nearest first; at most `most`.
 
     The same name in other letters is the only one; then come a name that goes on behind the word, and names spelt alike.
@@ -26,14 +30,14 @@ def near_names(word: str, names: Collection[str], most: int = 1, cutoff: float =
     longer = [
         name for name in by_lower if len(word) > 2 and re.match(rf"{re.escape(lowered)}[_-]", name)
     ]
-    alike = difflib.get_close_matches(lowered, by_lower, n=most, cutoff=cutoff)
+    alike = difflib.get_close_matches(lowered, by_lower, n=count, cutoff=cutoff)
     matches = dict.fromkeys([*longer, *alike] if len(longer) == 1 else alike)
-    return [by_lower[name] for name in matches][:most]
+    return [by_lower[name] for name in matches][:count]
 
 
-def nearest(word: str, names: Collection[str], most: int = 1) -> str:
+def nearest(word: str, names: Collection[str], count: int = 1) -> str:
     """The suggestion of a message about an unknown name; empty where none is near."""
-    near = near_names(word, names, most)
+    near = near_names(word, names, count)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -58,10 +58,10 @@ def with_choices(name: str, base: type[Table], key: str, rows: Collection[Any]) 
     _refuse_taken(key, tables, base)
     field = base.model_fields[key]
     text = "; ".join(f"`{row.name}`, {row.summary}" for row in rows)
-    more: dict[str, Any] = {choice: (table, table()) for choice, table in tables.items()}
+    fields: dict[str, Any] = {choice: (table, table()) for choice, table in tables.items()}
     names = tuple(row.name for row in rows)
-    more[key] = (Literal[names], Field(field.default, description=f"{field.description}: {text}"))
-    return create_model(name, __base__=base, __doc__=base.__doc__, **more)
+    fields[key] = (Literal[names], Field(field.default, description=f"{field.description}: {text}"))
+    return create_model(name, __base__=base, __doc__=base.__doc__, **fields)
 
 
 def _refuse_taken(key: str, tables: Iterable[str], model: type[Table]) -> None:
@@ -116,45 +116,60 @@ def add_choice(model: type[Table], key: str, name: str) -> None:
 
 
 _SHAPES = {
-    "int_type": "a whole number", "float_type": "a number", "string_type": "text in quotes", "bool_type": "true or false",
-    "model_type": "a table", "mapping_type": "a table of tables", "dict_type": "a table of tables", "missing": "a value",
-    "finite_number": "a finite number", "int_from_float": "a whole number", "too_short": "at least one table",
-    "string_pattern_mismatch": "the name of an environment variable", "string_too_short": "some text",
-    "date_type": "a date as 2026-11-01, without quotes", "list_type": "a list", "tuple_type": "a list", "is_instance_of": "a number",
-}  # fmt: skip
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text in quotes",
+    "bool_type": "true or false",
+    "model_type": "a table",
+    "mapping_type": "a table of tables",
+    "dict_type": "a table of tables",
+    "missing": "a value",
+    "finite_number": "a finite number",
+    "int_from_float": "a whole number",
+    "too_short": "at least one table",
+    "string_pattern_mismatch": "the name of an environment variable",
+    "string_too_short": "some text",
+    "date_type": "a date as 2026-11-01, without quotes",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "is_instance_of": "a number",
+}
 _BOUNDS = {
-    "greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="), "less_than": ("lt", "<"), "less_than_equal": ("le", "<="),
-}  # fmt: skip
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+}
 
 
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
     kind = error["type"]
     context = error.get("ctx", {})
-    given = error.get("input")
-    got = f", got {(str(given) if isinstance(given, Decimal) else repr(given))[:200]}"
+    value = error.get("input")
+    value_text = f", got {(str(value) if isinstance(value, Decimal) else repr(value))[:200]}"
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
         return f"unknown key{near or _all_of(names)}"
-    is_secret = kind == "string_pattern_mismatch" and len(str(given)) >= MIN_SECRET
+    is_secret = kind == "string_pattern_mismatch" and len(str(value)) >= MIN_SECRET
     if kind in _SHAPES:
-        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' or is_secret else got}"
+        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' or is_secret else value_text}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"expected {context['expected']}{got}{nearest(str(given), choices)}"
+        return f"expected {context['expected']}{value_text}{nearest(str(value), choices)}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
-        return f"expected a number {sign} {context[key]:g}{got}"
+        return f"expected a number {sign} {context[key]:g}{value_text}"
     if kind in ("string_too_long", "too_long"):
-        return f"expected at most {context['max_length']} {'characters' if kind == 'string_too_long' else 'of them'}{got}"
-    return f"{error['msg']}, got {str(given)[:80]!r}"
+        return f"expected at most {context['max_length']} {'characters' if kind == 'string_too_long' else 'of them'}{value_text}"
+    return f"{error['msg']}, got {str(value)[:80]!r}"
 
 
 def _all_of(names: Collection[str]) -> str:
     """The valid keys, as the end of a message; of many the first."""
     listed = list(names)
-    more = f", ... ({MANUAL})" if len(listed) > MOST_NAMES else ""
-    return f". Expected one of: {', '.join(listed[:MOST_NAMES])}{more}"
+    rest = f", ... ({MANUAL})" if len(listed) > MOST_NAMES else ""
+    return f". Expected one of: {', '.join(listed[:MOST_NAMES])}{rest}"
 
 
 def tables_in(annotation: Any) -> list[type[BaseModel]]:

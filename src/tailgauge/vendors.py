@@ -27,10 +27,10 @@ _REFUSED_FIELD = re.compile(
 
 def refused_limit_field(message: str) -> str:
     """Return the field with the maximum of output tokens that an error refuses: the first that it names; "" for others."""
-    first = re.search(_LIMIT_FIELD, message, re.IGNORECASE)
-    if first is None or not _REFUSED_FIELD.search(message):
+    match = re.search(_LIMIT_FIELD, message, re.IGNORECASE)
+    if match is None or not _REFUSED_FIELD.search(message):
         return ""
-    return first[0].lower()
+    return match[0].lower()
 
 
 def class_of_status(status: int) -> str:
@@ -62,8 +62,8 @@ def _class_of_name(name: str) -> str | None:
     """Return the class of a name, or of what stands before or behind its dot: `Throttling.RateQuota`."""
     head, _, tail = name.rpartition(".")
     parts = (name, head.partition(".")[0], tail)
-    known = (_error_names().get(_without_error(part)) for part in parts if part)
-    return next((error_class for error_class in known if error_class is not None), None)
+    names = (_error_names().get(_without_error(part)) for part in parts if part)
+    return next((error_class for error_class in names if error_class is not None), None)
 
 
 def _status_of(value: Any) -> int | None:

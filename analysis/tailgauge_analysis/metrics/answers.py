@@ -33,15 +33,40 @@ LEFT = (
 )  # by the user, or by the end of the run: the wait was cut short
 ONE_ANSWER = (schema.SINGLE, schema.PIECES, schema.EARLIEST_LEG)  # requests that get one answer
 ANSWER = (
-    "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
-    "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
-    "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "input_tokens", "output_tokens", "thinking_tokens",
-    "chunks", "model", "last_thinking_at_ns", "body_bytes", "error_type", "usage_marks",
-)  # fmt: skip
-_OF_FIRST_PIECE = (
-    "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
+    "leg",
+    "attempt",
+    "cause",
+    "streamed",
+    "sent_at_ns",
+    "first_content_at_ns",
+    "first_content_low_at_ns",
+    "first_text_at_ns",
+    "first_text_low_at_ns",
+    "first_thinking_at_ns",
+    "first_tool_json_at_ns",
+    "tool_ready_at_ns",
+    "first_field_at_ns",
     "first_event_at_ns",
-)  # fmt: skip
+    "last_content_at_ns",
+    "last_content_low_at_ns",
+    "input_tokens",
+    "output_tokens",
+    "thinking_tokens",
+    "chunks",
+    "model",
+    "last_thinking_at_ns",
+    "body_bytes",
+    "error_type",
+    "usage_marks",
+)
+_OF_FIRST_PIECE = (
+    "sent_at_ns",
+    "first_content_at_ns",
+    "first_content_low_at_ns",
+    "first_text_at_ns",
+    "first_text_low_at_ns",
+    "first_event_at_ns",
+)
 _OF_LAST_PIECE = ("last_content_at_ns", "last_content_low_at_ns")
 _RENAMED = {name: f"answer_{name}" for name in ("attempt", "leg", "cause", "chunks")}
 

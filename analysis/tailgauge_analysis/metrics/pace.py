@@ -72,10 +72,12 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     ) & ~has_chunk_per_token
     reason = np.full(len(answers), None, object)
     reasons = {
-        INTERLEAVED: skips_thinking & (thinking_to > visible_from), THINKING: skips_thinking & is_unknown, NO_USAGE: np.isnan(output),
+        INTERLEAVED: skips_thinking & (thinking_to > visible_from),
+        THINKING: skips_thinking & is_unknown,
+        NO_USAGE: np.isnan(output),
         BEYOND: answers["usage_marks"].str.contains("output", na=False).to_numpy(np.bool_),
         MALFORMED_USAGE: answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_),
-    }  # fmt: skip
+    }
     for name, holds in reasons.items():
         reason[holds & ~np.isnan(first_ns)] = name
     begin = np.where(skips_thinking, visible_from, first_ns)

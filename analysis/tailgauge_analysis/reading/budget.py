@@ -49,9 +49,9 @@ def stored(folders: Sequence[Path]) -> int:
 class Budget:
     """How many bytes the rows of a run may take in memory."""
 
-    def __init__(self, most: float) -> None:
-        self._most = most
-        self._left = most
+    def __init__(self, limit: float) -> None:
+        self._most = limit
+        self._left = limit
 
     @classmethod
     def of(cls, folders: Sequence[Path]) -> Budget:
@@ -62,9 +62,9 @@ class Budget:
         """Count rows that are kept; RunDataError where they are too much."""
         self._left -= size
         if self._left < 0:
-            most = f"the rows of this run take more than {self._most // MIB:,.0f} MiB of memory"
+            problem = f"the rows of this run take more than {self._most // MIB:,.0f} MiB of memory"
             raise RunDataError(
-                f"{path}: {most}, {PER_BYTE} times its files and {ROWS // MIB:,} MiB: {_EXPECTED}"
+                f"{path}: {problem}, {PER_BYTE} times its files and {ROWS // MIB:,} MiB: {_EXPECTED}"
             )
 
 
@@ -74,7 +74,7 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     size = stored(folders)
     seconds = SECONDS + SECONDS_PER_MIB * size / MIB
     memory = MEMORY + 2 * PER_BYTE * size
-    most = memory + _reserved()
+    limit = memory + _reserved()
     named = " ".join(str(folder) for folder in folders)
 
     def end(_: int, __: FrameType | None) -> None:
@@ -83,7 +83,7 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
         )
 
     pool = pa.default_memory_pool()
-    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
     is_main = threading.current_thread() is threading.main_thread()
     is_timed = is_main and not any(signal.getitimer(signal.ITIMER_PROF))  # a caller's timer stays
     handler = signal.signal(signal.SIGPROF, end) if is_timed else None
@@ -91,18 +91,18 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
         pa.set_memory_pool(
             pa.system_memory_pool()
         )  # the others reserve gigabytes that they do not use
-        resource.setrlimit(resource.RLIMIT_DATA, (_lower(most, *before), before[1]))
+        resource.setrlimit(resource.RLIMIT_DATA, (_lower(limit, *limits), limits[1]))
         if is_timed:
             signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)
         yield
     except MemoryError as error:
-        what = f"the report takes more than {memory // MIB:,} MiB of memory"
-        raise RunDataError(f"{named}: {what}: {_EXPECTED}") from error
+        problem = f"the report takes more than {memory // MIB:,} MiB of memory"
+        raise RunDataError(f"{named}: {problem}: {_EXPECTED}") from error
     finally:
         if is_timed:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, handler)
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
         pa.set_memory_pool(pool)
 
 

@@ -104,11 +104,11 @@ class Chunks:
         """How many chunks of each attempt arrived in this time."""
         out = np.zeros(len(self.sizes), np.int64)
         begin = 0
-        for some in blocks(self.sizes):
-            ends = np.cumsum(self.sizes[some])
+        for block in blocks(self.sizes):
+            ends = np.cumsum(self.sizes[block])
             arrived = self.arrived_at_ns[begin : begin + int(ends[-1])]
             total = np.concatenate(([0], np.cumsum((arrived >= from_ns) & (arrived < to_ns))))
-            out[some] = total[ends] - total[ends - self.sizes[some]]
+            out[block] = total[ends] - total[ends - self.sizes[block]]
             begin += int(ends[-1])
         return out
 
@@ -118,8 +118,8 @@ class Chunks:
         sizes = self.sizes[places]
         out = np.empty(int(np.maximum(sizes - 1, 0).sum()))
         filled = 0
-        for some in blocks(sizes):
-            rows, ends = _spread(begin[places[some]], sizes[some])
+        for block in blocks(sizes):
+            rows, ends = _spread(begin[places[block]], sizes[block])
             gaps = np.diff(self.arrived_at_ns[rows])
             gaps = np.delete(gaps, ends[:-1] - 1) if len(ends) > 1 else gaps
             out[filled : filled + len(gaps)] = gaps
@@ -139,21 +139,21 @@ class Chunks:
         number[places] = np.arange(len(places))
         gaps = np.maximum(self.sizes[places] - 1, 0)
         first_gap = np.cumsum(gaps) - gaps
-        of = number[entry]
+        stream = number[entry]
         chunk = self.ranges.at - begin[entry]
         ns = self.ranges.ns.astype(np.float64)
-        ends = (of >= 0) & (chunk > 0)
-        begins = (of >= 0) & (chunk < self.sizes[entry] - 1)
-        at = [first_gap[of[ends]] + chunk[ends] - 1, first_gap[of[begins]] + chunk[begins]]
-        which = np.repeat([False, True], [len(part) for part in at])
-        return GapRanges(np.concatenate(at), np.concatenate([ns[ends], ns[begins]]), which)
+        ends = (stream >= 0) & (chunk > 0)
+        begins = (stream >= 0) & (chunk < self.sizes[entry] - 1)
+        at = [first_gap[stream[ends]] + chunk[ends] - 1, first_gap[stream[begins]] + chunk[begins]]
+        side = np.repeat([False, True], [len(part) for part in at])
+        return GapRanges(np.concatenate(at), np.concatenate([ns[ends], ns[begins]]), side)
 
 
 class Fold:
     """The chunks read until now."""
 
-    def __init__(self, most: int) -> None:
-        self._arrived = np.empty(most, np.int64)
+    def __init__(self, limit: int) -> None:
+        self._arrived = np.empty(limit, np.int64)
         self._rows = 0
         self._ranges: list[Ranges] = []
         self._runs: list[Runs] = []
@@ -168,15 +168,17 @@ class Fold:
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
         self._rows += n
-        at = np.flatnonzero(~table["exact"].to_numpy())
+        places = np.flatnonzero(~table["exact"].to_numpy())
         runs = _runs(column, is_thinking)
-        if len(at):
-            low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
+        if len(places):
+            low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(places).to_numpy()
             self._ranges.append(
-                Ranges(place.start + at, np.maximum(column["arrived_at_ns"][at] - low, 0))
+                Ranges(place.start + places, np.maximum(column["arrived_at_ns"][places] - low, 0))
             )
         self._runs.append(runs)
-        size: int = sum(getattr(runs, field.name).nbytes for field in fields(Runs)) + 2 * at.nbytes
+        size: int = (
+            sum(getattr(runs, field.name).nbytes for field in fields(Runs)) + 2 * places.nbytes
+        )
         return size
 
     def done(self) -> Chunks:
@@ -214,8 +216,8 @@ def blocks(sizes: Ints) -> Iterator[slice]:
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, "right")))
+        start_chunk = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, start_chunk + BLOCK, "right")))
         yield slice(start, stop)
         start = stop
 
@@ -237,37 +239,37 @@ def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
     new[1:] = np.diff(index) != 1
     for key in (ids, leg, attempt):
         new[1:] |= key[1:] != key[:-1]
-    at = np.flatnonzero(new)
-    thinking = np.zeros(len(at), np.int64)
+    places = np.flatnonzero(new)
+    thinking = np.zeros(len(places), np.int64)
     if is_thinking.any():
-        thinking = np.add.reduceat(is_thinking, at, dtype=np.int64)
+        thinking = np.add.reduceat(is_thinking, places, dtype=np.int64)
     return Runs(
-        request_id=ids[at],
-        leg=leg[at].astype(np.int64),
-        attempt=attempt[at].astype(np.int64),
-        first=index[at].astype(np.int64),
-        length=np.diff(at, append=len(ids)),
-        chars=np.add.reduceat(column["chars"], at, dtype=np.int64),
-        first_chars=column["chars"][at].astype(np.int64),
+        request_id=ids[places],
+        leg=leg[places].astype(np.int64),
+        attempt=attempt[places].astype(np.int64),
+        first=index[places].astype(np.int64),
+        length=np.diff(places, append=len(ids)),
+        chars=np.add.reduceat(column["chars"], places, dtype=np.int64),
+        first_chars=column["chars"][places].astype(np.int64),
         thinking=thinking,
     )
 
 
 def _same(runs: Runs) -> npt.NDArray[np.bool_]:
     """Whether a run is of the attempt of the run before it."""
-    same = np.zeros(len(runs.first), np.bool_)
-    same[1:] = (
+    equal = np.zeros(len(runs.first), np.bool_)
+    equal[1:] = (
         (np.diff(runs.request_id) == 0) & (np.diff(runs.leg) == 0) & (np.diff(runs.attempt) == 0)
     )
-    return same
+    return equal
 
 
 def _gathered(values: Ints, begin: Ints, sizes: Ints) -> Ints:
     """Stretches of `values`, one after the other."""
     out = np.empty(int(sizes.sum()), values.dtype)
     filled = 0
-    for some in blocks(sizes):
-        rows, _ = _spread(begin[some], sizes[some])
+    for block in blocks(sizes):
+        rows, _ = _spread(begin[block], sizes[block])
         out[filled : filled + len(rows)] = values[rows]
         filled += len(rows)
     return out

@@ -32,26 +32,46 @@ from tailgauge_analysis.reading.run_record import Problem
 UNREAD = {
     "requests": {"session_id"},
     "attempts": {
-        "protocol", "first_byte_at_ns", "first_content_read_at_ns", "stopped_at_ns", "cancelled_at_ns", "server_request_id",
-        "connection", "reads",
+        "protocol",
+        "first_byte_at_ns",
+        "first_content_read_at_ns",
+        "stopped_at_ns",
+        "cancelled_at_ns",
+        "server_request_id",
+        "connection",
+        "reads",
     },
     "health": {"dispatched", "ended", "chunks", "queued_rows"},
     "target": {
-        "client_request_id", "protocol", "headers_at_ns", "input_tokens", "admitted_at_ns", "replica", "cache_reason",
-        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "error_status", "stop_reason",
+        "client_request_id",
+        "protocol",
+        "headers_at_ns",
+        "input_tokens",
+        "admitted_at_ns",
+        "replica",
+        "cache_reason",
+        "cache_read_tokens",
+        "cache_created_tokens",
+        "limit_kind",
+        "bucket_levels",
+        "error_status",
+        "stop_reason",
     },
-}  # fmt: skip
+}
 VALID_JSON = "valid_json"
 SHARED = ("error_body",)  # texts that are long and often the same
 CALL = ("request_id", "leg", "attempt")
 KEYS = {"requests": ("request_id",), "attempts": CALL, "chunks": (*CALL, "chunk_index")}
 MARKED = {  # the counts that each of the usage_marks is about
     "input": (
-        "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
+        "input_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "cache_creation_5m_input_tokens",
         "cache_creation_1h_input_tokens",
     ),
     "output": ("output_tokens", "thinking_tokens"),
-}  # fmt: skip
+}
 WANTED = {
     table: tuple(column.name for column in columns(table) if column.name not in {*unread, *ORIGIN})
     for table, unread in UNREAD.items()
@@ -89,8 +109,8 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
-        what = "neither run.json nor any readable row: there is no run to analyse"
-        raise RunDataError(f"{opened.folders[0]}: {what}")
+        problem = "neither run.json nor any readable row: there is no run to analyse"
+        raise RunDataError(f"{opened.folders[0]}: {problem}")
     requests, attempts, health, log = (_frame(tables.pop(name), start) for name in WANTED)
     requests["answer"] = answers(run, requests["pattern"])
     attempts = without_marked_counts(attempts)
@@ -250,11 +270,11 @@ def _lean_log(log: pa.Table) -> pa.Table:
         empty = np.asarray(lengths) == 0
         first = lists.values.take(pa.array(ends[:-1], mask=empty))
         last = lists.values.take(pa.array(ends[1:] - 1, mask=empty))
-    kept = log.drop_columns(["chunk_sent_at_ns"])
-    kept = kept.append_column("first_chunk_sent_at_ns", first).append_column(
+    table = log.drop_columns(["chunk_sent_at_ns"])
+    table = table.append_column("first_chunk_sent_at_ns", first).append_column(
         "last_chunk_sent_at_ns", last
     )
-    return kept.append_column("chunks_sent", lengths)
+    return table.append_column("chunks_sent", lengths)
 
 
 def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:

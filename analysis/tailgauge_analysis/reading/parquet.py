@@ -60,7 +60,7 @@ class Part:
 
 def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list[Part]:
     """Parts of a table that count, in order of worker, folder and sequence."""
-    found: dict[str, Part] = {}
+    parts: dict[str, Part] = {}
     bad: dict[str, Problem] = {}
     for number, folder in enumerate(folders):
         for path in files_in(folder / table, problems):
@@ -70,19 +70,19 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
                 )
             elif not _NAME.fullmatch(path.name):
                 problems.append(Problem(NOTE, f"{table}/{path.name} is not a part and is ignored"))
-            elif path.name not in found:
+            elif path.name not in parts:
                 part = _opened(table, number, path)
                 if isinstance(part, Part):
-                    found[path.name] = part
+                    parts[path.name] = part
                 else:
                     bad[path.name] = part
     for name, problem in bad.items():
         spared = Problem(
             NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is"
         )
-        problems.append(spared if name in found else problem)
-    replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
-    return sorted((part for name, part in found.items() if name not in replaced), key=_order)
+        problems.append(spared if name in parts else problem)
+    replaced = frozenset[str]().union(*(part.replaces for part in parts.values()))
+    return sorted((part for name, part in parts.items() if name not in replaced), key=_order)
 
 
 def _order(part: Part) -> tuple[int, int, int]:
@@ -94,8 +94,8 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     """The part, if its footer can be read."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
-    if why := refusal(path):
-        return _left_out(table, path, f"is left out: {why}")
+    if reason := refusal(path):
+        return _left_out(table, path, f"is left out: {reason}")
     try:
         if not has_plain_footer(path, _FOOTER):
             raise pa.ArrowInvalid(
@@ -125,7 +125,7 @@ def pieces(
 ) -> Iterator[pa.Table]:
     """The same, one row group at a time. Columns `shared` are dictionaries, in which a text that repeats is held once."""
     lost = 0
-    why = ""
+    reason = ""
     columns = schema(part.table).empty_table().select(list(wanted)).schema
     texts = {column.name for column in columns if pa.types.is_string(column.type)}
     try:
@@ -145,17 +145,17 @@ def pieces(
                     rows = _read_group(file, number, columns, shared)
                 except _UNREADABLE as error:
                     lost += file.metadata.row_group(number).num_rows
-                    why = why or _reason(error)
+                    reason = reason or _reason(error)
                 else:
                     yield rows
     except _UNREADABLE as error:
         lost = part.rows
-        why = _reason(error)
-    if why:
-        some = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
+        reason = _reason(error)
+    if reason:
+        text = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
         whole = "cannot be read and is left out"
         problems.append(
-            _left_out(part.table, part.path, f"{some if lost < part.rows else whole}: {why}")
+            _left_out(part.table, part.path, f"{text if lost < part.rows else whole}: {reason}")
         )
 
 
@@ -262,9 +262,9 @@ def empty(table: str, wanted: Sequence[str]) -> pa.Table:
     return schema(table).empty_table().select(list(wanted))
 
 
-def _left_out(table: str, path: Path, why: str) -> Problem:
+def _left_out(table: str, path: Path, reason: str) -> Problem:
     """No statistic rests on the endpoint's log, so that one may be missing."""
-    return Problem(NOTE if table == "target" else DAMAGED, f"{table}/{path.name} {why}")
+    return Problem(NOTE if table == "target" else DAMAGED, f"{table}/{path.name} {reason}")
 
 
 def _reason(error: Exception) -> str:

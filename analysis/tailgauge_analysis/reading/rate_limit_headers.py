@@ -65,8 +65,8 @@ class Reading:
     @property
     def usual_window_s(self) -> float:
         """The window of most of its rows."""
-        known = self.window_s[~np.isnan(self.window_s)]
-        return float(np.median(known)) if len(known) else MINUTE_S
+        windows = self.window_s[~np.isnan(self.window_s)]
+        return float(np.median(windows)) if len(windows) else MINUTE_S
 
 
 def column(kind: str, field: str, window_s: float | None = None) -> str:
@@ -166,13 +166,13 @@ def _named(headers: Texts, count: int) -> Iterator[Reading]:
     """Yield what headers with one value each say."""
     families: dict[str, dict[str, str]] = {}
     for name in headers:
-        known = limits.meaning(name)
-        if known is not None:
-            families.setdefault(known.family, {})[known.role] = name
+        meaning = limits.meaning(name)
+        if meaning is not None:
+            families.setdefault(meaning.family, {})[meaning.role] = name
     nothing = np.full(count, np.nan)
     for family, names in families.items():
-        known = limits.meaning(next(iter(names.values())))
-        assert known is not None
+        meaning = limits.meaning(next(iter(names.values())))
+        assert meaning is not None
         numbers = {
             role: _each(headers[name], limits.number_of)
             for role, name in names.items()
@@ -180,15 +180,15 @@ def _named(headers: Texts, count: int) -> Iterator[Reading]:
         }
         limit = numbers.get(LIMIT, nothing)
         remaining = numbers.get(REMAINING, nothing)
-        windows_s = np.full(count, known.window_s or np.nan)
-        if LIMIT in names and known.window_s is None:
+        windows_s = np.full(count, meaning.window_s or np.nan)
+        if LIMIT in names and meaning.window_s is None:
             windows_s = _each(headers[names[LIMIT]], limits.window_of)
         if limits.RESET in names and np.isnan(windows_s).all():
             resets_s = _each(headers[names[limits.RESET]], _precise_duration)
             windows_s = np.full(count, window_by_resets(limit, remaining, resets_s) or np.nan)
         yield Reading(
-            kind=known.kind,
-            order=(known.window_s or MINUTE_S, known.rank, family, 0.0),
+            kind=meaning.kind,
+            order=(meaning.window_s or MINUTE_S, meaning.rank, family, 0.0),
             limit=limit,
             remaining=remaining,
             window_s=windows_s,
@@ -264,12 +264,18 @@ def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats
     """Numbers of many texts, of which few are different."""
     coded = texts.combine_chunks().dictionary_encode()
     numbers = [read(text) for text in coded.dictionary.to_pylist()]
-    known = np.array([*numbers, None], np.float64)  # None is NaN, and the last is of a missing text
-    found: Floats = known[np.asarray(pc.fill_null(coded.indices, len(known) - 1))]
-    return found
+    values = np.array(
+        [*numbers, None], np.float64
+    )  # None is NaN, and the last is of a missing text
+    result: Floats = values[np.asarray(pc.fill_null(coded.indices, len(values) - 1))]
+    return result
 
 
 def rounding(kind: str, remaining: Floats) -> float:
     """How far `remaining` may be off: half a thousand where every one is a whole thousand of tokens."""
-    known = remaining[~np.isnan(remaining)]
-    return ROUNDING / 2 if kind != REQUESTS and len(known) and not (known % ROUNDING).any() else 0.0
+    numbers = remaining[~np.isnan(remaining)]
+    return (
+        ROUNDING / 2
+        if kind != REQUESTS and len(numbers) and not (numbers % ROUNDING).any()
+        else 0.0
+    )

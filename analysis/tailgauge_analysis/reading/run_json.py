@@ -144,8 +144,17 @@ class RunJson(_Tolerant):
     run_id: str = ""
     """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
     state: Literal[
-        "running", "complete", "known", "interrupted", "cut_short", "guarded", "stopped", "failed", "unusable", "error",
-    ] = "interrupted"  # fmt: skip
+        "running",
+        "complete",
+        "known",
+        "interrupted",
+        "cut_short",
+        "guarded",
+        "stopped",
+        "failed",
+        "unusable",
+        "error",
+    ] = "interrupted"
     """running, complete, known (and ended, see `precision`), interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was
     reached), stopped (by a stop rule), failed, unusable (the target, see preflight) or error (an internal one)
     """

@@ -47,14 +47,14 @@ class Problem:
 
 def check(folder: Path, *tables: str) -> None:
     """RunDataError unless it is a folder with the record of a run, or with one of these tables."""
-    why = refusal(folder)
-    if why == MISSING:
-        beside = [path.name for path in folder.parent.glob("*") if path.is_dir()]
-        near = nearest(folder.name, beside) or ": `tailgauge runs` lists them"
+    problem = refusal(folder)
+    if problem == MISSING:
+        siblings = [path.name for path in folder.parent.glob("*") if path.is_dir()]
+        near = nearest(folder.name, siblings) or ": `tailgauge runs` lists them"
         raise RunDataError(f"{folder}: no such run folder{near}")
-    if why != FOLDER:
+    if problem != FOLDER:
         expected = "give the folder that holds run.json"
-        raise RunDataError(f"{folder}: {why or 'a file'}, not a run folder: {expected}")
+        raise RunDataError(f"{folder}: {problem or 'a file'}, not a run folder: {expected}")
     if not any((folder / name).exists() for name in ("run.json", "workers", *tables)):
         or_that = f"{next(iter(tables), 'workers')}/{_hint(folder)}"
         raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor {or_that}")
@@ -62,7 +62,7 @@ def check(folder: Path, *tables: str) -> None:
 
 def _hint(folder: Path) -> str:
     """Where the run may be that was meant, as the end of a sentence; empty where none is near."""
-    places = [f"{at}{name}" for at in ("*/", "runs/*/") for name in ("run.json", "workers")]
+    places = [f"{prefix}{name}" for prefix in ("*/", "runs/*/") for name in ("run.json", "workers")]
     near = sorted({path.parent for place in places for path in folder.glob(place)})
     if not near:
         return ": `tailgauge runs` lists the run folders"
@@ -84,9 +84,9 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
     try:
         tree = json_tree(read_text(path, LARGEST_JSON), _unknown)
     except (UsageError, ValueError) as error:
-        why = str(error).removeprefix(f"{path}: ")
-        if why != MISSING:
-            problems.append(Problem(DAMAGED, f"{_named(path)} cannot be read: {why}"))
+        reason = str(error).removeprefix(f"{path}: ")
+        if reason != MISSING:
+            problems.append(Problem(DAMAGED, f"{_named(path)} cannot be read: {reason}"))
         return None
     if not isinstance(tree, dict):
         problems.append(Problem(DAMAGED, f"{_named(path)} is not a table"))
@@ -168,8 +168,8 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     folder = masters[0][0] if masters else None
     for folder, tree in masters:
         if tree.get("state") == "running" and look is None and RunFolder(folder).is_recorded:
-            what = "the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
-            raise RunDataError(f"{folder}: {what}")
+            problem = "the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
+            raise RunDataError(f"{folder}: {problem}")
     run = masters[0][1] if masters else _rebuilt(by_worker) if by_worker else {}
     # The last run.json of a master that is still running, or died, is older than the rows.
     closed = bool(masters) and run.get("state") != "running"
@@ -192,41 +192,41 @@ def _load(places: Sequence[tuple[Path, Path]], problems: list[Problem]) -> _Foun
 def _rebuilt(by_worker: Sequence[Json]) -> Json:
     """The run as a worker recorded it; a worker that was lost early does not know its start."""
     runs = [table(tree, "run") for tree in by_worker]
-    known = (run for run in runs if whole(run.get("start_at_ns")) is not None)
-    return {**next(known, runs[0]), "state": "interrupted"}
+    started = (run for run in runs if whole(run.get("start_at_ns")) is not None)
+    return {**next(started, runs[0]), "state": "interrupted"}
 
 
 def _without_master(lacks: str, workers: Sequence[Json]) -> str:
     if not workers:
         return f"run.json is {lacks} and workers/ holds no record: the schedule is unknown"
-    known = [str(w["worker"]) for w in workers if w["recorded_state"]]
-    of = f"rebuilt from the records of {plural(len(known), 'worker')} ({listed(known)})"
-    return f"run.json is {lacks}: {of}; others may be missing, and requests that were not leased to them are unknown"
+    names = [str(w["worker"]) for w in workers if w["recorded_state"]]
+    origin = f"rebuilt from the records of {plural(len(names), 'worker')} ({listed(names)})"
+    return f"run.json is {lacks}: {origin}; others may be missing, and requests that were not leased to them are unknown"
 
 
 def _same_run(trees: _Found) -> None:
-    seen: dict[str, Path] = {}
+    folders_by_run: dict[str, Path] = {}
     for folder, tree in trees:
         if isinstance(tree.get("run_id"), str):
-            seen.setdefault(tree["run_id"], folder)
-    if len(seen) > 1:
-        named = " and ".join(f"{run_id} ({folder})" for run_id, folder in seen.items())
-        how = "Give folders of one run, or report them one at a time"
-        raise RunDataError(f"these are different runs: {named}. {how}")
+            folders_by_run.setdefault(tree["run_id"], folder)
+    if len(folders_by_run) > 1:
+        named = " and ".join(f"{run_id} ({folder})" for run_id, folder in folders_by_run.items())
+        advice = "Give folders of one run, or report them one at a time"
+        raise RunDataError(f"these are different runs: {named}. {advice}")
 
 
 def _complete(
     run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool
 ) -> Json:
     """Every key of run.json with its type, and what follows from the files."""
-    given = RunJson.model_validate(run)
+    record = RunJson.model_validate(run)
     run_id = run["run_id"] if isinstance(run.get("run_id"), str) else folders[0].resolve().name
     if not _RUN_ID.fullmatch(run_id):
         raise RunDataError(f"{folders[0]}: run_id {run_id!r} cannot name a report folder")
-    tokens = given.engine_tokens
+    tokens = record.engine_tokens
     return {
-        **given.model_dump(),
-        **{key: getattr(given, key) for key in ("workers", "not_leased", "master_stalled")},
+        **record.model_dump(),
+        **{key: getattr(record, key) for key in ("workers", "not_leased", "master_stalled")},
         "run_id": run_id,
         "master_folder": master_folder,  # with run.json
         "rebuilt": master_folder is None,
@@ -234,9 +234,11 @@ def _complete(
         "engine_tokens": {**tokens.model_dump(), "engine": plain(tokens.engine, 40)}
         if tokens
         else {},
-        "conservation": given.conservation if closed else {},
-        "planned": whole(given.conservation.get("scheduled")) if given.arrival in PLANNED else None,
-        "preflight": [{"ended": "unknown", **entry} for entry in given.preflight],
+        "conservation": record.conservation if closed else {},
+        "planned": whole(record.conservation.get("scheduled"))
+        if record.arrival in PLANNED
+        else None,
+        "preflight": [{"ended": "unknown", **entry} for entry in record.preflight],
     }
 
 
@@ -251,13 +253,15 @@ def entries(
         if number is not None and not _has_ended(records.get(number, {})):
             records[number] = record
     join = _of_lost if master_ended else _of_orphan
-    last = max(
+    end = max(
         records, default=-1
     )  # a worker below it was there too, whether or not its folder is given
-    others = range(last) if not listed and last < MOST else ()
-    numbers = sorted(listed if master_ended else {*listed, *records, *others})
-    known = ((number, join(listed.get(number, {}), records.get(number, {}))) for number in numbers)
-    return [_complete_entry({**entry, "worker": number}) for number, entry in known]
+    unlisted = range(end) if not listed and end < MOST else ()
+    numbers = sorted(listed if master_ended else {*listed, *records, *unlisted})
+    entries = (
+        (number, join(listed.get(number, {}), records.get(number, {}))) for number in numbers
+    )
+    return [_complete_entry({**entry, "worker": number}) for number, entry in entries]
 
 
 def _number(entry: Any) -> int | None:
@@ -281,18 +285,22 @@ def _of_lost(entry: Json, record: Json) -> Json:
 
 def _of_orphan(entry: Json, record: Json) -> Json:
     """The entry of a master that died, without counts, overridden by the worker's record."""
-    kept = {key: value for key, value in entry.items() if key not in _COUNTED}
+    facts = {key: value for key, value in entry.items() if key not in _COUNTED}
     recorded = (
         record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
     )
-    return {**kept, **recorded, "recorded_state": record.get("state", "")}
+    return {**facts, **recorded, "recorded_state": record.get("state", "")}
 
 
 def _complete_entry(entry: Json) -> Json:
     """Every key with its type, those of the clock among them."""
-    given = WorkerJson.model_validate(entry)
-    leased = given.leased if "leased" in entry else whole(given.counts.get("leased"))
+    record = WorkerJson.model_validate(entry)
+    leased = record.leased if "leased" in entry else whole(record.counts.get("leased"))
     return {
-        **given.model_dump(exclude={"clock"}), **given.clock.model_dump(), "missing": given.missing, "silent": given.silent,
-        "leased": leased, "recorded_state": text(entry.get("recorded_state")),
-    }  # fmt: skip
+        **record.model_dump(exclude={"clock"}),
+        **record.clock.model_dump(),
+        "missing": record.missing,
+        "silent": record.silent,
+        "leased": leased,
+        "recorded_state": text(entry.get("recorded_state")),
+    }

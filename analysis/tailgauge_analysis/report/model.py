@@ -22,9 +22,20 @@ from tailgauge_analysis.text.section import Card, Result
 
 SCHEMA_VERSION: Literal[1] = 1
 STABLE = (
-    "schema_version", "run", "result", "exit_code", "slo", "conservation", "latency", "rate_limits", "cache", "fan_out", "hedging",
-    "errors", "verdict",
-)  # fmt: skip
+    "schema_version",
+    "run",
+    "result",
+    "exit_code",
+    "slo",
+    "conservation",
+    "latency",
+    "rate_limits",
+    "cache",
+    "fan_out",
+    "hedging",
+    "errors",
+    "verdict",
+)
 
 Count = Annotated[int, Field(ge=0)]
 

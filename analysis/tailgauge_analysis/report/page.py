@@ -68,14 +68,20 @@ def html(report: Report) -> str:
     sources = ("", "")
     if report.figures:
         sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8"))
-    return _environment().get_template("report.html.jinja").render(
-        report=report, tone=tone, signs=SIGNS,
-        icon=f"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'%3E%3Ccircle cx='4.5' cy='4.5' r='4' fill='{ICONS[tone]}'/%3E%3C/svg%3E",
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file
-        script=Markup(sources[1]),  # noqa: S704 - our own file
-        script_hashes=Markup(" ".join(map(_hash, sources)) if sources[0] else "'none'"),  # noqa: S704 - base64
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            report=report,
+            tone=tone,
+            signs=SIGNS,
+            icon=f"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'%3E%3Ccircle cx='4.5' cy='4.5' r='4' fill='{ICONS[tone]}'/%3E%3C/svg%3E",
+            style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+            plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file
+            script=Markup(sources[1]),  # noqa: S704 - our own file
+            script_hashes=Markup(" ".join(map(_hash, sources)) if sources[0] else "'none'"),  # noqa: S704 - base64
+        )
+    )
 
 
 def _hash(script: str) -> str:

@@ -23,9 +23,19 @@ MOST_MODELS = 10
 TABLES_OF_PROTOCOLS = ("sse",)  # of a target: each holds only with its protocol
 # Keys of a traffic table without effect on tasks: those of schedules and of other patterns.
 NOT_OF_TASKS = {
-    "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session",
-    "fan_out", "structured", "progressive", "batch", "job", "resume",
-}  # fmt: skip
+    "weight",
+    "prompt_tokens",
+    "prompt_sigma",
+    "output_sigma",
+    "prompts",
+    "session",
+    "fan_out",
+    "structured",
+    "progressive",
+    "batch",
+    "job",
+    "resume",
+}
 DEFAULT_OUTPUT = 50  # of a traffic table: a reader would take it for the max_tokens of the tasks
 # Additions to the calls, and the values that turn them off.
 SWITCHES: dict[str, Json] = {

@@ -62,22 +62,72 @@ CLIENT = "client"
 PLUGIN = "plugin"
 CHECK = "check"
 KINDS = (
-    CONTENT, UNNAMED_END, UNKNOWN_END, ENGINE, EMPTY, QUOTA, KEY, MODEL, PAGE, REDIRECT, ADDRESS, REQUEST, OTHER_PROTOCOL, PROTOCOL,
-    LIMIT, OVERLOAD, NOT_READY, GATEWAY, GATEWAY_TIME, GONE, BROKEN, BROKEN_OFF, INSIDE, WAITING, UNREACHABLE, NAME, TLS,
-    RESET, LEFT, CLIENT, PLUGIN, CHECK,
-)  # fmt: skip
+    CONTENT,
+    UNNAMED_END,
+    UNKNOWN_END,
+    ENGINE,
+    EMPTY,
+    QUOTA,
+    KEY,
+    MODEL,
+    PAGE,
+    REDIRECT,
+    ADDRESS,
+    REQUEST,
+    OTHER_PROTOCOL,
+    PROTOCOL,
+    LIMIT,
+    OVERLOAD,
+    NOT_READY,
+    GATEWAY,
+    GATEWAY_TIME,
+    GONE,
+    BROKEN,
+    BROKEN_OFF,
+    INSIDE,
+    WAITING,
+    UNREACHABLE,
+    NAME,
+    TLS,
+    RESET,
+    LEFT,
+    CLIENT,
+    PLUGIN,
+    CHECK,
+)
 
 _BY_CLASS = {
-    schema.REFUSED: CONTENT, schema.FILTERED: CONTENT, schema.EMPTY: EMPTY, schema.RATE_LIMITED: LIMIT,
-    schema.OVERLOADED: OVERLOAD, schema.SERVER_ERROR: BROKEN, schema.TIMEOUT: WAITING, schema.CENSORED: WAITING,
-    schema.CONNECT_ERROR: UNREACHABLE, schema.TRUNCATED: BROKEN_OFF, schema.CANCELLED: LEFT,
-    schema.CLIENT_DROP: CLIENT, schema.PLUGIN_ERROR: PLUGIN, schema.CLIENT_ERROR: REQUEST,
+    schema.REFUSED: CONTENT,
+    schema.FILTERED: CONTENT,
+    schema.EMPTY: EMPTY,
+    schema.RATE_LIMITED: LIMIT,
+    schema.OVERLOADED: OVERLOAD,
+    schema.SERVER_ERROR: BROKEN,
+    schema.TIMEOUT: WAITING,
+    schema.CENSORED: WAITING,
+    schema.CONNECT_ERROR: UNREACHABLE,
+    schema.TRUNCATED: BROKEN_OFF,
+    schema.CANCELLED: LEFT,
+    schema.CLIENT_DROP: CLIENT,
+    schema.PLUGIN_ERROR: PLUGIN,
+    schema.CLIENT_ERROR: REQUEST,
     schema.CHECK_FAILED: CHECK,
-}  # fmt: skip
+}
 _BY_STATUS = {
-    401: KEY, 402: QUOTA, 403: KEY, 404: ADDRESS, 405: ADDRESS, 407: PAGE, 502: GATEWAY, 504: GATEWAY_TIME, 520: GATEWAY,
-    521: GATEWAY, 522: GATEWAY_TIME, 523: GATEWAY, 524: GATEWAY_TIME,
-}  # fmt: skip
+    401: KEY,
+    402: QUOTA,
+    403: KEY,
+    404: ADDRESS,
+    405: ADDRESS,
+    407: PAGE,
+    502: GATEWAY,
+    504: GATEWAY_TIME,
+    520: GATEWAY,
+    521: GATEWAY,
+    522: GATEWAY_TIME,
+    523: GATEWAY,
+    524: GATEWAY_TIME,
+}
 _BY_NAME = {
     NO_FINISH_REASON: UNNAMED_END,
     UNKNOWN_FINISH_REASON: UNKNOWN_END,
@@ -95,31 +145,75 @@ _BY_CONNECTION = {
 _REJECTED = (schema.CLIENT_ERROR, schema.STREAM_ERROR)
 _FAILED = (schema.SERVER_ERROR, schema.OVERLOADED, schema.STREAM_ERROR)
 _BY_TEXT: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
-    (QUOTA, (schema.RATE_LIMITED, *_REJECTED), re.compile(
-        r"insufficient_quota|spend_limit|billing_(?:error|hard_limit|not_active)|credit balance|out of credits?"
-        r"|insufficient (?:funds|balance|credits?)|payment required", re.IGNORECASE)),
-    (MODEL, _REJECTED, re.compile(
-        r"model_not_(?:found|available)|unknown[_ ]model|invalid[_ ]model|no such model|\bmodel\b.{0,120}?\b(?:not exist|not found"
-        r"|not (?:available|supported|loaded)|unavailable|unloaded|unknown|deprecated|decommissioned|retired)",
-        re.IGNORECASE | re.DOTALL)),
-    (KEY, _REJECTED, re.compile(
-        r"authentication_error|invalid[_ ]api[_ ]?key|api[_ ]?key (?:not valid|(?:is )?(?:invalid|expired|missing))|unauthorized"
-        r"|unauthenticated", re.IGNORECASE)),
-    (NOT_READY, _FAILED, re.compile(r"loading model|model.{0,40}\bloading|not (?:yet )?ready|starting up|warming up", re.IGNORECASE)),
-    (GATEWAY, _FAILED, re.compile(
-        r"no healthy upstream|upstream connect error|no (?:available|live|healthy) (?:server|upstream|backend|deployment)"
-        r"|no server is available|bad gateway|upstream (?:error|unavailable)", re.IGNORECASE)),
-    (GATEWAY_TIME, _FAILED, re.compile(r"gateway[_ ]time-?_?out|upstream request timeout|upstream timed out", re.IGNORECASE)),
-)  # fmt: skip
+    (
+        QUOTA,
+        (schema.RATE_LIMITED, *_REJECTED),
+        re.compile(
+            r"insufficient_quota|spend_limit|billing_(?:error|hard_limit|not_active)|credit balance|out of credits?"
+            r"|insufficient (?:funds|balance|credits?)|payment required",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        MODEL,
+        _REJECTED,
+        re.compile(
+            r"model_not_(?:found|available)|unknown[_ ]model|invalid[_ ]model|no such model|\bmodel\b.{0,120}?\b(?:not exist|not found"
+            r"|not (?:available|supported|loaded)|unavailable|unloaded|unknown|deprecated|decommissioned|retired)",
+            re.IGNORECASE | re.DOTALL,
+        ),
+    ),
+    (
+        KEY,
+        _REJECTED,
+        re.compile(
+            r"authentication_error|invalid[_ ]api[_ ]?key|api[_ ]?key (?:not valid|(?:is )?(?:invalid|expired|missing))|unauthorized"
+            r"|unauthenticated",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        NOT_READY,
+        _FAILED,
+        re.compile(
+            r"loading model|model.{0,40}\bloading|not (?:yet )?ready|starting up|warming up",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        GATEWAY,
+        _FAILED,
+        re.compile(
+            r"no healthy upstream|upstream connect error|no (?:available|live|healthy) (?:server|upstream|backend|deployment)"
+            r"|no server is available|bad gateway|upstream (?:error|unavailable)",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        GATEWAY_TIME,
+        _FAILED,
+        re.compile(
+            r"gateway[_ ]time-?_?out|upstream request timeout|upstream timed out", re.IGNORECASE
+        ),
+    ),
+)
 _LABELS = {
-    schema.REFUSED: "refused", schema.FILTERED: "filtered", schema.EMPTY: "empty",
-    schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
-    schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors",
-    schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
-    schema.TRUNCATED: "truncated", schema.PLUGIN_ERROR: "ended by an error of a plugin",
+    schema.REFUSED: "refused",
+    schema.FILTERED: "filtered",
+    schema.EMPTY: "empty",
+    schema.CANCELLED: "abandoned by their users",
+    schema.RATE_LIMITED: "rejected (429)",
+    schema.OVERLOADED: "rejected (overloaded)",
+    schema.SERVER_ERROR: "server errors",
+    schema.CONNECT_ERROR: "not connected",
+    schema.TIMEOUT: "timed out",
+    schema.STREAM_ERROR: "broken streams",
+    schema.TRUNCATED: "truncated",
+    schema.PLUGIN_ERROR: "ended by an error of a plugin",
     schema.CHECK_FAILED: "failed a check of their task",
-    schema.CENSORED: STILL_OPEN, schema.CLIENT_DROP: "dropped by the client",
-}  # fmt: skip
+    schema.CENSORED: STILL_OPEN,
+    schema.CLIENT_DROP: "dropped by the client",
+}
 _COLUMNS = ["ended", "status", "error_type", "error_class", "stop_reason", "error_body"]
 _EVENTS = ["events", "chunks", "tolerated"]
 NO_END_MARK = "no_end_mark"  # of a body that came whole

@@ -24,14 +24,26 @@ DRY_RUN = "DRY RUN"  # nothing was judged but a simulated endpoint
 COMPLETED = "COMPLETED"  # without an objective: requests completed, too few of them to show a share
 SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?", INTERRUPTED: "–", COMPLETED: "·"}
 TONES = {
-    PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
-    INTERRUPTED: "warn", COMPLETED: "idle", DRY_RUN: "idle",
-}  # fmt: skip
+    PASS: "good",
+    VALID: "good",
+    FAIL: "bad",
+    NO_ANSWER: "bad",
+    INVALID: "bad",
+    INCONCLUSIVE: "warn",
+    DEGRADED: "warn",
+    INTERRUPTED: "warn",
+    COMPLETED: "idle",
+    DRY_RUN: "idle",
+}
 Tone = Literal["", "good", "warn", "bad"]  # of a card
 EXITS = {
-    PASS: Exit.OK, COMPLETED: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET,
+    PASS: Exit.OK,
+    COMPLETED: Exit.OK,
+    FAIL: Exit.FAILED,
+    INCONCLUSIVE: Exit.INCONCLUSIVE,
+    NO_ANSWER: Exit.TARGET,
     INTERRUPTED: Exit.INTERRUPTED,
-}  # fmt: skip
+}
 
 
 def worst(outcomes: Iterable[str]) -> str:
@@ -109,8 +121,13 @@ class Table:
 
     @classmethod
     def of(
-        cls, title: str, rows: Iterable[Row], columns: Iterable[Column[Row]], note: str = "", prose: tuple[int, ...] = ()
-    ) -> Table:  # fmt: skip
+        cls,
+        title: str,
+        rows: Iterable[Row],
+        columns: Iterable[Column[Row]],
+        note: str = "",
+        prose: tuple[int, ...] = (),
+    ) -> Table:
         """A table from what each column shows of a row."""
         columns = tuple(columns)
         cells = tuple(tuple(cell(row) for _, cell in columns) for row in rows)

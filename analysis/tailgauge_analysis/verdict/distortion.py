@@ -35,8 +35,13 @@ DISORDERED = 0.01  # of the attempts
 FIGURES_LISTED = 4
 UNMOVED_LISTED = 6
 STATIONS = (
-    "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns",
-)  # fmt: skip
+    "scheduled_at_ns",
+    "dispatched_at_ns",
+    "sent_at_ns",
+    "first_content_at_ns",
+    "last_content_at_ns",
+    "ended_at_ns",
+)
 ORDER_SLACK_NS = 1_000_000  # kernel and process clocks are read a little apart
 KINDS_LISTED = 3  # of protocol violations
 FAR_BEYOND = 4  # times the requested tokens,

@@ -37,9 +37,9 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
         run_dir = options.named_run(given, Path())
         run = summarize(run_dir)
         runs = load(folder, may_be_new=True)
-        why = refused(runs, run, allow)
-        if why:
-            raise NotComparableError(f"{run_dir}: not added: {'; '.join(why[:3])}")
+        refusal = refused(runs, run, allow)
+        if refusal:
+            raise NotComparableError(f"{run_dir}: not added: {'; '.join(refusal[:3])}")
         screen.show(f"added {save(folder, run)}, number {len(runs) + 1}")
 
 

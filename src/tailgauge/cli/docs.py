@@ -109,10 +109,10 @@ def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
         yield f"{match.name}  {match.title}"
         yield from (f"  {_excerpt(line, patterns[0])}" for line in match.lines[:LINES])
         yield ""
-    others = [match.name for match in matches[PAGES:]]
-    if others:
+    omitted = [match.name for match in matches[PAGES:]]
+    if omitted:
         yield click.wrap_text(
-            f"also in {', '.join(others)}", screen.columns(), subsequent_indent="  "
+            f"also in {', '.join(omitted)}", screen.columns(), subsequent_indent="  "
         )
     yield "print one with: tailgauge docs " + matches[0].name
 
@@ -158,15 +158,15 @@ def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
     text = plain(" ".join(line.strip("|#-* ").split()), 5000)
     if len(text) <= width:
         return text
-    found = pattern.search(text)
-    start = max(0, min(found.start() - width // 3 if found else 0, len(text) - width + 4))
+    match = pattern.search(text)
+    start = max(0, min(match.start() - width // 3 if match else 0, len(text) - width + 4))
     if start:
         start = text.find(" ", start) + 1
     head = "... " if start else ""
-    left = width - len(head)
-    if len(text) - start <= left:
+    room = width - len(head)
+    if len(text) - start <= room:
         return head + text[start:]
-    body = text[start : start + left - 4]
+    body = text[start : start + room - 4]
     return f"{head}{body.rpartition(' ')[0]} ..."
 
 

@@ -23,7 +23,7 @@ import click
 from click.core import ParameterSource
 
 from tailgauge import __version__
-from tailgauge.address import parse
+from tailgauge.address import Address, parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.baseline import baseline as baseline_command
@@ -36,7 +36,7 @@ from tailgauge.cli.packaged import scenario
 from tailgauge.cli.run import settings_of
 from tailgauge.cli.runs import runs
 from tailgauge.cli.sweep import is_list
-from tailgauge.errors import Exit, UsageError
+from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
@@ -46,7 +46,9 @@ from tailgauge.rows.text_file import MISSING, refusal
 from tailgauge.sanitize import plain
 
 if TYPE_CHECKING:
+    from tailgauge.locust_app.launch import WorkerSetup
     from tailgauge.plan.resolve import Settings
+    from tailgauge.protocols.protocol import TargetSettings
     from tailgauge.scenario.simulated import Simulated
     from tailgauge.simulator.http.requests import ServerOptions
     from tailgauge_analysis.text.section import Report
@@ -139,10 +141,23 @@ def cli(context: click.Context) -> None:
 @options.opens()
 @options.as_json("one JSON object per run")
 def run(
-    scenarios: tuple[str, ...], duration: float | None, requests: int | None, sweep: bool, workers: int | None,
-    expect_workers: int, bind: str | None, web: str | None, metrics: bool, dry_run: bool, out: Path, opens: bool,
-    as_json: bool, sets: tuple[str, ...], **given: Any,
-) -> None:  # fmt: skip
+    scenarios: tuple[str, ...],
+    *,
+    duration: float | None,
+    requests: int | None,
+    sweep: bool,
+    workers: int | None,
+    expect_workers: int,
+    bind: str | None,
+    web: str | None,
+    metrics: bool,
+    dry_run: bool,
+    out: Path,
+    opens: bool,
+    as_json: bool,
+    sets: tuple[str, ...],
+    **values: Any,
+) -> None:
     """Run a scenario and report it.
 
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
@@ -153,59 +168,78 @@ def run(
     """
     if not scenarios:
         raise UsageError(NO_SCENARIO)
-    if dry_run and ((workers or 1) > 1 or expect_workers):
-        raise UsageError("--dry-run: a dry run has one worker: omit --workers and --expect-workers")
-    if dry_run and web:
-        raise UsageError("--web: a dry run has no web page: omit it")
-    if dry_run and given["keep_answers"]:
-        raise UsageError("--keep-answers: a dry run receives no answers: omit it")
+    if dry_run:
+        _check_dry_run(workers or 1, expect_workers, web, values)
     children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
     total = children + remote
     plan = {"duration_s": duration, "requests": requests, "out": out, "sends": not dry_run}
-    if sweep or is_list(given["rate"]) or is_list(given["concurrency"]):
-        curve = run_command.curve_of(scenarios, given, plan, wanted=sweep)
+    if sweep or is_list(values["rate"]) or is_list(values["concurrency"]):
+        curve = run_command.curve_of(scenarios, values, plan, wanted=sweep)
         sets = (*curve, *sets)
-    settings = [
-        run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios
-    ]
-    _note_percentiles(given["slo"])
-    _note_environment(given["target"])
-    if any(each.scenario.experiment for each in settings):
+    settings = []
+    for name in scenarios:
+        settings.append(run_command.settings_of(name, values, sets, workers=total, **plan))
+    _note_percentiles(values["slo"])
+    _note_environment(values["target"])
+    if any(run_settings.scenario.experiment for run_settings in settings):
         run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
-        sys.exit(
-            _answer(
-                scenarios[0],
-                settings[0],
-                workers=total,
-                dry_run=dry_run,
-                as_json=as_json,
-                opens=opens,
-            )
+        code = _answer(
+            scenarios[0],
+            settings[0],
+            workers=total,
+            dry_run=dry_run,
+            as_json=as_json,
+            opens=opens,
         )
+        sys.exit(code)
     pages: list[str] = []  # of the reports
     if dry_run:
-        codes = [
-            run_command.dry_run(each, _print, _print_error, as_json=as_json, pages=pages)
-            for each in settings
-        ]
+        codes = []
+        for run_settings in settings:
+            code = run_command.dry_run(
+                run_settings, _print, _print_error, as_json=as_json, pages=pages
+            )
+            codes.append(code)
         code = Exit.worst(codes)
-        open_pages(pages if opens else ())
-        sys.exit(code)
-    run_command.check_reachable(settings, address)
+    else:
+        run_command.check_reachable(settings, address)
+        setup = _worker_setup(settings, children, remote, address)
+        code = run_command.launch(
+            settings, setup, page, _print, _print_error, as_json=as_json, pages=pages
+        )
+    if opens:
+        open_pages(pages)
+    sys.exit(code)
+
+
+def _check_dry_run(
+    workers: int, expect_workers: int, web: str | None, values: Mapping[str, Any]
+) -> None:
+    """Refuse what a dry run does not have."""
+    if workers > 1 or expect_workers:
+        raise UsageError("--dry-run: a dry run has one worker: omit --workers and --expect-workers")
+    if web:
+        raise UsageError("--web: a dry run has no web page: omit it")
+    if values["keep_answers"]:
+        raise UsageError("--keep-answers: a dry run receives no answers: omit it")
+
+
+def _worker_setup(
+    settings: Sequence[Settings], children: int, remote: int, address: Address
+) -> WorkerSetup:
+    """Load Locust, and the SDKs for local workers, which are forked from this process."""
     with loading():
         platform.platform()  # for the SDKs' headers; it asks another process, which would start gevent's loop
         from tailgauge.locust_app.launch import WorkerSetup
         from tailgauge.protocols import target
 
         if children:
-            target.load_sdks(one for each in settings for one in each.scenario.targets.values())
-    setup = WorkerSetup(children, remote, address)
-    code = run_command.launch(
-        settings, setup, page, _print, _print_error, as_json=as_json, pages=pages
-    )
-    open_pages(pages if opens else ())
-    sys.exit(code)
+            targets: list[TargetSettings] = []
+            for run_settings in settings:
+                targets += run_settings.scenario.targets.values()
+            target.load_sdks(targets)
+    return WorkerSetup(children, remote, address)
 
 
 def _load_until_input(module: str) -> bool:
@@ -266,9 +300,17 @@ def _print_error(text: str) -> None:
 @options.opens()
 @options.as_json()
 def checkup(
-    scenario: str, quick: bool, workers: int, dry_run: bool, out: Path, opens: bool, as_json: bool,
-    sets: tuple[str, ...], **given: Any,
-) -> None:  # fmt: skip
+    scenario: str,
+    *,
+    quick: bool,
+    workers: int,
+    dry_run: bool,
+    out: Path,
+    opens: bool,
+    as_json: bool,
+    sets: tuple[str, ...],
+    **values: Any,
+) -> None:
     """Find problems of an endpoint before launch.
 
     The traffic is that of the scenario, by default of the packaged example. `tailgauge run` on a scenario with
@@ -281,9 +323,9 @@ def checkup(
         sets = ('experiment={kind = "checkup", minutes = 10}', *sets)
     if quick:
         sets = (*sets, "experiment.checkup.quick=true")
-    settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
-    _note_percentiles(given["slo"])
-    _note_environment(given["target"])
+    settings = settings_of(scenario, values, sets, out=out, workers=workers, sends=not dry_run)
+    _note_percentiles(values["slo"])
+    _note_environment(values["target"])
     sys.exit(
         _answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json, opens=opens)
     )
@@ -300,12 +342,15 @@ def _answer(
 
     pairs = tuple(override(text) for text in settings.overrides)
     base = Base(find(argument), settings.scenario, pairs, settings.out, workers)
-    made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
-    paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
-    text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
+    result = command(base, settings.overrides, _print_progress, dry_run=dry_run)
+    paths = {kind: str(getattr(result, kind)) for kind in ("html", "markdown", "json", "junit")}
+    text = result.summary
+    if as_json:
+        text = json.dumps({**result.report.data, "report": paths})
     screen.show(renamed(text), colours=screen.has_colours())
-    open_pages([str(made.html)] if opens else ())
-    return Exit(made.report.exit_code)
+    if opens:
+        open_pages([str(result.html)])
+    return Exit(result.report.exit_code)
 
 
 def _print_progress(text: str) -> None:
@@ -320,8 +365,13 @@ def _print_progress(text: str) -> None:
 @click.option("--baseline", metavar="DIR", help="Judge one run by this baseline.")
 @options.allow()
 @click.option(
-    "--threshold", type=Positive(), default=5, show_default=True, metavar="PERCENT", help="Smallest change to report."
-)  # fmt: skip
+    "--threshold",
+    type=Positive(),
+    default=5,
+    show_default=True,
+    metavar="PERCENT",
+    help="Smallest change to report.",
+)
 @click.option(
     "--metric",
     "metrics",
@@ -335,9 +385,17 @@ def _print_progress(text: str) -> None:
 @options.opens()
 @options.as_json()
 def compare(
-    run_dirs: tuple[Path, ...], baseline: str | None, allow: tuple[str, ...], threshold: float, metrics: tuple[str, ...],
-    as_markdown: bool, out: Path, opens: bool, as_json: bool,
-) -> None:  # fmt: skip
+    run_dirs: tuple[Path, ...],
+    *,
+    baseline: str | None,
+    allow: tuple[str, ...],
+    threshold: float,
+    metrics: tuple[str, ...],
+    as_markdown: bool,
+    out: Path,
+    opens: bool,
+    as_json: bool,
+) -> None:
     """Compare two sets of runs, or two load curves.
 
     Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
@@ -354,67 +412,90 @@ def compare(
         from tailgauge_analysis.comparing import pairs
         from tailgauge_analysis.comparing.curve import find
         from tailgauge_analysis.reading.budget import limited
-        from tailgauge_analysis.report.markdown import markdown
-        from tailgauge_analysis.report.terminal import terminal
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
     pairs.check_metrics(metrics)
     run_dirs = tuple(options.named_run(run_dir, out, of_reports=True) for run_dir in run_dirs)
-    curves = [find(one, out) for one in run_dirs]
-    if len(run_dirs) == 1 and baseline is None and not any(curves):
-        raise UsageError(pairs.ALONE)
-    page = None
+    curves = [find(run_dir, out) for run_dir in run_dirs]
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError(
                 "--baseline: give one run, without --metric: its first objective decides"
             )
-        if not is_remote(baseline) and refusal(Path(baseline)) == MISSING:
-            text = "no such folder: the baseline has no runs; `tailgauge baseline add` makes it"
-            _print_error(f"tailgauge: --baseline {baseline}: {text}")
-        from tailgauge_analysis.comparing import history
-
-        with limited(run_dirs):
-            made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
+        result = _compare_with_baseline(baseline, run_dirs[0], threshold / 100, allow)
     elif any(curves):
         if allow or metrics:
             raise UsageError(
                 "--allow and --metric: load curves are compared as they are: omit them"
             )
-        made = _compare_curves(run_dirs, curves, threshold / 100)
+        result = _compare_curves(run_dirs, curves, threshold / 100)
+    elif len(run_dirs) == 1:
+        raise UsageError(pairs.ALONE)
     else:
         with limited(run_dirs):
-            made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
-        made = replace(made, run_id=new_run_id("compare"))
+            result = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
+        result = replace(result, run_id=new_run_id("compare"))
+    page = None
     if baseline is not None or any(curves) or opens:
         from tailgauge_analysis.report.report import write_report
 
-        page = write_report(made, out, screen.columns(), colours=False).html
-    if as_json or as_markdown:
-        paths = {"report": {"html": str(page)}} if page else {}
-        screen.show(
-            json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made)
-        )
+        page = write_report(result, out, screen.columns(), colours=False).html
+    _show_comparison(result, page, as_json=as_json, as_markdown=as_markdown)
+    if opens:
+        open_pages([str(page)])
+    sys.exit(result.exit_code)
+
+
+def _show_comparison(
+    result: Report, page: Path | None, *, as_json: bool, as_markdown: bool
+) -> None:
+    """Print a comparison. `page`: its HTML page, where there is one."""
+    from tailgauge_analysis.report.markdown import markdown
+    from tailgauge_analysis.report.terminal import terminal
+
+    if as_json:
+        data = dict(result.data)
+        if page is not None:
+            data["report"] = {"html": str(page)}
+        screen.show(json.dumps(data, allow_nan=False))
+    elif as_markdown:
+        screen.show(markdown(result))
     else:
-        _print(terminal(made, page, screen.columns(), colours=screen.has_colours()))
-    open_pages([str(page)] if opens else ())
-    sys.exit(made.exit_code)
+        _print(terminal(result, page, screen.columns(), colours=screen.has_colours()))
+
+
+def _compare_with_baseline(
+    baseline: str, run_dir: Path, threshold: float, allow: Sequence[str]
+) -> Report:
+    """Judge a run by the runs of a baseline."""
+    from tailgauge_analysis.comparing import history
+    from tailgauge_analysis.reading.budget import limited
+
+    if not is_remote(baseline) and refusal(Path(baseline)) == MISSING:
+        text = "no such folder: the baseline has no runs; `tailgauge baseline add` makes it"
+        _print_error(f"tailgauge: --baseline {baseline}: {text}")
+    with limited([run_dir]):
+        return history.compare(baseline, run_dir, threshold, allow)
 
 
 cli.add_command(baseline_command)
 
 
-def _compare_curves(given: tuple[Path, ...], files: list[Path | None], threshold: float) -> Report:
-    """The comparison of two load curves."""
+def _compare_curves(
+    run_dirs: tuple[Path, ...], files: list[Path | None], threshold: float
+) -> Report:
+    """Compare two load curves; `files`: the report of each folder, None where it is no load curve."""
     from tailgauge_analysis.comparing.curves import compare
 
-    known = [file for file in files if file]
-    if len(given) != 2 or len(known) != 2:
-        other = next((path for path, file in zip(given, files, strict=True) if file is None), None)
-        why = f"{other} is none" if other else f"{len(given)} given"
-        raise UsageError(f"compare takes two load curves, as A B: {why}")
-    return compare(known, threshold, new_run_id("compare"))
+    curves = []
+    for run_dir, file in zip(run_dirs, files, strict=True):
+        if file is None:
+            raise UsageError(f"compare takes two load curves, as A B: {run_dir} is none")
+        curves.append(file)
+    if len(curves) != 2:
+        raise UsageError(f"compare takes two load curves, as A B: {len(curves)} given")
+    return compare(curves, threshold, new_run_id("compare"))
 
 
 @cli.command(epilog=options.RUN)
@@ -465,16 +546,17 @@ def report(
 
     try:
         with limited(run_dirs):
-            made = make(run_dirs, out, screen.columns(), colours=screen.has_colours(), tool=tool)
+            result = make(run_dirs, out, screen.columns(), colours=screen.has_colours(), tool=tool)
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:
-        paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
-        _print(json.dumps({**made.facts(), "report": paths, "summary": made.summary}))
+        paths = {kind: str(getattr(result, kind)) for kind in ("html", "markdown", "json", "junit")}
+        _print(json.dumps({**result.facts(), "report": paths, "summary": result.summary}))
     else:
-        _print(made.summary)
-    open_pages([str(made.html)] if opens else ())
-    sys.exit(made.exit_code)
+        _print(result.summary)
+    if opens:
+        open_pages([str(result.html)])
+    sys.exit(result.exit_code)
 
 
 @cli.command(epilog=options.ENDPOINT)
@@ -504,9 +586,16 @@ def report(
 @click.option("--keyfile", type=options.PEM, metavar="PEM", help="Private key of --certfile.")
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def endpoint(
-    host: str, port: int, *, profile: str | None, sets: tuple[str, ...], seed: int, replay: Path | None,
-    lifeline: bool, **given: Any,
-) -> None:  # fmt: skip
+    *,
+    host: str,
+    port: int,
+    profile: str | None,
+    sets: tuple[str, ...],
+    seed: int,
+    replay: Path | None,
+    lifeline: bool,
+    **values: Any,
+) -> None:
     """Start the simulated endpoint.
 
     It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. With --replay it
@@ -514,7 +603,7 @@ def endpoint(
     """
     if replay is not None:
         _check_replay()
-        _replay(replay, given, host, port, lifeline=lifeline)
+        _replay(replay, values, host, port, lifeline=lifeline)
         return
     with loading():
         from tailgauge.simulator.http.routes import application
@@ -523,7 +612,7 @@ def endpoint(
     def on_listening(url: str) -> None:
         screen.show(f"listening on {url}")
 
-    table, server = simulated(sets, profile, given)
+    table, server = simulated(sets, profile, values)
     app = application(table, seed, server)
     serve(app, server, host, port, on_listening=on_listening, lifeline=lifeline)
 
@@ -536,8 +625,8 @@ def _check_replay() -> None:
             raise UsageError(f"--replay: recorded answers are served as they are: omit {option}")
 
 
-def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifeline: bool) -> None:
-    """Serve the answers of a file."""
+def _replay(path: Path, values: Mapping[str, Any], host: str, port: int, *, lifeline: bool) -> None:
+    """Serve the answers of a file. `values`: options of the command by their parameters."""
     from tailgauge.rows.answer_file import read_answers
 
     answers = read_answers(path)
@@ -551,7 +640,7 @@ def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifel
         outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
         _print_progress(f"recorded answers in turn: {plain(outcomes)}")
 
-    options = server_options(given)
+    options = server_options(values)
     app = replay(answers, options)
     serve(app, options, host, port, on_listening=on_listening, lifeline=lifeline)
 
@@ -587,15 +676,19 @@ def server_options(options: Mapping[str, Any]) -> ServerOptions:
     if bool(options["certfile"]) != bool(options["keyfile"]):
         raise UsageError("--certfile and --keyfile: give both or neither")
     for option in ("certfile", "keyfile"):
-        if options[option] and (why := refusal(options[option])):
-            raise UsageError(f"--{option} {options[option]}: {why}")
+        path = options[option]
+        reason = refusal(path) if path else ""
+        if reason:
+            raise UsageError(f"--{option} {path}: {reason}")
     api_key = os.environ[variable] if variable else None
     return ServerOptions(api_key=api_key, certfile=options["certfile"], keyfile=options["keyfile"])
 
 
-def _key(given: str) -> str:
-    """The key with its table's name, which may be omitted."""
-    return given if given.partition(".")[0] == SIMULATED else f"{SIMULATED}.{given}"
+def _key(key: str) -> str:
+    """Return the key with its table's name, which may be omitted."""
+    if key.partition(".")[0] == SIMULATED:
+        return key
+    return f"{SIMULATED}.{key}"
 
 
 @cli.command(epilog=options.WORKER)
@@ -631,14 +724,14 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 @options.opens()
 @options.as_json()
 def calibrate(
+    *,
     quick: bool,
     planned: float | None,
     workers: int,
     out: Path,
-    *,
     opens: bool,
     as_json: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Find the largest load that this machine measures.
 
@@ -650,7 +743,7 @@ def calibrate(
         sets += ["experiment.minutes=1", "experiment.calibrate.step_s=5"]
     if planned is not None:
         sets.append(f"experiment.calibrate.planned={planned}")
-    settings = settings_of(CALIBRATE, given, sets, out=out, workers=workers)
+    settings = settings_of(CALIBRATE, values, sets, out=out, workers=workers)
     sys.exit(
         _answer(CALIBRATE, settings, workers=workers, dry_run=False, as_json=as_json, opens=opens)
     )
@@ -675,9 +768,8 @@ def _output_failure(error: Exception) -> str:
 
 def main() -> None:
     """Entry point: an error is one line on standard error."""
-    os.environ.setdefault(
-        "OPENBLAS_NUM_THREADS", "1"
-    )  # more threads spin at full speed between small tasks
+    # More threads spin at full speed between small tasks.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Workers are forked without threads.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     try:
@@ -692,8 +784,11 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - a refusal, or a fault of ours or of a plugin
         from tailgauge.plugins.plugin import failure
 
-        why = _output_failure(error)
-        failed = UsageError(f"the output cannot be written: {why}") if why else failure(error)
+        reason = _output_failure(error)
+        if reason:
+            failed: TailgaugeError = UsageError(f"the output cannot be written: {reason}")
+        else:
+            failed = failure(error)
         screen.show(f"tailgauge: {failed}", err=True)
         sys.exit(failed.exit_code)
     finally:

@@ -25,14 +25,40 @@ _MEANT = {
 }
 # Values of options in messages; others are shown by the placeholder of the help.
 EXAMPLES = {
-    "--rate": "20", "--concurrency": "8", "--requests": "100", "--duration": "60s", "--input-tokens": "500",
-    "--output-tokens": "100", "--target": "http://127.0.0.1:8000", "--slo": "'ttft p95 < 800ms'", "--max-requests": "1000",
-    "--max-tokens": "100000", "--max-cost": "5", "--workers": "2", "--expect-workers": "2", "--web": "8089", "--port": "8000",
-    "--protocol": "openai", "--clock": "kernel", "--set": "arrival.rate_per_s=20", "--seed": "1", "--older-than": "24h",
-    "--planned": "50", "--threshold": "5", "--master": "127.0.0.1:5557", "--profile": "haiku", "--as": "vllm",
-    "--metric": "ttft_sched", "--keep-answers": "10", "--model": "NAME", "--out": "DIR", "--plugin": "my_plugin.py",
-    "--baseline": "DIR", "--bind": "192.168.0.1:5557", "--allow": "target",
-}  # fmt: skip
+    "--rate": "20",
+    "--concurrency": "8",
+    "--requests": "100",
+    "--duration": "60s",
+    "--input-tokens": "500",
+    "--output-tokens": "100",
+    "--target": "http://127.0.0.1:8000",
+    "--slo": "'ttft p95 < 800ms'",
+    "--max-requests": "1000",
+    "--max-tokens": "100000",
+    "--max-cost": "5",
+    "--workers": "2",
+    "--expect-workers": "2",
+    "--web": "8089",
+    "--port": "8000",
+    "--protocol": "openai",
+    "--clock": "kernel",
+    "--set": "arrival.rate_per_s=20",
+    "--seed": "1",
+    "--older-than": "24h",
+    "--planned": "50",
+    "--threshold": "5",
+    "--master": "127.0.0.1:5557",
+    "--profile": "haiku",
+    "--as": "vllm",
+    "--metric": "ttft_sched",
+    "--keep-answers": "10",
+    "--model": "NAME",
+    "--out": "DIR",
+    "--plugin": "my_plugin.py",
+    "--baseline": "DIR",
+    "--bind": "192.168.0.1:5557",
+    "--allow": "target",
+}
 
 
 def text_of(error: click.ClickException) -> str:
@@ -85,19 +111,19 @@ def _no_such_option(error: click.NoSuchOption) -> str:
     if error.ctx is None:
         return error.format_message()
     root = error.ctx.find_root()
-    others = root.command.commands if isinstance(root.command, click.Group) else {}
-    for name, command in others.items():
+    commands = root.command.commands if isinstance(root.command, click.Group) else {}
+    for name, command in commands.items():
         if error.option_name in _options(command):
             return f"{error.option_name} is an option of `{root.command_path} {name}`"
     name = error.option_name
     options = _options(error.ctx.command)
     ours = _nearest_option(name, options)
-    other = ""
+    flag = ""
     if isinstance(error.ctx.command, CommandWithToolFlags):
-        other = _nearest_option(name, list(flags()))
+        flag = _nearest_option(name, list(flags()))
     is_begun = bool(ours) and name.startswith(ours)
-    if other and not is_begun and _similarity(name, other) > _similarity(name, ours):
-        return f"no such option {name}; did you mean {other} ({flags()[other].meaning})?"
+    if flag and not is_begun and _similarity(name, flag) > _similarity(name, ours):
+        return f"no such option {name}; did you mean {flag} ({flags()[flag].meaning})?"
     if ours:
         return f"no such option {name}; did you mean {ours}?"
     return f"no such option {error.option_name}{_help(error)}"
@@ -119,8 +145,8 @@ def _nearest_option(name: str, options: Sequence[str]) -> str:
     return bare[near[0]] if near else ""
 
 
-def _similarity(name: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, name.lstrip("-"), other.lstrip("-")).ratio()
+def _similarity(name: str, option: str) -> float:
+    return difflib.SequenceMatcher(None, name.lstrip("-"), option.lstrip("-")).ratio()
 
 
 def _options(command: click.Command) -> list[str]:
@@ -162,9 +188,9 @@ def _bad_value(error: click.BadParameter) -> str:
         name = parameter.make_metavar(error.ctx)
     if isinstance(parameter.type, click.Choice):
         choices = [str(choice) for choice in parameter.type.choices]
-        given = message.partition(" is not one of ")[0]
-        near = nearest(given.strip("'"), choices)
-        message = f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {given}{near}"
+        value = message.partition(" is not one of ")[0]
+        near = nearest(value.strip("'"), choices)
+        message = f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {value}{near}"
     return f"{name}: {message}"
 
 

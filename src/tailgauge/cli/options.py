@@ -39,8 +39,8 @@ MEANINGS = {
 
 def exit_codes(*without: Exit, **texts: str) -> str:
     """The paragraph of a help; `texts`, by the codes' names in lower case, replace those of a run."""
-    known = {code: texts.get(code.name.lower(), text) for code, text in MEANINGS.items()}
-    rows = [f"  {code:<3}  {text}" for code, text in known.items() if code not in without]
+    meanings = {code: texts.get(code.name.lower(), text) for code, text in MEANINGS.items()}
+    rows = [f"  {code:<3}  {text}" for code, text in meanings.items() if code not in without]
     return "\n".join(["\b", "Exit codes; if several apply, the first:", *rows])
 
 
@@ -108,8 +108,8 @@ def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]
 
     def folder(context: click.Context, _: click.Parameter, value: str) -> Path:
         if is_remote(value) and not remote:
-            how = "only run, checkup, calibrate and report write to object storage"
-            raise UsageError(f"--out {value}: expected a folder: {how}")
+            advice = "only run, checkup, calibrate and report write to object storage"
+            raise UsageError(f"--out {value}: expected a folder: {advice}")
         return context.with_resource(
             staged(value, lambda text: screen.show(f"tailgauge: {text}", err=True))
         )
@@ -129,16 +129,16 @@ RUN_DIR = RunDir(path_type=Path)
 MOST_NAMED = 5  # runs that a message lists
 
 
-def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
+def named_run(run_dir: Path, out: Path, *, of_reports: bool = False) -> Path:
     """The run folder below runs/, here or in `out`, that `given` names as in `is_named`; a path as it is.
 
     `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
     """
-    text = str(given)
-    if given.parent != Path() or refusal(given) != MISSING:
-        return given
-    for below in ("runs", "reports"):
-        places = [*(Path() / below).glob("*"), *(out / below).glob("*")]
+    text = str(run_dir)
+    if run_dir.parent != Path() or refusal(run_dir) != MISSING:
+        return run_dir
+    for parent in ("runs", "reports"):
+        places = [*(Path() / parent).glob("*"), *(out / parent).glob("*")]
         folders = {
             place.name: place for place in places if place.is_dir() and is_named(place.name, text)
         }
@@ -146,14 +146,14 @@ def named_run(given: Path, out: Path, *, of_reports: bool = False) -> Path:
         names = sorted(begun or folders)
         if text in folders or len(names) == 1:
             folder = folders[text if text in folders else names[0]]
-            if below == "reports" and not of_reports:
+            if parent == "reports" and not of_reports:
                 raise UsageError(f"{text}: {folder} has a report, but no run folder")
             return folder
         if names:
-            more = ", ..." if names[MOST_NAMED:] else ""
-            listed = f"{', '.join(names[:MOST_NAMED])}{more}"
+            ellipsis = ", ..." if names[MOST_NAMED:] else ""
+            listed = f"{', '.join(names[:MOST_NAMED])}{ellipsis}"
             raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
-    raise UsageError(f"{given}: no such run folder: {_known_runs(out)}")
+    raise UsageError(f"{run_dir}: no such run folder: {_known_runs(out)}")
 
 
 def is_named(run_id: str, text: str) -> bool:
@@ -184,9 +184,9 @@ def opens() -> Callable[[_Command], _Command]:
     return click.option("--open", "opens", is_flag=True, help="Open the report in the browser.")
 
 
-def as_json(what: str = "one JSON object") -> Callable[[_Command], _Command]:
+def as_json(output: str = "one JSON object") -> Callable[[_Command], _Command]:
     """The option --json."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what}.")
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {output}.")
 
 
 def objectives() -> Callable[[_Command], _Command]:
@@ -205,12 +205,12 @@ def overrides(
 def plugins() -> Callable[[_Command], _Command]:
     """The repeatable option --plugin. It loads them at once: the tables that the command reads have their rows."""
 
-    def load(_: click.Context, __: click.Parameter, given: Sequence[str]) -> None:
-        if given:
+    def load(_: click.Context, __: click.Parameter, plugins: Sequence[str]) -> None:
+        if plugins:
             from tailgauge.plugins import plugin
 
-            for one in given:
-                plugin.load(one)
+            for name in plugins:
+                plugin.load(name)
 
     option = partial(click.option, "--plugin", multiple=True, metavar="FILE|NAME")
     return option(callback=load, expose_value=False, help="Load this plugin (repeatable).")
@@ -322,9 +322,9 @@ class Whole(click.ParamType[int]):
 
     name = "whole number"
 
-    def __init__(self, least: int = 1, most: int = 1_000_000_000) -> None:
-        self.least = least
-        self.most = most
+    def __init__(self, minimum: int = 1, maximum: int = 1_000_000_000) -> None:
+        self.least = minimum
+        self.most = maximum
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
         """How the help shows it."""
@@ -397,8 +397,8 @@ class ScenarioName(click.ParamType[str]):
 
         from tailgauge.scenario.packaged import names
 
-        found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
-        return [CompletionItem(incomplete, type="file"), *found]
+        items = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="file"), *items]
 
 
 CLOCK = click.Choice(("kernel", "user"))
@@ -465,8 +465,8 @@ def scenario_options(table: Sequence[Override]) -> Callable[[_Command], _Command
     """The options of a table."""
 
     def add(command: _Command) -> _Command:
-        for one in reversed(table):
-            command = click.option(one.option, type=one.type, metavar=one.metavar, help=one.help)(
+        for row in reversed(table):
+            command = click.option(row.option, type=row.type, metavar=row.metavar, help=row.help)(
                 command
             )
         return command

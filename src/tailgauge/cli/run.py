@@ -36,9 +36,9 @@ def settings_of(
 
     if given.get("allow_plugins"):
         load_plugins(scenario)
-    chosen = [one for one in OVERRIDES if given.get(one.parameter) is not None]
-    spelt = {one.key: one.option for one in chosen}
-    pairs = [(one.key, one.value(given[one.parameter])) for one in chosen]
+    chosen = [row for row in OVERRIDES if given.get(row.parameter) is not None]
+    spelt = {row.key: row.option for row in chosen}
+    pairs = [(row.key, row.value(given[row.parameter])) for row in chosen]
     if {CONCURRENCY, "arrival.rate_per_s"} <= set(spelt):
         queue = (MAX_CONCURRENCY, given["concurrency"])
         pairs = [queue if key == CONCURRENCY else (key, value) for key, value in pairs]
@@ -141,8 +141,8 @@ def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[i
     if bind is not None and not remote:
         raise UsageError("--bind: only remote workers need it: add --expect-workers N")
     if not children and not remote:
-        how = "--workers 1 on this machine, or --expect-workers N for others"
-        raise UsageError(f"--workers 0: no worker sends the traffic: {how}")
+        advice = "--workers 1 on this machine, or --expect-workers N for others"
+        raise UsageError(f"--workers 0: no worker sends the traffic: {advice}")
     default = Address(LOOPBACK, PORT if remote else 0)
     return children, remote, default if bind is None else parse(bind, "--bind", port=PORT)
 
@@ -162,40 +162,48 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
     """The embedded simulated endpoint listens on loopback only; remote workers cannot reach it."""
     from tailgauge.protocols.protocol import SIMULATED
 
-    for each in settings:
-        urls = {target.url for target in each.scenario.targets.values()}
+    for run_settings in settings:
+        urls = {target.url for target in run_settings.scenario.targets.values()}
         if not is_loopback(bind.host) and SIMULATED in urls:
-            how = "start `tailgauge endpoint --host ADDRESS` and add --target http://ADDRESS:8000"
-            what = f"remote workers cannot reach the simulated endpoint of {each.scenario_file}"
-            raise UsageError(f"--bind {bind}: {what}: {how}")
+            advice = (
+                "start `tailgauge endpoint --host ADDRESS` and add --target http://ADDRESS:8000"
+            )
+            problem = f"remote workers cannot reach the simulated endpoint of {run_settings.scenario_file}"
+            raise UsageError(f"--bind {bind}: {problem}: {advice}")
 
 
 def launch(
-    settings: list[Settings], setup: WorkerSetup, page: Page | None, echo: Echo, print_error: Echo, *, as_json: bool,
+    settings: list[Settings],
+    setup: WorkerSetup,
+    page: Page | None,
+    echo: Echo,
+    print_error: Echo,
+    *,
+    as_json: bool,
     pages: list[str],
-) -> Exit:  # fmt: skip
+) -> Exit:
     """Run each scenario and print its result; returns the exit code of them all. `pages` gets the reports."""
     from tailgauge.locust_app.launch import Launch, beside_the_loop
 
     codes = []
-    for done in Launch(settings, setup, page, shows_progress=not as_json).runs():
-        codes.append(done.code)
-        if done.failure is not None:
-            print_error(f"tailgauge: {done.failure}")
-        if done.report and done.report.data:
-            pages.append(done.report.data["report"]["html"])
+    for launched in Launch(settings, setup, page, shows_progress=not as_json).runs():
+        codes.append(launched.code)
+        if launched.failure is not None:
+            print_error(f"tailgauge: {launched.failure}")
+        if launched.report and launched.report.data:
+            pages.append(launched.report.data["report"]["html"])
         if as_json:
-            data = done.report.data if done.report else {}
-            if done.report and not data:
-                print_error(f"tailgauge: {done.report.summary}")  # why there is no report
+            data = launched.report.data if launched.report else {}
+            if launched.report and not data:
+                print_error(f"tailgauge: {launched.report.summary}")  # why there is no report
             folder = (
-                {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)}
-                if done.run
+                {"run_id": launched.run.run_id, "run_dir": str(launched.run.folder.path)}
+                if launched.run
                 else {}
             )
-            beside_the_loop(echo, json.dumps({**data, **folder, "exit_code": int(done.code)}))
-        elif done.report:
-            beside_the_loop(echo, done.report.summary)
+            beside_the_loop(echo, json.dumps({**data, **folder, "exit_code": int(launched.code)}))
+        elif launched.report:
+            beside_the_loop(echo, launched.report.summary)
     if len(codes) < len(settings):  # Ctrl-C between two runs
         codes.append(Exit.INTERRUPTED)
     return Exit.worst(codes)
@@ -224,9 +232,9 @@ def dry_run(
         }
         _print_plan_failures(failures, facts, echo, print_error, as_json=as_json)
         return Exit.FAILED
-    given = (settings.scenario_file, settings.overrides, settings.out)
+    source = (settings.scenario_file, settings.overrides, settings.out)
     spending = Spending.of(settings)
-    folder = command.dry_run(settings.scenario, settings.schedule, *given, spending=spending)
+    folder = command.dry_run(settings.scenario, settings.schedule, *source, spending=spending)
     report = ReportProcess(folder, settings.out, screen.as_environment()).output()
     if report.data:
         pages.append(report.data["report"]["html"])

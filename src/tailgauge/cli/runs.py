@@ -24,9 +24,13 @@ from tailgauge.sanitize import plain
 
 _RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-([a-z0-9_-]+)-([0-9a-f]{4})")
 _RESULTS = {
-    Exit.OK: "PASS", Exit.FAILED: "FAIL", Exit.INCONCLUSIVE: "INCONCLUSIVE", Exit.INVALID: "INVALID",
-    Exit.TARGET: "NO ANSWER", Exit.INTERRUPTED: "INTERRUPTED",
-}  # fmt: skip
+    Exit.OK: "PASS",
+    Exit.FAILED: "FAIL",
+    Exit.INCONCLUSIVE: "INCONCLUSIVE",
+    Exit.INVALID: "INVALID",
+    Exit.TARGET: "NO ANSWER",
+    Exit.INTERRUPTED: "INTERRUPTED",
+}
 _COMPLETED = "COMPLETED"  # exit code 0 as well: no objective decided
 _IDLE_S = 60.0  # a run whose folder did not change for so long is no longer being recorded
 _HEADER = ("run", "time (UTC)", "length", "scenario", "target", "result", "note")
@@ -57,24 +61,24 @@ def runs(
     """
     if not out.is_dir():
         raise UsageError(f"--out {out}: no such folder")
-    found = find_runs(out, names, older_than or 0.0)
+    stored = find_runs(out, names, older_than or 0.0)
     for name in names:
         if not find_runs(out, [name], 0.0):
             raise UsageError(_no_run(name, names))
-    if not found:
+    if not stored:
         screen.show("no runs found")
         return
-    listed = [step for run in found for step in (run, *run.steps)] if with_steps else found
+    listed = [step for run in stored for step in (run, *run.steps)] if with_steps else stored
     screen.show("\n".join(_table([run.row() for run in listed], screen.columns())))
-    screen.show(f"{len(found)} listed, {size_text(sum(run.whole_size for run in found))}")
-    ended = [run for run in found if not run.is_running]
+    screen.show(f"{len(stored)} listed, {size_text(sum(run.whole_size for run in stored))}")
+    ended = [run for run in stored if not run.is_running]
     if not clean or not ended:
         return
     import shutil
 
     size = size_text(sum(run.whole_size for run in ended))
     if not yes and not _confirm(
-        f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"
+        f"Delete {len(ended)} of {len(stored)} runs and their reports, {size}?"
     ):
         return
     for run in ended:
@@ -89,12 +93,12 @@ def runs(
 def _no_run(name: str, names: Sequence[str]) -> str:
     """The message about a name that no run has. It may be a command, as other programs have it."""
     word = plain(name, 80)
-    others = [other for other in names if other != name] or ["RUN"]
+    runs = [other for other in names if other != name] or ["RUN"]
     if name in {"delete", "remove", "rm", "clean", "prune"}:
-        line = shlex.join(["tailgauge", "runs", *others, "--clean"])
+        line = shlex.join(["tailgauge", "runs", *runs, "--clean"])
         return f"no run has {word!r} in its name; to delete runs: {line}"
     if name in {"show", "open", "report"}:
-        return f"no run has {word!r} in its name; its report: {shlex.join(['tailgauge', 'report', *others])}"
+        return f"no run has {word!r} in its name; its report: {shlex.join(['tailgauge', 'report', *runs])}"
     return f"no run has {word!r} in its name; `tailgauge runs` lists all"
 
 
@@ -119,14 +123,14 @@ def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[Stor
     steps = {step for run in stored.values() for step in run.step_ids}
     for run in stored.values():
         run.steps = [stored[step] for step in run.step_ids if step in stored]
-    found = []
+    matches = []
     for run_id, run in stored.items():
         is_named = not names or any(
             options.is_named(named, name) for name in names for named in run.names
         )
         if run_id not in steps and is_named and time.time() - run.began_s >= older_than_s:
-            found.append(run)
-    return found
+            matches.append(run)
+    return matches
 
 
 @dataclass(slots=True)

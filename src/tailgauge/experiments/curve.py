@@ -114,11 +114,21 @@ TWO_SIDED = 0.975  # confidence of each end of a 95% interval
 ROUND_REQUESTS = 50
 ROUND_S = 10
 # What the options of a sweep replace.
-OF_SWEEP = frozenset({
-    "experiment", "experiment.kind", "experiment.minutes", "experiment.curve.by", "experiment.curve.loads",
-    "experiment.curve.requests", "experiment.curve.step_s", "experiment.curve.most", "arrival.rate_per_s",
-    "experiment.curve.held", "experiment.curve.failed",
-})  # fmt: skip
+OF_SWEEP = frozenset(
+    {
+        "experiment",
+        "experiment.kind",
+        "experiment.minutes",
+        "experiment.curve.by",
+        "experiment.curve.loads",
+        "experiment.curve.requests",
+        "experiment.curve.step_s",
+        "experiment.curve.most",
+        "arrival.rate_per_s",
+        "experiment.curve.held",
+        "experiment.curve.failed",
+    }
+)
 NO_SLO = (
     "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"

@@ -21,12 +21,35 @@ _ESCAPES = 3  # times as many: templates indent the JSON of tools, and escape wh
 # Fields of a body that add nothing to its prompt.
 _PARAMETERS = frozenset(
     {
-        "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
-        "min_p", "min_tokens", "parallel_tool_calls", "presence_penalty", "priority", "repetition_penalty",
-        "safety_identifier", "seed", "service_tier", "speed", "stop", "stop_sequences", "store", "stream_options",
-        "temperature", "top_k", "top_logprobs", "top_p", "user", "verbosity",
+        "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "metadata",
+        "min_p",
+        "min_tokens",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "priority",
+        "repetition_penalty",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "speed",
+        "stop",
+        "stop_sequences",
+        "store",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
+        "verbosity",
     }
-)  # fmt: skip
+)
 BY_BYTES = Sizing()
 _COUNTS = (
     "prompt_tokens",

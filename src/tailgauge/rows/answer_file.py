@@ -64,13 +64,13 @@ class RawAnswer:
 
 def answer_text(number: int, answer: RawAnswer) -> str:
     """The lines of an answer."""
-    first = {"answer": number, "format": FORMAT, "method": answer.method, **answer.facts}
-    last = {
+    head = {"answer": number, "format": FORMAT, "method": answer.method, **answer.facts}
+    end = {
         "end": answer.end,
         "at_ms": answer.end_at_ns / 1e6,
         "left_out_bytes": answer.left_out_bytes,
     }
-    values = [first, *map(_read_line, answer.reads), last]
+    values = [head, *map(_read_line, answer.reads), end]
     return "".join([f"{_plain_json(value)}\n" for value in values])
 
 
@@ -118,23 +118,25 @@ def _answers(path: Path) -> Iterator[RawAnswer]:
             answer.reads.append(read)
             size += len(read.data)
             if size > MAX_BYTES:
-                most = f"expected at most {MAX_BYTES >> 20} MiB of answers"
-                raise ScenarioError(f"{where}: {most}: delete some of them")
+                problem = f"expected at most {MAX_BYTES >> 20} MiB of answers"
+                raise ScenarioError(f"{where}: {problem}: delete some of them")
     if answer is not None:
         raise ScenarioError(f"{path}:{begins_on_line}: {_no_end(begins_on_line)}")
 
 
 def _no_end(line: int) -> str:
-    how = 'expected a line with "end" below its reads: delete this answer, or restore its last line'
-    return f"the answer that begins on line {line} has no end: {how}"
+    advice = (
+        'expected a line with "end" below its reads: delete this answer, or restore its last line'
+    )
+    return f"the answer that begins on line {line} has no end: {advice}"
 
 
 def _begun(where: str, line: Mapping[str, Any], text: str) -> RawAnswer:
     """An answer by its first line."""
     version = line.get("format")
     if "answer" not in line or not _is_whole(version):
-        how = 'expected a line that begins an answer of --keep-answers, {"answer": 1, "format": 1, ...}'
-        raise ScenarioError(f"{where}: {how}, got {text[:_SHOWN]!r}")
+        advice = 'expected a line that begins an answer of --keep-answers, {"answer": 1, "format": 1, ...}'
+        raise ScenarioError(f"{where}: {advice}, got {text[:_SHOWN]!r}")
     if version != FORMAT:
         raise ScenarioError(
             f"{where}: format: expected {FORMAT}, got {version}: use the version that wrote it"
@@ -144,20 +146,20 @@ def _begun(where: str, line: Mapping[str, Any], text: str) -> RawAnswer:
         raise ScenarioError(
             f'{where}: method: expected "GET" or "POST", got {str(method)[:_SHOWN]!r}'
         )
-    known = {"answer", "format", "method"}
-    facts = {key: value for key, value in line.items() if key not in known}
+    keys = {"answer", "format", "method"}
+    facts = {key: value for key, value in line.items() if key not in keys}
     return RawAnswer(facts, method, end=LEFT, end_at_ns=0)
 
 
 def _read(where: str, line: Mapping[str, Any], answer: RawAnswer) -> Read:
     """A read that follows those of an answer so far."""
     at_ns = _time(where, line, answer)
-    given = [key for key in ("text", "base64") if isinstance(line.get(key), str)]
-    if len(given) != 1:
+    contents = [key for key in ("text", "base64") if isinstance(line.get(key), str)]
+    if len(contents) != 1:
         raise ScenarioError(
             f'{where}: expected "text" or "base64" with the bytes of a read, as a string'
         )
-    if given == ["text"]:
+    if contents == ["text"]:
         try:
             return Read(at_ns, line["text"].encode("utf-8"))
         except UnicodeEncodeError:

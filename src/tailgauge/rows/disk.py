@@ -23,7 +23,9 @@ class FreeSpace:
     size: int
 
     def __str__(self) -> str:
-        mount = next(one for one in (self.path, *self.path.parents) if os.path.ismount(one))
+        mount = next(
+            folder for folder in (self.path, *self.path.parents) if os.path.ismount(folder)
+        )
         free = self.free / MEGABYTE
         size = self.size / MEGABYTE
         return f"the file system at {mount} has {free:,.1f} of {size:,.0f} MB free"
@@ -31,16 +33,16 @@ class FreeSpace:
 
 def free_space(path: Path) -> FreeSpace | None:
     """Free space at a path or its nearest existing folder; None if the system does not report it."""
-    for there in (path, *path.parents):
+    for folder in (path, *path.parents):
         try:
-            stats = os.statvfs(there)
+            stats = os.statvfs(folder)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
             return None
         files = stats.f_favail if stats.f_files else None
         return FreeSpace(
-            there, stats.f_bavail * stats.f_frsize, files, stats.f_blocks * stats.f_frsize
+            folder, stats.f_bavail * stats.f_frsize, files, stats.f_blocks * stats.f_frsize
         )
     return None
 
@@ -52,10 +54,10 @@ def writable(folder: Path, name: str) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
         if isinstance(error, FileExistsError | NotADirectoryError):
-            why = "a file is in its place"
-        raise UsageError(f"{name} cannot be written: {why}: name another folder") from error
+            reason = "a file is in its place"
+        raise UsageError(f"{name} cannot be written: {reason}: name another folder") from error
 
 
 def advice(error: Exception, path: Path) -> str:
@@ -64,5 +66,5 @@ def advice(error: Exception, path: Path) -> str:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = error.strerror or str(error)
     wrong, remedy = ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
-    left = None if error.errno in NO_DESCRIPTORS else free_space(path)
-    return f"{wrong}{'' if left is None else f' ({left})'}: {remedy}"
+    free = None if error.errno in NO_DESCRIPTORS else free_space(path)
+    return f"{wrong}{'' if free is None else f' ({free})'}: {remedy}"

@@ -17,20 +17,40 @@ from tailgauge.sanitize import plain
 LONGEST_SHOWN = 100  # characters of a line
 SAVED = "Save it as UTF-8"  # where the file is text
 _MARKED = (
-    (codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"),
-)  # fmt: skip
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 _FORMATS = (
-    (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip file"), (b"\x7fELF", "a program"), (b"MZ\x90\x00", "a program"),
-    (b"\x89PNG", "a PNG image"), (b"\xff\xd8\xff", "a JPEG image"), (b"%PDF", "a PDF file"), (b"PAR1", "a Parquet file"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"PK\x03\x04", "a zip file"),
+    (b"\x7fELF", "a program"),
+    (b"MZ\x90\x00", "a program"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"%PDF", "a PDF file"),
+    (b"PAR1", "a Parquet file"),
     (b"\xd0\xcf\x11\xe0", "a Microsoft Office file"),
-    (b"SQLite format 3", "an SQLite file"), (b"\x28\xb5\x2f\xfd", "a zstd file"),
-)  # fmt: skip
+    (b"SQLite format 3", "an SQLite file"),
+    (b"\x28\xb5\x2f\xfd", "a zstd file"),
+)
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _BY_SUFFIX = {
-    ".json": "JSON", ".jsonl": "JSON", ".yaml": "YAML", ".yml": "YAML", ".py": "Python", ".md": "Markdown", ".html": "HTML",
-    ".xml": "XML", ".js": "JavaScript", ".ts": "JavaScript", ".sh": "a shell script", ".csv": "CSV", ".ipynb": "a notebook",
-}  # fmt: skip
+    ".json": "JSON",
+    ".jsonl": "JSON",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+    ".py": "Python",
+    ".md": "Markdown",
+    ".html": "HTML",
+    ".xml": "XML",
+    ".js": "JavaScript",
+    ".ts": "JavaScript",
+    ".sh": "a shell script",
+    ".csv": "CSV",
+    ".ipynb": "a notebook",
+}
 # By the first line that is no comment.
 _BY_LINE = (
     (re.compile(r"<!doctype html|<html", re.IGNORECASE), "HTML"),
@@ -103,17 +123,17 @@ def format_of(text: str, suffix: str) -> str:
     if _HEADER.search(text):
         return ""
     lines = [line.strip() for line in text.splitlines()]
-    first = next((line for line in lines if line and not line.startswith("#")), "")
-    if first.startswith("[") and _is_json(text):
+    start = next((line for line in lines if line and not line.startswith("#")), "")
+    if start.startswith("[") and _is_json(text):
         return "JSON"
     for pattern, name in _BY_LINE:
-        if pattern.match(first):
+        if pattern.match(start):
             return name
     if lines and lines[0].startswith("#!"):
         return "a shell script"
     if suffix.lower() in _BY_SUFFIX:
         return _BY_SUFFIX[suffix.lower()]
-    is_prose = "=" not in first and re.match(r"[A-Z]?\w+,? \w+,? \w+", first)
+    is_prose = "=" not in start and re.match(r"[A-Z]?\w+,? \w+,? \w+", start)
     return "a text" if is_prose else ""
 
 
@@ -171,8 +191,8 @@ def toml_problem(text: str, error: TOMLDecodeError) -> str:
         explained = explain(fault)
         if explained is not None:
             return f"line {explained.number}: {explained.reason}{_shown(explained.line, explained.column)}"
-    what = plain(f"{reason[:1].lower()}{reason[1:]}", LONGEST_SHOWN)
-    return f"line {fault.number}: {what}{_shown(fault.line, fault.column)}"
+    problem = plain(f"{reason[:1].lower()}{reason[1:]}", LONGEST_SHOWN)
+    return f"line {fault.number}: {problem}{_shown(fault.line, fault.column)}"
 
 
 def _open_text(fault: Fault) -> Fault | None:
@@ -198,11 +218,11 @@ def _repeated(fault: Fault) -> Fault | None:
         return None
     head = _statement(fault.line)
     name = _name(head)
-    what = "remove one of them, or give it another name"
+    advice = "remove one of them, or give it another name"
     for number, line in enumerate(fault.lines[: fault.number - 1], 1):
         if _name(_statement(line)) == name:
-            return fault.named(f"{name} is there already, in line {number}: {what}")
-    return fault.named(f"{name} is there already: {what}")
+            return fault.named(f"{name} is there already, in line {number}: {advice}")
+    return fault.named(f"{name} is there already: {advice}")
 
 
 def _statement(line: str) -> str:
@@ -223,15 +243,15 @@ def _backslash(fault: Fault) -> Fault | None:
 
 def _open_bracket(fault: Fault) -> Fault | None:
     """A bracket that is still open at the place of the fault."""
-    above = _opened("\n".join(fault.lines[: fault.number - 1]))
-    if above is not None and fault.text[above] == "[" and _BEGINS.match(fault.line):
-        return _unclosed(fault, above)
+    opening = _opened("\n".join(fault.lines[: fault.number - 1]))
+    if opening is not None and fault.text[opening] == "[" and _BEGINS.match(fault.line):
+        return _unclosed(fault, opening)
     position = _opened(fault.before)
     if position is None:
         return None
     if fault.text[position] == "{" and "key part" in fault.reason:
-        how = "a table in { } stays on one line; or write it as [name] with its keys below"
-        return fault.at(position, how)
+        advice = "a table in { } stays on one line; or write it as [name] with its keys below"
+        return fault.at(position, advice)
     is_unclosed = re.search("Unclosed|Expected|end of document", fault.reason)
     return _unclosed(fault, position) if is_unclosed else None
 

@@ -88,9 +88,12 @@ def _opened(url: str) -> tuple[Any, str]:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return fs.S3FileSystem(
-        region=region or ("us-east-1" if endpoint else None), endpoint_override=endpoint, connect_timeout=5.0,
-        request_timeout=60.0, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
-    ), path  # fmt: skip
+        region=region or ("us-east-1" if endpoint else None),
+        endpoint_override=endpoint,
+        connect_timeout=5.0,
+        request_timeout=60.0,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
+    ), path
 
 
 def check(url: str) -> None:
@@ -104,12 +107,12 @@ def check(url: str) -> None:
 
 
 @contextmanager
-def _explained(url: str, what: str) -> Iterator[None]:
+def _explained(url: str, action: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a name that no store takes, such as a//b
-        why = " ".join(str(error).split())[:300]
-        raise ObjectStoreError(f"{url}: cannot be {what}: {why}. {_ADVICE}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise ObjectStoreError(f"{url}: cannot be {action}: {reason}. {_ADVICE}") from error
 
 
 @contextmanager
@@ -198,11 +201,11 @@ def remove(url: str) -> None:
 
 def _get(files: Any, name: str, size: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    left = size
+    remaining = size
     with files.open_input_stream(name) as source, path.open("wb") as target:
-        while piece := source.read(min(_PIECE, left + 1)):
-            left -= len(piece)
-            if left < 0:
+        while piece := source.read(min(_PIECE, remaining + 1)):
+            remaining -= len(piece)
+            if remaining < 0:
                 raise OSError(f"{name} has more than the {size} bytes of its listing")
             target.write(piece)
 
@@ -216,9 +219,9 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
         return Path(place)
     url = str(place).rstrip("/")
     _, root = _place(url)
-    above = Path(tempfile.mkdtemp(prefix="tailgauge-in-"))
-    atexit.register(shutil.rmtree, above, ignore_errors=True)
-    folder = above / root.rpartition("/")[2]
+    parent = Path(tempfile.mkdtemp(prefix="tailgauge-in-"))
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    folder = parent / root.rpartition("/")[2]
     folder.mkdir()
     _in_child("read", LISTING_S, list_below, url, suffix, str(folder))
     size = sum(_listed(folder).values())
@@ -236,7 +239,7 @@ def _in_child(
     name = function.__name__
     code = f"from tailgauge.rows.object_store import {name}, in_this_process\nin_this_process({name})\n"
     try:
-        done = subprocess.run(
+        child = subprocess.run(
             interpreter.command("-c", code, url, *arguments),
             capture_output=True,
             text=True,
@@ -247,10 +250,10 @@ def _in_child(
         raise ObjectStoreError(
             f"{url}: cannot be {action}: no end after {seconds:,.0f} s. {_ADVICE}"
         ) from error
-    if done.returncode:
+    if child.returncode:
         crash = f"{url}: cannot be {action}: more than {READING_MEMORY >> 20:,} MiB of memory, or a crash"
-        message = (done.stderr.strip().splitlines() or [crash])[-1]
-        raise RunDataError(message) if done.returncode == NO_RUN else ObjectStoreError(message)
+        message = (child.stderr.strip().splitlines() or [crash])[-1]
+        raise RunDataError(message) if child.returncode == NO_RUN else ObjectStoreError(message)
 
 
 def in_this_process(function: Callable[..., None]) -> None:
@@ -273,20 +276,20 @@ def list_below(url: str, suffix: str, folder: str) -> None:
 
     files, root = _opened(url)
     with _explained(url, "read"):
-        found = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+        entries = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
         sizes = {
-            one.path: one.size or 0 for one in found if one.is_file and one.path.endswith(suffix)
+            one.path: one.size or 0 for one in entries if one.is_file and one.path.endswith(suffix)
         }
     if not sizes and not suffix:
         raise RunDataError(f"{url}: no such run folder")
     for name in sizes:
-        below = name.removeprefix(f"{root}/")
-        if ".." in below.split("/") or below.startswith("/"):
-            raise RunDataError(f"{url}: the name of an object leaves the folder: {below[:200]!r}")
+        path = name.removeprefix(f"{root}/")
+        if ".." in path.split("/") or path.startswith("/"):
+            raise RunDataError(f"{url}: the name of an object leaves the folder: {path[:200]!r}")
     total = sum(sizes.values())
     if len(sizes) > MOST_OBJECTS or total > LARGEST_RUN:
-        most = f"expected at most {MOST_OBJECTS:,} objects and {LARGEST_RUN >> 30} GiB"
-        raise RunDataError(f"{url}: {len(sizes):,} objects with {total:,} bytes: {most}")
+        problem = f"expected at most {MOST_OBJECTS:,} objects and {LARGEST_RUN >> 30} GiB"
+        raise RunDataError(f"{url}: {len(sizes):,} objects with {total:,} bytes: {problem}")
     _listing(Path(folder)).write_text(json.dumps(sizes), encoding="utf-8")
 
 

@@ -37,9 +37,14 @@ from tailgauge.rows.schema import (
 )
 
 _TYPES = {
-    "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
-    "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
-}  # fmt: skip
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "list<int64>": pa.list_(pa.int64()),
+}
 
 GROUP = 200_000  # rows that are sorted and stored together
 LARGEST = 256 * 2**20  # bytes of a transferred part
@@ -64,16 +69,16 @@ class Segments:
     def __len__(self) -> int:
         return len(self.chunks)
 
-    def add(self, request_id: int, leg: int, attempt: int, first: int, chunks: Chunks) -> None:
+    def add(self, request_id: int, leg: int, attempt: int, chunk: int, chunks: Chunks) -> None:
         """Append chunks of a call from number `first` on."""
-        held = self.chunks
-        held.kind += chunks.kind
-        held.arrived += chunks.arrived
-        held.low += chunks.low
-        held.read_at += chunks.read_at
-        held.read_index += chunks.read_index
-        held.chars += chunks.chars
-        self.keys.extend((request_id, leg, attempt, first, len(chunks)))
+        columns = self.chunks
+        columns.kind += chunks.kind
+        columns.arrived += chunks.arrived
+        columns.low += chunks.low
+        columns.read_at += chunks.read_at
+        columns.read_index += chunks.read_index
+        columns.chars += chunks.chars
+        self.keys.extend((request_id, leg, attempt, chunk, len(chunks)))
 
 
 class _NoPandas(MetaPathFinder):
@@ -115,21 +120,27 @@ def _for_pandas(table: str) -> str:
     """What pandas reads beside a schema: that integers stay integers where some are null, instead of becoming floats."""
     nullable = {c.name: c.kind for c in columns(table) if c.nullable and c.kind.startswith("int")}
     described = [
-        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind.capitalize(), "metadata": None}
+        {
+            "name": name,
+            "field_name": name,
+            "pandas_type": kind,
+            "numpy_type": kind.capitalize(),
+            "metadata": None,
+        }
         for name, kind in nullable.items()
-    ]  # fmt: skip
-    none: dict[str, Any] = {"index_columns": [], "column_indexes": []}
-    return json.dumps({**none, "columns": described, "pandas_version": "2.0.0"})
+    ]
+    index: dict[str, Any] = {"index_columns": [], "column_indexes": []}
+    return json.dumps({**index, "columns": described, "pandas_version": "2.0.0"})
 
 
-def encoding(kept: pa.Schema) -> dict[str, Any]:
+def encoding(schema: pa.Schema) -> dict[str, Any]:
     """Encoding of parts: checksums, zstd, byte streams for chunk times, deltas for other integers.
 
     Text has dictionaries, and so has the origin, which is one value in a part: it takes no space.
     """
-    numbers = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
+    numbers = [f.name for f in schema if pa.types.is_integer(f.type) and f.type != pa.int16()]
     wide = [name for name in numbers if name not in ORIGIN]
-    text = [f.name for f in kept if pa.types.is_string(f.type) or f.name in ORIGIN]
+    text = [f.name for f in schema if pa.types.is_string(f.type) or f.name in ORIGIN]
     deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
     streams = {name: "BYTE_STREAM_SPLIT" for name in wide if name in _STREAMS}
     encodings = {"use_dictionary": text, "column_encoding": deltas | streams}
@@ -161,16 +172,16 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
     temporary = whole.with_suffix(".tmp")
     with _removed_on_failure(temporary):
         with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
-            for held in _groups(parts, target):
-                rows = pa.concat_tables(held).combine_chunks()
-                held.clear()  # and with it its memory
+            for group in _groups(parts, target):
+                rows = pa.concat_tables(group).combine_chunks()
+                group.clear()  # and with it its memory
                 pa.default_memory_pool().release_unused()
                 rows = by_attempt(rows) if table == "chunks" else rows
                 writer.write_table(rows, row_group_size=rows.num_rows)
         temporary.rename(whole)
-    left = [part for part in parts if not _removed(part)]
-    if left:
-        names = ", ".join(part.name for part in left)
+    present = [part for part in parts if not _removed(part)]
+    if present:
+        names = ", ".join(part.name for part in present)
         raise OSError(f"{names} could not be removed: the same rows are in {whole.name}")
 
 
@@ -188,7 +199,7 @@ def checked_rows(path: Path, table: str) -> int:
         raise ValueError("it is not a Parquet file, or has an enormous footer")
     try:
         footer = pq.read_metadata(path)
-        kept = footer.schema.to_arrow_schema()
+        schema = footer.schema.to_arrow_schema()
         metadata = footer.metadata or {}
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         rows = [group.num_rows for group in groups]
@@ -197,7 +208,7 @@ def checked_rows(path: Path, table: str) -> int:
         raise ValueError("its footer cannot be read") from error
     if metadata.get(f"{MARK}.schema_version".encode()) != str(SCHEMA_VERSION).encode():
         raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
-    if not kept.equals(_expected(table)):
+    if not schema.equals(_expected(table)):
         raise ValueError(f"its columns are not those of {table}")
     if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MAX_ROWS:
         raise ValueError("no rows, too many rows, or a contradictory footer")
@@ -226,15 +237,15 @@ def _expected(table: str) -> pa.Schema:
 
 def _groups(parts: list[Path], target: pa.Schema) -> Iterator[list[pa.Table]]:
     """Rows of all parts, in their order, about GROUP at a time; the list is to be cleared."""
-    held: list[pa.Table] = []
+    tables: list[pa.Table] = []
     for part in parts:
         with pq.ParquetFile(part, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
-                held.append(file.read_row_group(number, use_threads=False).cast(target))
-                if sum(rows.num_rows for rows in held) >= GROUP:
-                    yield held
-    if held:
-        yield held
+                tables.append(file.read_row_group(number, use_threads=False).cast(target))
+                if sum(rows.num_rows for rows in tables) >= GROUP:
+                    yield tables
+    if tables:
+        yield tables
 
 
 def by_attempt(rows: pa.Table) -> pa.Table:
@@ -277,9 +288,9 @@ def row_table(name: str, rows: list[Any], origin: Origin | None = None) -> pa.Ta
 
 def _origin_columns(origin: Origin | None, rows: int) -> list[pa.Array]:
     """The columns of an origin, the same value in each row."""
-    given = origin or Origin()
-    worker = pa.scalar(given.worker, pa.int32())
-    wall_offset_ns = pa.scalar(given.wall_offset_ns, pa.int64())
+    origin_or_default = origin or Origin()
+    worker = pa.scalar(origin_or_default.worker, pa.int32())
+    wall_offset_ns = pa.scalar(origin_or_default.wall_offset_ns, pa.int64())
     return [pa.repeat(worker, rows), pa.repeat(wall_offset_ns, rows)]
 
 
@@ -298,7 +309,7 @@ def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
     keys = np.frombuffer(segments.keys, np.int64).reshape(-1, 5)
     begin = np.cumsum(keys[:, 4]) - keys[:, 4]
     order = np.lexsort(keys[:, 3::-1].T)
-    request_id, leg, attempt, first, size = keys[order].T
+    request_id, leg, attempt, chunk, size = keys[order].T
     place = _places(begin[order], size)
 
     def column(name: str, kind: type[np.generic]) -> Any:
@@ -309,13 +320,18 @@ def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
     exact = low == 0
     kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(column("kind", np.uint8), pa.uint8()))
     cells = {
-        "request_id": np.repeat(request_id, size), "leg": np.repeat(leg, size).astype(np.int16),
+        "request_id": np.repeat(request_id, size),
+        "leg": np.repeat(leg, size).astype(np.int16),
         "attempt": np.repeat(attempt, size).astype(np.int16),
-        "chunk_index": (place + np.repeat(first - begin[order], size)).astype(np.int32), "kind": kinds,
-        "arrived_at_ns": arrived, "low_at_ns": pa.array(low, pa.int64(), mask=exact),
-        "lag_ns": column("read_at", np.int64) - arrived, "read_index": column("read_index", np.int32),
-        "chars": column("chars", np.int32), "exact": exact,
-    }  # fmt: skip
+        "chunk_index": (place + np.repeat(chunk - begin[order], size)).astype(np.int32),
+        "kind": kinds,
+        "arrived_at_ns": arrived,
+        "low_at_ns": pa.array(low, pa.int64(), mask=exact),
+        "lag_ns": column("read_at", np.int64) - arrived,
+        "read_index": column("read_index", np.int32),
+        "chars": column("chars", np.int32),
+        "exact": exact,
+    }
     cells |= dict(zip(ORIGIN, _origin_columns(origin, len(place)), strict=True))
     target = schema("chunks")
     return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)

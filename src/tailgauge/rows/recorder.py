@@ -111,10 +111,10 @@ class Recorder:
         """Append a health row."""
         self._rows["health"].append(row)
 
-    def chunks(self, request_id: int, leg: int, attempt: int, first: int, chunks: Chunks) -> None:
+    def chunks(self, request_id: int, leg: int, attempt: int, chunk: int, chunks: Chunks) -> None:
         """Append the chunks of an attempt from number `first` on."""
         if chunks:
-            self._rows["chunks"].add(request_id, leg, attempt, first, chunks)
+            self._rows["chunks"].add(request_id, leg, attempt, chunk, chunks)
 
     def warm_up(self) -> None:
         """Build and write parts once into memory, on the writer's thread, so that first uses are not in the run."""
@@ -149,13 +149,13 @@ class Recorder:
     def _too_slow(self) -> RecorderError | None:
         chunks, rows = self._waiting()
         if chunks > MAX_WAITING_CHUNKS or rows > MAX_WAITING_ROWS:
-            why = f"{chunks + rows:,} rows wait in memory"
+            reason = f"{chunks + rows:,} rows wait in memory"
         elif self._is_stuck():
-            why = f"one part takes more than {MAX_WRITING_S:.0f} s"
+            reason = f"one part takes more than {MAX_WRITING_S:.0f} s"
         else:
             return None
         disk = f"the disk under {self._folder.path}"
-        return RecorderError(f"{disk} is too slow: {why}: choose a faster one (--out)")
+        return RecorderError(f"{disk} is too slow: {reason}: choose a faster one (--out)")
 
     def _is_stuck(self) -> bool:
         return self._writing is not None and time.monotonic() - self._moved_s > MAX_WRITING_S
@@ -205,10 +205,10 @@ class Recorder:
 
     def _taken(self) -> Batch:
         """All buffered rows."""
-        taken = Batch(self._rows)
+        batch = Batch(self._rows)
         self._rows = _no_rows()
         self.text_size = 0
-        return taken
+        return batch
 
     def _start_writing(self) -> None:
         self._batches = [batch for batch in (*self._batches, self._taken()) if len(batch)]
@@ -243,9 +243,9 @@ class Recorder:
         try:
             self._write_part(path, batch.table(name, self.origin))
         except Exception as error:  # noqa: BLE001 - any failure to write must end the run
-            why = advice(error, self._folder.path)
+            reason = advice(error, self._folder.path)
             self._error = RecorderError(
-                f"a part could not be written under {self._folder.path}: {why}"
+                f"a part could not be written under {self._folder.path}: {reason}"
             )
             return
         self._numbers[name] += 1
@@ -282,9 +282,9 @@ class Recorder:
                 if len(parts) > 1:
                     compact(name, parts, self._folder.part(name, self._worker, "all"))
             except Exception as error:  # noqa: BLE001 - all parts are still readable
-                why = advice(error, self._folder.path)
+                reason = advice(error, self._folder.path)
                 self.remarks.append(
-                    f"{name}: the parts could not be compacted; none is lost: {why}"
+                    f"{name}: the parts could not be compacted; none is lost: {reason}"
                 )
         self.cpu_s += time.thread_time() - began_s
 

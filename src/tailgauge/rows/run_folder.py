@@ -66,8 +66,8 @@ class RunFolder:
 
     def take_reserve(self) -> None:
         """Take it up; less on a small disk, and nothing on a full one, which says so by itself."""
-        left = free_space(self.path)
-        size = RESERVE if left is None else min(RESERVE, left.free // 4)
+        free = free_space(self.path)
+        size = RESERVE if free is None else min(RESERVE, free.free // 4)
         with contextlib.suppress(OSError), self.reserve.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, max(1, size))
 
@@ -108,8 +108,8 @@ class RunFolder:
             for name in (*TABLES, "workers"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = f"the run folder cannot be written: {error.strerror}"
-            raise UsageError(f"{self.path}: {why}. Choose another --out") from error
+            problem = f"the run folder cannot be written: {error.strerror}"
+            raise UsageError(f"{self.path}: {problem}. Choose another --out") from error
 
 
 def write_json(path: Path, value: Any) -> None:

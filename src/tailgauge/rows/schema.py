@@ -50,9 +50,24 @@ CHECK_FAILED = (
 CENSORED = "censored"  # still in flight when the drain ended
 CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent
 ENDED_CLASSES = (
-    OK, EMPTY, CUT, REFUSED, FILTERED, ABORTED, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
-    TRUNCATED, PLUGIN_ERROR, CHECK_FAILED,
-)  # fmt: skip
+    OK,
+    EMPTY,
+    CUT,
+    REFUSED,
+    FILTERED,
+    ABORTED,
+    CANCELLED,
+    RATE_LIMITED,
+    OVERLOADED,
+    SERVER_ERROR,
+    CLIENT_ERROR,
+    CONNECT_ERROR,
+    TIMEOUT,
+    STREAM_ERROR,
+    TRUNCATED,
+    PLUGIN_ERROR,
+    CHECK_FAILED,
+)
 WITH_ANSWER = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
 COMPLETE = frozenset({OK, CUT})  # the user got an answer, whole or as far as a limit allowed
 SERVED = frozenset(
@@ -363,8 +378,12 @@ class Origin:
 
 
 TABLES: dict[str, type] = {
-    "requests": RequestRow, "attempts": AttemptRow, "chunks": ChunkRow, "health": HealthRow, "target": ServerLogRow,
-}  # fmt: skip
+    "requests": RequestRow,
+    "attempts": AttemptRow,
+    "chunks": ChunkRow,
+    "health": HealthRow,
+    "target": ServerLogRow,
+}
 RECORDED = ("requests", "attempts", "chunks", "health")  # by workers
 ORIGIN = tuple(cell.name for cell in fields(Origin))
 

@@ -72,11 +72,11 @@ def refusal(path: Path) -> str | None:
 def locate(name: str, folder: Path, where: str) -> Path:
     """The file that a scenario means: relative to the scenario's folder, else to here. `where`: its file and key."""
     for path in (folder / name, Path(name)):
-        why = refusal(path)
-        if why is None:
+        problem = refusal(path)
+        if problem is None:
             return path
-        if why != MISSING:
-            raise UsageError(f"{where}: {str(path)[:300]}: {why}: expected a file")
+        if problem != MISSING:
+            raise UsageError(f"{where}: {str(path)[:300]}: {problem}: expected a file")
     places = f" in {Path.cwd()}"
     if folder.resolve() != Path.cwd():
         places = f", neither in {folder.resolve()} nor in {Path.cwd()}"
@@ -86,19 +86,19 @@ def locate(name: str, folder: Path, where: str) -> Path:
 @contextmanager
 def _opened(path: Path, largest: int) -> Iterator[io.BufferedReader]:
     """A regular file of at most so many bytes."""
-    why = refusal(path)
+    problem = refusal(path)
     try:
-        if why is None:
+        if problem is None:
             # It may just have become a FIFO.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(handle, "rb") as file:  # noqa: PTH123 - of a descriptor
                 if os.fstat(handle).st_size <= largest:
                     yield file
                     return
-                why = f"larger than {largest // MEBI:,} MiB"
+                problem = f"larger than {largest // MEBI:,} MiB"
     except OSError as error:
-        why = f"cannot be read: {error.strerror or error}"
-    raise UsageError(f"{path}: {why}")
+        problem = f"cannot be read: {error.strerror or error}"
+    raise UsageError(f"{path}: {problem}")
 
 
 def read_text(path: Path, largest: int = LARGEST_TOML) -> str:
@@ -123,8 +123,10 @@ class _Unpacked(gzip.GzipFile):
         data = super().read1(size)
         self._left -= len(data)
         if self._left < 0:
-            most = f"unpacks to more than {UNPACKED} times its size"
-            raise ScenarioError(f"{self._path}: {most}: expected text; if it is, unpack it first")
+            problem = f"unpacks to more than {UNPACKED} times its size"
+            raise ScenarioError(
+                f"{self._path}: {problem}: expected text; if it is, unpack it first"
+            )
         return data
 
 
@@ -169,7 +171,7 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
 
     TOMLDecodeError where it is no TOML, else ValueError with the key, or the line if it is known, and what was expected.
     """
-    bare = _TEXTS.sub(lambda found: "_" + "\n" * found[0].count("\n"), text)
+    bare = _TEXTS.sub(lambda match: "_" + "\n" * match[0].count("\n"), text)
     if long := _LONG_KEY.search(bare):
         raise _at_line(bare, long, FLAT)
     try:
@@ -187,8 +189,8 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
     return tree
 
 
-def _at_line(text: str, found: re.Match[str] | None, expected: str) -> ValueError:
-    line = f"line {text.count(chr(10), 0, found.start()) + 1}: " if found else ""
+def _at_line(text: str, match: re.Match[str] | None, expected: str) -> ValueError:
+    line = f"line {text.count(chr(10), 0, match.start()) + 1}: " if match else ""
     return ValueError(f"{line}{expected}")
 
 
@@ -287,10 +289,10 @@ def _json_value(path: Path, number: int, text: str) -> Any:
         raise ScenarioError(f"{path}:{number}: {error}") from None
 
 
-def json_item(path: Path, number: int, text: str, at: int) -> tuple[Any, int] | None:
+def json_item(path: Path, number: int, text: str, place: int) -> tuple[Any, int] | None:
     """The JSON value in `text` at `at`, and where it ends; None where it does not end, or is no JSON."""
     try:
-        value, end = _decoder(no_number).raw_decode(text, at)
+        value, end = _decoder(no_number).raw_decode(text, place)
         if end == len(text) and not isinstance(value, dict | list | str):
             return None  # more digits may follow
         return _flat(value), end
@@ -329,12 +331,12 @@ def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict
 
 def table_values(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, Any]]:
     """Every row like `table_rows`, also those of a JSON file that are no objects."""
-    first = _first(path)
-    if not first:
+    line = _first(path)
+    if not line:
         raise ScenarioError(f"{path}: is empty")
-    if first == "[":
+    if line == "[":
         yield from _array(path)
-    elif first == "{" or is_json:
+    elif line == "{" or is_json:
         for number, text in text_lines(path):
             yield number, _json_value(path, number, text)
     else:
@@ -384,8 +386,8 @@ def _check_separator(path: Path, number: int, names: list[str]) -> None:
     """Raise ScenarioError for a header whose only name is several, behind each other."""
     for separator, text in ((";", "';'"), ("\t", "a tab"), ("|", "'|'")):
         if len(names) == 1 and separator in names[0]:
-            why = f"the separator seems to be {text}: expected ',', and '.' in decimals"
-            raise ScenarioError(f"{path}:{number}: {why}")
+            problem = f"the separator seems to be {text}: expected ',', and '.' in decimals"
+            raise ScenarioError(f"{path}:{number}: {problem}")
 
 
 def _array(path: Path) -> Iterator[tuple[int, Any]]:
@@ -396,33 +398,33 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
         while "[" not in (text := file.read(_PIECE)):
             line += text.count("\n")
         begin = 0
-        at = text.index("[") + 1
+        place = text.index("[") + 1
         while True:
-            end = _between(text, at)
+            end = _between(text, place)
             line = line + text.count("\n", begin, end)
-            at = end
-            begin = at
-            if text[at : at + 1] == "]":
+            place = end
+            begin = place
+            if text[place : place + 1] == "]":
                 return
-            found = json_item(path, line, text, at) if at < len(text) else None
-            if found is not None:
-                yield line, found[0]
-                at = found[1]
+            item = json_item(path, line, text, place) if place < len(text) else None
+            if item is not None:
+                yield line, item[0]
+                place = item[1]
                 size = _PIECE
             else:  # it goes on
-                more = file.read(size)
-                if not more or len(text) - at > LONGEST_LINE:
-                    raise ScenarioError(f"{path}:{line}: {_fault(text[at:])}")
-                text = text[at:] + more
+                piece = file.read(size)
+                if not piece or len(text) - place > LONGEST_LINE:
+                    raise ScenarioError(f"{path}:{line}: {_fault(text[place:])}")
+                text = text[place:] + piece
                 begin = 0
-                at = 0
+                place = 0
                 size = size * 2
 
 
-def _between(text: str, at: int) -> int:
-    while text[at : at + 1].isspace() or text[at : at + 1] == ",":
-        at += 1
-    return at
+def _between(text: str, place: int) -> int:
+    while text[place : place + 1].isspace() or text[place : place + 1] == ",":
+        place += 1
+    return place
 
 
 def _fault(text: str) -> str:

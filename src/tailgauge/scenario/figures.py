@@ -58,16 +58,16 @@ class Figure:
         if not is_least and not is_most:
             return ""
         is_always_met = is_most if self.sign == MOST else is_least
-        never = "can miss it" if is_always_met else "can be shown to meet it"
+        problem = "can miss it" if is_always_met else "can be shown to meet it"
         expected = "a share between 0 and 1 (0.99 for 99%)" if self.unit == SHARE else "more than 0"
-        return f"no run {never}: expected {expected}, got {self.text(bound)}"
+        return f"no run {problem}: expected {expected}, got {self.text(bound)}"
 
     def text(self, value: float) -> str:
         """A bound: `800 ms`, `1%`, `40/s`, `0.002`."""
-        shown = f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+        number = f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
         if self.unit == SHARE:
-            shown = f"{100 * value:.6g}"
-        return shown + self.suffix
+            number = f"{100 * value:.6g}"
+        return number + self.suffix
 
     @property
     def suffix(self) -> str:

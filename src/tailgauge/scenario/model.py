@@ -63,10 +63,22 @@ _NO_TABLE = {"model_type", "mapping_type", "dict_type"}  # pydantic's errors
 _NO_NUMBER = {"float_type", "int_type", "int_from_float", "is_instance_of"}
 # Keys by the names that other tools have for them.
 _ALSO_CALLED = {
-    "max_tokens": "output_tokens", "max_output_tokens": "output_tokens", "input_tokens": "prompt_tokens", "base_url": "url",
-    "endpoint": "url", "host": "url", "api_key": "api_key_env", "rps": "rate_per_s", "qps": "rate_per_s", "rate": "rate_per_s",
-    "request_rate": "rate_per_s", "concurrency": "users", "vus": "users", "duration": "duration_s", "timeout": "attempt_deadline_s",
-}  # fmt: skip
+    "max_tokens": "output_tokens",
+    "max_output_tokens": "output_tokens",
+    "input_tokens": "prompt_tokens",
+    "base_url": "url",
+    "endpoint": "url",
+    "host": "url",
+    "api_key": "api_key_env",
+    "rps": "rate_per_s",
+    "qps": "rate_per_s",
+    "rate": "rate_per_s",
+    "request_rate": "rate_per_s",
+    "concurrency": "users",
+    "vus": "users",
+    "duration": "duration_s",
+    "timeout": "attempt_deadline_s",
+}
 _REPORTED = {"alert", "use_case"}  # tables of objectives that decided nothing
 _TABLE_LEVELS = (
     3  # parts of a key that name tables and keys of the model; names below are the user's
@@ -253,8 +265,8 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
         if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
-            most = "expected at most 20 million arrivals in duration_s"
-            raise ValueError(f"arrival.rate_per_s: {most}: split the run")
+            problem = "expected at most 20 million arrivals in duration_s"
+            raise ValueError(f"arrival.rate_per_s: {problem}: split the run")
         return self
 
     @model_validator(mode="after")
@@ -283,15 +295,15 @@ class Scenario(Table):
         for name, traffic in self.traffic.items():
             needs = list(pattern_of(traffic).needs())
             if {EXACT_OUTPUT, SCHEMAS} <= {need for _, need in needs}:
-                why = "an answer by a schema ends with it: leave `exact` out"
-                raise ValueError(f"traffic.{name}.output: {why}")
+                problem = "an answer by a schema ends with it: leave `exact` out"
+                raise ValueError(f"traffic.{name}.output: {problem}")
             for target in map(self.target_of, sorted(_targets_used(traffic))):
                 refuse_fields(
                     traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}"
                 )
                 for key, need in needs:
-                    if why := refusal(target, need):
-                        raise ValueError(f"traffic.{name}.{key}: {why}")
+                    if problem := refusal(target, need):
+                        raise ValueError(f"traffic.{name}.{key}: {problem}")
         return self
 
     @model_validator(mode="after")
@@ -307,11 +319,11 @@ class Scenario(Table):
     def _limited(self) -> Scenario:
         for table, target in self.targets.items():
             if target.max_tokens_field == "none" and self.guard.is_of_tokens:
-                why = (
+                problem = (
                     "without a limit on answers, guard.max_tokens and guard.max_cost cannot be kept"
                 )
                 raise ValueError(
-                    f"{table}.max_tokens_field: {why}: leave them out, or use guard.max_requests"
+                    f"{table}.max_tokens_field: {problem}: leave them out, or use guard.max_requests"
                 )
         return self
 
@@ -352,8 +364,10 @@ class Scenario(Table):
 
     def _check_gateway(self, blocks: Crossover) -> None:
         if [self.traffic[name].target for name in (blocks.a, blocks.b)] != [MAIN, SECOND]:
-            how = f'expected target = "second" in traffic.{blocks.b} and not in traffic.{blocks.a}'
-            raise ValueError(f"crossover.gateway: {how}")
+            advice = (
+                f'expected target = "second" in traffic.{blocks.b} and not in traffic.{blocks.a}'
+            )
+            raise ValueError(f"crossover.gateway: {advice}")
         if (self.target.url == SIMULATED) != (self.target_of(SECOND).url == SIMULATED):
             expected = "expected the URL of a gateway in front of target.url"
             raise ValueError(f"second_target.url: {expected}: add --set second_target.url=URL")
@@ -372,8 +386,8 @@ class Scenario(Table):
     @property
     def targets(self) -> dict[str, Target]:
         """By the name of its table."""
-        both = {"target": self.target, "second_target": self.second_target}
-        return {table: target for table, target in both.items() if target is not None}
+        targets = {"target": self.target, "second_target": self.second_target}
+        return {table: target for table, target in targets.items() if target is not None}
 
     def target_of(self, name: str) -> Target:
         """The target that calls know as main or second."""
@@ -438,11 +452,11 @@ class Scenario(Table):
 
     def models(self) -> dict[tuple[str, str], str]:
         """Every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""
-        found: dict[tuple[str, str], str] = {}
+        owners: dict[tuple[str, str], str] = {}
         for table, traffic in self.traffic.items():
             for name, model in pattern_of(traffic).models():
-                found.setdefault((name, model or self.target_of(name).model), table)
-        return found
+                owners.setdefault((name, model or self.target_of(name).model), table)
+        return owners
 
 
 def _cache_problem(traffic: Traffic, protocol: str, marks: Marks) -> str:
@@ -502,9 +516,12 @@ def load_plugins(argument: str) -> None:
 
 
 def load(
-    argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None, *,
+    argument: str,
+    overrides: Sequence[tuple[str, Any]] = (),
+    spelt: Mapping[str, str] | None = None,
+    *,
     of_tasks: bool = False,
-) -> Scenario:  # fmt: skip
+) -> Scenario:
     """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
 
     `spelt`: how a key was given on the command line, where not by --set. `of_tasks`: a locustfile may take the place of the
@@ -533,8 +550,8 @@ def _with_weight(tables: Any) -> Any:
     """The traffic tables without those of weight 0, which are off; all of them where none would be left."""
     if not isinstance(tables, dict):
         return tables
-    kept = {name: table for name, table in tables.items() if not _is_off(table)}
-    return kept or tables
+    enabled = {name: table for name, table in tables.items() if not _is_off(table)}
+    return enabled or tables
 
 
 def _is_off(table: Any) -> bool:
@@ -550,8 +567,8 @@ def _name_of_file(stem: str) -> str:
 
 def _refuse_new_traffic(tables: Any, key: str) -> None:
     """Refuse the key of a traffic table that is not there: a slip in its name would add a table to the traffic."""
-    first, *rest = key.split(".")
-    if first != _TRAFFIC or len(rest) < len(("NAME", "key")) or not isinstance(tables, Mapping):
+    table, *rest = key.split(".")
+    if table != _TRAFFIC or len(rest) < len(("NAME", "key")) or not isinstance(tables, Mapping):
         return
     name = rest[0]
     if tables and name != "*" and name not in tables:
@@ -570,14 +587,14 @@ def parse(
     except ValidationError as error:
         errors = _causes(error.errors())
     lines = [_explain(one, source, overridden or {}) for one in errors[:MANY]]
-    more = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
-    raise ScenarioError("\n".join(lines + more))
+    rest = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
+    raise ScenarioError("\n".join(lines + rest))
 
 
 def _causes(errors: list[Any]) -> list[Any]:
     """The errors without "no traffic" where a table has a name like it: that is the mistake."""
-    unknown = [str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"]
-    if not near_names(_TRAFFIC, unknown):
+    extra = [str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"]
+    if not near_names(_TRAFFIC, extra):
         return errors
     return [error for error in errors if error["loc"] != (_TRAFFIC,)]
 
@@ -591,11 +608,11 @@ def _secrets(tree: Any, at: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for value in tree:
             yield from _secrets(value, at)
     elif isinstance(tree, str | int) and not isinstance(tree, bool):
-        what = secret_like(at[-1], tree)
+        kind = secret_like(at[-1], tree)
         is_users = len(at) > _TABLE_LEVELS or not {"headers", "body"}.isdisjoint(at[:-1])
-        if what and (what != "name" or is_users):
-            how = f"secrets come from the environment: {_INSTEAD[what]}"
-            error = f"looks like a secret by its {what}, and {how}"
+        if kind and (kind != "name" or is_users):
+            advice = f"secrets come from the environment: {_INSTEAD[kind]}"
+            error = f"looks like a secret by its {kind}, and {advice}"
             yield {"loc": at, "type": "value_error", "ctx": {"error": error}}
 
 
@@ -603,8 +620,12 @@ def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
     """The stages of a run of another length, all in proportion."""
     factor = duration_s / stages.duration_s
     warmup = None if stages.warmup_s is None else stages.warmup_s * factor
-    known = {"duration_s": duration_s, "warmup_s": warmup, "cooldown_s": stages.cooldown_s * factor}
-    return {key: value for key, value in known.items() if value is not None}
+    lengths = {
+        "duration_s": duration_s,
+        "warmup_s": warmup,
+        "cooldown_s": stages.cooldown_s * factor,
+    }
+    return {key: value for key, value in lengths.items() if value is not None}
 
 
 def override(text: str) -> tuple[str, Any]:
@@ -659,7 +680,7 @@ def toml_file(tree: Mapping[str, Any]) -> str:
 
 def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
     """Set one value in a tree of tables; `*` is every table there."""
-    *tables, last = dotted.split(".")
+    *tables, key = dotted.split(".")
     nodes: list[Any] = [tree]
     for name in tables:
         below = [node.values() if name == "*" else [node.setdefault(name, {})] for node in nodes]
@@ -667,13 +688,13 @@ def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not all(isinstance(node, dict) for node in nodes):
             raise UsageError(f"--set {dotted}: {name} is a value, not a table")
     for node in nodes:
-        node[last] = deepcopy(value)  # a later override may change it
+        node[key] = deepcopy(value)  # a later override may change it
 
 
 def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     # A key that is none of a table's choices has this after its name.
     loc = [str(part) for part in error["loc"] if part != "[key]"]
-    given = error.get("input")
+    value = error.get("input")
     kind = error["type"]
     text = str(error.get("ctx", {}).get("error", ""))
     # A table's own check names the key it is about first: "hedge: has no meaning with ...".
@@ -684,24 +705,24 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     where = _where(loc, source, overridden, text, kind)
     if kind == "value_error":
         # No secret in a URL is repeated, and nothing that `where` shows.
-        is_hidden = isinstance(given, str) and (
-            "@" in given or "?" in given or repr(given) in where
+        is_hidden = isinstance(value, str) and (
+            "@" in value or "?" in value or repr(value) in where
         )
         shown = (
-            f" (got {given!r})" if isinstance(given, (str, int, float)) and not is_hidden else ""
+            f" (got {value!r})" if isinstance(value, (str, int, float)) and not is_hidden else ""
         )
         return f"{where}: {text}{shown}"
     if kind == "too_short" and loc == [_TRAFFIC]:
         return f"{where}: {_NO_TRAFFIC}"
     if kind == "extra_forbidden":
-        return f"{where}: {problem(error, _keys_like(loc, given), _elsewhere(loc))}"
-    return f"{where}: {problem(error, names_at(Scenario, loc[:-1]))}{_instead(loc, kind, given)}"
+        return f"{where}: {problem(error, _keys_like(loc, value), _elsewhere(loc))}"
+    return f"{where}: {problem(error, names_at(Scenario, loc[:-1]))}{_instead(loc, kind, value)}"
 
 
-def _keys_like(loc: Sequence[str], given: Any) -> Sequence[str]:
+def _keys_like(loc: Sequence[str], value: Any) -> Sequence[str]:
     """The keys beside an unknown one that may have been meant; only tables where it is a table."""
     names = names_at(Scenario, loc[:-1])
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         return names
     tables = []
     for name in names:
@@ -728,12 +749,12 @@ def _where(
     return where
 
 
-def _instead(loc: Sequence[str], kind: str, given: Any) -> str:
+def _instead(loc: Sequence[str], kind: str, value: Any) -> str:
     """What to write instead of a value of the wrong type, as the end of a message; empty where that is not known."""
-    if kind in _NO_TABLE and not isinstance(given, list | dict):
+    if kind in _NO_TABLE and not isinstance(value, list | dict):
         return _instead_of_a_table(loc)
-    if kind in _NO_NUMBER and isinstance(given, str):
-        return _instead_of_a_text(loc[-1], given)
+    if kind in _NO_NUMBER and isinstance(value, str):
+        return _instead_of_a_text(loc[-1], value)
     return ""
 
 
@@ -750,9 +771,9 @@ def _instead_of_a_table(loc: Sequence[str]) -> str:
     )
 
 
-def _instead_of_a_text(key: str, given: str) -> str:
+def _instead_of_a_text(key: str, text: str) -> str:
     """The number that a text with a unit means to this key."""
-    number = number_and_unit(given)
+    number = number_and_unit(text)
     if number is None:
         return ""
     value, unit = number

@@ -32,8 +32,11 @@ _TEXT = re.compile(
     rf"\s*(?P<unit>ms|s|%|/s|)(?:,?\s+precision\s+(?P<precision>{_NUMBER})%)?"
 )
 _UNITS = {
-    LATENCY: {"ms": 1.0, "s": 1000.0}, SHARE: {"%": 0.01, "": 1.0}, PER_S: {"": 1.0, "/s": 1.0}, COST: {"": 1.0},
-}  # fmt: skip
+    LATENCY: {"ms": 1.0, "s": 1000.0},
+    SHARE: {"%": 0.01, "": 1.0},
+    PER_S: {"": 1.0, "/s": 1.0},
+    COST: {"": 1.0},
+}
 # By simulation: how many misses a run needs to expect at the allowed share, and the least number of values.
 MISSES_NEEDED = 20
 LEAST_VALUES = 60
@@ -68,8 +71,8 @@ class Objective(Table):
             number = (
                 given if isinstance(given, int | float) and not isinstance(given, bool) else 800
             )
-            how = f'write "ttft p95 < {number:g}ms", or a table [slo.NAME] with metric, quantile and max_ms'
-            raise ValueError(f"expected a text or a table, got {str(given)[:40]}: {how}")  # noqa: TRY004 - pydantic reads it
+            advice = f'write "ttft p95 < {number:g}ms", or a table [slo.NAME] with metric, quantile and max_ms'
+            raise ValueError(f"expected a text or a table, got {str(given)[:40]}: {advice}")  # noqa: TRY004 - pydantic reads it
         return parse(given) if isinstance(given, str) else given
 
     @model_validator(mode="after")
@@ -263,9 +266,11 @@ _LOOSE_PRECISION = re.compile(r"precision\W{0,3}(\d{1,2})\b")
 _LOOSE_UNITS = {
     **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), ("ms", 1.0)),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), ("s", 1.0)),
-    **dict.fromkeys(("us", "\u00b5s"), ("ms", 0.001)), **dict.fromkeys(("m", "min", "minutes"), ("s", 60.0)),
-    **dict.fromkeys(("%", "percent", "pct"), ("%", 1.0)), **dict.fromkeys(("/s", "rps", "qps", "tps"), ("/s", 1.0)),
-}  # fmt: skip
+    **dict.fromkeys(("us", "\u00b5s"), ("ms", 0.001)),
+    **dict.fromkeys(("m", "min", "minutes"), ("s", 60.0)),
+    **dict.fromkeys(("%", "percent", "pct"), ("%", 1.0)),
+    **dict.fromkeys(("/s", "rps", "qps", "tps"), ("/s", 1.0)),
+}
 _ALL_UNITS = {unit for units in _UNITS.values() for unit in units}
 _PAIR = re.compile(
     r"(?:goodput[\s=:]+)?((?:[a-z_0-9]+:\d+(?:\.\d+)?(?:ms|s)?[\s,]*)+)"
@@ -358,8 +363,8 @@ def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
         unit = "%" if value >= 1 else ""
     elif figure.unit in {PER_S, COST}:
         unit = ""
-    shown = value * _UNITS[figure.unit][unit]
-    return "" if figure.refusal(shown) else f"{value:.10g}{unit}"
+    number = value * _UNITS[figure.unit][unit]
+    return "" if figure.refusal(number) else f"{value:.10g}{unit}"
 
 
 def lacks_percentile(text: str) -> bool:

@@ -73,21 +73,21 @@ def find(argument: str) -> Path:
             f"an address is no scenario: write --target {url} behind a scenario, such as streaming"
         )
     path = Path(argument)
-    why = refusal(path)
-    if why is None:
+    problem = refusal(path)
+    if problem is None:
         return path
     folder = packaged("scenarios")
     if argument in names():
         return folder / f"{argument}.toml"
     if path.suffix == ".toml" and path.stem in names() and path.parts[:-1] in {(), ("scenarios",)}:
         return folder / path.name
-    if why == FOLDER:
+    if problem == FOLDER:
         files = _listed(sorted(entry.name for entry in path.glob("*.toml")))
         empty = "it holds no *.toml file: `tailgauge scenario copy streaming` makes one"
         expected = f"give one of its files: {files}" if files else empty
-        raise UsageError(f"{argument[:300]}: {why}: {expected}")
-    if why != MISSING:
-        raise UsageError(f"{argument[:300]}: {why}: expected a scenario file")
+        raise UsageError(f"{argument[:300]}: {problem}: {expected}")
+    if problem != MISSING:
+        raise UsageError(f"{argument[:300]}: {problem}: expected a scenario file")
     raise UsageError(f"{argument[:300]}: {_missing(path)}")
 
 
@@ -133,8 +133,8 @@ def _about(word: str) -> list[str]:
 
 def _listed(files: list[str]) -> str:
     """A few names of a list."""
-    more = f" and {len(files) - MOST_FILES} more" if len(files) > MOST_FILES else ""
-    return f"{', '.join(files[:MOST_FILES])}{more}"
+    rest = f" and {len(files) - MOST_FILES} more" if len(files) > MOST_FILES else ""
+    return f"{', '.join(files[:MOST_FILES])}{rest}"
 
 
 def read(
@@ -148,12 +148,12 @@ def read(
     try:
         return toml(text, number)
     except TOMLDecodeError as error:
-        other = format_of(text, path.suffix)
-        if not other:
+        file_format = format_of(text, path.suffix)
+        if not file_format:
             raise ScenarioError(f"{path}: not valid TOML: {toml_problem(text, error)}") from error
-        if other == "Python":
+        if file_format == "Python":
             expected = "a locustfile runs with `locust -f FILE`, see `tailgauge docs locustfile`"
-        raise ScenarioError(f"{path}: this is {other}: {expected}") from error
+        raise ScenarioError(f"{path}: this is {file_format}: {expected}") from error
     except ValueError as error:
         raise ScenarioError(f"{path}: {error}") from error
 

@@ -108,9 +108,9 @@ class Price:
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Price:
         """What `plain` made."""
-        since, rates, above, long_rates = plain
+        start, rates, threshold, long_rates = plain
         usual, long = (tuple(map(Fraction, some)) for some in (rates, long_rates))
-        return cls(date.fromisoformat(since), usual, above, long)
+        return cls(date.fromisoformat(start), usual, threshold, long)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class Prices:
 
     def price(self, model: str, day: date) -> Price | None:
         """The entry in force for a model on a day; None where there is none."""
-        known = self.entries.get(model) or self.entries.get(_DATED.sub("", model)) or ()
-        in_force = [entry for entry in known if entry.since <= day]
+        entries = self.entries.get(model) or self.entries.get(_DATED.sub("", model)) or ()
+        in_force = [entry for entry in entries if entry.since <= day]
         return in_force[-1] if in_force else None
 
 
@@ -188,16 +188,16 @@ def read(path: Path = PACKAGED) -> Prices:
         file = _File.model_validate(tree)
     except ValidationError as error:
         raise UsageError(f"{path}: {_explain(error.errors()[0], tree)}") from None
-    found: dict[str, list[Price]] = {}
+    prices: dict[str, list[Price]] = {}
     for number, entry in enumerate(file.price, 1):
         price = entry.price()
         for model in entry.models:
-            if any(other.since == price.since for other in found.setdefault(model, [])):
-                why = f"{model} has two prices from {price.since} on"
-                raise UsageError(f"{path}: price {number} ({entry.models[0]}): since: {why}")
-            found[model].append(price)
+            if any(other.since == price.since for other in prices.setdefault(model, [])):
+                problem = f"{model} has two prices from {price.since} on"
+                raise UsageError(f"{path}: price {number} ({entry.models[0]}): since: {problem}")
+            prices[model].append(price)
     entries = {
-        model: tuple(sorted(of, key=lambda price: price.since)) for model, of in found.items()
+        model: tuple(sorted(of, key=lambda price: price.since)) for model, of in prices.items()
     }
     return Prices(file.currency, str(path), entries)
 

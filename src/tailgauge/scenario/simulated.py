@@ -17,19 +17,45 @@ FIXED = "fixed"
 Router = Literal["random", "least_loaded"]
 CancelMode = Literal["immediate", "next_step", "after_ms", "never"]
 FaultKind = Literal[
-    "status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers",
-    "refused", "filtered", "aborted", "no_finish_reason", "short",
-]  # fmt: skip
+    "status",
+    "error_event",
+    "cut",
+    "reset",
+    "stall",
+    "slow_headers",
+    "early_headers",
+    "refused",
+    "filtered",
+    "aborted",
+    "no_finish_reason",
+    "short",
+]
 ErrorShape = Literal["provider", "wrapped", "flat", "message", "detail", "field", "chunk"]
 HeaderFamily = Literal[
-    "provider", "anthropic", "openai", "groq", "azure", "mistral", "litellm", "ietf", "epoch", "epoch_ms",
-]  # fmt: skip
+    "provider",
+    "anthropic",
+    "openai",
+    "groq",
+    "azure",
+    "mistral",
+    "litellm",
+    "ietf",
+    "epoch",
+    "epoch_ms",
+]
 RetryAfter = Literal["seconds", "milliseconds", "date", "none"]
 RefusalCategory = Literal["cyber", "bio", "frontier_llm", "reasoning_extraction", "general_harms"]
 ProfileName = Literal[
-    "fixed", "tiny", "haiku", "sonnet", "opus", "llama3-8b-h100", "llama2-70b-h100-tp8",
-    "llama2-70b-h100-tp4", "llama2-70b-a100-tp8",
-]  # fmt: skip
+    "fixed",
+    "tiny",
+    "haiku",
+    "sonnet",
+    "opus",
+    "llama3-8b-h100",
+    "llama2-70b-h100-tp8",
+    "llama2-70b-h100-tp4",
+    "llama2-70b-a100-tp8",
+]
 
 
 class EngineTable(Table):
@@ -354,7 +380,7 @@ class Simulated(Table):
             + resumed.skipped,
             "content: thinking_share and tool_share": content.thinking_share + content.tool_share,
         }
-        for what, together in shares.items():
-            if together > 1 + 1e-9:
-                raise ValueError(f"{what} are more than 1 together")
+        for table, total in shares.items():
+            if total > 1 + 1e-9:
+                raise ValueError(f"{table} are more than 1 together")
         return self

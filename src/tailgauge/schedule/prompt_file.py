@@ -54,9 +54,15 @@ from tailgauge.table import Table, Tokens
 
 CHARACTERS_PER_TOKEN = 4  # of ordinary English; only the size in the schedule rests on it
 MEDIA = {
-    "image": 1600, "image_url": 1600, "document": 3000, "file": 3000, "container_upload": 3000, "input_audio": 300,
-    "audio_url": 300, "video_url": 3000,
-}  # fmt: skip
+    "image": 1600,
+    "image_url": 1600,
+    "document": 3000,
+    "file": 3000,
+    "container_upload": 3000,
+    "input_audio": 300,
+    "audio_url": 300,
+    "video_url": 3000,
+}
 AT_LEAST = 8  # rows of a user of a closed loop, where there are more users than rows
 # text or messages, system?, tools?; prompt_tokens, output_tokens?, name?, tags?, later?
 PromptRow = dict[str, Any]

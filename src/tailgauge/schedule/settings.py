@@ -73,8 +73,11 @@ class Shape(Table):
 
 
 _SHAPED_BY = {
-    "at": {"step", "spike"}, "width": {"spike"}, "factor": {"step", "ramp", "spike"}, "points": {"piecewise"},
-}  # fmt: skip
+    "at": {"step", "spike"},
+    "width": {"spike"},
+    "factor": {"step", "ramp", "spike"},
+    "points": {"piecewise"},
+}
 
 
 class Trace(Table):
@@ -182,10 +185,13 @@ class Arrival(Table):
 
 
 _USED_BY = {
-    "cv": {"gamma"}, "on_off": {"on_off"}, "shape": {"poisson", "constant", "gamma", "on_off"},
-    "trace": {TRACE}, "closed": {CLOSED},
+    "cv": {"gamma"},
+    "on_off": {"on_off"},
+    "shape": {"poisson", "constant", "gamma", "on_off"},
+    "trace": {TRACE},
+    "closed": {CLOSED},
     "max_concurrency": {"poisson", "constant", "gamma", "on_off", TRACE},
-}  # fmt: skip
+}
 
 
 class Crossover(Table):

@@ -15,9 +15,11 @@ from typing import Any
 from tailgauge.call import ASSISTANT, SYSTEM, USER
 
 SPEAKERS = {
-    "human": USER, "user": USER, "system": SYSTEM,
+    "human": USER,
+    "user": USER,
+    "system": SYSTEM,
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), ASSISTANT),
-}  # fmt: skip
+}
 # Results and calls of tools belong to an answer of the recorded model; the target's own answer has others.
 TOOL_SPEAKERS = (
     "tool",

@@ -135,9 +135,14 @@ FORMATS = {
         *_LENGTHS, MILLISECONDS, (3 * _SECOND, _SECOND), blocks="hash_ids", block_tokens=512
     ),
     "bailian": Format(
-        *_LENGTHS, SECONDS, (_SECOND,), blocks="hash_ids", block_tokens=16, marks=("chat_id", "parent_chat_id")
+        *_LENGTHS,
+        SECONDS,
+        (_SECOND,),
+        blocks="hash_ids",
+        block_tokens=16,
+        marks=("chat_id", "parent_chat_id"),
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

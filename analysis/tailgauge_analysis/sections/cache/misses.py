@@ -31,18 +31,40 @@ MOST_BYTES = 5
 # Cause, evidence, what to do about it.
 CAUSES = (
     (SALTED, "the prompt starts with random bytes, on purpose", "none: this is the control"),
-    (BELOW_MINIMUM, "neither written nor read, and shorter than what is cached",
-        "make the prefix longer than the model's minimum"),
-    (UNSTABLE, "the prefix differs from that of the previous call", "move what changes behind the last cache mark"),
-    (RACE, "the call that writes the entry had not begun to answer", "send one call first, or pre-warm"),
+    (
+        BELOW_MINIMUM,
+        "neither written nor read, and shorter than what is cached",
+        "make the prefix longer than the model's minimum",
+    ),
+    (
+        UNSTABLE,
+        "the prefix differs from that of the previous call",
+        "move what changes behind the last cache mark",
+    ),
+    (
+        RACE,
+        "the call that writes the entry had not begun to answer",
+        "send one call first, or pre-warm",
+    ),
     (EXPIRED, "not used within its TTL", "call more often, or set the TTL to 1 h"),
-    (LOOKBACK, "the entry is further before the mark than the target searches", "set a mark in between"),
-    (PARAMETER, "cached with another model, thinking, tool choice or schema", "keep these constant"),
+    (
+        LOOKBACK,
+        "the entry is further before the mark than the target searches",
+        "set a mark in between",
+    ),
+    (
+        PARAMETER,
+        "cached with another model, thinking, tool choice or schema",
+        "keep these constant",
+    ),
     (FIRST, "the first call with this prefix", "none, or pre-warm: one call has to write it"),
-    (NO_CACHE, "no call of the run was read from a cache or written to one",
-        "turn the engine's prefix cache on; mark the prefix where the protocol has marks"),
+    (
+        NO_CACHE,
+        "no call of the run was read from a cache or written to one",
+        "turn the engine's prefix cache on; mark the prefix where the protocol has marks",
+    ),
     (UNEXPLAINED, "the entry should be there", "ask the provider about routing and eviction"),
-)  # fmt: skip
+)
 
 
 EVIDENCE = {cause: evidence for cause, evidence, _ in CAUSES}

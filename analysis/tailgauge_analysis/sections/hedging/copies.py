@@ -18,10 +18,28 @@ from tailgauge_analysis.stats.quantiles import Floats, Mask
 KEYS = ["request_id", "leg"]
 PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 OF_COPY = [
-    "attempt", "ended", "status", "sent_at_ns", "first_content_at_ns", "ended_at_ns", "chunks", "output_tokens",
-    *PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "asked_model", "model", "target",
-    "service_tier", "speed", "fallback", "iterations", "usage_marks", "error_type", "error_class",
-]  # fmt: skip
+    "attempt",
+    "ended",
+    "status",
+    "sent_at_ns",
+    "first_content_at_ns",
+    "ended_at_ns",
+    "chunks",
+    "output_tokens",
+    *PROMPT,
+    "cache_creation_5m_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "asked_model",
+    "model",
+    "target",
+    "service_tier",
+    "speed",
+    "fallback",
+    "iterations",
+    "usage_marks",
+    "error_type",
+    "error_class",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,32 @@ NEVER_EMPTY = "no 429 by this limit: its bucket was never seen empty"
 MOST_MODELS = 5
 ONE_OF = {INPUT, OUTPUT}
 COLUMNS = (
-    "request_id", "leg", "attempt", "cause", "stage", "traffic", "target", "asked_model", "scheduled_at_ns", "sent_at_ns",
-    "headers_at_ns", "ended_at_ns", "first_content_at_ns", "last_content_at_ns", "ended", "error_class", "limit_kind", "error_type",
-    "error_body", "retry_after_s", "retry_after_from", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
-)  # fmt: skip
+    "request_id",
+    "leg",
+    "attempt",
+    "cause",
+    "stage",
+    "traffic",
+    "target",
+    "asked_model",
+    "scheduled_at_ns",
+    "sent_at_ns",
+    "headers_at_ns",
+    "ended_at_ns",
+    "first_content_at_ns",
+    "last_content_at_ns",
+    "ended",
+    "error_class",
+    "limit_kind",
+    "error_type",
+    "error_body",
+    "retry_after_s",
+    "retry_after_from",
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,11 +65,19 @@ STREAMED = "streamed"
 JOIN = "join"
 SINGLE = "single calls"
 RATIOS: Mapping[str, MedianRatio] = {
-    "not_streamed": MedianRatio(WHOLE, STREAMED, "a whole answer takes {} the time to first content of a streamed one"),
-    "fan_out": MedianRatio(JOIN, SINGLE, "the median join takes {} the slowest of as many single calls"),
-    "queueing": MedianRatio(TODAY, LOW_LOAD, "the median wait at today's rate is {} that at a quarter of it"),
-    "unrecovered": MedianRatio(AFTER, LOW_LOAD, "the median wait after the burst is {} that before"),
-}  # fmt: skip
+    "not_streamed": MedianRatio(
+        WHOLE, STREAMED, "a whole answer takes {} the time to first content of a streamed one"
+    ),
+    "fan_out": MedianRatio(
+        JOIN, SINGLE, "the median join takes {} the slowest of as many single calls"
+    ),
+    "queueing": MedianRatio(
+        TODAY, LOW_LOAD, "the median wait at today's rate is {} that at a quarter of it"
+    ),
+    "unrecovered": MedianRatio(
+        AFTER, LOW_LOAD, "the median wait after the burst is {} that before"
+    ),
+}
 
 
 def light(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:

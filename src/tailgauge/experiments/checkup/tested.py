@@ -13,9 +13,22 @@ from tailgauge.rows.schema import JOIN, TURNAROUND
 from tailgauge.scenario.experiment import Checkup as Settings
 
 KEPT = (
-    "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompts", "tags", "model", "headers", "body", "output",
-    "thinking", "thinking_tokens", "tools", "cache", "retry",
-)  # fmt: skip
+    "prompt_tokens",
+    "prompt_sigma",
+    "output_tokens",
+    "output_sigma",
+    "prompts",
+    "tags",
+    "model",
+    "headers",
+    "body",
+    "output",
+    "thinking",
+    "thinking_tokens",
+    "tools",
+    "cache",
+    "retry",
+)
 NOT_SENT = ("cancel", "reader")  # of the user's tables: the user, not the target
 LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
 
