@@ -33,8 +33,8 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
     from tailgauge_analysis.comparing.history import refused
     from tailgauge_analysis.comparing.run_summary import summarize
 
-    for given in run_dirs:
-        run_dir = options.named_run(given, Path())
+    for argument in run_dirs:
+        run_dir = options.named_run(argument, Path())
         run = summarize(run_dir)
         runs = load(folder, may_be_new=True)
         refusal = refused(runs, run, allow)
@@ -51,7 +51,10 @@ def list_runs(folder: str) -> None:
     from tailgauge_analysis.comparing.history import listing
 
     runs = load(folder)
-    screen.show("\n".join(listing(runs, screen.columns())) if runs else "no runs in this baseline")
+    if runs:
+        screen.show("\n".join(listing(runs, screen.columns())))
+    else:
+        screen.show("no runs in this baseline")
 
 
 @baseline.command()
@@ -68,11 +71,13 @@ def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     if bool(names) == bool(keep):
         raise UsageError("baseline drop: name runs, or give --keep N")
     runs = load(folder)
-    dropped = (
-        runs[:-keep]
-        if keep
-        else [run for run in runs if any(options.is_named(run.run_id, name) for name in names)]
-    )
+    if keep:
+        dropped = runs[:-keep]
+    else:
+        dropped = []
+        for run in runs:
+            if any(options.is_named(run.run_id, name) for name in names):
+                dropped.append(run)
     for run in dropped:
         delete(folder, run)
     screen.show(f"dropped {len(dropped)} of {len(runs)} runs")

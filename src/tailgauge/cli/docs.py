@@ -97,9 +97,11 @@ def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
     texts = {name: path.read_text(encoding="utf-8") for name, path in pages.items()}
     for end in (r"(?!\w)", r"\w*"):  # whole words, else their beginnings
         patterns = [_pattern(term, end) for term in terms]
-        matches = [
-            match for name, path in pages.items() if (match := _match(path, texts[name], patterns))
-        ]
+        matches = []
+        for name, path in pages.items():
+            match = _match(path, texts[name], patterns)
+            if match is not None:
+                matches.append(match)
         if matches:
             break
     else:
@@ -144,12 +146,12 @@ def _match(path: Path, text: str, patterns: Sequence[re.Pattern[str]]) -> PageMa
         else:
             prose.append(line)
     in_title = all(pattern.search(f"{path.stem} {title}") for pattern in patterns)
-    shown = [*headings, *prose, *code]
-    if not shown and not in_title:
+    matches = [*headings, *prose, *code]
+    if not matches and not in_title:
         return None
-    weight = (len(shown) + HEADING * (len(headings) + in_title)) / (len(lines) + SHORT_PAGE)
+    weight = (len(matches) + HEADING * (len(headings) + in_title)) / (len(lines) + SHORT_PAGE)
     weight *= FOLDERS[path.parent.name]
-    return PageMatch(path.stem, title.removeprefix("# "), shown, weight)
+    return PageMatch(path.stem, title.removeprefix("# "), matches, weight)
 
 
 def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
@@ -158,11 +160,16 @@ def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
     text = plain(" ".join(line.strip("|#-* ").split()), 5000)
     if len(text) <= width:
         return text
+    # A third of the width stands before the match, and the part begins and ends with whole words.
     match = pattern.search(text)
-    start = max(0, min(match.start() - width // 3 if match else 0, len(text) - width + 4))
-    if start:
+    start = 0
+    if match is not None:
+        start = min(match.start() - width // 3, len(text) - width + 4)
+    head = ""
+    if start > 0:
         start = text.find(" ", start) + 1
-    head = "... " if start else ""
+        head = "... "
+    start = max(0, start)
     room = width - len(head)
     if len(text) - start <= room:
         return head + text[start:]
@@ -172,14 +179,13 @@ def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
 
 def _nothing_found(terms: Sequence[str], texts: Mapping[str, str]) -> str:
     """Name the words of the pages, and the pages, that are spelled nearly so."""
-    vocabulary = {
-        word.lower() for text in texts.values() for word in re.findall(r"[A-Za-z_]{3,}", text)
-    }
+    vocabulary = set(texts)
+    for text in texts.values():
+        vocabulary.update(word.lower() for word in re.findall(r"[A-Za-z_]{3,}", text))
     near: list[str] = []
     for term in terms:
-        known = sorted(vocabulary | set(texts))
-        near += near_names(term, known, NEAR_TERMS, cutoff=0.6)
-    text = f"docs: nothing found for {plain(' '.join(terms), 60)!r}"
+        near += near_names(term, sorted(vocabulary), NEAR_TERMS, cutoff=0.6)
+    problem = f"docs: nothing found for {plain(' '.join(terms), 60)!r}"
     if near:
-        return f"{text}; near words: {', '.join(near)}"
-    return f"{text}; `tailgauge docs` lists the pages"
+        return f"{problem}; near words: {', '.join(near)}"
+    return f"{problem}; `tailgauge docs` lists the pages"

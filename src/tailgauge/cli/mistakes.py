@@ -80,8 +80,9 @@ def text_of(error: click.ClickException) -> str:
 
 def _help(error: click.ClickException) -> str:
     """Where the options are listed."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"; see `{context.command_path} -h`" if context is not None else ""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    return f"; see `{error.ctx.command_path} -h`"
 
 
 def _bad_usage(error: click.BadOptionUsage) -> str:
@@ -93,7 +94,9 @@ def _bad_usage(error: click.BadOptionUsage) -> str:
 
 def _example(name: str) -> str:
     """`, as --rate 20`: an option with a value; empty where none is known."""
-    return f", as {name} {EXAMPLES[name]}" if name in EXAMPLES else ""
+    if name not in EXAMPLES:
+        return ""
+    return f", as {name} {EXAMPLES[name]}"
 
 
 def _missing(error: click.MissingParameter) -> str:
@@ -110,12 +113,12 @@ def _missing(error: click.MissingParameter) -> str:
 def _no_such_option(error: click.NoSuchOption) -> str:
     if error.ctx is None:
         return error.format_message()
-    root = error.ctx.find_root()
-    commands = root.command.commands if isinstance(root.command, click.Group) else {}
-    for name, command in commands.items():
-        if error.option_name in _options(command):
-            return f"{error.option_name} is an option of `{root.command_path} {name}`"
     name = error.option_name
+    root = error.ctx.find_root()
+    if isinstance(root.command, click.Group):
+        for command in root.command.commands.values():
+            if name in _options(command):
+                return f"{name} is an option of `{root.command_path} {command.name}`"
     options = _options(error.ctx.command)
     ours = _nearest_option(name, options)
     flag = ""
@@ -126,7 +129,7 @@ def _no_such_option(error: click.NoSuchOption) -> str:
         return f"no such option {name}; did you mean {flag} ({flags()[flag].meaning})?"
     if ours:
         return f"no such option {name}; did you mean {ours}?"
-    return f"no such option {error.option_name}{_help(error)}"
+    return f"no such option {name}{_help(error)}"
 
 
 def _nearest_option(name: str, options: Sequence[str]) -> str:
@@ -136,13 +139,15 @@ def _nearest_option(name: str, options: Sequence[str]) -> str:
     """
     bare = {option.lstrip("-"): option for option in options if option.startswith("--")}
     word = name.lstrip("-")
-    begun = [known for known in bare if re.match(rf"{re.escape(known)}[-_]", word)]
+    begun = [option for option in bare if re.match(rf"{re.escape(option)}[-_]", word)]
     near = near_names(word, list(bare), cutoff=_CUTOFF)
     if near and _similarity(word, near[0]) >= _CLOSE:
         return bare[near[0]]
     if begun:
         return bare[max(begun, key=len)]
-    return bare[near[0]] if near else ""
+    if near:
+        return bare[near[0]]
+    return ""
 
 
 def _similarity(name: str, option: str) -> float:
@@ -151,28 +156,35 @@ def _similarity(name: str, option: str) -> float:
 
 def _options(command: click.Command) -> list[str]:
     """The long names of a command's options."""
-    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-    return [name for option in options for name in option.opts if name.startswith("--")]
+    names = []
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.hidden:
+            names += [name for name in param.opts if name.startswith("--")]
+    return names
 
 
 def _no_such_command(name: str, context: click.Context) -> str:
     group = context.command
-    names = list(group.commands) if isinstance(group, click.Group) else []
+    is_root = context.parent is None
+    names: list[str] = []
+    if isinstance(group, click.Group):
+        names = list(group.commands)
     near = near_names(name, names, cutoff=0.5)
+    is_url = name.startswith(("http://", "https://"))
     if name == "help":
-        return f"no such command help; did you mean `{context.command_path} --help`?"
-    if context.parent is None and name.lower() in _MEANT:
-        return (
-            f"no such command {name}; did you mean `{context.command_path} {_MEANT[name.lower()]}`?"
-        )
-    if context.parent is None and name.startswith(("http://", "https://")):
-        url = shlex.quote(name[:200])
-        return f"no such command {name[:200]}; did you mean `{context.command_path} run streaming --target {url}`?"
-    if context.parent is None and _is_scenario(name):
-        return f"no such command {name}; did you mean `{context.command_path} run {shlex.quote(name)}`?"
-    if near:
-        return f"no such command {name}; did you mean `{context.command_path} {near[0]}`?"
-    return f"no such command {name}. Commands of {context.command_path}: {', '.join(names)}"
+        proposal = "--help"
+    elif is_root and name.lower() in _MEANT:
+        proposal = _MEANT[name.lower()]
+    elif is_root and is_url:
+        name = name[:200]
+        proposal = f"run streaming --target {shlex.quote(name)}"
+    elif is_root and _is_scenario(name):
+        proposal = f"run {shlex.quote(name)}"
+    elif near:
+        proposal = near[0]
+    else:
+        return f"no such command {name}. Commands of {context.command_path}: {', '.join(names)}"
+    return f"no such command {name}; did you mean `{context.command_path} {proposal}`?"
 
 
 def _bad_value(error: click.BadParameter) -> str:

@@ -37,11 +37,14 @@ MEANINGS = {
 }
 
 
-def exit_codes(*without: Exit, **texts: str) -> str:
-    """The paragraph of a help; `texts`, by the codes' names in lower case, replace those of a run."""
+def exit_codes(*omitted: Exit, **texts: str) -> str:
+    """Return the paragraph of a help; `texts`, by the codes' names in lower case, replace those of a run."""
     meanings = {code: texts.get(code.name.lower(), text) for code, text in MEANINGS.items()}
-    rows = [f"  {code:<3}  {text}" for code, text in meanings.items() if code not in without]
-    return "\n".join(["\b", "Exit codes; if several apply, the first:", *rows])
+    lines = ["\b", "Exit codes; if several apply, the first:"]
+    for code, text in meanings.items():
+        if code not in omitted:
+            lines.append(f"  {code:<3}  {text}")
+    return "\n".join(lines)
 
 
 RUN = f"""{exit_codes()}
@@ -122,7 +125,9 @@ class RunDir(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The folder's path."""
-        return local(value) if is_remote(value) else super().convert(value, param, ctx)
+        if is_remote(value):
+            return local(value)
+        return super().convert(value, param, ctx)
 
 
 RUN_DIR = RunDir(path_type=Path)
@@ -138,19 +143,24 @@ def named_run(run_dir: Path, out: Path, *, of_reports: bool = False) -> Path:
     if run_dir.parent != Path() or refusal(run_dir) != MISSING:
         return run_dir
     for parent in ("runs", "reports"):
-        places = [*(Path() / parent).glob("*"), *(out / parent).glob("*")]
-        folders = {
-            place.name: place for place in places if place.is_dir() and is_named(place.name, text)
-        }
+        folders = {}
+        for path in (*(Path() / parent).glob("*"), *(out / parent).glob("*")):
+            if path.is_dir() and is_named(path.name, text):
+                folders[path.name] = path
+        # A run whose name begins with the text goes before one that has it as a word.
         begun = [name for name in folders if name.startswith(text)]
         names = sorted(begun or folders)
-        if text in folders or len(names) == 1:
-            folder = folders[text if text in folders else names[0]]
+        if text in folders:
+            names = [text]
+        if len(names) == 1:
+            folder = folders[names[0]]
             if parent == "reports" and not of_reports:
                 raise UsageError(f"{text}: {folder} has a report, but no run folder")
             return folder
         if names:
-            ellipsis = ", ..." if names[MOST_NAMED:] else ""
+            ellipsis = ""
+            if len(names) > MOST_NAMED:
+                ellipsis = ", ..."
             listed = f"{', '.join(names[:MOST_NAMED])}{ellipsis}"
             raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
     raise UsageError(f"{run_dir}: no such run folder: {_known_runs(out)}")
@@ -167,10 +177,14 @@ def _known_runs(out: Path) -> str:
         folders = [*place.glob("runs/*"), *place.glob("reports/*")]
         newest = max((path.name for path in folders if path.is_dir()), default="")
         if newest:
-            option = "" if place == Path() else f" --out {shlex.quote(str(place))}"
+            option = ""
+            if place != Path():
+                option = f" --out {shlex.quote(str(place))}"
             return f"`tailgauge runs{option}` lists them, the newest is {newest}"
-    where = "here" if out == Path() else f"in {out}"
-    return f"there are none {where} yet: `tailgauge run quickstart` makes one"
+    place_text = "here"
+    if out != Path():
+        place_text = f"in {out}"
+    return f"there are none {place_text} yet: `tailgauge run quickstart` makes one"
 
 
 def allow() -> Callable[[_Command], _Command]:
@@ -248,12 +262,12 @@ class Positive(click.ParamType[float]):
     def meant(self, text: str) -> str:
         """The end of a message: what to write instead; empty where that is not known."""
         number = number_and_unit(text)
-        is_known = (
-            number is not None
-            and 0 < number[0] < 1e9
-            and number[1] in {"", "/s", "rps", "qps", "usd"}
-        )
-        return f": write {number[0]:.10g}" if number is not None and is_known else ""
+        if number is None:
+            return ""
+        value, unit = number
+        if not 0 < value < 1e9 or unit not in {"", "/s", "rps", "qps", "usd"}:
+            return ""
+        return f": write {value:.10g}"
 
     def number(self, text: str) -> float:
         """The value of a text; ValueError for others."""
@@ -273,23 +287,23 @@ class Duration(Positive):
     def meant(self, text: str) -> str:
         """The end of a message: the same length as it is to be written."""
         number = number_and_unit(text)
-        if (
-            number is None
-            or number[1] not in SECONDS
-            or not 0 < number[0] * SECONDS[number[1]] < 1e9
-        ):
+        if number is None:
             return ""
-        seconds = number[0] * SECONDS[number[1]]
-        return f": write {_length_text(seconds, has_unit=number[1] != '')}"
+        value, unit = number
+        if unit not in SECONDS:
+            return ""
+        seconds = value * SECONDS[unit]
+        if not 0 < seconds < 1e9:
+            return ""
+        return f": write {_length_text(seconds, has_unit=unit != '')}"
 
     def number(self, text: str) -> float:
         """Seconds of a text; ValueError for others."""
         parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
         if parts is None or not text:
             return float(text)
-        return sum(
-            float(part) * unit for part, unit in zip(parts.groups("0"), (3600, 60, 1), strict=True)
-        )
+        hours, minutes, seconds = parts.groups("0")
+        return 3600 * float(hours) + 60 * float(minutes) + float(seconds)
 
 
 class Age(Duration):
@@ -314,7 +328,9 @@ def _length_text(seconds: float, *, has_unit: bool) -> str:
     """A length as `Duration` reads it: in hours or minutes where it is whole ones."""
     if has_unit and seconds % 3600 == 0:
         return f"{seconds / 3600:g}h"
-    return f"{seconds / 60:g}m" if has_unit and seconds % 60 == 0 else f"{seconds:.10g}s"
+    if has_unit and seconds % 60 == 0:
+        return f"{seconds / 60:g}m"
+    return f"{seconds:.10g}s"
 
 
 class Whole(click.ParamType[int]):
@@ -323,8 +339,8 @@ class Whole(click.ParamType[int]):
     name = "whole number"
 
     def __init__(self, minimum: int = 1, maximum: int = 1_000_000_000) -> None:
-        self.least = minimum
-        self.most = maximum
+        self.minimum = minimum
+        self.maximum = maximum
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
         """How the help shows it."""
@@ -332,20 +348,26 @@ class Whole(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse the value."""
-        if not re.fullmatch(r"-?\d{1,20}", str(value)) or not self.least <= int(value) <= self.most:
-            bounds = f"from {self.least:,} to {self.most:,}"
-            meant = self._meant(str(value))
+        text = str(value)
+        is_whole = re.fullmatch(r"-?\d{1,20}", text) is not None
+        if not is_whole or not self.minimum <= int(text) <= self.maximum:
+            bounds = f"from {self.minimum:,} to {self.maximum:,}"
             self.fail(
-                f"expected a whole number {bounds}, got {str(value)[:80]!r}{meant}", param, ctx
+                f"expected a whole number {bounds}, got {text[:80]!r}{self._meant(text)}",
+                param,
+                ctx,
             )
-        return int(value)
+        return int(text)
 
     def _meant(self, text: str) -> str:
         """The end of a message: the number that a text such as `1,000` or `1k` means."""
         number = number_and_unit(text)
-        if number is None or number[1] or not number[0].is_integer():
+        if number is None:
             return ""
-        return f": write {number[0]:.0f}" if self.least <= number[0] <= self.most else ""
+        value, unit = number
+        if unit or not value.is_integer() or not self.minimum <= value <= self.maximum:
+            return ""
+        return f": write {value:.0f}"
 
 
 class Size(Whole):
@@ -355,8 +377,10 @@ class Size(Whole):
         meant = super()._meant(text)
         if not re.fullmatch(r"\d+\s*(?:[,:;-]\s*\d+)+", text):
             return meant
-        is_grouped = bool(meant) and re.fullmatch(r"\d{1,3}(?:,\d{3})+", text) is not None
-        number = f"{meant} for one number" if is_grouped else ""
+        is_grouped = re.fullmatch(r"\d{1,3}(?:,\d{3})+", text) is not None
+        number = ""
+        if meant and is_grouped:
+            number = f"{meant} for one number"
         return f"{number}; a list here is no sweep: give one size"
 
 
@@ -425,11 +449,11 @@ class Override(NamedTuple):
         """The name under which click passes its value."""
         return self.option.removeprefix("--").replace("-", "_")
 
-    def value(self, given: Any) -> Any:
-        """The value of the key."""
+    def value(self, option_value: Any) -> Any:
+        """Return the value of the key."""
         if self.key == CONCURRENCY:
-            return {"process": "closed", "closed": {"users": given, "think_s": 0}}
-        return given
+            return {"process": "closed", "closed": {"users": option_value, "think_s": 0}}
+        return option_value
 
 
 TRAFFIC = (
@@ -451,12 +475,14 @@ MORE = (
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE
 # A checkup sets its own loads, relative to one rate.
+_TODAYS_RATE = Override(
+    "--rate", "arrival.rate_per_s", Positive(), "PER_SECOND", "Today's arrivals per second."
+)
+_NOT_OF_CHECKUP = {"--concurrency", "--keep-answers"}
 OF_CHECKUP = tuple(
-    row._replace(type=Positive(), help="Today's arrivals per second.")
-    if row.option == "--rate"
-    else row
+    _TODAYS_RATE if row.option == "--rate" else row
     for row in OVERRIDES
-    if row.option not in {"--concurrency", "--keep-answers"}
+    if row.option not in _NOT_OF_CHECKUP
 )
 CALIBRATED = tuple(row for row in OVERRIDES if row.option in {"--output-tokens", "--clock"})
 

@@ -6,6 +6,7 @@ one line that names ours. Values are never repeated: one of them may be a key.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,9 @@ class ToolFlag:
     @property
     def meaning(self) -> str:
         """`that is --requests`, or the answer."""
-        return f"that is {self.option}" if self.option else self.default or self.answer
+        if self.option:
+            return f"that is {self.option}"
+        return self.default or self.answer
 
     def answer_to(self, name: str, value: str | None) -> str:
         """The answer; a value of a known form is carried over into it, any other is not repeated."""
@@ -96,12 +99,14 @@ class CommandWithToolFlags(click.Command):
         """Write the options, section by section, in aligned columns."""
         records = {}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is not None:
-                records[param.opts[-1]] = record
+            if isinstance(param, click.Option):
+                record = param.get_help_record(ctx)
+                if record is not None:
+                    records[param.opts[-1]] = record
         width = max(len(usage) for usage, _ in records.values())
-        others = records.keys() - {name for names in SECTIONS.values() for name in names}
-        for title, names in {**SECTIONS, "Other": sorted(others)}.items():
+        in_sections = set(itertools.chain(*SECTIONS.values()))
+        remaining = sorted(records.keys() - in_sections)
+        for title, names in {**SECTIONS, "Other": remaining}.items():
             rows = [records[name] for name in names if name in records]
             if rows:
                 with formatter.section(title):

@@ -65,13 +65,11 @@ def run(
 def _toml(key: str, value: Any) -> str:
     if isinstance(value, bool | int | float | str):
         return json.dumps(value)
-    if isinstance(value, list) and all(
-        isinstance(item, bool | int | float | str) for item in value
-    ):
+    is_list = isinstance(value, list)
+    if is_list and all(isinstance(item, bool | int | float | str) for item in value):
         return json.dumps(value)
-    raise UsageError(
-        f"overrides[{key!r}]: expected a text, a number, true or false, or a list of these"
-    )
+    expected = "a text, a number, true or false, or a list of these"
+    raise UsageError(f"overrides[{key!r}]: expected {expected}")
 
 
 def _output(arguments: list[str]) -> tuple[int, str, str]:
@@ -104,12 +102,16 @@ def _facts(code: int, output: str, messages: str) -> dict[str, Any]:
     """Return what the command printed of its run; raise the error that it ended with where it has none."""
     from tailgauge.experiments.runners import ERRORS, was_recorded
 
+    facts: dict[str, Any] = {}
     lines = output.splitlines()
-    facts: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    if lines:
+        facts = json.loads(lines[-1])
     if code == Exit.INTERRUPTED:
         raise KeyboardInterrupt
     if "run_dir" in facts and was_recorded(facts):
         return facts
     lines = messages.strip().splitlines() or ["the run ended without a message"]
     message = lines[-1].removeprefix("tailgauge: ").removeprefix("Error: ")
-    raise {**ERRORS, Exit.INVALID: LostError}.get(code, TailgaugeError)(message)
+    errors = {**ERRORS, Exit.INVALID: LostError}
+    error = errors.get(code, TailgaugeError)
+    raise error(message)

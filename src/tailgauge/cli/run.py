@@ -24,26 +24,33 @@ Echo = Callable[[str], None]
 
 
 def settings_of(
-    scenario: str, given: Mapping[str, Any], sets: Iterable[str], **shared: Any
+    scenario: str, values: Mapping[str, Any], sets: Iterable[str], **shared: Any
 ) -> Settings:
-    """The settings of a run: options are overrides of the scenario, and messages name the option.
+    """Return the settings of a run: options are overrides of the scenario, and messages name the option.
 
-    `given`: by parameter, values of `OVERRIDES` and objectives; --set goes over them.
+    `values`: of the options `OVERRIDES` and --slo, by parameter; --set goes over them.
     """
     from tailgauge.plan.resolve import resolve
     from tailgauge.scenario.model import load_plugins, override
     from tailgauge.scenario.objective import name_of
 
-    if given.get("allow_plugins"):
+    if values.get("allow_plugins"):
         load_plugins(scenario)
-    chosen = [row for row in OVERRIDES if given.get(row.parameter) is not None]
-    spelt = {row.key: row.option for row in chosen}
-    pairs = [(row.key, row.value(given[row.parameter])) for row in chosen]
-    if {CONCURRENCY, "arrival.rate_per_s"} <= set(spelt):
-        queue = (MAX_CONCURRENCY, given["concurrency"])
-        pairs = [queue if key == CONCURRENCY else (key, value) for key, value in pairs]
-        spelt[MAX_CONCURRENCY] = spelt.pop(CONCURRENCY)
-    for text in given.get("slo", ()):
+    is_limit = values.get("rate") is not None  # --concurrency beside a rate is an upper limit
+    pairs = []
+    spelt = {}
+    for row in OVERRIDES:
+        value = values.get(row.parameter)
+        if value is None:
+            continue
+        if row.key == CONCURRENCY and is_limit:
+            key = MAX_CONCURRENCY
+        else:
+            key = row.key
+            value = row.value(value)
+        pairs.append((key, value))
+        spelt[key] = row.option
+    for text in values.get("slo", ()):
         _check_single(text)
         key = f"slo.{name_of(text)}"
         spelt[key] = f"--slo {text!r}"
@@ -55,24 +62,24 @@ def settings_of(
 
 
 def curve_of(
-    scenarios: Sequence[str], given: dict[str, Any], plan: dict[str, Any], *, wanted: bool
+    scenarios: Sequence[str], values: dict[str, Any], plan: dict[str, Any], *, wanted: bool
 ) -> list[str]:
-    """The overrides of a sweep; its options are taken out of `given` and `plan`."""
+    """Return the overrides of a sweep; its options are taken out of `values` and `plan`."""
     from tailgauge.protocols.protocol import SIMULATED
     from tailgauge.scenario.packaged import find, read
 
     if len(scenarios) != 1:
         raise UsageError("a sweep takes one scenario")
     table = read(find(scenarios[0]))
-    sweep = sweep_of(given, table, wanted=wanted)
+    sweep = sweep_of(values, table, wanted=wanted)
     assert sweep is not None
     queue: list[str] = []
     if sweep.loads:
-        given[sweep.by] = None
-        if given["concurrency"] is not None:  # beside rates
-            queue.append(f"{MAX_CONCURRENCY}={given['concurrency']}")
-            given["concurrency"] = None
-    target = given["target"] or table_of(table, "target").get("url", SIMULATED)
+        values[sweep.by] = None
+        if values["concurrency"] is not None:  # beside rates
+            queue.append(f"{MAX_CONCURRENCY}={values['concurrency']}")
+            values["concurrency"] = None
+    target = values["target"] or table_of(table, "target").get("url", SIMULATED)
     curve = overrides(
         sweep,
         table,
@@ -116,11 +123,12 @@ def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
     from tailgauge.call import MAIN
     from tailgauge.schedule.settings import TRACE
 
-    trace = scenario.arrival.trace if scenario.arrival.process == TRACE else None
+    arrival = scenario.arrival
+    has_sizes = arrival.process == TRACE and arrival.trace is not None and arrival.trace.sizes
     for key, option in spelt.items():
         if not key.startswith("traffic.*."):
             continue
-        if trace is not None and trace.sizes:
+        if has_sizes:
             raise UsageError(
                 f"{option}: sizes come from the trace: add --set arrival.trace.sizes=false"
             )
@@ -137,14 +145,22 @@ def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
 
 def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[int, int, Address]:
     """Local workers, remote workers, and the master's address; UsageError without any worker."""
-    children = workers if workers is not None else 0 if remote else 1
+    if workers is not None:
+        children = workers
+    elif remote:
+        children = 0
+    else:
+        children = 1
     if bind is not None and not remote:
         raise UsageError("--bind: only remote workers need it: add --expect-workers N")
     if not children and not remote:
         advice = "--workers 1 on this machine, or --expect-workers N for others"
         raise UsageError(f"--workers 0: no worker sends the traffic: {advice}")
-    default = Address(LOOPBACK, PORT if remote else 0)
-    return children, remote, default if bind is None else parse(bind, "--bind", port=PORT)
+    if bind is not None:
+        address = parse(bind, "--bind", port=PORT)
+    else:
+        address = Address(LOOPBACK, PORT if remote else 0)
+    return children, remote, address
 
 
 def page(web: str | None, *, metrics: bool) -> Page | None:
@@ -155,7 +171,9 @@ def page(web: str | None, *, metrics: bool) -> Page | None:
         return None
     if ":" not in web and not web.isdigit():
         raise UsageError(f"--web {web}: expected a port, as --web 8089, or HOST:PORT")
-    return parse(f"{LOOPBACK}:{web}" if web.isdigit() else web, "--web"), metrics
+    if web.isdigit():
+        web = f"{LOOPBACK}:{web}"
+    return parse(web, "--web"), metrics
 
 
 def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
@@ -187,23 +205,25 @@ def launch(
 
     codes = []
     for launched in Launch(settings, setup, page, shows_progress=not as_json).runs():
+        report = launched.report
         codes.append(launched.code)
         if launched.failure is not None:
             print_error(f"tailgauge: {launched.failure}")
-        if launched.report and launched.report.data:
-            pages.append(launched.report.data["report"]["html"])
+        if report and report.data:
+            pages.append(report.data["report"]["html"])
         if as_json:
-            data = launched.report.data if launched.report else {}
-            if launched.report and not data:
-                print_error(f"tailgauge: {launched.report.summary}")  # why there is no report
-            folder = (
-                {"run_id": launched.run.run_id, "run_dir": str(launched.run.folder.path)}
-                if launched.run
-                else {}
-            )
-            beside_the_loop(echo, json.dumps({**data, **folder, "exit_code": int(launched.code)}))
-        elif launched.report:
-            beside_the_loop(echo, launched.report.summary)
+            facts: dict[str, Any] = {}
+            if report:
+                facts |= report.data
+                if not report.data:
+                    print_error(f"tailgauge: {report.summary}")  # why there is no report
+            if launched.run:
+                facts["run_id"] = launched.run.run_id
+                facts["run_dir"] = str(launched.run.folder.path)
+            facts["exit_code"] = int(launched.code)
+            beside_the_loop(echo, json.dumps(facts))
+        elif report:
+            beside_the_loop(echo, report.summary)
     if len(codes) < len(settings):  # Ctrl-C between two runs
         codes.append(Exit.INTERRUPTED)
     return Exit.worst(codes)
@@ -232,14 +252,23 @@ def dry_run(
         }
         _print_plan_failures(failures, facts, echo, print_error, as_json=as_json)
         return Exit.FAILED
-    source = (settings.scenario_file, settings.overrides, settings.out)
     spending = Spending.of(settings)
-    folder = command.dry_run(settings.scenario, settings.schedule, *source, spending=spending)
+    folder = command.dry_run(
+        settings.scenario,
+        settings.schedule,
+        settings.scenario_file,
+        settings.overrides,
+        settings.out,
+        spending=spending,
+    )
     report = ReportProcess(folder, settings.out, screen.as_environment()).output()
     if report.data:
         pages.append(report.data["report"]["html"])
     failures = [excess.text for excess in spending.excesses(settings)]
-    code = Exit.worst([report.exit_code, *(Exit.FAILED for _ in failures)])
+    codes = [report.exit_code]
+    if failures:
+        codes.append(Exit.FAILED)
+    code = Exit.worst(codes)
     facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(code)}
     if failures:
         _print_plan_failures(failures, {**report.data, **facts}, echo, print_error, as_json=as_json)

@@ -31,6 +31,11 @@ _RESULTS = {
     Exit.TARGET: "NO ANSWER",
     Exit.INTERRUPTED: "INTERRUPTED",
 }
+_RESULTS_OF_STATES = {
+    "complete": "no report",
+    "running": "interrupted",
+    "unusable": "NO ANSWER",
+}
 _COMPLETED = "COMPLETED"  # exit code 0 as well: no objective decided
 _IDLE_S = 60.0  # a run whose folder did not change for so long is no longer being recorded
 _HEADER = ("run", "time (UTC)", "length", "scenario", "target", "result", "note")
@@ -68,32 +73,41 @@ def runs(
     if not stored:
         screen.show("no runs found")
         return
-    listed = [step for run in stored for step in (run, *run.steps)] if with_steps else stored
+    listed = []
+    for run in stored:
+        listed.append(run)
+        if with_steps:
+            listed += run.steps
     screen.show("\n".join(_table([run.row() for run in listed], screen.columns())))
     screen.show(f"{len(stored)} listed, {size_text(sum(run.whole_size for run in stored))}")
     ended = [run for run in stored if not run.is_running]
     if not clean or not ended:
         return
-    import shutil
-
     size = size_text(sum(run.whole_size for run in ended))
     if not yes and not _confirm(
         f"Delete {len(ended)} of {len(stored)} runs and their reports, {size}?"
     ):
         return
     for run in ended:
-        for folder in run.whole:
-            try:
-                shutil.rmtree(folder)
-            except OSError as error:
-                raise UsageError(f"{folder}: cannot be deleted: {error.strerror}") from error
+        _delete(run)
     screen.show(f"deleted {len(ended)} runs, {size}")
+
+
+def _delete(run: StoredRun) -> None:
+    """Delete the folders of a run and of its steps; UsageError where one cannot be deleted."""
+    import shutil
+
+    for folder in run.whole:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be deleted: {error.strerror}") from error
 
 
 def _no_run(name: str, names: Sequence[str]) -> str:
     """The message about a name that no run has. It may be a command, as other programs have it."""
     word = plain(name, 80)
-    runs = [other for other in names if other != name] or ["RUN"]
+    runs = [run for run in names if run != name] or ["RUN"]
     if name in {"delete", "remove", "rm", "clean", "prune"}:
         line = shlex.join(["tailgauge", "runs", *runs, "--clean"])
         return f"no run has {word!r} in its name; to delete runs: {line}"
@@ -117,6 +131,7 @@ def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[Stor
     """The runs below `out`, the newest last, experiments with their steps within; those that one of `names` means."""
     folders: dict[str, list[Path]] = {}
     for path in (*out.glob("runs/*"), *out.glob("reports/*")):
+        # A link may lead out of the folder: what is behind it is not ours to delete.
         if _RUN_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             folders.setdefault(path.name, []).append(path)
     stored = {run_id: StoredRun(run_id, tuple(folders[run_id])) for run_id in sorted(folders)}
@@ -125,10 +140,8 @@ def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[Stor
         run.steps = [stored[step] for step in run.step_ids if step in stored]
     matches = []
     for run_id, run in stored.items():
-        is_named = not names or any(
-            options.is_named(named, name) for name in names for named in run.names
-        )
-        if run_id not in steps and is_named and time.time() - run.began_s >= older_than_s:
+        is_old = time.time() - run.began_s >= older_than_s
+        if run_id not in steps and is_old and (not names or run.is_named(names)):
             matches.append(run)
     return matches
 
@@ -169,8 +182,8 @@ class StoredRun:
     @property
     def step_ids(self) -> list[str]:
         """The runs of an experiment."""
-        rows = self.facts.get("runs") if self.facts.get("kind") else None
-        if not isinstance(rows, list):
+        rows = self.facts.get("runs")
+        if not self.facts.get("kind") or not isinstance(rows, list):
             return []
         return [str(row.get("run_id")) for row in rows if isinstance(row, dict)]
 
@@ -178,6 +191,13 @@ class StoredRun:
     def names(self) -> list[str]:
         """Its name and those of its steps."""
         return [self.run_id, *(step.run_id for step in self.steps)]
+
+    def is_named(self, names: Sequence[str]) -> bool:
+        """Return whether one of `names` means it or one of its steps."""
+        for run_name in self.names:
+            if any(options.is_named(run_name, name) for name in names):
+                return True
+        return False
 
     @property
     def whole(self) -> list[Path]:
@@ -239,8 +259,12 @@ def _seconds(facts: Mapping[str, Any]) -> float | None:
     if isinstance(began, int) and isinstance(ended, int) and ended > began:
         return (ended - began) / 1e9
     run = facts.get("run")
-    steady_to_s = run.get("steady_to_s") if isinstance(run, dict) else None
-    return float(steady_to_s) if isinstance(steady_to_s, int | float) else None
+    if not isinstance(run, dict):
+        return None
+    steady_to_s = run.get("steady_to_s")
+    if not isinstance(steady_to_s, int | float):
+        return None
+    return float(steady_to_s)
 
 
 def _length_text(seconds: float | None) -> str:
@@ -248,16 +272,25 @@ def _length_text(seconds: float | None) -> str:
         return ""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _target(facts: Mapping[str, Any]) -> str:
     """Host and port of a target, or that it was simulated."""
     run = facts.get("run")
-    target = facts.get("target") or (run.get("target") if isinstance(run, dict) else None)
-    url = str(target.get("url") or "") if isinstance(target, dict) else str(target or "")
-    if url == "simulated" or (isinstance(target, dict) and target.get("simulated")):
-        return "simulated"
+    target = facts.get("target")
+    if not target and isinstance(run, dict):
+        target = run.get("target")
+    url = target or ""
+    if isinstance(target, dict):
+        if target.get("simulated"):
+            return "simulated"
+        url = target.get("url") or ""
+    url = str(url)
+    if url == "simulated":
+        return url
     return url.partition("://")[2] or url
 
 
@@ -268,15 +301,15 @@ def _result(facts: Mapping[str, Any]) -> str:
             continue
         code = report.get("exit_code")
         result = report.get("result")
-        outcome = result.get("outcome") if isinstance(result, dict) else report.get("outcome")
+        outcome = report.get("outcome")
+        if isinstance(result, dict):
+            outcome = result.get("outcome")
         if code == Exit.OK and outcome == _COMPLETED:
             return _COMPLETED
         if code in list(_RESULTS):
             return _RESULTS[Exit(code)]
     state = str(facts.get("state", ""))
-    return {"complete": "no report", "running": "interrupted", "unusable": "NO ANSWER"}.get(
-        state, state
-    )
+    return _RESULTS_OF_STATES.get(state, state)
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterable[str]:
@@ -293,7 +326,9 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> Iterable[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 2]}.."
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 2]}.."
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -302,13 +337,17 @@ def _json(path: Path) -> dict[str, Any]:
         tree = json_tree(read_text(path, LARGEST_JSON), str)
     except (UsageError, ValueError):
         return {}
-    return tree if isinstance(tree, dict) else {}
+    if not isinstance(tree, dict):
+        return {}
+    return tree
 
 
 def size_text(size: float) -> str:
     """Bytes as kB, MB or GB."""
     for unit in ("kB", "MB"):
         size /= 1000
+        if size < 10:
+            return f"{size:.1f} {unit}"
         if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 10 else f"{size:.1f} {unit}"
+            return f"{size:.0f} {unit}"
     return f"{size / 1000:.1f} GB"

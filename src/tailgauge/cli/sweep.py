@@ -36,11 +36,11 @@ def is_list(load: Any) -> bool:
 
 
 def sweep_of(
-    given: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: bool
+    values: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: bool
 ) -> Sweep | None:
-    """The sweep that the options ask for; `wanted`: by --sweep. `scenario`: its file."""
-    rate = given[RATE]
-    concurrency = given[CONCURRENCY]
+    """Return the sweep of these options, by parameter; None for one load. `wanted`: by --sweep. `scenario`: its file."""
+    rate = values[RATE]
+    concurrency = values[CONCURRENCY]
     process = table_of(scenario, "arrival").get("process")
     if is_list(concurrency):
         if rate is not None:
@@ -102,9 +102,11 @@ def overrides(
 
 
 def table_of(scenario: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A table of a scenario's file; an empty one where it has none. What else is wrong with it is refused later, by its key."""
+    """Return a table of a scenario's file; an empty one where it has none, or something else, which is refused later."""
     table = scenario.get(name)
-    return table if isinstance(table, Mapping) else {}
+    if not isinstance(table, Mapping):
+        return {}
+    return table
 
 
 def _duration_s(scenario: Mapping[str, Any]) -> float:
@@ -118,16 +120,20 @@ def _duration_s(scenario: Mapping[str, Any]) -> float:
 def _kind(scenario: Mapping[str, Any]) -> str | None:
     """The experiment of a scenario."""
     table = scenario.get("experiment")
-    return str(table.get("kind")) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        return None
+    return str(table.get("kind"))
 
 
 def _minutes(sweep: Sweep, duration_s: float | None, requests: int | None, *, rests: bool) -> float:
     """Time for all loads, with spare for runs that are repeated."""
     from tailgauge.scenario.experiment import REST_S, RUN_S
 
-    beside_s = RUN_S + (REST_S if rests else 0.0)
+    overhead_s = RUN_S  # of each run, beside its load
+    if rests:
+        overhead_s += REST_S
     if not sweep.loads:
-        needed_s = SEARCH_LOADS * (WARMED * (duration_s or 0.0) + beside_s)
+        needed_s = SEARCH_LOADS * (WARMED * (duration_s or 0.0) + overhead_s)
         return max(SEARCH_MINUTES, float(math.ceil(needed_s / 60)))
     if requests is not None and sweep.by == CONCURRENCY and duration_s is None:
         return ENDLESS_MINUTES
@@ -135,4 +141,4 @@ def _minutes(sweep: Sweep, duration_s: float | None, requests: int | None, *, re
         load_s = sum(requests / load for load in sweep.loads)
     else:
         load_s = WARMED * len(sweep.loads) * (duration_s or DURATION_S)
-    return float(math.ceil(SPARE * (load_s + len(sweep.loads) * beside_s) / 60) + 1)
+    return float(math.ceil(SPARE * (load_s + len(sweep.loads) * overhead_s) / 60) + 1)

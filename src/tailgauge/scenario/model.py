@@ -234,31 +234,32 @@ class Scenario(Table):
     @classmethod
     def _behind_gateway(cls, tree: Any) -> Any:
         """A gateway is called as the target behind it, but for what its own table says."""
-        names = ("crossover", "target", "second_target")
-        tables = [
-            one
-            for name in names
-            if isinstance(tree, dict) and isinstance(one := tree.get(name), dict)
-        ]
-        if len(tables) == len(names) and tables[0].get("gateway") is True:
-            shared = {key: value for key, value in tables[1].items() if key not in _OF_ONE_TARGET}
-            return {**tree, "second_target": {**shared, **tables[2]}}
-        return tree
+        if not isinstance(tree, dict):
+            return tree
+        crossover = tree.get("crossover")
+        target = tree.get("target")
+        second = tree.get("second_target")
+        if not isinstance(crossover, dict) or crossover.get("gateway") is not True:
+            return tree
+        if not isinstance(target, dict) or not isinstance(second, dict):
+            return tree
+        shared = {key: value for key, value in target.items() if key not in _OF_ONE_TARGET}
+        return {**tree, "second_target": {**shared, **second}}
 
     @model_validator(mode="before")
     @classmethod
     def _counted(cls, tree: Any) -> Any:
         """A closed loop with a number of requests has no length of its own, and counts them all."""
-        arrival = tree.get("arrival") if isinstance(tree, dict) else None
+        if not isinstance(tree, dict):
+            return tree
+        arrival = tree.get("arrival")
         if not isinstance(arrival, dict) or arrival.get("process") != CLOSED:
             return tree
         closed = arrival.get("closed")
+        if not isinstance(closed, dict) or closed.get("requests") is None:
+            return tree
         stages = tree.get("stages", {})
-        if (
-            not isinstance(closed, dict)
-            or closed.get("requests") is None
-            or not isinstance(stages, dict)
-        ):
+        if not isinstance(stages, dict):
             return tree
         return {**tree, "stages": {"duration_s": ENDLESS_S, "warmup_s": 0.0, **stages}}
 
@@ -297,12 +298,13 @@ class Scenario(Table):
             if {EXACT_OUTPUT, SCHEMAS} <= {need for _, need in needs}:
                 problem = "an answer by a schema ends with it: leave `exact` out"
                 raise ValueError(f"traffic.{name}.output: {problem}")
-            for target in map(self.target_of, sorted(_targets_used(traffic))):
-                refuse_fields(
-                    traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}"
-                )
+            for target_name in sorted(_targets_used(traffic)):
+                target = self.target_of(target_name)
+                protocol = PROTOCOLS[target.protocol]
+                refuse_fields(traffic.body, protocol.set_elsewhere, f"traffic.{name}")
                 for key, need in needs:
-                    if problem := refusal(target, need):
+                    problem = refusal(target, need)
+                    if problem:
                         raise ValueError(f"traffic.{name}.{key}: {problem}")
         return self
 
@@ -329,7 +331,9 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _tasks(self) -> Scenario:
-        for name, traffic in self.traffic.items() if self.arrival.process == TASKS else ():
+        if self.arrival.process != TASKS:
+            return self
+        for name, traffic in self.traffic.items():
             for key in _OF_PLANS:
                 if getattr(traffic, key) != Traffic.model_fields[key].default:
                     raise ValueError(
@@ -350,16 +354,16 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _alternating(self) -> Scenario:
-        if self.crossover is not None:
-            for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
-                if name not in self.traffic:
-                    raise ValueError(f"crossover.{key}: there is no traffic.{name}")
-            if self.crossover.gateway:
-                self._check_gateway(self.crossover)
-            if not self.arrival.is_open:
-                raise ValueError(
-                    "crossover: not with a closed loop, whose users keep their traffic table"
-                )
+        if self.crossover is None:
+            return self
+        for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
+            if name not in self.traffic:
+                raise ValueError(f"crossover.{key}: there is no traffic.{name}")
+        if self.crossover.gateway:
+            self._check_gateway(self.crossover)
+        if not self.arrival.is_open:
+            problem = "not with a closed loop, whose users keep their traffic table"
+            raise ValueError(f"crossover: {problem}")
         return self
 
     def _check_gateway(self, blocks: Crossover) -> None:
@@ -380,14 +384,18 @@ class Scenario(Table):
     @property
     def alternating(self) -> tuple[tuple[str, str], float, float] | None:
         """The tables in alternating blocks, seconds of a block and start of the first; None without a crossover."""
-        c = self.crossover
-        return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)
+        blocks = self.crossover
+        if blocks is None:
+            return None
+        return ((blocks.a, blocks.b), blocks.block_s, self.stages.warmup)
 
     @property
     def targets(self) -> dict[str, Target]:
-        """By the name of its table."""
-        targets = {"target": self.target, "second_target": self.second_target}
-        return {table: target for table, target in targets.items() if target is not None}
+        """Return the targets by the names of their tables."""
+        targets = {"target": self.target}
+        if self.second_target is not None:
+            targets["second_target"] = self.second_target
+        return targets
 
     def target_of(self, name: str) -> Target:
         """The target that calls know as main or second."""
@@ -430,10 +438,10 @@ class Scenario(Table):
 
     def _is_marked(self, traffic: TrafficSettings) -> bool:
         """Whether the prompts of a traffic table have marks."""
-        cache = traffic.cache
-        return cache is not None and bool(
-            self.marks(traffic).places.intersection(cache.breakpoints)
-        )
+        if traffic.cache is None:
+            return False
+        places = self.marks(traffic).places
+        return not places.isdisjoint(traffic.cache.breakpoints)
 
     def _caches_by_itself(self, target: Target) -> bool:
         """Whether the scenario says that the target's cache needs no marks."""
@@ -485,7 +493,9 @@ def _marks_problem(cache: Cache, rules: MarkRules, chosen: str) -> str:
         lives = rules.automatic_lives
     if cache.ttl is not None and cache.ttl not in lives:
         expected = " or ".join(map(repr, lives))
-        about = ' and breakpoints = ["automatic"]' if cache.ttl in rules.lives else ""
+        about = ""
+        if cache.ttl in rules.lives:
+            about = ' and breakpoints = ["automatic"]'
         advice = "Leave it out for the default, or set breakpoints = [] where the engine caches without marks"
         return f"ttl: expected {expected} {chosen}{about}, got {cache.ttl!r}. {advice}"
     return ""
@@ -509,8 +519,10 @@ for kind in (plugin.PATTERNS, plugin.PROTOCOLS, plugin.OBJECTIVES):
 def load_plugins(argument: str) -> None:
     """Load the plugins that a scenario names: the user allowed it."""
     path = find(argument)
-    names = read(path).get("plugins", ())
-    for name in names if isinstance(names, list) else ():
+    names = read(path).get("plugins")
+    if not isinstance(names, list):  # which `parse` refuses
+        return
+    for name in names:
         if isinstance(name, str):
             plugin.load(name, path.parent, f"{path}: plugins")
 
@@ -528,22 +540,33 @@ def load(
     file; then the overrides are all.
     """
     path = find(argument)
-    tree = {} if of_tasks and path.suffix == ".py" else read(path)
+    tree: dict[str, Any] = {}
+    if not of_tasks or path.suffix != ".py":
+        tree = read(path)
     is_empty = not tree and not of_tasks
     tree.setdefault("name", _name_of_file(path.stem))
     arrival = tree.get("arrival")
-    is_of_tasks = isinstance(arrival, dict) and arrival.get("process") == TASKS
-    tree.setdefault("traffic", {"main": {}} if of_tasks or is_of_tasks else {})
+    if isinstance(arrival, dict) and arrival.get("process") == TASKS:
+        of_tasks = True
+    if of_tasks:
+        # Tasks need no traffic table, and may name one by an override.
+        tree.setdefault("traffic", {"main": {}})
+    else:
+        tree.setdefault("traffic", {})
+    overridden = {}
     for key, value in overrides:
-        if not (of_tasks or is_of_tasks):
+        if not of_tasks:
             _refuse_new_traffic(tree["traffic"], key)
         put(tree, key, value)
-    if not (of_tasks or is_of_tasks):
+        overridden[key] = f"--set {key}"
+    if spelt is not None:
+        overridden.update(spelt)
+    if not of_tasks:
         tree["traffic"] = _with_weight(tree["traffic"])
     if is_empty:
         raise ScenarioError(f"{path}: {_EMPTY}")
     plugin.needed(tree.get("plugins"), f"{path}: plugins")
-    return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
+    return parse(tree, str(path), overridden)
 
 
 def _with_weight(tables: Any) -> Any:
@@ -556,7 +579,9 @@ def _with_weight(tables: Any) -> Any:
 
 def _is_off(table: Any) -> bool:
     """Whether a traffic table has no share of the arrivals."""
-    weight = table.get("weight") if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping):
+        return False
+    weight = table.get("weight")
     return isinstance(weight, int | float) and not isinstance(weight, bool) and weight == 0
 
 
@@ -567,10 +592,12 @@ def _name_of_file(stem: str) -> str:
 
 def _refuse_new_traffic(tables: Any, key: str) -> None:
     """Refuse the key of a traffic table that is not there: a slip in its name would add a table to the traffic."""
-    table, *rest = key.split(".")
-    if table != _TRAFFIC or len(rest) < len(("NAME", "key")) or not isinstance(tables, Mapping):
+    parts = key.split(".")
+    if parts[0] != _TRAFFIC or len(parts) < len(("traffic", "NAME", "key")):
         return
-    name = rest[0]
+    name = parts[1]
+    if not isinstance(tables, Mapping):
+        return
     if tables and name != "*" and name not in tables:
         near = nearest(name, list(tables)) or f"; the scenario has {', '.join(tables)}"
         raise UsageError(f"--set {key[:200]}: there is no traffic.{name[:80]}{near}")
@@ -586,9 +613,10 @@ def parse(
             return Scenario.model_validate(tree)
     except ValidationError as error:
         errors = _causes(error.errors())
-    lines = [_explain(one, source, overridden or {}) for one in errors[:MANY]]
-    rest = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
-    raise ScenarioError("\n".join(lines + rest))
+    lines = [_explain(cause, source, overridden or {}) for cause in errors[:MANY]]
+    if len(errors) > MANY:
+        lines.append(f"{source}: and {len(errors) - MANY:,} more errors")
+    raise ScenarioError("\n".join(lines))
 
 
 def _causes(errors: list[Any]) -> list[Any]:
@@ -599,52 +627,54 @@ def _causes(errors: list[Any]) -> list[Any]:
     return [error for error in errors if error["loc"] != (_TRAFFIC,)]
 
 
-def _secrets(tree: Any, at: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """An error, as pydantic's, of each literal that looks like a secret, without its value."""
+def _secrets(tree: Any, loc: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield an error, as pydantic's, for each literal that looks like a secret, without its value. `loc`: the keys above `tree`."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from _secrets(value, (*at, str(key)))
+            yield from _secrets(value, (*loc, str(key)))
     elif isinstance(tree, list | tuple):
         for value in tree:
-            yield from _secrets(value, at)
+            yield from _secrets(value, loc)
     elif isinstance(tree, str | int) and not isinstance(tree, bool):
-        kind = secret_like(at[-1], tree)
-        is_users = len(at) > _TABLE_LEVELS or not {"headers", "body"}.isdisjoint(at[:-1])
+        kind = secret_like(loc[-1], tree)
+        # Only a key that users name can be a secret by its name: those of the scenario's tables are known.
+        is_users = len(loc) > _TABLE_LEVELS or not {"headers", "body"}.isdisjoint(loc[:-1])
         if kind and (kind != "name" or is_users):
             advice = f"secrets come from the environment: {_INSTEAD[kind]}"
             error = f"looks like a secret by its {kind}, and {advice}"
-            yield {"loc": at, "type": "value_error", "ctx": {"error": error}}
+            yield {"loc": loc, "type": "value_error", "ctx": {"error": error}}
 
 
-def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
-    """The stages of a run of another length, all in proportion."""
+def scaled(stages: Stages, duration_s: float) -> dict[str, float]:
+    """Return the stages of a run of another length, all in proportion."""
     factor = duration_s / stages.duration_s
-    warmup = None if stages.warmup_s is None else stages.warmup_s * factor
-    lengths = {
-        "duration_s": duration_s,
-        "warmup_s": warmup,
-        "cooldown_s": stages.cooldown_s * factor,
-    }
-    return {key: value for key, value in lengths.items() if value is not None}
+    lengths = {"duration_s": duration_s, "cooldown_s": stages.cooldown_s * factor}
+    if stages.warmup_s is not None:
+        lengths["warmup_s"] = stages.warmup_s * factor
+    return lengths
 
 
 def override(text: str) -> tuple[str, Any]:
     """`table.key=value` of the command line: the value as TOML, or as a plain string where it is no TOML."""
-    key, equals, raw = text.partition("=")
-    if not equals or not _KEY.fullmatch(key.strip()) or key.count(".") > DEEPEST:
-        is_key = _KEY.fullmatch(key.strip()) and not secret_like("", key)
-        about = f" {key[:200].strip()}" if is_key else ""  # and never a value
+    left, equals, right = text.partition("=")
+    key = left.strip()
+    value = right.strip()
+    is_key = _KEY.fullmatch(key) is not None
+    if not equals or not is_key or key.count(".") > DEEPEST:
+        # The text may be a secret: only what can be a key is repeated.
+        about = ""
+        if is_key and not secret_like("", left):
+            about = f" {left[:200].strip()}"
         raise UsageError(
             f"--set{about}: expected table.key=value, for example --set arrival.rate_per_s=20"
         )
     try:
-        return key.strip(), toml(f"v = {raw.strip()}")["v"]
+        return key, toml(f"v = {value}")["v"]
     except TOMLDecodeError:
-        return key.strip(), raw.strip()
+        return key, value
     except ValueError as error:
-        raise UsageError(
-            f"--set {key.strip()}: {re.sub(r'^(v[.:]|line 1:) ?', '', str(error))}"
-        ) from None
+        reason = re.sub(r"^(v[.:]|line 1:) ?", "", str(error))
+        raise UsageError(f"--set {key}: {reason}") from None
 
 
 def spelled(key: str, value: Any) -> str:
@@ -660,17 +690,27 @@ def as_toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
-        keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key) for key in value}
-        return f"{{{', '.join(f'{keys[key]} = {as_toml(one)}' for key, one in value.items())}}}"
+        pairs = []
+        for key, item in value.items():
+            is_bare = re.fullmatch(r"[A-Za-z0-9_-]+", key) is not None
+            pairs.append(f"{key if is_bare else _quoted(key)} = {as_toml(item)}")
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, str):
         return _quoted(value)
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)
 
 
 def _quoted(text: str) -> str:
     """A text as TOML, whose escapes of characters beyond 16 bits are not those of JSON."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(letter if harmless(letter) else f"\\u{ord(letter):04x}" for letter in quoted)
+    quoted = ""
+    for letter in json.dumps(text, ensure_ascii=False):
+        if harmless(letter):
+            quoted += letter
+        else:
+            quoted += f"\\u{ord(letter):04x}"
+    return quoted
 
 
 def toml_file(tree: Mapping[str, Any]) -> str:
@@ -683,8 +723,13 @@ def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
     *tables, key = dotted.split(".")
     nodes: list[Any] = [tree]
     for name in tables:
-        below = [node.values() if name == "*" else [node.setdefault(name, {})] for node in nodes]
-        nodes = [one for some in below for one in some]
+        children: list[Any] = []
+        for node in nodes:
+            if name == "*":
+                children += node.values()
+            else:
+                children.append(node.setdefault(name, {}))
+        nodes = children
         if not all(isinstance(node, dict) for node in nodes):
             raise UsageError(f"--set {dotted}: {name} is a value, not a table")
     for node in nodes:
@@ -704,14 +749,15 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
         text = rest
     where = _where(loc, source, overridden, text, kind)
     if kind == "value_error":
+        message = f"{where}: {text}"
         # No secret in a URL is repeated, and nothing that `where` shows.
-        is_hidden = isinstance(value, str) and (
-            "@" in value or "?" in value or repr(value) in where
-        )
-        shown = (
-            f" (got {value!r})" if isinstance(value, (str, int, float)) and not is_hidden else ""
-        )
-        return f"{where}: {text}{shown}"
+        if isinstance(value, str):
+            is_shown = "@" not in value and "?" not in value and repr(value) not in where
+        else:
+            is_shown = isinstance(value, int | float)
+        if is_shown:
+            message = f"{message} (got {value!r})"
+        return message
     if kind == "too_short" and loc == [_TRAFFIC]:
         return f"{where}: {_NO_TRAFFIC}"
     if kind == "extra_forbidden":
@@ -739,12 +785,13 @@ def _where(
     where = f"{source}: {'.'.join(loc)[:200] or 'scenario'}"
     for key, spelt in overridden.items():
         parts = key.split(".")
-        same = all(part in (one, "*") for part, one in zip(parts, loc, strict=False))
-        if same and len(parts) < len(loc):
+        if not all(part in (name, "*") for part, name in zip(parts, loc, strict=False)):
+            continue
+        if len(parts) < len(loc):
             where = f"{spelt}: {'.'.join(loc[len(parts) :])}"
-        elif same and (len(parts) == len(loc) or (text and loc)):
+        elif len(parts) == len(loc) or (text and loc):
             where = spelt
-        elif same and kind == "extra_forbidden":
+        elif kind == "extra_forbidden":
             where = f"{spelt}: {'.'.join(loc)}"
     return where
 
@@ -762,13 +809,16 @@ def _instead_of_a_table(loc: Sequence[str]) -> str:
     if loc[:1] == [_TRAFFIC] and len(loc) == len(("traffic", "NAME")):
         return ": keys belong to a table with a name, [traffic.main]"
     field = _field_at(loc)
-    tables = tables_in(field.annotation) if field is not None else []
+    if field is None:
+        return ""
+    tables = tables_in(field.annotation)
     if not tables:
         return ""
-    name = "NAME." if get_origin(field.annotation) in {Mapping, dict} else ""
-    return (
-        f": set one of its keys, such as {'.'.join(loc)}.{name}{next(iter(tables[0].model_fields))}"
-    )
+    path = [*loc]
+    if get_origin(field.annotation) in {Mapping, dict}:
+        path.append("NAME")
+    path.append(next(iter(tables[0].model_fields)))
+    return f": set one of its keys, such as {'.'.join(path)}"
 
 
 def _instead_of_a_text(key: str, text: str) -> str:
@@ -780,11 +830,14 @@ def _instead_of_a_text(key: str, text: str) -> str:
     if key.endswith("_s") and not key.endswith("per_s") and unit in SECONDS:
         return f": write {value * SECONDS[unit]:.10g}, the seconds without a unit"
     if key.endswith("_ms") and unit in SECONDS:
-        factor = 1000 * SECONDS[unit] if unit else 1
-        return f": write {value * factor:.10g}, the milliseconds without a unit"
+        if unit:
+            value *= 1000 * SECONDS[unit]
+        return f": write {value:.10g}, the milliseconds without a unit"
+    if unit not in {"", "s", "ms", "%"}:
+        return ""
     if unit == "%":
         value /= 100
-    return f": write {value:.10g}" if unit in {"", "s", "ms", "%"} else ""
+    return f": write {value:.10g}"
 
 
 def _field_at(loc: Sequence[str]) -> Any:
@@ -798,8 +851,10 @@ def _field_at(loc: Sequence[str]) -> Any:
         if field is None:
             return None
         inner = tables_in(field.annotation)
-        named = get_origin(field.annotation) in {Mapping, dict, list, tuple}
-        table = inner[0] if inner and not named else None
+        has_names = get_origin(field.annotation) in {Mapping, dict, list, tuple}
+        table = None
+        if inner and not has_names:
+            table = inner[0]
     return field
 
 
@@ -809,13 +864,18 @@ def _elsewhere(loc: Sequence[str]) -> str:
         return "; write each bound as a table [slo.NAME] with gate = false"
     siblings = names_at(Scenario, loc[:-1])
     alias = _ALSO_CALLED.get(loc[-1], "")
-    path = alias if alias in siblings else _path_of(loc)
+    if alias in siblings:
+        return f"; did you mean {alias}?"
+    path = _path_of(loc)
     if not path and alias:
         path = _path_of([*loc[:-1], alias])
     if not path and not near_names(loc[-1], siblings):
-        same = [keys for keys in _keys(Scenario) if keys[-1] == loc[-1]]
-        path = ".".join(same[0]) if len(same) == 1 else ""
-    return f"; did you mean {path}?" if path else ""
+        paths = [keys for keys in _keys(Scenario) if keys[-1] == loc[-1]]
+        if len(paths) == 1:
+            path = ".".join(paths[0])
+    if not path:
+        return ""
+    return f"; did you mean {path}?"
 
 
 def _path_of(loc: Sequence[str]) -> str:
@@ -833,12 +893,14 @@ def _begins(path: Sequence[str], loc: Sequence[str]) -> bool:
     return len(path) > len(loc) and all(a in {b, "NAME"} for a, b in zip(path, loc, strict=False))
 
 
-def _keys(table: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key below a table, as parts; NAME for a name or number that the user chooses."""
+def _keys(table: type[BaseModel], parents: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield every key below a table, as parts; NAME stands for a name or number that the user chooses."""
     for key, field in table.model_fields.items():
-        named = ("NAME",) if get_origin(field.annotation) in {Mapping, tuple} else ()
-        for inner in tables_in(field.annotation)[:1]:
-            yield from _keys(inner, (*at, key, *named))
-            break
+        path = (*parents, key)
+        tables = tables_in(field.annotation)
+        if not tables:
+            yield path
+        elif get_origin(field.annotation) in {Mapping, tuple}:
+            yield from _keys(tables[0], (*path, "NAME"))
         else:
-            yield (*at, key)
+            yield from _keys(tables[0], path)

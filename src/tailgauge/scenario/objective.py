@@ -66,14 +66,17 @@ class Objective(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        if isinstance(given, int | float | list):
-            number = (
-                given if isinstance(given, int | float) and not isinstance(given, bool) else 800
-            )
-            advice = f'write "ttft p95 < {number:g}ms", or a table [slo.NAME] with metric, quantile and max_ms'
-            raise ValueError(f"expected a text or a table, got {str(given)[:40]}: {advice}")  # noqa: TRY004 - pydantic reads it
-        return parse(given) if isinstance(given, str) else given
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return parse(value)
+        if isinstance(value, int | float | list):
+            milliseconds = 800.0
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                milliseconds = value
+            text = f"ttft p95 < {milliseconds:g}ms"
+            advice = f'write "{text}", or a table [slo.NAME] with metric, quantile and max_ms'
+            raise ValueError(f"expected a text or a table, got {str(value)[:40]}: {advice}")  # noqa: TRY004 - pydantic reads it
+        return value
 
     @model_validator(mode="after")
     def _one_bound(self) -> Objective:
@@ -82,9 +85,9 @@ class Objective(Table):
         bound = bounds.pop(key)
         if bound is None:
             raise ValueError(f"{key}: expected a value")
-        for other, value in bounds.items():
+        for unused_key, value in bounds.items():
             if value is not None:
-                raise ValueError(f"{other}: does not apply to {self.metric}")
+                raise ValueError(f"{unused_key}: does not apply to {self.metric}")
         problem = self.figure.refusal(bound)
         if problem:
             raise ValueError(f"{key}: {problem}")
@@ -115,14 +118,19 @@ class Objective(Table):
         """Share of the values that may miss the bound: of a latency beyond it, of a share the bad ones."""
         if self.figure.unit == LATENCY:
             return 1 - self.quantile
-        return self.bound if self.figure.sign == MOST else 1 - self.bound
+        if self.figure.sign == MOST:
+            return self.bound
+        return 1 - self.bound
 
     @property
     def label(self) -> str:
         """`ttft p95 (chat)`."""
-        percent = f" p{self.quantile * 100:.10g}" if self.figure.unit == LATENCY else ""
-        subset = f" ({self.subset})" if self.subset else ""
-        return f"{self.metric}{percent}{subset}"
+        label: str = self.metric
+        if self.figure.unit == LATENCY:
+            label += f" p{self.quantile * 100:.10g}"
+        if self.subset:
+            label += f" ({self.subset})"
+        return label
 
     @property
     def subset(self) -> str:
@@ -213,17 +221,16 @@ def _problem(match: re.Match[str], figure: Figure) -> str:
     if unit_problem:
         return unit_problem
     if match["sign"] != figure.sign:
-        return f"{figure.name} has {'an upper bound, <' if figure.sign == MOST else 'a lower bound, >'}"
+        side = "an upper bound, <" if figure.sign == MOST else "a lower bound, >"
+        return f"{figure.name} has {side}"
     bound_problem = figure.refusal(float(match["bound"]) * _UNITS[figure.unit][match["unit"]])
     if bound_problem or match["percent"] is None:
         return bound_problem
     if figure.unit != LATENCY:
         return f"{figure.name} has no percentiles"
-    return (
-        ""
-        if 0 < float(match["percent"]) < 100
-        else "expected a percentile between 0 and 100, such as p95"
-    )
+    if not 0 < float(match["percent"]) < 100:
+        return "expected a percentile between 0 and 100, such as p95"
+    return ""
 
 
 def _unit_problem(unit: str, figure: Figure) -> str:
@@ -289,22 +296,24 @@ def proposals(text: str) -> list[str]:
     """Return the valid objectives that a text probably means."""
     pairs = _PAIR.fullmatch(text[:_LONGEST].strip().lower())
     if pairs is not None:
-        bounds = [pair.replace(":", " < ") for pair in re.split(r"[\s,]+", pairs[1].strip(" ,"))]
-        return [proposal for bound in bounds for proposal in proposals(bound)]
-    subset, colon, rest = text[:_LONGEST].rpartition(":")
+        texts = []
+        for pair in re.split(r"[\s,]+", pairs[1].strip(" ,")):
+            texts += proposals(pair.replace(":", " < "))
+        return texts
+    subset, _, rest = text[:_LONGEST].rpartition(":")
     lowered = rest.lower()
     percent = _LOOSE_PERCENT.search(lowered)
     bound = _LOOSE_BOUND.search(lowered)
-    name_text = _LOOSE_BOUND.sub(" ", _LOOSE_PERCENT.sub(" ", lowered))
-    prefix = f"{plain(subset.strip(), 40)}: " if colon and subset.strip() else ""
     precision = _LOOSE_PRECISION.search(lowered)
-    suffix = f" precision {precision[1]}%" if precision is not None else ""
+    name_text = _LOOSE_BOUND.sub(" ", _LOOSE_PERCENT.sub(" ", lowered))
     texts = []
     for name in _metrics_of(name_text):
-        is_latency = BY_NAME[name].unit == LATENCY
-        texts.append(
-            f"{prefix}{_proposal(BY_NAME[name], percent, bound)}{suffix if is_latency else ''}"
-        )
+        proposal = _proposal(BY_NAME[name], percent, bound)
+        if subset.strip():
+            proposal = f"{plain(subset.strip(), 40)}: {proposal}"
+        if precision is not None and BY_NAME[name].unit == LATENCY:
+            proposal = f"{proposal} precision {precision[1]}%"
+        texts.append(proposal)
     return texts
 
 
@@ -347,7 +356,9 @@ def _percentile(match: re.Match[str] | None) -> float:
         value *= 100
     while value > 100:
         value /= 10  # p999 is p99.9
-    return value if 0 < value < 100 else 99.0
+    if not 0 < value < 100:
+        return 99.0
+    return value
 
 
 def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
@@ -363,16 +374,17 @@ def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
         unit = "%" if value >= 1 else ""
     elif figure.unit in {PER_S, COST}:
         unit = ""
-    number = value * _UNITS[figure.unit][unit]
-    return "" if figure.refusal(number) else f"{value:.10g}{unit}"
+    if figure.refusal(value * _UNITS[figure.unit][unit]):
+        return ""
+    return f"{value:.10g}{unit}"
 
 
 def lacks_percentile(text: str) -> bool:
     """Whether a valid text about a latency leaves its percentile to the default, p99."""
     match = _TEXT.fullmatch(text.strip())
-    return (
-        match is not None and match["percent"] is None and BY_NAME[match["metric"]].unit == LATENCY
-    )
+    if match is None or match["percent"] is not None:
+        return False
+    return BY_NAME[match["metric"]].unit == LATENCY
 
 
 def name_of(text: str) -> str:

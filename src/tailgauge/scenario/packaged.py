@@ -56,8 +56,10 @@ def minutes(name: str) -> float:
 
 def packaged(folder: str) -> Path:
     """The folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""
-    inside = Path(__file__).parents[1] / folder
-    return inside if inside.is_dir() else Path(__file__).parents[3] / folder
+    in_wheel = Path(__file__).parents[1] / folder
+    if in_wheel.is_dir():
+        return in_wheel
+    return Path(__file__).parents[3] / folder
 
 
 def names() -> list[str]:
@@ -68,7 +70,9 @@ def names() -> list[str]:
 def find(argument: str) -> Path:
     """The file that a scenario argument means: a path, else the name of a packaged scenario."""
     if str(argument).startswith(("http://", "https://")):
-        url = "URL" if "@" in argument else shlex.quote(argument[:200])
+        url = shlex.quote(argument[:200])
+        if "@" in argument:  # it may have a password
+            url = "URL"
         raise UsageError(
             f"an address is no scenario: write --target {url} behind a scenario, such as streaming"
         )
@@ -83,8 +87,10 @@ def find(argument: str) -> Path:
         return folder / path.name
     if problem == FOLDER:
         files = _listed(sorted(entry.name for entry in path.glob("*.toml")))
-        empty = "it holds no *.toml file: `tailgauge scenario copy streaming` makes one"
-        expected = f"give one of its files: {files}" if files else empty
+        if files:
+            expected = f"give one of its files: {files}"
+        else:
+            expected = "it holds no *.toml file: `tailgauge scenario copy streaming` makes one"
         raise UsageError(f"{argument[:300]}: {problem}: {expected}")
     if problem != MISSING:
         raise UsageError(f"{argument[:300]}: {problem}: expected a scenario file")
@@ -95,9 +101,12 @@ def _missing(path: Path) -> str:
     """Why nothing is found by this name, and which names are near it."""
     if path.suffix or len(path.parts) > 1:
         return f"no such file{_near_files(path)}"
+    problem = "no such file, and no packaged scenario of that name"
+    listing = "`tailgauge scenario list` lists them"
     near = near_names(path.name, names(), SHOWN_NAMES, cutoff=0.6) or _about(path.name)
-    listed = f"; did you mean {' or '.join(near)}?" if near else "."
-    return f"no such file, and no packaged scenario of that name{listed} `tailgauge scenario list` lists them"
+    if near:
+        return f"{problem}; did you mean {' or '.join(near)}? {listing}"
+    return f"{problem}. {listing}"
 
 
 def _near_files(path: Path) -> str:
@@ -133,8 +142,10 @@ def _about(word: str) -> list[str]:
 
 def _listed(files: list[str]) -> str:
     """A few names of a list."""
-    rest = f" and {len(files) - MOST_FILES} more" if len(files) > MOST_FILES else ""
-    return f"{', '.join(files[:MOST_FILES])}{rest}"
+    names = ", ".join(files[:MOST_FILES])
+    if len(files) > MOST_FILES:
+        return f"{names} and {len(files) - MOST_FILES} more"
+    return names
 
 
 def read(
@@ -176,9 +187,10 @@ def copy(argument: str, destination: Path) -> list[Path]:
     source = find(argument)
     if destination.is_dir():
         destination /= source.name
-    beside = {name for name in _texts(read(source)) if refusal(source.parent / name) is None}
-    files = ((source.parent / name, destination.parent / name) for name in sorted(beside))
-    pairs = [(source, destination), *files]
+    pairs = [(source, destination)]
+    for name in sorted(set(_texts(read(source)))):
+        if refusal(source.parent / name) is None:
+            pairs.append((source.parent / name, destination.parent / name))
     for _, path in pairs:
         if path.exists():
             raise UsageError(f"{path}: exists already: name another file, or remove it")
@@ -193,10 +205,12 @@ def copy(argument: str, destination: Path) -> list[Path]:
 
 def _texts(value: Any) -> Iterator[str]:
     """Relative paths that a tree of tables may name: its short texts."""
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)
-    elif (
-        isinstance(value, str) and 0 < len(value) < 256 and not {"/", ".."} & set(Path(value).parts)
-    ):
-        yield value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str) and 0 < len(value) < 256:
+        parts = set(Path(value).parts)
+        if not parts & {"/", ".."}:
+            yield value

@@ -59,13 +59,18 @@ class Usage(NamedTuple):
     @classmethod
     def of(cls, counts: Mapping[str, int | None]) -> Usage:
         """Usage from a row's columns; a cache write of unknown lifetime, as OpenAI's, counts as one of 5 minutes."""
-        hour = counts.get("cache_creation_1h_input_tokens") or 0
-        written = counts.get("cache_creation_input_tokens") or 0
-        short = counts.get("cache_creation_5m_input_tokens")
-        short = max(written - hour, 0) if short is None else short
-        read = counts.get("cache_read_input_tokens") or 0
-        output = counts.get("output_tokens") or 0
-        return cls(counts.get("input_tokens") or 0, short, hour, read, output)
+        write_1h = counts.get("cache_creation_1h_input_tokens") or 0
+        write_5m = counts.get("cache_creation_5m_input_tokens")
+        if write_5m is None:
+            written = counts.get("cache_creation_input_tokens") or 0
+            write_5m = max(written - write_1h, 0)
+        return cls(
+            input=counts.get("input_tokens") or 0,
+            write_5m=write_5m,
+            write_1h=write_1h,
+            read=counts.get("cache_read_input_tokens") or 0,
+            output=counts.get("output_tokens") or 0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +93,18 @@ class Price:
 
     def rates_for(self, prompt_tokens: int) -> tuple[Fraction, ...]:
         """The rates of a call whose prompt has so many tokens."""
-        is_long = self.long_above is not None and prompt_tokens > self.long_above
-        return self.long_rates if is_long else self.rates
+        if self.long_above is not None and prompt_tokens > self.long_above:
+            return self.long_rates
+        return self.rates
 
     def cost(self, usage: Usage, prompt_tokens: int | None = None) -> Fraction:
         """Exact cost of one call, or of many whose prompts have so many tokens."""
-        rates = self.rates_for(usage.prompt if prompt_tokens is None else prompt_tokens)
-        return sum((n * rate for n, rate in zip(usage, rates, strict=True)), Fraction(0)) / _MILLION
+        if prompt_tokens is None:
+            prompt_tokens = usage.prompt
+        cost = Fraction(0)
+        for tokens, rate in zip(usage, self.rates_for(prompt_tokens), strict=True):
+            cost += tokens * rate
+        return cost / _MILLION
 
     def plain(self) -> list[Any]:
         """Plain values for a message; `of_plain` reads them."""
@@ -108,9 +118,13 @@ class Price:
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Price:
         """What `plain` made."""
-        start, rates, threshold, long_rates = plain
-        usual, long = (tuple(map(Fraction, some)) for some in (rates, long_rates))
-        return cls(date.fromisoformat(start), usual, threshold, long)
+        day, rates, long_above, long_rates = plain
+        return cls(
+            since=date.fromisoformat(day),
+            rates=tuple(map(Fraction, rates)),
+            long_above=long_above,
+            long_rates=tuple(map(Fraction, long_rates)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +138,17 @@ class Prices:
     def price(self, model: str, day: date) -> Price | None:
         """The entry in force for a model on a day; None where there is none."""
         entries = self.entries.get(model) or self.entries.get(_DATED.sub("", model)) or ()
-        in_force = [entry for entry in entries if entry.since <= day]
-        return in_force[-1] if in_force else None
+        in_force = None
+        for entry in entries:
+            if entry.since <= day:
+                in_force = entry
+        return in_force
 
 
 class _Rates(Table):
     input: Rate
-    write: Rate | None = (
-        None  # whatever the lifetime: for `write_5m` and `write_1h` where they are not there
-    )
+    # Whatever the lifetime: for `write_5m` and `write_1h` where they are not there.
+    write: Rate | None = None
     write_5m: Rate | None = None
     write_1h: Rate | None = None
     read: Rate
@@ -149,7 +165,9 @@ class _Rates(Table):
 
     def _rate(self, name: str) -> Decimal | None:
         rate: Decimal | None = getattr(self, name)
-        return self.write if rate is None and name.startswith("write") else rate
+        if rate is None and name.startswith("write"):
+            return self.write
+        return rate
 
     @property
     def rates(self) -> tuple[Fraction, ...]:
@@ -196,9 +214,9 @@ def read(path: Path = PACKAGED) -> Prices:
                 problem = f"{model} has two prices from {price.since} on"
                 raise UsageError(f"{path}: price {number} ({entry.models[0]}): since: {problem}")
             prices[model].append(price)
-    entries = {
-        model: tuple(sorted(of, key=lambda price: price.since)) for model, of in prices.items()
-    }
+    entries = {}
+    for model, model_prices in prices.items():
+        entries[model] = tuple(sorted(model_prices, key=lambda price: price.since))
     return Prices(file.currency, str(path), entries)
 
 
@@ -208,11 +226,17 @@ def _explain(error: Any, tree: Any) -> str:
     place = ""
     if keys[0] == "price" and keys[1:]:
         row = tree["price"][keys[1]]
+        place = f"price {keys[1] + 1}"
         models = row.get("models") if isinstance(row, dict) else None
-        place = f"price {keys[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
+        if isinstance(models, list) and models:
+            place += f" ({models[0]})"
+        place += ": "
         keys = keys[2:] or keys[:1]
     if error["type"] == "value_error":
-        tier_key = "" if keys == ["price"] else f"{'.'.join(map(str, keys))}."
+        # A check of a whole entry names its key itself; one of a tier has the tier's key in front.
+        tier_key = ""
+        if keys != ["price"]:
+            tier_key = f"{'.'.join(map(str, keys))}."
         return f"{place}{tier_key}{error['ctx']['error']}"
     names = sorted(names_at(_File, error["loc"][:-1]))
     return f"{place}{'.'.join(map(str, keys))}: {problem(error, names)}"
