@@ -36,9 +36,8 @@ _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 _PIECE = 1 << 22
 LISTING_S = 120.0  # for a listing; a copy has as long, and a second for each MiB
 SLOWEST = 1 << 20  # bytes a second
-READING_MEMORY = (
-    2 << 30
-)  # bytes of the process that lists and copies, of which Arrow reserves one half
+# Bytes of the process that lists and copies, of which Arrow reserves one half.
+READING_MEMORY = 2 << 30
 MOST_OBJECTS = 100_000
 LARGEST_RUN = 64 << 30  # bytes
 NO_RUN = 3  # exit code of that process where there is no run
@@ -58,10 +57,10 @@ def is_remote(place: object) -> bool:
 def _place(url: str) -> tuple[str, str]:
     """Scheme, and bucket with path; UsageError where it is no place for runs."""
     match = _URL.fullmatch(url)
-    scheme, bucket, path, rest = match.groups() if match else ("", "", "", "")
-    if scheme not in SCHEMES:
-        schemes = ", ".join(f"{one}://" for one in SCHEMES)
+    if match is None or match[1] not in SCHEMES:
+        schemes = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(f"{url[:200]}: expected a folder, or a URL of {schemes}")
+    scheme, bucket, path, rest = match.groups()
     if "@" in bucket or rest or not bucket:
         keys = "credentials come from the environment, not from the URL"
         raise UsageError(f"{scheme}://: expected {scheme}://BUCKET/PREFIX; {keys}")
@@ -79,21 +78,25 @@ def _opened(url: str) -> tuple[Any, str]:
     if scheme == "gs":
         return fs.GcsFileSystem(), path
     if scheme == "abfs":
-        account, key = (os.environ.get(f"AZURE_STORAGE_{name}") for name in ("ACCOUNT", "KEY"))
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT")
         if not account:
             raise ObjectStoreError(
                 f"{url}: the environment variable AZURE_STORAGE_ACCOUNT is not set"
             )
+        key = os.environ.get("AZURE_STORAGE_KEY")
         return fs.AzureFileSystem(account, account_key=key), path
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return fs.S3FileSystem(
-        region=region or ("us-east-1" if endpoint else None),
+    if not region and endpoint:
+        region = "us-east-1"  # an endpoint that is not Amazon's has no regions, but the library asks for one
+    files = fs.S3FileSystem(
+        region=region or None,
         endpoint_override=endpoint,
         connect_timeout=5.0,
         request_timeout=60.0,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
-    ), path
+    )
+    return files, path
 
 
 def check(url: str) -> None:
@@ -203,7 +206,10 @@ def _get(files: Any, name: str, size: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     remaining = size
     with files.open_input_stream(name) as source, path.open("wb") as target:
-        while piece := source.read(min(_PIECE, remaining + 1)):
+        while True:
+            piece = source.read(min(_PIECE, remaining + 1))
+            if not piece:
+                return
             remaining -= len(piece)
             if remaining < 0:
                 raise OSError(f"{name} has more than the {size} bytes of its listing")
@@ -250,17 +256,27 @@ def _in_child(
         raise ObjectStoreError(
             f"{url}: cannot be {action}: no end after {seconds:,.0f} s. {_ADVICE}"
         ) from error
-    if child.returncode:
-        crash = f"{url}: cannot be {action}: more than {READING_MEMORY >> 20:,} MiB of memory, or a crash"
-        message = (child.stderr.strip().splitlines() or [crash])[-1]
-        raise RunDataError(message) if child.returncode == NO_RUN else ObjectStoreError(message)
+    if child.returncode == 0:
+        return
+    # A process that is killed for its memory writes nothing.
+    message = (
+        f"{url}: cannot be {action}: more than {READING_MEMORY >> 20:,} MiB of memory, or a crash"
+    )
+    lines = child.stderr.strip().splitlines()
+    if lines:
+        message = lines[-1]
+    if child.returncode == NO_RUN:
+        raise RunDataError(message)
+    raise ObjectStoreError(message)
 
 
 def in_this_process(function: Callable[..., None]) -> None:
     """Call a function with the arguments of this process: its error is a line on standard error."""
-    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    limit = READING_MEMORY if most == resource.RLIM_INFINITY else min(READING_MEMORY, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = READING_MEMORY
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
     try:
         function(*sys.argv[1:])
     except RunDataError as error:
@@ -277,9 +293,10 @@ def list_below(url: str, suffix: str, folder: str) -> None:
     files, root = _opened(url)
     with _explained(url, "read"):
         entries = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-        sizes = {
-            one.path: one.size or 0 for one in entries if one.is_file and one.path.endswith(suffix)
-        }
+        sizes = {}
+        for entry in entries:
+            if entry.is_file and entry.path.endswith(suffix):
+                sizes[entry.path] = entry.size or 0
     if not sizes and not suffix:
         raise RunDataError(f"{url}: no such run folder")
     for name in sizes:

@@ -69,8 +69,10 @@ class Segments:
     def __len__(self) -> int:
         return len(self.chunks)
 
-    def add(self, request_id: int, leg: int, attempt: int, chunk: int, chunks: Chunks) -> None:
-        """Append chunks of a call from number `first` on."""
+    def add(
+        self, request_id: int, leg: int, attempt: int, chunk_index: int, chunks: Chunks
+    ) -> None:
+        """Append chunks of a call; `chunk_index`: the number of the first of them."""
         columns = self.chunks
         columns.kind += chunks.kind
         columns.arrived += chunks.arrived
@@ -78,7 +80,7 @@ class Segments:
         columns.read_at += chunks.read_at
         columns.read_index += chunks.read_index
         columns.chars += chunks.chars
-        self.keys.extend((request_id, leg, attempt, chunk, len(chunks)))
+        self.keys.extend((request_id, leg, attempt, chunk_index, len(chunks)))
 
 
 class _NoPandas(MetaPathFinder):
@@ -108,29 +110,37 @@ hide_pandas()
 
 def schema(table: str, **metadata: str) -> pa.Schema:
     """Arrow schema of a table, with the schema version in its metadata."""
-    named = {f"{MARK}.schema_version": str(SCHEMA_VERSION)} | {
-        f"{MARK}.{k}": v for k, v in metadata.items()
-    }
-    fields = [pa.field(c.name, _TYPES[c.kind], c.nullable) for c in columns(table)]
-    return pa.schema(fields, named | {"pandas": _for_pandas(table)})
+    facts = {f"{MARK}.schema_version": str(SCHEMA_VERSION)}
+    for key, value in metadata.items():
+        facts[f"{MARK}.{key}"] = value
+    facts["pandas"] = _for_pandas(table)
+    fields = []
+    for column in columns(table):
+        fields.append(pa.field(column.name, _TYPES[column.kind], column.nullable))
+    return pa.schema(fields, facts)
 
 
 @functools.cache
 def _for_pandas(table: str) -> str:
-    """What pandas reads beside a schema: that integers stay integers where some are null, instead of becoming floats."""
-    nullable = {c.name: c.kind for c in columns(table) if c.nullable and c.kind.startswith("int")}
-    described = [
-        {
-            "name": name,
-            "field_name": name,
-            "pandas_type": kind,
-            "numpy_type": kind.capitalize(),
-            "metadata": None,
-        }
-        for name, kind in nullable.items()
-    ]
-    index: dict[str, Any] = {"index_columns": [], "column_indexes": []}
-    return json.dumps({**index, "columns": described, "pandas_version": "2.0.0"})
+    """Return what pandas reads beside a schema: integers stay integers where some are null, instead of becoming floats."""
+    descriptions = []
+    for column in columns(table):
+        if column.nullable and column.kind.startswith("int"):
+            description = {
+                "name": column.name,
+                "field_name": column.name,
+                "pandas_type": column.kind,
+                "numpy_type": column.kind.capitalize(),
+                "metadata": None,
+            }
+            descriptions.append(description)
+    facts = {
+        "index_columns": [],
+        "column_indexes": [],
+        "columns": descriptions,
+        "pandas_version": "2.0.0",
+    }
+    return json.dumps(facts)
 
 
 def encoding(schema: pa.Schema) -> dict[str, Any]:
@@ -138,13 +148,21 @@ def encoding(schema: pa.Schema) -> dict[str, Any]:
 
     Text has dictionaries, and so has the origin, which is one value in a part: it takes no space.
     """
-    numbers = [f.name for f in schema if pa.types.is_integer(f.type) and f.type != pa.int16()]
-    wide = [name for name in numbers if name not in ORIGIN]
-    text = [f.name for f in schema if pa.types.is_string(f.type) or f.name in ORIGIN]
-    deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
-    streams = {name: "BYTE_STREAM_SPLIT" for name in wide if name in _STREAMS}
-    encodings = {"use_dictionary": text, "column_encoding": deltas | streams}
-    return {"compression": "zstd", "write_page_checksum": True, **encodings}
+    dictionaries = []
+    encodings = {}
+    for field in schema:
+        if pa.types.is_string(field.type) or field.name in ORIGIN:
+            dictionaries.append(field.name)
+        elif field.name in _STREAMS:
+            encodings[field.name] = "BYTE_STREAM_SPLIT"
+        elif pa.types.is_integer(field.type) and field.type != pa.int16():
+            encodings[field.name] = "DELTA_BINARY_PACKED"
+    return {
+        "compression": "zstd",
+        "write_page_checksum": True,
+        "use_dictionary": dictionaries,
+        "column_encoding": encodings,
+    }
 
 
 def write_part(path: Path, table: pa.Table) -> None:
@@ -176,7 +194,8 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
                 rows = pa.concat_tables(group).combine_chunks()
                 group.clear()  # and with it its memory
                 pa.default_memory_pool().release_unused()
-                rows = by_attempt(rows) if table == "chunks" else rows
+                if table == "chunks":
+                    rows = by_attempt(rows)
                 writer.write_table(rows, row_group_size=rows.num_rows)
         temporary.rename(whole)
     present = [part for part in parts if not _removed(part)]
@@ -202,21 +221,19 @@ def checked_rows(path: Path, table: str) -> int:
         schema = footer.schema.to_arrow_schema()
         metadata = footer.metadata or {}
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        rows = [group.num_rows for group in groups]
-        sizes = [group.total_byte_size for group in groups]
     except Exception as error:
         raise ValueError("its footer cannot be read") from error
     if metadata.get(f"{MARK}.schema_version".encode()) != str(SCHEMA_VERSION).encode():
         raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
     if not schema.equals(_expected(table)):
         raise ValueError(f"its columns are not those of {table}")
-    if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MAX_ROWS:
+    rows = sum(group.num_rows for group in groups)
+    if rows != footer.num_rows or not 1 <= rows <= MAX_ROWS:
         raise ValueError("no rows, too many rows, or a contradictory footer")
-    if any(not 0 < count <= GROUP for count in rows) or any(
-        not 0 < size <= _UNPACKED for size in sizes
-    ):
-        raise ValueError("it has an impossible row group")
-    return int(footer.num_rows)
+    for group in groups:
+        if not 0 < group.num_rows <= GROUP or not 0 < group.total_byte_size <= _UNPACKED:
+            raise ValueError("it has an impossible row group")
+    return int(rows)
 
 
 def has_plain_footer(path: Path, largest: int = _FOOTER) -> bool:
@@ -271,26 +288,29 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     """A column without nulls as numpy, from its buffer: pyarrow's conversion would load pandas."""
     whole = column.combine_chunks()
     kind = np.dtype(str(whole.type))
-    held = np.frombuffer(whole.buffers()[1], kind) if len(whole) else np.empty(0, kind)
-    values: npt.NDArray[Any] = held[whole.offset : whole.offset + len(whole)]
-    return values
+    if len(whole) == 0:
+        return np.empty(0, kind)
+    values: npt.NDArray[Any] = np.frombuffer(whole.buffers()[1], kind)
+    return values[whole.offset : whole.offset + len(whole)]
 
 
 def row_table(name: str, rows: list[Any], origin: Origin | None = None) -> pa.Table:
     """Arrow table of row objects, with their origin where workers record them."""
     target = schema(name)
-    end_columns = _origin_columns(origin, len(rows)) if name in RECORDED else []
+    end_columns = []
+    if name in RECORDED:
+        end_columns = _origin_columns(origin or Origin(), len(rows))
     names = target.names[: len(target) - len(end_columns)]
+    # One tuple of values a column; without rows zip gives no tuple at all.
     values = list(zip(*map(attrgetter(*names), rows), strict=True)) or [()] * len(names)
     arrays = list(map(_column, values, target.types[: len(names)]))
     return pa.Table.from_arrays([*arrays, *end_columns], schema=target)
 
 
-def _origin_columns(origin: Origin | None, rows: int) -> list[pa.Array]:
-    """The columns of an origin, the same value in each row."""
-    origin_or_default = origin or Origin()
-    worker = pa.scalar(origin_or_default.worker, pa.int32())
-    wall_offset_ns = pa.scalar(origin_or_default.wall_offset_ns, pa.int64())
+def _origin_columns(origin: Origin, rows: int) -> list[pa.Array]:
+    """Return the columns of an origin, the same value in each row."""
+    worker = pa.scalar(origin.worker, pa.int32())
+    wall_offset_ns = pa.scalar(origin.wall_offset_ns, pa.int64())
     return [pa.repeat(worker, rows), pa.repeat(wall_offset_ns, rows)]
 
 
@@ -299,39 +319,48 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:
-        return pa.array(
-            [v and v.encode("utf-8", "backslashreplace").decode() for v in values], kind
-        )
+        return pa.array(list(map(_escaped, values)), kind)
+
+
+def _escaped(text: str | None) -> str | None:
+    if text is None:
+        return None
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
-    """Arrow table of chunk segments, sorted by attempt; without an object per chunk."""
+    """Return the Arrow table of chunk segments, sorted by attempt; without an object per chunk."""
     keys = np.frombuffer(segments.keys, np.int64).reshape(-1, 5)
-    begin = np.cumsum(keys[:, 4]) - keys[:, 4]
+    sizes = keys[:, 4]
+    begins = np.cumsum(sizes) - sizes
     order = np.lexsort(keys[:, 3::-1].T)
-    request_id, leg, attempt, chunk, size = keys[order].T
-    place = _places(begin[order], size)
+    request_id, leg, attempt, first_index, size = keys[order].T
+    begin = begins[order]
+    place = _places(begin, size)
 
-    def column(name: str, kind: type[np.generic]) -> Any:
-        return np.frombuffer(getattr(segments.chunks, name), kind)[place]
+    def column(values: array[int] | bytearray, kind: type[np.generic]) -> Any:
+        return np.frombuffer(values, kind)[place]
 
-    low = column("low", np.int64)
-    arrived = column("arrived", np.int64)
+    chunks = segments.chunks
+    low = column(chunks.low, np.int64)
+    arrived = column(chunks.arrived, np.int64)
     exact = low == 0
-    kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(column("kind", np.uint8), pa.uint8()))
+    codes = pa.array(column(chunks.kind, np.uint8), pa.uint8())
+    kinds = pa.array(CHUNK_KINDS, pa.string()).take(codes)
     cells = {
         "request_id": np.repeat(request_id, size),
         "leg": np.repeat(leg, size).astype(np.int16),
         "attempt": np.repeat(attempt, size).astype(np.int16),
-        "chunk_index": (place + np.repeat(chunk - begin[order], size)).astype(np.int32),
+        "chunk_index": (place + np.repeat(first_index - begin, size)).astype(np.int32),
         "kind": kinds,
         "arrived_at_ns": arrived,
         "low_at_ns": pa.array(low, pa.int64(), mask=exact),
-        "lag_ns": column("read_at", np.int64) - arrived,
-        "read_index": column("read_index", np.int32),
-        "chars": column("chars", np.int32),
+        "lag_ns": column(chunks.read_at, np.int64) - arrived,
+        "read_index": column(chunks.read_index, np.int32),
+        "chars": column(chunks.chars, np.int32),
         "exact": exact,
     }
-    cells |= dict(zip(ORIGIN, _origin_columns(origin, len(place)), strict=True))
+    origin_columns = _origin_columns(origin or Origin(), len(place))
+    cells |= dict(zip(ORIGIN, origin_columns, strict=True))
     target = schema("chunks")
-    return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)
+    return pa.Table.from_arrays([cells[name] for name in target.names], schema=target)

@@ -62,8 +62,9 @@ class Batch:
         return row_table(name, rows, origin)
 
     def written(self, name: str) -> None:
-        """The rows of this table are in a part."""
-        self._rows[name], self.left[name] = Segments() if name == "chunks" else [], 0
+        """Drop the rows of this table: they are in a part."""
+        self._rows[name] = _no_rows_of(name)
+        self.left[name] = 0
 
 
 class Recorder:
@@ -111,10 +112,12 @@ class Recorder:
         """Append a health row."""
         self._rows["health"].append(row)
 
-    def chunks(self, request_id: int, leg: int, attempt: int, chunk: int, chunks: Chunks) -> None:
-        """Append the chunks of an attempt from number `first` on."""
+    def chunks(
+        self, request_id: int, leg: int, attempt: int, chunk_index: int, chunks: Chunks
+    ) -> None:
+        """Append chunks of an attempt; `chunk_index`: the number of the first of them."""
         if chunks:
-            self._rows["chunks"].add(request_id, leg, attempt, chunk, chunks)
+            self._rows["chunks"].add(request_id, leg, attempt, chunk_index, chunks)
 
     def warm_up(self) -> None:
         """Build and write parts once into memory, on the writer's thread, so that first uses are not in the run."""
@@ -134,8 +137,12 @@ class Recorder:
     @property
     def unwritten(self) -> dict[str, int]:
         """Rows of each table that could not be written; final once closed."""
-        batches = self._batches if self._error is not None else []
-        return {name: sum(batch.left[name] for batch in batches) for name in self._numbers}
+        unwritten = dict.fromkeys(self._numbers, 0)
+        if self._error is not None:
+            for batch in self._batches:
+                for name, rows in batch.left.items():
+                    unwritten[name] += rows
+        return unwritten
 
     def check(self) -> None:
         """Raise RecorderError if rows could not be written, or not fast enough."""
@@ -193,25 +200,28 @@ class Recorder:
             self._start_writing()
             self._finish_writing()
         if self._writing is not None:  # stuck: its rows may still be written, later ones will not
-            self._batches = [*self._batches, self._taken()]
+            self._batches = [*self._batches, self._next_batch()]
             self._error = self._error or self._too_slow()
         if self._error is not None:
             lost = sum(self.unwritten.values())
-            result = f"rows lost: {lost:,}" if lost else "no rows lost"
+            result = "no rows lost"
+            if lost:
+                result = f"rows lost: {lost:,}"
             self._error = RecorderError(f"{self._error}; after a retry at the end: {result}")
             raise self._error
         if self._compacts:
             get_hub().threadpool.apply(self._compact)
 
-    def _taken(self) -> Batch:
-        """All buffered rows."""
+    def _next_batch(self) -> Batch:
+        """Take all buffered rows."""
         batch = Batch(self._rows)
         self._rows = _no_rows()
         self.text_size = 0
         return batch
 
     def _start_writing(self) -> None:
-        self._batches = [batch for batch in (*self._batches, self._taken()) if len(batch)]
+        self._batches.append(self._next_batch())
+        self._batches = [batch for batch in self._batches if len(batch)]
         if self._batches:
             self._moved_s = time.monotonic()
             self._writing = get_hub().threadpool.spawn(self._write, self._batches)
@@ -290,7 +300,13 @@ class Recorder:
 
 
 def _no_rows() -> Rows:
-    return {name: Segments() if name == "chunks" else [] for name in RECORDED}
+    return {name: _no_rows_of(name) for name in RECORDED}
+
+
+def _no_rows_of(table: str) -> Any:
+    if table == "chunks":
+        return Segments()
+    return []
 
 
 def _spare_descriptor() -> int | None:
