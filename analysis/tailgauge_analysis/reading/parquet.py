@@ -77,47 +77,62 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
                 else:
                     bad[path.name] = part
     for name, problem in bad.items():
-        spared = Problem(
-            NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is"
-        )
-        problems.append(spared if name in parts else problem)
-    replaced = frozenset[str]().union(*(part.replaces for part in parts.values()))
+        if name in parts:
+            text = f"{table}/{name} cannot be read in one folder; its copy in another one is"
+            problems.append(Problem(NOTE, text))
+        else:
+            problems.append(problem)
+    replaced: set[str] = set()
+    for part in parts.values():
+        replaced |= part.replaces
     return sorted((part for name, part in parts.items() if name not in replaced), key=_order)
 
 
 def _order(part: Part) -> tuple[int, int, int]:
+    """Return what parts are sorted by; `part-3-all`, into which others were folded, comes first."""
     text = part.path.stem.rpartition("-")[2]
-    return part.worker, part.folder, -1 if text == "all" else int(text)
+    sequence = -1 if text == "all" else int(text)
+    return part.worker, part.folder, sequence
 
 
 def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     """The part, if its footer can be read."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
-    if reason := refusal(path):
+    reason = refusal(path)
+    if reason:
         return _left_out(table, path, f"is left out: {reason}")
     try:
         if not has_plain_footer(path, _FOOTER):
             raise pa.ArrowInvalid(
                 f"it is no Parquet file, or its footer has more than {_FOOTER >> 20} MiB"
             )
-        held = pq.read_metadata(path)
-        footer = held.metadata or {}
-        check_version(path, int(footer.get(_VERSION, b"0")))
-        rows = [held.row_group(number).num_rows for number in range(held.num_row_groups)]
+        footer = pq.read_metadata(path)
+        metadata = footer.metadata or {}
+        check_version(path, int(metadata.get(_VERSION, b"0")))
+        rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         if max(rows, default=0) > _MOST_ROWS:
             raise pa.ArrowInvalid(f"a row group has more than {_MOST_ROWS:,} rows")
     except _UNREADABLE as error:
         return _left_out(table, path, f"cannot be read and is left out: {_reason(error)}")
-    names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
+    names = metadata.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
     replaces = frozenset(name.strip() for name in names) - {"", path.name}
-    return Part(table, folder, int(match[1]), path, replaces, sum(rows))
+    return Part(
+        table=table,
+        folder=folder,
+        worker=int(match[1]),
+        path=path,
+        replaces=replaces,
+        rows=sum(rows),
+    )
 
 
 def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table:
     """Columns `wanted` of a part with the record's types, without the row groups that cannot be read."""
     groups = list(pieces(part, wanted, problems))
-    return pa.concat_tables(groups) if groups else empty(part.table, wanted)
+    if not groups:
+        return empty(part.table, wanted)
+    return pa.concat_tables(groups)
 
 
 def pieces(
@@ -152,11 +167,10 @@ def pieces(
         lost = part.rows
         reason = _reason(error)
     if reason:
-        text = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
-        whole = "cannot be read and is left out"
-        problems.append(
-            _left_out(part.table, part.path, f"{text if lost < part.rows else whole}: {reason}")
-        )
+        text = "cannot be read and is left out"
+        if lost < part.rows:
+            text = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
+        problems.append(_left_out(part.table, part.path, f"{text}: {reason}"))
 
 
 def _check_columns(wanted: list[str], names: list[str]) -> None:
@@ -187,25 +201,10 @@ def _read_group(
 ) -> pa.Table:
     """Read the columns of a row group with the record's types; a column that older files lack is null."""
     names = [name for name in columns.names if name in file.schema_arrow.names]
-    sizes = dict.fromkeys(names, 0)
-    portions = []
-    for portion in file.iter_batches(
-        _PORTION, row_groups=[number], columns=names, use_threads=False
-    ):
-        for name in names:
-            sizes[name] += _decoded_size(portion[name])
-            if sizes[name] > _UNPACKED and name not in shared:
-                raise pa.ArrowInvalid(_too_large(name))
-        portions.append(portion)
-    rows = (
-        pa.Table.from_batches(portions)
-        if portions
-        else file.schema_arrow.empty_table().select(names)
-    )
-    if rows.num_rows != file.metadata.row_group(number).num_rows:
-        raise pa.ArrowInvalid(
-            f"it has {rows.num_rows:,} rows where its footer says {file.metadata.row_group(number).num_rows:,}"
-        )
+    rows = _bounded_rows(file, number, names, shared)
+    expected = file.metadata.row_group(number).num_rows
+    if rows.num_rows != expected:
+        raise pa.ArrowInvalid(f"it has {rows.num_rows:,} rows where its footer says {expected:,}")
     arrays = {}
     for column in columns:
         if column.name not in names:
@@ -219,6 +218,25 @@ def _read_group(
         if table[column.name].null_count and not column.nullable:
             raise pa.ArrowInvalid(f"column {column.name} has empty values")
     return table
+
+
+def _bounded_rows(
+    file: pq.ParquetFile, number: int, names: list[str], shared: Collection[str]
+) -> pa.Table:
+    """Read columns of a row group; ArrowInvalid as soon as one that is not shared has unpacked to too much."""
+    sizes = dict.fromkeys(names, 0)
+    portions = []
+    for portion in file.iter_batches(
+        _PORTION, row_groups=[number], columns=names, use_threads=False
+    ):
+        for name in names:
+            sizes[name] += _decoded_size(portion[name])
+            if sizes[name] > _UNPACKED and name not in shared:
+                raise pa.ArrowInvalid(_too_large(name))
+        portions.append(portion)
+    if not portions:
+        return file.schema_arrow.empty_table().select(names)
+    return pa.Table.from_batches(portions)
 
 
 def _decoded_size(values: pa.Array) -> int:

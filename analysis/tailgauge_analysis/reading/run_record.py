@@ -50,24 +50,29 @@ def check(folder: Path, *tables: str) -> None:
     problem = refusal(folder)
     if problem == MISSING:
         siblings = [path.name for path in folder.parent.glob("*") if path.is_dir()]
-        near = nearest(folder.name, siblings) or ": `tailgauge runs` lists them"
-        raise RunDataError(f"{folder}: no such run folder{near}")
+        advice = nearest(folder.name, siblings) or ": `tailgauge runs` lists them"
+        raise RunDataError(f"{folder}: no such run folder{advice}")
     if problem != FOLDER:
-        expected = "give the folder that holds run.json"
-        raise RunDataError(f"{folder}: {problem or 'a file'}, not a run folder: {expected}")
+        kind = problem or "a file"
+        advice = "give the folder that holds run.json"
+        raise RunDataError(f"{folder}: {kind}, not a run folder: {advice}")
     if not any((folder / name).exists() for name in ("run.json", "workers", *tables)):
-        or_that = f"{next(iter(tables), 'workers')}/{_hint(folder)}"
-        raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor {or_that}")
+        records = tables[0] if tables else "workers"
+        problem = f"not a run folder: it holds neither run.json nor {records}/"
+        raise RunDataError(f"{folder}: {problem}{_hint(folder)}")
 
 
 def _hint(folder: Path) -> str:
     """Where the run may be that was meant, as the end of a sentence; empty where none is near."""
-    places = [f"{prefix}{name}" for prefix in ("*/", "runs/*/") for name in ("run.json", "workers")]
-    near = sorted({path.parent for place in places for path in folder.glob(place)})
-    if not near:
+    run_dirs: set[Path] = set()
+    for pattern in ("*/run.json", "*/workers", "runs/*/run.json", "runs/*/workers"):
+        run_dirs.update(path.parent for path in folder.glob(pattern))
+    if not run_dirs:
         return ": `tailgauge runs` lists the run folders"
-    several = f". It holds {len(near)} runs; the last is {near[-1]}"
-    return several if near[1:] else f". Did you mean {near[-1]}?"
+    newest = max(run_dirs)
+    if len(run_dirs) > 1:
+        return f". It holds {len(run_dirs)} runs; the last is {newest}"
+    return f". Did you mean {newest}?"
 
 
 def record_verdict(folder: Path, verdict: Json) -> None:
@@ -82,7 +87,7 @@ def record_verdict(folder: Path, verdict: Json) -> None:
 def load(path: Path, problems: list[Problem]) -> Json | None:
     """The table that a JSON file holds; None, with a problem unless it is simply not there, where it holds none."""
     try:
-        tree = json_tree(read_text(path, LARGEST_JSON), _unknown)
+        tree = json_tree(read_text(path, LARGEST_JSON), _null)
     except (UsageError, ValueError) as error:
         reason = str(error).removeprefix(f"{path}: ")
         if reason != MISSING:
@@ -114,9 +119,8 @@ def files_in(folder: Path, problems: list[Problem]) -> list[Path]:
     except OSError as error:
         if error.errno in OF_THE_PROCESS:
             raise
-        kind = (
-            NOTE if folder.name == "target" else DAMAGED
-        )  # no statistic rests on the endpoint's log
+        # No statistic rests on the endpoint's log.
+        kind = NOTE if folder.name == "target" else DAMAGED
         problems.append(
             Problem(kind, f"{folder.name}/ cannot be read and is left out: {error.strerror}")
         )
@@ -130,20 +134,20 @@ def check_version(path: Path, version: int) -> None:
         raise RunDataError(f"{path}: schema version {version} is newer than {newest}")
 
 
-def _unknown(_: str) -> None:
-    """What a number that is none stands for."""
+def _null(_: str) -> None:
+    """Take null for a number that JSON does not have, as NaN."""
 
 
 def _named(path: Path) -> str:
-    return f"workers/{path.name}" if path.parent.name == "workers" else path.name
+    if path.parent.name == "workers":
+        return f"workers/{path.name}"
+    return path.name
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
 
-PLANNED = (
-    "open",
-    "partly open",
-)  # arrivals whose number is in the plan, not in what the workers did
+# Arrivals whose number is in the plan, not in what the workers did.
+PLANNED = ("open", "partly open")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 ENDED = ("drained", "failed")  # final states of a worker's own record
 MOST = 10_000  # workers of a run
@@ -158,50 +162,69 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     It must have ended; with `look`, values that replace those of run.json, it may go on.
     """
     problems: list[Problem] = []
-    masters = _load([(folder, folder / "run.json") for folder in folders], problems)
-    written = [
-        (folder, path) for folder in folders for path in files_in(folder / "workers", problems)
-    ]
-    records = _load([(folder, path) for folder, path in written if path.match("*.json")], problems)
+    masters: _Found = []
+    records: _Found = []
+    for folder in folders:
+        _load(folder, folder / "run.json", masters, problems)
+    for folder in folders:
+        for path in files_in(folder / "workers", problems):
+            if path.suffix == ".json":
+                _load(folder, path, records, problems)
     _same_run([*masters, *((folder, table(tree, "run")) for folder, tree in records)])
     by_worker = [tree for _, tree in records]
-    folder = masters[0][0] if masters else None
-    for folder, tree in masters:
-        if tree.get("state") == "running" and look is None and RunFolder(folder).is_recorded:
-            problem = "the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
-            raise RunDataError(f"{folder}: {problem}")
-    run = masters[0][1] if masters else _rebuilt(by_worker) if by_worker else {}
+    if look is None:
+        _check_ended(masters)
+    master_folder = None
+    run: Json = {}
+    if masters:
+        master_folder, run = masters[0]
+    elif by_worker:
+        run = _rebuilt(by_worker)
     # The last run.json of a master that is still running, or died, is older than the rows.
     closed = bool(masters) and run.get("state") != "running"
     workers = entries(listing(run, "workers"), by_worker, master_ended=closed)
     if not masters:
-        lacks = (
-            "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
-        )
-        problems.append(Problem(MASTER, _without_master(lacks, workers)))
-    complete = _complete(
-        {**run, **(look or {}), "workers": workers}, folders, folder, closed=closed
-    )
-    return complete, [*problems, *(Problem(NOTE, note) for note in complete["notes"])]
+        is_damaged = any((folder / "run.json").exists() for folder in folders)
+        state = "damaged" if is_damaged else "missing"
+        problems.append(Problem(MASTER, _without_master(state, workers)))
+    facts = {**run, **(look or {}), "workers": workers}
+    complete = _complete(facts, folders, master_folder, closed=closed)
+    for note in complete["notes"]:
+        problems.append(Problem(NOTE, note))
+    return complete, problems
 
 
-def _load(places: Sequence[tuple[Path, Path]], problems: list[Problem]) -> _Found:
-    return [(folder, tree) for folder, path in places if (tree := load(path, problems)) is not None]
+def _check_ended(masters: _Found) -> None:
+    """Refuse a run that is still being recorded."""
+    for folder, tree in masters:
+        if tree.get("state") == "running" and RunFolder(folder).is_recorded:
+            problem = "the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
+            raise RunDataError(f"{folder}: {problem}")
+
+
+def _load(folder: Path, path: Path, records: _Found, problems: list[Problem]) -> None:
+    """Append the record in a file, with the folder that it is of."""
+    tree = load(path, problems)
+    if tree is not None:
+        records.append((folder, tree))
 
 
 def _rebuilt(by_worker: Sequence[Json]) -> Json:
     """The run as a worker recorded it; a worker that was lost early does not know its start."""
     runs = [table(tree, "run") for tree in by_worker]
-    started = (run for run in runs if whole(run.get("start_at_ns")) is not None)
-    return {**next(started, runs[0]), "state": "interrupted"}
+    started = [run for run in runs if whole(run.get("start_at_ns")) is not None]
+    run = started[0] if started else runs[0]
+    return {**run, "state": "interrupted"}
 
 
-def _without_master(lacks: str, workers: Sequence[Json]) -> str:
+def _without_master(state: str, workers: Sequence[Json]) -> str:
+    """Describe a run whose run.json is `state`: damaged or missing."""
     if not workers:
-        return f"run.json is {lacks} and workers/ holds no record: the schedule is unknown"
-    names = [str(w["worker"]) for w in workers if w["recorded_state"]]
+        return f"run.json is {state} and workers/ holds no record: the schedule is unknown"
+    names = [str(worker["worker"]) for worker in workers if worker["recorded_state"]]
     origin = f"rebuilt from the records of {plural(len(names), 'worker')} ({listed(names)})"
-    return f"run.json is {lacks}: {origin}; others may be missing, and requests that were not leased to them are unknown"
+    rest = "others may be missing, and requests that were not leased to them are unknown"
+    return f"run.json is {state}: {origin}; {rest}"
 
 
 def _same_run(trees: _Found) -> None:
@@ -220,24 +243,30 @@ def _complete(
 ) -> Json:
     """Every key of run.json with its type, and what follows from the files."""
     record = RunJson.model_validate(run)
-    run_id = run["run_id"] if isinstance(run.get("run_id"), str) else folders[0].resolve().name
+    run_id = run.get("run_id")
+    if not isinstance(run_id, str):
+        run_id = folders[0].resolve().name
     if not _RUN_ID.fullmatch(run_id):
         raise RunDataError(f"{folders[0]}: run_id {run_id!r} cannot name a report folder")
-    tokens = record.engine_tokens
+    engine_tokens: Json = {}
+    if record.engine_tokens:
+        engine_tokens = record.engine_tokens.model_dump()
+        engine_tokens["engine"] = plain(record.engine_tokens.engine, 40)
+    planned = None
+    if record.arrival in PLANNED:
+        planned = whole(record.conservation.get("scheduled"))
     return {
         **record.model_dump(),
-        **{key: getattr(record, key) for key in ("workers", "not_leased", "master_stalled")},
+        "workers": record.workers,
+        "not_leased": record.not_leased,
+        "master_stalled": record.master_stalled,
         "run_id": run_id,
         "master_folder": master_folder,  # with run.json
         "rebuilt": master_folder is None,
         "closed": closed,  # the master's record is final
-        "engine_tokens": {**tokens.model_dump(), "engine": plain(tokens.engine, 40)}
-        if tokens
-        else {},
+        "engine_tokens": engine_tokens,
         "conservation": record.conservation if closed else {},
-        "planned": whole(record.conservation.get("scheduled"))
-        if record.arrival in PLANNED
-        else None,
+        "planned": planned,
         "preflight": [{"ended": "unknown", **entry} for entry in record.preflight],
     }
 
@@ -245,27 +274,36 @@ def _complete(
 def entries(
     by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended: bool
 ) -> list[Json]:
-    """One entry per worker, by number."""
-    listed = {number: w for w in by_master if (number := _number(w)) is not None}
+    """Return one entry per worker, by number."""
+    listed: dict[int, Json] = {}
+    for entry in by_master:
+        number = _number(entry)
+        if number is not None:
+            listed[number] = entry
     records: dict[int, Json] = {}
     for record in by_worker:
         number = _number(record)
         if number is not None and not _has_ended(records.get(number, {})):
             records[number] = record
+    numbers = set(listed)
+    if not master_ended:
+        numbers.update(records)
+        # A worker below the last one was there too, whether or not its folder is given.
+        last_number = max(records, default=-1)
+        if not listed and last_number < MOST:
+            numbers.update(range(last_number))
     join = _of_lost if master_ended else _of_orphan
-    end = max(
-        records, default=-1
-    )  # a worker below it was there too, whether or not its folder is given
-    unlisted = range(end) if not listed and end < MOST else ()
-    numbers = sorted(listed if master_ended else {*listed, *records, *unlisted})
-    entries = (
-        (number, join(listed.get(number, {}), records.get(number, {}))) for number in numbers
-    )
-    return [_complete_entry({**entry, "worker": number}) for number, entry in entries]
+    complete = []
+    for number in sorted(numbers):
+        entry = join(listed.get(number, {}), records.get(number, {}))
+        complete.append(_complete_entry({**entry, "worker": number}))
+    return complete
 
 
 def _number(entry: Any) -> int | None:
-    return whole(entry.get("worker")) if isinstance(entry, dict) else None
+    if not isinstance(entry, dict):
+        return None
+    return whole(entry.get("worker"))
 
 
 def _has_ended(record: Json) -> bool:
@@ -276,26 +314,31 @@ def _of_lost(entry: Json, record: Json) -> Json:
     """The master's entry; of a worker that it lost, with the final values of the worker's record."""
     if entry.get("state") != "lost" or not _has_ended(record):
         return entry
-    clock = (
-        {"clock": record["clock"]} if table(record, "clock").get("offset_ns") is not None else {}
-    )
     final = {key: record[key] for key in _FINAL if key in record}
-    return {**entry, **final, **clock, "recorded_state": record["state"]}
+    if table(record, "clock").get("offset_ns") is not None:
+        final["clock"] = record["clock"]
+    return {**entry, **final, "recorded_state": record["state"]}
 
 
 def _of_orphan(entry: Json, record: Json) -> Json:
     """The entry of a master that died, without counts, overridden by the worker's record."""
-    facts = {key: value for key, value in entry.items() if key not in _COUNTED}
-    recorded = (
-        record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
-    )
-    return {**facts, **recorded, "recorded_state": record.get("state", "")}
+    recorded = record
+    if not _has_ended(record):
+        recorded = _without_counts(record)
+    return {**_without_counts(entry), **recorded, "recorded_state": record.get("state", "")}
+
+
+def _without_counts(entry: Json) -> Json:
+    return {key: value for key, value in entry.items() if key not in _COUNTED}
 
 
 def _complete_entry(entry: Json) -> Json:
     """Every key with its type, those of the clock among them."""
     record = WorkerJson.model_validate(entry)
-    leased = record.leased if "leased" in entry else whole(record.counts.get("leased"))
+    if "leased" in entry:
+        leased = record.leased
+    else:
+        leased = whole(record.counts.get("leased"))
     return {
         **record.model_dump(exclude={"clock"}),
         **record.clock.model_dump(),

@@ -23,9 +23,9 @@ class FreeSpace:
     size: int
 
     def __str__(self) -> str:
-        mount = next(
-            folder for folder in (self.path, *self.path.parents) if os.path.ismount(folder)
-        )
+        mount = self.path
+        while not os.path.ismount(mount):
+            mount = mount.parent
         free = self.free / MEGABYTE
         size = self.size / MEGABYTE
         return f"the file system at {mount} has {free:,.1f} of {size:,.0f} MB free"
@@ -63,8 +63,13 @@ def writable(folder: Path, name: str) -> Path:
 def advice(error: Exception, path: Path) -> str:
     """One sentence on a file under `path` that could not be written: problem, free space, remedy."""
     if not isinstance(error, OSError):
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        lines = str(error).strip().splitlines()
+        return lines[0] if lines else type(error).__name__
     text = error.strerror or str(error)
-    wrong, remedy = ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
-    free = None if error.errno in NO_DESCRIPTORS else free_space(path)
-    return f"{wrong}{'' if free is None else f' ({free})'}: {remedy}"
+    default = (text, "check the disk, or choose another --out")
+    problem, remedy = ADVICE.get(error.errno or 0, default)
+    if error.errno not in NO_DESCRIPTORS:
+        free = free_space(path)
+        if free is not None:
+            problem = f"{problem} ({free})"
+    return f"{problem}: {remedy}"

@@ -92,7 +92,8 @@ def beginning_problem(data: bytes) -> str:
 
 def encoding_problem(data: bytes) -> str:
     """Why these bytes are no UTF-8 text, what they seem to be, and in which line; empty where they are one."""
-    if problem := beginning_problem(data):
+    problem = beginning_problem(data)
+    if problem:
         return problem
     try:
         place = data.decode("utf-8").find("\0")
@@ -107,8 +108,8 @@ def encoding_problem(data: bytes) -> str:
         return "not UTF-8 text: this is a binary file"
     guess = "Windows-1252" if re.search(rb"[\x80-\x9f]", data) else "Latin-1"
     character = data[place : place + 1].decode("cp1252", "replace")
-    what = f"byte 0x{data[place]:02x} would be {character!r} in {guess}, which it seems to be"
-    return f"line {line}: not UTF-8 text: {what}. {SAVED}"
+    problem = f"byte 0x{data[place]:02x} would be {character!r} in {guess}, which it seems to be"
+    return f"line {line}: not UTF-8 text: {problem}. {SAVED}"
 
 
 def _is_wide(data: bytes) -> bool:
@@ -123,18 +124,17 @@ def format_of(text: str, suffix: str) -> str:
     if _HEADER.search(text):
         return ""
     lines = [line.strip() for line in text.splitlines()]
-    start = next((line for line in lines if line and not line.startswith("#")), "")
+    statements = [line for line in lines if line and not line.startswith("#")]
+    start = statements[0] if statements else ""
     if start.startswith("[") and _is_json(text):
         return "JSON"
-    for pattern, name in _BY_LINE:
-        if pattern.match(start):
-            return name
+    by_line = next((name for pattern, name in _BY_LINE if pattern.match(start)), "")
+    if by_line:
+        return by_line
     if lines and lines[0].startswith("#!"):
         return "a shell script"
-    if suffix.lower() in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix.lower()]
     is_prose = "=" not in start and re.match(r"[A-Z]?\w+,? \w+,? \w+", start)
-    return "a text" if is_prose else ""
+    return _BY_SUFFIX.get(suffix.lower(), "a text" if is_prose else "")
 
 
 def _is_json(text: str) -> bool:
@@ -165,12 +165,12 @@ class Fault:
         return self.lines[self.number - 1]
 
     @property
-    def before(self) -> str:
+    def preceding_text(self) -> str:
         """The text in front of the fault."""
         return "\n".join([*self.lines[: self.number - 1], self.line[: self.column - 1]])
 
-    def at(self, position: int, reason: str) -> Fault:
-        """The fault with another place and in other words."""
+    def moved(self, position: int, reason: str) -> Fault:
+        """Return the fault with another place and in other words."""
         number = self.text.count("\n", 0, position) + 1
         return Fault(self.text, reason, number, position - self.text.rfind("\n", 0, position))
 
@@ -190,9 +190,9 @@ def toml_problem(text: str, error: TOMLDecodeError) -> str:
     for explain in (_open_text, _repeated, _backslash, _open_bracket, _no_statement, _value):
         explained = explain(fault)
         if explained is not None:
-            return f"line {explained.number}: {explained.reason}{_shown(explained.line, explained.column)}"
+            return f"line {explained.number}: {explained.reason}{_line_with_caret(explained.line, explained.column)}"
     problem = plain(f"{reason[:1].lower()}{reason[1:]}", LONGEST_SHOWN)
-    return f"line {fault.number}: {problem}{_shown(fault.line, fault.column)}"
+    return f"line {fault.number}: {problem}{_line_with_caret(fault.line, fault.column)}"
 
 
 def _open_text(fault: Fault) -> Fault | None:
@@ -201,7 +201,7 @@ def _open_text(fault: Fault) -> Fault | None:
         return None
     multiline = re.search(r"\"{3}|'{3}", _masked(fault.text))
     if multiline is not None:
-        return fault.at(
+        return fault.moved(
             multiline.start(), f"the text that begins here has no closing {multiline[0]}"
         )
     quote = re.search("[\"']", _masked(fault.line))
@@ -209,7 +209,7 @@ def _open_text(fault: Fault) -> Fault | None:
         return None
     begin = len(fault.text.split("\n", fault.number - 1)[-1])
     position = len(fault.text) - begin + quote.start()
-    return fault.at(position, "the text that begins here has no closing quote")
+    return fault.moved(position, "the text that begins here has no closing quote")
 
 
 def _repeated(fault: Fault) -> Fault | None:
@@ -232,7 +232,9 @@ def _statement(line: str) -> str:
 
 def _name(statement: str) -> str:
     """The header of a table, or the key in front of the equals sign."""
-    return statement if statement.startswith("[") else statement.partition("=")[0].strip()
+    if statement.startswith("["):
+        return statement
+    return statement.partition("=")[0].strip()
 
 
 def _backslash(fault: Fault) -> Fault | None:
@@ -246,21 +248,22 @@ def _open_bracket(fault: Fault) -> Fault | None:
     opening = _opened("\n".join(fault.lines[: fault.number - 1]))
     if opening is not None and fault.text[opening] == "[" and _BEGINS.match(fault.line):
         return _unclosed(fault, opening)
-    position = _opened(fault.before)
+    position = _opened(fault.preceding_text)
     if position is None:
         return None
     if fault.text[position] == "{" and "key part" in fault.reason:
         advice = "a table in { } stays on one line; or write it as [name] with its keys below"
-        return fault.at(position, advice)
-    is_unclosed = re.search("Unclosed|Expected|end of document", fault.reason)
-    return _unclosed(fault, position) if is_unclosed else None
+        return fault.moved(position, advice)
+    if not re.search("Unclosed|Expected|end of document", fault.reason):
+        return None
+    return _unclosed(fault, position)
 
 
 def _unclosed(fault: Fault, position: int) -> Fault:
     """The fault at a bracket without its end."""
     bracket = fault.text[position]
     closing = "]" if bracket == "[" else "}"
-    return fault.at(position, f"the {bracket} that opens here has no closing {closing}")
+    return fault.moved(position, f"the {bracket} that opens here has no closing {closing}")
 
 
 def _opened(text: str) -> int | None:
@@ -271,7 +274,9 @@ def _opened(text: str) -> int | None:
             positions.append(position)
         elif character in "]}" and positions:
             positions.pop()
-    return positions[-1] if positions else None
+    if not positions:
+        return None
+    return positions[-1]
 
 
 def _no_statement(fault: Fault) -> Fault | None:
@@ -296,7 +301,9 @@ def _value(fault: Fault) -> Fault | None:
         return fault.named(f"a number has no unit: write {name} = {unit[1]}{_unit_of(name)}")
     if equals and fault.reason == "Invalid value":
         return _bare_word(fault, name, value)
-    return fault.named("expected the end of the line here") if is_behind else None
+    if is_behind:
+        return fault.named("expected the end of the line here")
+    return None
 
 
 def _bare_word(fault: Fault, name: str, value: str) -> Fault | None:
@@ -314,7 +321,9 @@ def _bare_word(fault: Fault, name: str, value: str) -> Fault | None:
 def _unit_of(name: str) -> str:
     if name.endswith("_ms"):
         return " (milliseconds)"
-    return " (seconds)" if name.endswith("_s") and not name.endswith("per_s") else ""
+    if name.endswith("_s") and not name.endswith("per_s"):
+        return " (seconds)"
+    return ""
 
 
 def _masked(text: str) -> str:
@@ -322,7 +331,7 @@ def _masked(text: str) -> str:
     return _STRINGS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def _shown(line: str, column: int) -> str:
+def _line_with_caret(line: str, column: int) -> str:
     """The line and a caret, on lines of their own; without a value that may be a secret."""
     tabs = line.expandtabs(1)
     clean = _without_secrets(tabs)

@@ -14,6 +14,7 @@ import csv
 import functools
 import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -66,7 +67,9 @@ def refusal(path: Path) -> str | None:
         return f"cannot be read: {getattr(error, 'strerror', None) or error}"
     if stat.S_ISREG(mode):
         return None
-    return FOLDER if stat.S_ISDIR(mode) else "not a regular file"
+    if stat.S_ISDIR(mode):
+        return FOLDER
+    return "not a regular file"
 
 
 def locate(name: str, folder: Path, where: str) -> Path:
@@ -190,8 +193,10 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
 
 
 def _at_line(text: str, match: re.Match[str] | None, expected: str) -> ValueError:
-    line = f"line {text.count(chr(10), 0, match.start()) + 1}: " if match else ""
-    return ValueError(f"{line}{expected}")
+    if match is None:
+        return ValueError(expected)
+    line = text.count("\n", 0, match.start()) + 1
+    return ValueError(f"line {line}: {expected}")
 
 
 def _check(tree: Any, key: str = "", depth: int = 0) -> None:
@@ -199,16 +204,21 @@ def _check(tree: Any, key: str = "", depth: int = 0) -> None:
     if isinstance(tree, dict | list):
         if depth == DEEPEST:
             raise ValueError(f"{key[:80]}: {FLAT}")
-        for name, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            _check(value, f"{key}.{name}" if key else str(name), depth + 1)
+        prefix = f"{key}." if key else ""
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for name, value in items:
+            _check(value, f"{prefix}{name}", depth + 1)
     elif isinstance(tree, int) and tree not in _WHOLE:
         raise ValueError(f"{key}: {WHOLE}")
-    elif (
-        isinstance(tree, Decimal)
-        and tree.is_finite()
-        and int(tree.as_tuple().exponent) < -_DECIMALS
-    ):
+    elif isinstance(tree, Decimal) and _decimals(tree) > _DECIMALS:
         raise ValueError(f"{key}: expected a number of at most {_DECIMALS} decimals")
+
+
+def _decimals(number: Decimal) -> int:
+    """Return how many digits stand behind the point; 0 for infinity and NaN, which have no exponent."""
+    if not number.is_finite():
+        return 0
+    return -int(number.as_tuple().exponent)
 
 
 def _count(tree: dict[str, Any]) -> int:
@@ -217,7 +227,7 @@ def _count(tree: dict[str, Any]) -> int:
     count = 0
     while tables:
         count += len(tables)
-        tables = [table for parent in tables for table in _tables(parent)]
+        tables = _inner_tables(tables)
     return count
 
 
@@ -226,15 +236,15 @@ def _decoder(odd: Callable[[str], Any]) -> json.JSONDecoder:
     def whole(digits: str) -> Any:
         if len(digits) < _SAFE_DIGITS:
             return int(digits)
-        return (
-            int(digits)
-            if len(digits) <= len(str(_WHOLE[0])) and int(digits) in _WHOLE
-            else odd(digits)
-        )
+        if len(digits) <= len(str(_WHOLE[0])) and int(digits) in _WHOLE:
+            return int(digits)
+        return odd(digits)
 
     def real(digits: str) -> Any:
         value = float(digits)
-        return value if math.isfinite(value) else odd(digits)
+        if math.isfinite(value):
+            return value
+        return odd(digits)
 
     return json.JSONDecoder(parse_constant=odd, parse_int=whole, parse_float=real)
 
@@ -257,10 +267,14 @@ def _flat(tree: Any) -> Any:
     """The tree; ValueError where it is nested too deeply."""
     tables = _tables([tree])
     for _ in range(DEEPEST):
-        tables = [table for parent in tables for table in _tables(parent)]
+        tables = _inner_tables(tables)
     if tables:
         raise ValueError(FLAT)
     return tree
+
+
+def _inner_tables(parents: list[Any]) -> list[Any]:
+    return list(itertools.chain.from_iterable(map(_tables, parents)))
 
 
 def _tables(parent: dict[str, Any] | list[Any]) -> list[Any]:
@@ -290,7 +304,7 @@ def _json_value(path: Path, number: int, text: str) -> Any:
 
 
 def json_item(path: Path, number: int, text: str, place: int) -> tuple[Any, int] | None:
-    """The JSON value in `text` at `at`, and where it ends; None where it does not end, or is no JSON."""
+    """The JSON value in `text` at `place`, and where it ends; None where it does not end, or is no JSON."""
     try:
         value, end = _decoder(no_number).raw_decode(text, place)
         if end == len(text) and not isinstance(value, dict | list | str):
@@ -331,33 +345,37 @@ def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict
 
 def table_values(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, Any]]:
     """Every row like `table_rows`, also those of a JSON file that are no objects."""
-    line = _first(path)
-    if not line:
+    character = _first_character(path)
+    if not character:
         raise ScenarioError(f"{path}: is empty")
-    if line == "[":
+    if character == "[":
         yield from _array(path)
-    elif line == "{" or is_json:
+    elif character == "{" or is_json:
         for number, text in text_lines(path):
             yield number, _json_value(path, number, text)
     else:
         yield from _csv(path)
 
 
-def _first(path: Path) -> str:
-    """The first character that is not blank; none in an empty file."""
+def _first_character(path: Path) -> str:
+    """Return the first character that is not blank; none in an empty file."""
     with opened_text(path) as file:
-        while piece := file.read(_PIECE):
-            if piece := piece.lstrip():
-                return piece[0]
-    return ""
+        while True:
+            piece = file.read(_PIECE)
+            if not piece:
+                return ""
+            text = piece.lstrip()
+            if text:
+                return text[0]
 
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows under the names of the first line; a quoted cell may have several lines."""
     limit = csv.field_size_limit(_LONGEST_HEADER)
-    names = list[str]()
+    names: list[str] = []
     number = 0
-    cells = csv.reader((f"{text}\n" for _, text in text_lines(path, blank=True)), strict=True)
+    lines = (f"{text}\n" for _, text in text_lines(path, blank=True))
+    cells = csv.reader(lines, strict=True)
     try:
         while True:
             number = cells.line_num + 1
@@ -400,7 +418,7 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
         begin = 0
         place = text.index("[") + 1
         while True:
-            end = _between(text, place)
+            end = _separators_end(text, place)
             line = line + text.count("\n", begin, end)
             place = end
             begin = place
@@ -421,7 +439,7 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
                 size = size * 2
 
 
-def _between(text: str, place: int) -> int:
+def _separators_end(text: str, place: int) -> int:
     while text[place : place + 1].isspace() or text[place : place + 1] == ",":
         place += 1
     return place
@@ -431,8 +449,9 @@ def _fault(text: str) -> str:
     """Why this begins no value of an array."""
     if len(text) > LONGEST_LINE:
         return f"an object of more than {LONGEST_LINE:,} characters, or not JSON"
-    try:
-        json_tree(text, no_number)
-    except ValueError as error:
-        return str(error) if text else "not JSON: the array has no end"
+    if text:
+        try:
+            json_tree(text, no_number)
+        except ValueError as error:
+            return str(error)
     return "not JSON: the array has no end"
