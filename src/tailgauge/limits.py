@@ -9,6 +9,7 @@ not_understood headers that look like a limit and are in no family
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +85,9 @@ class Policy:
 
 def meaning(header: str) -> Name | None:
     """Return what a header's name says of a limit; None where it is no name of a family."""
-    return _meaning(header) if len(header) <= _LONGEST_NAME else None
+    if len(header) > _LONGEST_NAME:
+        return None
+    return _meaning(header)
 
 
 @lru_cache(maxsize=4096)
@@ -95,11 +98,13 @@ def _meaning(header: str) -> Name | None:
             continue
         parts = match.groupdict()
         kind = _kinds().get(parts.get("kind") or "", only_kind)
-        seconds = _TABLE["windows"].get(parts.get("window") or "")
+        window_s = _TABLE["windows"].get(parts.get("window") or "")
+        if window_s is not None:
+            window_s = float(window_s)
         return Name(
             kind=kind,
             role=parts["role"],
-            window_s=None if seconds is None else float(seconds),
+            window_s=window_s,
             rank=rank,
             family=f"{header[: match.start('role')]}*{header[match.end('role') :]}",
         )
@@ -118,17 +123,20 @@ def _patterns() -> Sequence[tuple[re.Pattern[str], str]]:
     }
     groups = {name: f"(?P<{name}>{pattern})" for name, pattern in parts.items()}
     templates = {**dict.fromkeys(_TABLE["names"], ""), **_TABLE["names_of_one_kind"]}
-    return [
-        (re.compile(re.escape(prefix) + template.format(**groups)), kind)
-        for template, kind in templates.items()
-        for prefix in _PREFIXES
-    ]
+    patterns = []
+    for template, kind in templates.items():
+        for prefix in _PREFIXES:
+            pattern = re.escape(prefix) + template.format(**groups)
+            patterns.append((re.compile(pattern), kind))
+    return patterns
 
 
 @cache
 def _kinds() -> Mapping[str, str]:
     """Return the kinds by their texts, the longest first: input-tokens are no tokens."""
-    kinds = {text: str(kind) for kind, texts in _TABLE["kinds"].items() for text in texts}
+    kinds: dict[str, str] = {}
+    for kind, texts in _TABLE["kinds"].items():
+        kinds.update(dict.fromkeys(texts, str(kind)))
     return dict(sorted(kinds.items(), key=lambda pair: -len(pair[0])))
 
 
@@ -165,11 +173,13 @@ def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
         header = meaning(name)
         if header is None:
             continue
-        number = _reset_s(value, now) if header.role == RESET else number_of(value)
+        if header.role == RESET:
+            number = _reset_s(value, now)
+        else:
+            number = number_of(value)
         if number is not None:
-            stated.append(
-                Limit(header.kind, header.role, number, header.window_s or window_of(value), name)
-            )
+            window_s = header.window_s or window_of(value)
+            stated.append(Limit(header.kind, header.role, number, window_s, name))
     return stated
 
 
@@ -218,7 +228,10 @@ def _items(value: str) -> Iterator[tuple[str, dict[str, str]]]:
 def _kind_of_policy(name: str, parameters: Mapping[str, str]) -> str | None:
     """Return the kind by the unit of a quota, else by its name, which may be any: of requests, then."""
     unit = parameters.get("qu")
-    plain = (name if unit is None else unit.strip('"').lower()).replace("_", "-")
+    plain = name
+    if unit is not None:
+        plain = unit.strip('"').lower()
+    plain = plain.replace("_", "-")
     if plain.startswith("concurrent"):
         return None
     for text, kind in _kinds().items():
@@ -229,10 +242,11 @@ def _kind_of_policy(name: str, parameters: Mapping[str, str]) -> str | None:
 
 def limit_kind(headers: Headers) -> str:
     """Return the exhausted limit of a refused call, `unknown` where the headers do not tell."""
-    empty = {
-        limit.kind for limit in limits(headers) if limit.role == REMAINING and limit.value == 0
-    }
-    return next((kind for kind in KINDS if kind in empty), "unknown")
+    exhausted = set()
+    for limit in limits(headers):
+        if limit.role == REMAINING and limit.value == 0:
+            exhausted.add(limit.kind)
+    return next((kind for kind in KINDS if kind in exhausted), "unknown")
 
 
 def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, str] | None:
@@ -243,24 +257,29 @@ def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, s
         wait = _wait(by_name, prefix, now)
         if wait is not None:
             return wait
-    known = limits(headers, now)
-    remaining = [limit for limit in known if limit.role == REMAINING]
-    resets = [limit for limit in known if limit.role == RESET]
-    empty = {(limit.kind, limit.window_s) for limit in remaining if limit.value == 0}
-    if empty:
-        resets = [limit for limit in resets if (limit.kind, limit.window_s) in empty]
-    else:
-        # Azure names the reset of the limit that refused, and what remains of the others.
-        stated = {limit.kind for limit in remaining}
-        resets = [limit for limit in resets if limit.kind not in stated]
-    latest = max(resets, key=lambda limit: limit.value, default=None)
+    latest = _latest_reset(limits(headers, now))
     if latest is not None:
         return latest.value, latest.header
-    for name in (prefix + reset for prefix in _PREFIXES for reset in _TABLE["resets_alone"]):
+    for prefix, reset in itertools.product(_PREFIXES, _TABLE["resets_alone"]):
+        name = prefix + reset
         seconds = _reset_s(by_name.get(name, ""), now)
         if seconds is not None:
             return min(seconds, _LONGEST_WAIT_S), name
     return None
+
+
+def _latest_reset(stated: Sequence[Limit]) -> Limit | None:
+    """Return the last reset among those of the limits that are exhausted."""
+    remaining = [limit for limit in stated if limit.role == REMAINING]
+    resets = [limit for limit in stated if limit.role == RESET]
+    exhausted = {(limit.kind, limit.window_s) for limit in remaining if limit.value == 0}
+    if exhausted:
+        resets = [limit for limit in resets if (limit.kind, limit.window_s) in exhausted]
+    else:
+        # Azure names the reset of the limit that refused, and what remains of the others.
+        kinds_with_rest = {limit.kind for limit in remaining}
+        resets = [limit for limit in resets if limit.kind not in kinds_with_rest]
+    return max(resets, key=lambda limit: limit.value, default=None)
 
 
 def _wait(by_name: Mapping[str, str], prefix: str, now: datetime) -> tuple[float, str] | None:
@@ -270,10 +289,14 @@ def _wait(by_name: Mapping[str, str], prefix: str, now: datetime) -> tuple[float
             seconds = float(by_name.get(name, "")) * unit_s
         except ValueError:
             continue
-        return (min(seconds, _LONGEST_WAIT_S), name) if 0 <= seconds < math.inf else None
+        if not 0 <= seconds < math.inf:
+            return None
+        return min(seconds, _LONGEST_WAIT_S), name
     name = prefix + RETRY_AFTER
-    until_s = _until(parse_date(by_name.get(name, "")), now)
-    return None if until_s is None else (min(until_s, _LONGEST_WAIT_S), name)
+    seconds_to_date = _seconds_until(parse_date(by_name.get(name, "")), now)
+    if seconds_to_date is None:
+        return None
+    return min(seconds_to_date, _LONGEST_WAIT_S), name
 
 
 def not_understood(headers: Headers) -> list[str]:
@@ -297,13 +320,17 @@ def number_of(text: str) -> float | None:
         value = float(re.split("[,;]", text, maxsplit=1)[0])
     except ValueError:
         return None
-    return value if 0 <= value < _LARGEST else None
+    if not 0 <= value < _LARGEST:
+        return None
+    return value
 
 
 def window_of(text: str) -> float | None:
     """Return the window in a value such as `100, 100;w=60`, in seconds; None without one."""
     match = _WINDOW.search(text)
-    return None if match is None else number_of(match[1])
+    if match is None:
+        return None
+    return number_of(match[1])
 
 
 def duration_of(text: str) -> float | None:
@@ -311,7 +338,10 @@ def duration_of(text: str) -> float | None:
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
-    return float(sum(float(number) * _UNITS_S[unit] for number, unit in parts))
+    seconds = 0.0
+    for number, unit in parts:
+        seconds += float(number) * _UNITS_S[unit]
+    return seconds
 
 
 def parse_date(text: str) -> datetime | None:
@@ -329,19 +359,24 @@ def _reset_s(text: str, now: datetime) -> float | None:
     if seconds is not None:
         if seconds >= _EPOCH_MS:
             return max(0.0, seconds / 1000 - now.timestamp())
-        return max(0.0, seconds - now.timestamp()) if seconds >= _EPOCH_S else seconds
+        if seconds >= _EPOCH_S:
+            return max(0.0, seconds - now.timestamp())
+        return seconds
     seconds = duration_of(text)
     if seconds is not None:
         return seconds
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        return _until(parse_date(text), now)
+        return _seconds_until(parse_date(text), now)
     return max(0.0, (instant.replace(tzinfo=instant.tzinfo or UTC) - now).total_seconds())
 
 
-def _until(instant: datetime | None, now: datetime) -> float | None:
+def _seconds_until(instant: datetime | None, now: datetime) -> float | None:
+    """Return the seconds to an instant; None where it is unknown or over."""
     if instant is None:
         return None
     seconds = (instant - now).total_seconds()
-    return seconds if seconds >= 0 else None
+    if seconds < 0:
+        return None
+    return seconds

@@ -133,17 +133,20 @@ def holds_secret(variable: str) -> bool:
     return variable in _named or _NAMES.search(variable) is not None
 
 
-def secret_like(name: str, given: str | int) -> str:
-    """What of a field looks like a secret: its "name", its "value", or a "query" in it; empty where nothing does."""
-    value = str(given)
+def secret_like(name: str, field_value: str | int) -> str:
+    """Return what of a field looks like a secret: its "name", its "value", or a "query" in it; empty where nothing does."""
+    value = str(field_value)
+    is_number = not isinstance(field_value, str)
     label = _KIND_OF_VALUE.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
-    if _PLACEHOLDERS.fullmatch(value) or (given != value and label.endswith("token")):
+    # A number under a name such as max_token counts tokens.
+    if _PLACEHOLDERS.fullmatch(value) or (is_number and label.endswith("token")):
         return ""
     if _SECRET_NAME.search(label):
         return "name"
-    pairs = _QUERY.findall(value) if "://" in value or value.startswith("/") else ()
-    if any(secret_like(unquote(key), unquote(text)) for key, text in pairs):
-        return "query"
+    if "://" in value or value.startswith("/"):
+        for key, text in _QUERY.findall(value):
+            if secret_like(unquote(key), unquote(text)):
+                return "query"
     is_secret = (
         _SECRET_VALUE.search(value)
         or (_MAY_BE_SECRET.search(label) and _is_opaque(value))
@@ -154,14 +157,13 @@ def secret_like(name: str, given: str | int) -> str:
 
 
 def _is_opaque(value: str) -> bool:
-    """Whether a word of letters and digits means nothing: neither a UUID nor the name of a variable."""
-    parts = [] if _UUID.fullmatch(value) else re.split(r"[-_.:/\s]", value)
-    longest = max(parts, key=len, default="")
-    return (
-        len(longest) >= _LONG
-        and any(c.isdigit() for c in longest)
-        and any(c.islower() for c in longest)
-    )
+    """Return whether a word of letters and digits means nothing: neither a UUID nor the name of a variable."""
+    if _UUID.fullmatch(value):
+        return False
+    longest = max(re.split(r"[-_.:/\s]", value), key=len)
+    if len(longest) < _LONG:
+        return False
+    return bool(re.search(r"\d", longest)) and any(map(str.islower, longest))
 
 
 def _is_random_text(value: str) -> bool:
@@ -174,20 +176,19 @@ def _is_random_text(value: str) -> bool:
     if len(longest) < _WORD or len(set(kinds)) < 3 or changes < len(longest) / 4:
         return False
     try:
-        return (
-            not base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_")
-            .decode()
-            .isprintable()
-        )
+        text = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_").decode()
     except ValueError:
         return True
+    return not text.isprintable()
 
 
 def environment(*, with_keys: bool) -> dict[str, str]:
-    """The environment for a child process; secrets only for those that send requests."""
-    return {
-        name: value for name, value in os.environ.items() if with_keys or not holds_secret(name)
-    }
+    """Return the environment for a child process; secrets only for those that send requests."""
+    variables = dict(os.environ)
+    if not with_keys:
+        for name in filter(holds_secret, os.environ):
+            del variables[name]
+    return variables
 
 
 def printable(text: str) -> str:
@@ -202,7 +203,10 @@ def shown(text: str | bytes, size: int) -> str:
 
 @lru_cache(_REMEMBERED)
 def _shown(text: str | bytes, size: int) -> str:
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    if isinstance(text, str):
+        data = text.encode("utf-8", "replace")
+    else:
+        data = text
     return known().of_peer(data.decode("utf-8", "replace"))[:size]
 
 
@@ -216,9 +220,9 @@ class Redaction:
     """Removes the secrets that the environment held at its creation."""
 
     def __init__(self) -> None:
-        values = {
-            value.strip() for name, value in os.environ.items() if holds_secret(name)
-        } | _values
+        values = set(_values)
+        for name in filter(holds_secret, os.environ):
+            values.add(os.environ[name].strip())
         forms: list[str] = []
         self._runs: set[str] = set()  # parts that go from every text
         self._runs_of_peer: set[str] = set()  # and from a peer's
@@ -227,19 +231,23 @@ class Redaction:
                 forms += self._add(value)
         self._runs_of_peer |= self._runs
         self._forms = sorted(set(forms), key=len, reverse=True)
-        encoded = [form.encode("utf-8", "replace") for form in forms]
-        self._pieces = {_number(piece) for form in encoded for piece in _parts(form, _PIECE)}
+        self._pieces: set[int] = set()
+        for form in forms:
+            pieces = _parts(form.encode("utf-8", "replace"), _PIECE)
+            self._pieces.update(map(_number, pieces))
 
     def _add(self, value: str) -> list[str]:
         """Add the parts of a secret that tell it apart; returns its forms."""
-        plain, encoded = _plain_forms(value), list(_encoded_forms(value))
+        plain = _plain_forms(value)
+        encoded = list(_encoded_forms(value))
         for form in encoded:
             self._runs.update(_parts(form, RUN))
-        for piece in (piece for form in plain for piece in _VOCABULARY.split(form)):
-            if _is_random(piece):
-                self._runs.update(_parts(piece, RUN))
-            elif len(value) >= _APART:
-                self._runs_of_peer.update(_parts(piece, RUN))
+        for form in plain:
+            for piece in _VOCABULARY.split(form):
+                if _is_random(piece):
+                    self._runs.update(_parts(piece, RUN))
+                elif len(value) >= _APART:
+                    self._runs_of_peer.update(_parts(piece, RUN))
         return plain + encoded
 
     def __call__(self, text: str) -> str:
@@ -257,22 +265,27 @@ class Redaction:
 
     @staticmethod
     def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
-        out: list[str] = []
-        end = 0
-        for begin, behind in sorted(spans):
-            if begin > end or not out:
-                out += [text[end:begin], MARK]
-            end = max(end, behind)
-        text = "".join([*out, text[end:]])
-        return _LOOKS.sub(MARK, text) if "sk-" in text or "Bearer" in text else text
+        """Return the text with a mark in place of each span, or of several that touch."""
+        parts: list[str] = []
+        covered = 0  # up to here the text is in `parts` or under a mark
+        for begin, end in sorted(spans):
+            if begin > covered or not parts:
+                parts += [text[covered:begin], MARK]
+            covered = max(covered, end)
+        text = "".join([*parts, text[covered:]])
+        if "sk-" in text or "Bearer" in text:
+            text = _LOOKS.sub(MARK, text)
+        return text
 
     def _spans(self, text: str, runs: set[str]) -> Iterator[tuple[int, int]]:
         """Where a secret stands, as the text is or with its escapes undone; spans may overlap."""
         places: Sequence[int] = range(len(text) + 1)
-        for _ in range(_LEVELS if self._pieces else 0):
+        if not self._pieces:
+            return
+        for _ in range(_LEVELS):
             low, low_places = _folded(text, places)
             if self._may_hold(low):
-                for begin, end in self._found(low, runs):
+                for begin, end in self._spans_in(low, runs):
                     yield low_places[begin], low_places[end]
             if not ("%" in text or "\\" in text or "&" in text):
                 return
@@ -284,7 +297,8 @@ class Redaction:
         numbers = memoryview(data[: len(data) // _PIECE * _PIECE]).cast("I")
         return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
 
-    def _found(self, low: str, runs: set[str]) -> Iterator[tuple[int, int]]:
+    def _spans_in(self, low: str, runs: set[str]) -> Iterator[tuple[int, int]]:
+        """Yield where parts of secrets and whole secrets stand, and a secret's beginning at the end of the text."""
         for place in range(len(low) - RUN + 1):
             if low[place : place + RUN] in runs:
                 yield place, place + RUN
@@ -293,12 +307,10 @@ class Redaction:
             while place >= 0:
                 yield place, place + len(form)
                 place = low.find(form, place + 1)
-            cut = next(
-                (n for n in range(len(form) - 1, MIN_BEGINNING - 1, -1) if low.endswith(form[:n])),
-                0,
-            )
-            if cut:
-                yield len(low) - cut, len(low)
+            for length in range(len(form) - 1, MIN_BEGINNING - 1, -1):
+                if low.endswith(form[:length]):
+                    yield len(low) - length, len(low)
+                    break
 
 
 def _plain_forms(value: str) -> list[str]:
@@ -311,12 +323,12 @@ def _encoded_forms(value: str) -> Iterator[str]:
     """A secret in base64, in lower case, behind 0, 1 or 2 bytes of something else."""
     data = value.encode("utf-8", "surrogateescape")
     for padding in range(3):
-        bits = 8 * (padding + len(data))
-        for text in (
-            base64.b64encode(bytes(padding) + data),
-            base64.urlsafe_b64encode(bytes(padding) + data),
-        ):
-            yield text[-(-8 * padding // 6) : bits // 6].decode().lower()
+        padded = bytes(padding) + data
+        # Six bits are a character: only those that are of the secret alone count.
+        begin = -(-8 * padding // 6)
+        end = 8 * len(padded) // 6
+        for text in (base64.b64encode(padded), base64.urlsafe_b64encode(padded)):
+            yield text[begin:end].decode().lower()
 
 
 def _parts(form: AnyStr, length: int) -> Iterator[AnyStr]:
@@ -329,11 +341,9 @@ def _number(piece: bytes) -> int:
 
 def _is_random(form: str) -> bool:
     """Whether parts of it tell it apart in a text of ours too, which has words, numbers and paths."""
-    return (
-        not form.startswith(("/", "~", "."))
-        and any(c.isdigit() for c in form)
-        and not form.isdigit()
-    )
+    if form.startswith(("/", "~", ".")) or form.isdigit():
+        return False
+    return any(map(str.isdigit, form))
 
 
 @lru_cache(4096)
@@ -347,23 +357,35 @@ def _folded(text: str, places: Sequence[int]) -> tuple[str, Sequence[int]]:
     """Text in one form of the many in which it may be written; `places` as in `_unescaped`."""
     if text.isascii() and text.isprintable():
         return text.lower(), places
-    parts = [_fold(character) for character in text]
-    origins = [place for place, part in zip(places, parts, strict=False) for _ in part]
+    parts = []
+    origins: list[int] = []
+    for place, character in zip(places, text, strict=False):
+        part = _fold(character)
+        parts.append(part)
+        origins += [place] * len(part)
     return "".join(parts), [*origins, places[len(text)]]
 
 
 def _unescaped(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
     """Text with one level of its escapes undone; `places`: where each character begins in the original, and its end."""
-    out = []
-    origins = []
+    parts: list[str] = []
+    origins: list[int] = []
     end = 0
     for match in _ESCAPE.finditer(text):
         begin = match.start()
-        *codes, escaped, entity = match.groups()
-        code = next(filter(None, codes), None)
-        letter = _CONTROLS.get(escaped, escaped or "")
-        plain = chr(int(code, 16)) if code else html.unescape(f"&{entity}") if entity else letter
-        out += [text[end:begin], plain]
+        plain = _meant(match)
+        parts += [text[end:begin], plain]
         origins += [*places[end:begin], *[places[begin]] * len(plain)]
         end = match.end()
-    return "".join([*out, text[end:]]), [*origins, *places[end:]]
+    return "".join([*parts, text[end:]]), [*origins, *places[end:]]
+
+
+def _meant(escape: re.Match[str]) -> str:
+    """Return the characters that an escape stands for."""
+    *codes, escaped, entity = escape.groups()
+    code = next(filter(None, codes), None)
+    if code:
+        return chr(int(code, 16))
+    if entity:
+        return html.unescape(f"&{entity}")
+    return _CONTROLS.get(escaped, escaped or "")

@@ -218,9 +218,9 @@ def _regular_alone(pieces: Pieces) -> Mask:
 
 def _by_client(gaps_ns: Floats, near: float, ranges: GapRanges | None) -> bool:
     """Return whether the client itself may have put chunks together: it read them late, by much of the time between pieces."""
-    if ranges is None or not len(ranges.at):
+    if ranges is None or not len(ranges.gap):
         return False
-    is_joined = gaps_ns[ranges.at] <= near
+    is_joined = gaps_ns[ranges.gap] <= near
     late_ns = ranges.ns[is_joined & ranges.begins]
     sample = sampled(gaps_ns)
     separate = sample[sample > near]

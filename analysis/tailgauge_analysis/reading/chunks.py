@@ -37,16 +37,16 @@ class Runs:
     first_chars: Ints
     thinking: Ints
 
-    def at(self, rows: npt.NDArray[np.intp]) -> Runs:
-        """Some of them, in that order."""
-        return Runs(*(getattr(self, f.name)[rows] for f in fields(self)))
+    def taken(self, rows: npt.NDArray[np.intp]) -> Runs:
+        """Return these of the runs, in this order."""
+        return Runs(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Chunks that are known to lie in a range: where each is, and how long before its arrival it may have come."""
 
-    at: Ints
+    chunk: Ints
     ns: Ints
 
 
@@ -54,17 +54,18 @@ class Ranges:
 class GapRanges:
     """Gaps that begin or end with such a chunk. One that `begins` so may be longer by `ns`, the others shorter."""
 
-    at: Ints
+    gap: Ints
     ns: Floats
     begins: npt.NDArray[np.bool_]
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> GapRanges:
-        """Those of the gaps that are kept, by their new numbers."""
-        some = kept[self.at]
-        if not some.any():
+    def only(self, mask: npt.NDArray[np.bool_]) -> GapRanges:
+        """Return the ranges of the gaps that a mask selects, by the gaps' new numbers."""
+        is_selected = mask[self.gap]
+        if not is_selected.any():
             return NO_RANGES
-        at = np.cumsum(kept)[self.at[some]] - 1
-        return GapRanges(at, self.ns[some], self.begins[some])
+        new_number = np.cumsum(mask) - 1
+        gap = new_number[self.gap[is_selected]]
+        return GapRanges(gap, self.ns[is_selected], self.begins[is_selected])
 
 
 NO_RANGES = GapRanges(np.empty(0, np.int64), np.empty(0), np.empty(0, np.bool_))
@@ -121,7 +122,8 @@ class Chunks:
         for block in blocks(sizes):
             rows, ends = _spread(begin[places[block]], sizes[block])
             gaps = np.diff(self.arrived_at_ns[rows])
-            gaps = np.delete(gaps, ends[:-1] - 1) if len(ends) > 1 else gaps
+            if len(ends) > 1:
+                gaps = np.delete(gaps, ends[:-1] - 1)  # from one stream to the next
             out[filled : filled + len(gaps)] = gaps
             filled += len(gaps)
         return out
@@ -129,7 +131,7 @@ class Chunks:
     def entries_of_ranges(self) -> Ints:
         """The entry of each chunk that has a range."""
         begin = np.cumsum(self.sizes) - self.sizes
-        return (np.searchsorted(begin, self.ranges.at, "right") - 1).astype(np.int64)
+        return (np.searchsorted(begin, self.ranges.chunk, "right") - 1).astype(np.int64)
 
     def gap_ranges(self, places: Ints) -> GapRanges:
         """Of the gaps that `gaps_ns` gives for the same places, those with a chunk in a range."""
@@ -140,13 +142,17 @@ class Chunks:
         gaps = np.maximum(self.sizes[places] - 1, 0)
         first_gap = np.cumsum(gaps) - gaps
         stream = number[entry]
-        chunk = self.ranges.at - begin[entry]
+        chunk = self.ranges.chunk - begin[entry]
         ns = self.ranges.ns.astype(np.float64)
         ends = (stream >= 0) & (chunk > 0)
         begins = (stream >= 0) & (chunk < self.sizes[entry] - 1)
-        at = [first_gap[stream[ends]] + chunk[ends] - 1, first_gap[stream[begins]] + chunk[begins]]
-        side = np.repeat([False, True], [len(part) for part in at])
-        return GapRanges(np.concatenate(at), np.concatenate([ns[ends], ns[begins]]), side)
+        ended_gap = first_gap[stream[ends]] + chunk[ends] - 1
+        begun_gap = first_gap[stream[begins]] + chunk[begins]
+        return GapRanges(
+            gap=np.concatenate([ended_gap, begun_gap]),
+            ns=np.concatenate([ns[ends], ns[begins]]),
+            begins=np.repeat([False, True], [len(ended_gap), len(begun_gap)]),
+        )
 
 
 class Fold:
@@ -176,39 +182,44 @@ class Fold:
                 Ranges(place.start + places, np.maximum(column["arrived_at_ns"][places] - low, 0))
             )
         self._runs.append(runs)
-        size: int = (
-            sum(getattr(runs, field.name).nbytes for field in fields(Runs)) + 2 * places.nbytes
-        )
+        size: int = 2 * places.nbytes
+        for field in fields(Runs):
+            size += getattr(runs, field.name).nbytes
         return size
 
-    def done(self) -> Chunks:
-        """The chunks in order; empties this object."""
+    def chunks(self) -> Chunks:
+        """Return the chunks in order; empties this object."""
         arrived = self._arrived[: self._rows]
         del self._arrived
         runs = _joined(self._runs)
         self._runs = []
         order = np.lexsort((runs.first, runs.attempt, runs.leg, runs.request_id))
         begin = (np.cumsum(runs.length) - runs.length)[order]
-        runs = runs.at(order)
+        runs = runs.taken(order)
         ranges = Ranges(
-            *(_whole(getattr(part, f.name) for part in self._ranges) for f in fields(Ranges))
+            chunk=_whole(ranges.chunk for ranges in self._ranges),
+            ns=_whole(ranges.ns for ranges in self._ranges),
         )
         if (np.diff(begin) < 0).any():
             arrived = _gathered(arrived, begin, runs.length)
             new_begin = np.cumsum(runs.length) - runs.length
             by_old = np.argsort(begin)
-            run = by_old[np.searchsorted(begin[by_old], ranges.at, "right") - 1]
-            moved = new_begin[run] + ranges.at - begin[run]
+            run = by_old[np.searchsorted(begin[by_old], ranges.chunk, "right") - 1]
+            moved = new_begin[run] + ranges.chunk - begin[run]
             in_order = np.argsort(moved)
             ranges = Ranges(moved[in_order], ranges.ns[in_order])
-        new = np.flatnonzero(~_same(runs)) if len(order) else order
-        length, chars, thinking = (
-            np.add.reduceat(values, new) if len(new) else np.empty(0, np.int64)
-            for values in (runs.length, runs.chars, runs.thinking)
+        first_run = np.flatnonzero(~_continues(runs))  # of each attempt
+        return Chunks(
+            request_id=runs.request_id[first_run],
+            leg=runs.leg[first_run],
+            attempt=runs.attempt[first_run],
+            sizes=_sums(runs.length, first_run),
+            chars=_sums(runs.chars, first_run),
+            thinking=_sums(runs.thinking, first_run),
+            first_chars=runs.first_chars[first_run],
+            arrived_at_ns=arrived,
+            ranges=ranges,
         )
-        calls = (runs.request_id[new], runs.leg[new], runs.attempt[new])
-        first_chars = runs.first_chars[new]
-        return Chunks(*calls, length, chars, thinking, first_chars, arrived, ranges)
 
 
 def blocks(sizes: Ints) -> Iterator[slice]:
@@ -216,15 +227,20 @@ def blocks(sizes: Ints) -> Iterator[slice]:
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
-        start_chunk = int(ends[start - 1]) if start else 0
+        start_chunk = 0
+        if start:
+            start_chunk = int(ends[start - 1])
         stop = max(start + 1, int(np.searchsorted(ends, start_chunk + BLOCK, "right")))
         yield slice(start, stop)
         start = stop
 
 
 def _joined(runs: Sequence[Runs]) -> Runs:
-    """All of them, one after the other."""
-    return Runs(*(_whole(getattr(r, f.name) for r in runs) for f in fields(Runs)))
+    """Return the runs of all, one after the other."""
+    columns = {}
+    for field in fields(Runs):
+        columns[field.name] = _whole(getattr(part, field.name) for part in runs)
+    return Runs(**columns)
 
 
 def _whole(parts: Iterable[Ints]) -> Ints:
@@ -232,36 +248,46 @@ def _whole(parts: Iterable[Ints]) -> Ints:
 
 
 def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
-    ids, leg, attempt, index = (
-        column[name] for name in ("request_id", "leg", "attempt", "chunk_index")
-    )
-    new = np.ones(len(ids), np.bool_)
-    new[1:] = np.diff(index) != 1
-    for key in (ids, leg, attempt):
-        new[1:] |= key[1:] != key[:-1]
-    places = np.flatnonzero(new)
+    """Return the runs of consecutive chunks of an attempt."""
+    request_id = column["request_id"]
+    leg = column["leg"]
+    attempt = column["attempt"]
+    index = column["chunk_index"]
+    begins = np.ones(len(request_id), np.bool_)
+    begins[1:] = np.diff(index) != 1
+    for key in (request_id, leg, attempt):
+        begins[1:] |= key[1:] != key[:-1]
+    places = np.flatnonzero(begins)
     thinking = np.zeros(len(places), np.int64)
     if is_thinking.any():
         thinking = np.add.reduceat(is_thinking, places, dtype=np.int64)
     return Runs(
-        request_id=ids[places],
+        request_id=request_id[places],
         leg=leg[places].astype(np.int64),
         attempt=attempt[places].astype(np.int64),
         first=index[places].astype(np.int64),
-        length=np.diff(places, append=len(ids)),
+        length=np.diff(places, append=len(request_id)),
         chars=np.add.reduceat(column["chars"], places, dtype=np.int64),
         first_chars=column["chars"][places].astype(np.int64),
         thinking=thinking,
     )
 
 
-def _same(runs: Runs) -> npt.NDArray[np.bool_]:
-    """Whether a run is of the attempt of the run before it."""
-    equal = np.zeros(len(runs.first), np.bool_)
-    equal[1:] = (
-        (np.diff(runs.request_id) == 0) & (np.diff(runs.leg) == 0) & (np.diff(runs.attempt) == 0)
-    )
-    return equal
+def _continues(runs: Runs) -> npt.NDArray[np.bool_]:
+    """Return whether a run is of the attempt of the run before it."""
+    continues = np.zeros(len(runs.first), np.bool_)
+    if len(continues):
+        continues[1:] = np.diff(runs.request_id) == 0
+        continues[1:] &= np.diff(runs.leg) == 0
+        continues[1:] &= np.diff(runs.attempt) == 0
+    return continues
+
+
+def _sums(values: Ints, begins: npt.NDArray[np.intp]) -> Ints:
+    """Return the sums of the values from each of these places to the next one."""
+    if not len(begins):
+        return np.empty(0, np.int64)
+    return np.add.reduceat(values, begins)
 
 
 def _gathered(values: Ints, begin: Ints, sizes: Ints) -> Ints:

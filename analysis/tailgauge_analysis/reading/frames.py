@@ -72,12 +72,14 @@ MARKED = {  # the counts that each of the usage_marks is about
     ),
     "output": ("output_tokens", "thinking_tokens"),
 }
-WANTED = {
-    table: tuple(column.name for column in columns(table) if column.name not in {*unread, *ORIGIN})
-    for table, unread in UNREAD.items()
-}
 
 
+def _wanted(table: str, unread: Collection[str]) -> tuple[str, ...]:
+    names = [column.name for column in columns(table)]
+    return tuple(name for name in names if name not in unread and name not in ORIGIN)
+
+
+WANTED = {table: _wanted(table, unread) for table, unread in UNREAD.items()}
 Reduces = Callable[[str, pa.Table], pa.Table]
 Counts = Counter[tuple[str, int]]  # of rows, by table and worker
 
@@ -102,26 +104,40 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     run = opened.run
     problems = opened.problems
     rows = Counts()
-    tables = {
-        name: _table(opened, name, wanted, rows, _reduced, shared=SHARED)
-        for name, wanted in WANTED.items()
-    }
+    tables = {}
+    for name, wanted in WANTED.items():
+        tables[name] = _table(opened, name, wanted, rows, _reduced, shared=SHARED)
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
         problem = "neither run.json nor any readable row: there is no run to analyse"
         raise RunDataError(f"{opened.folders[0]}: {problem}")
-    requests, attempts, health, log = (_frame(tables.pop(name), start) for name in WANTED)
+    # Each Arrow table is let go before the next one is converted.
+    requests = _frame(tables.pop("requests"), start)
+    attempts = _frame(tables.pop("attempts"), start)
+    health = _frame(tables.pop("health"), start)
+    server_log = _frame(tables.pop("target"), start)
     requests["answer"] = answers(run, requests["pattern"])
     attempts = without_marked_counts(attempts)
     _end(run, requests, attempts)
-    return Frames(run, requests, attempts, folded, health, log, rows, tuple(problems))
+    return Frames(
+        run=run,
+        requests=requests,
+        attempts=attempts,
+        chunks=folded,
+        health=health,
+        server_log=server_log,
+        rows=rows,
+        problems=tuple(problems),
+    )
 
 
 def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
-    """What was due after the look with which a run ended is of its cool-down."""
+    """Put what was due after the look with which a run ended into its cool-down."""
     requests = run["precision"]["requests"]
-    for rows in tables if requests else ():
+    if not requests:
+        return
+    for rows in tables:
         later = (rows["stage"] == STEADY) & (rows["request_id"] >= requests * TURNS)
         rows.loc[later, "stage"] = COOLDOWN
 
@@ -145,9 +161,8 @@ def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
     """
     # A notebook may hold what its machine can.
     opened = replace(_Opened.of(run_dirs), budget=Budget(math.inf))
-    wanted = tuple(
-        column.name for column in columns(name) if column.name != "worker"
-    )  # each part's name has it
+    # The worker is in each part's name.
+    wanted = tuple(column.name for column in columns(name) if column.name != "worker")
     table = _table(opened, name, wanted, Counts(), _as_read)
     start = opened.start_at_ns(
         lambda: _table(opened, "requests", WANTED["requests"], Counts(), _as_read)
@@ -176,19 +191,23 @@ class _Opened:
         for folder in folders:
             run_record.check(folder, *TABLES)
         run, problems = run_record.read(folders, look)
-        folders.sort(
-            key=lambda folder: folder != run["master_folder"]
-        )  # its rows count before copies
+        # The rows of the master's folder count before copies.
+        folders.sort(key=lambda folder: folder != run["master_folder"])
         return cls(folders, run, problems, Budget.of(folders))
 
     def offset_ns(self, worker: int) -> int:
-        """From the clock of a worker to the master's."""
-        return next((w["offset_ns"] or 0 for w in self.run["workers"] if w["worker"] == worker), 0)
+        """Return what leads from the clock of a worker to the master's; 0 where it is unknown."""
+        for entry in self.run["workers"]:
+            if entry["worker"] == worker:
+                return entry["offset_ns"] or 0
+        return 0
 
     def start_at_ns(self, requests: Callable[[], pa.Table]) -> int:
         """Start of the run; without its record its clock starts at the first arrival."""
         start: int | None = self.run["start_at_ns"]
-        return start if start is not None else pc.min(requests()["scheduled_at_ns"]).as_py() or 0
+        if start is None:
+            start = pc.min(requests()["scheduled_at_ns"]).as_py()
+        return start or 0
 
 
 def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
@@ -213,7 +232,7 @@ def _table(
     shared: Collection[str] = (),
 ) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
-    read = []
+    pieces = []
     for part in parquet.listed(opened.folders, name, opened.problems):
         # The endpoint is on the master's host.
         offset = 0 if name == "target" else opened.offset_ns(part.worker)
@@ -221,11 +240,10 @@ def _table(
             rows[name, part.worker] += piece.num_rows
             table = parquet.shifted(reduce(name, piece), offset)
             opened.budget.spend(table.nbytes, part.path)
-            read.append(_marked(table, part.worker, part.folder))
-    if read:
-        return pa.concat_tables(
-            read, promote_options="default"
-        )  # not every part has rate-limit headers
+            pieces.append(_marked(table, part.worker, part.folder))
+    if pieces:
+        # Not every part has rate-limit headers.
+        return pa.concat_tables(pieces, promote_options="default")
     return _marked(reduce(name, parquet.empty(name, wanted)), 0, 0)
 
 
@@ -246,7 +264,7 @@ def _chunks(opened: _Opened, start_at_ns: int, rows: Counts) -> Chunks:
             size = fold.add(piece, opened.offset_ns(part.worker) - start_at_ns)
             opened.budget.spend(size, part.path)
             rows["chunks", part.worker] += piece.num_rows
-    return fold.done()
+    return fold.chunks()
 
 
 def _as_read(_: str, rows: pa.Table) -> pa.Table:
@@ -257,7 +275,9 @@ def _reduced(name: str, rows: pa.Table) -> pa.Table:
     """Rows of a table without lists and texts of which only numbers are wanted."""
     if name == "target":
         return _lean_log(rows)
-    return rate_limit_headers.lean(rows) if name == "attempts" else rows
+    if name == "attempts":
+        return rate_limit_headers.lean(rows)
+    return rows
 
 
 def _lean_log(log: pa.Table) -> pa.Table:

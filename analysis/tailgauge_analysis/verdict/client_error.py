@@ -222,16 +222,16 @@ class _Variants:
         self._ends = {name: lows[name] for name in ("last_content_at_ns", "whole_at_ns")}
         self._begins = {name: low for name, low in lows.items() if name not in self._ends}
         self._range_ns = np.empty(0)
-        if len(stage.gap_ranges.at):
+        if len(stage.gap_ranges.gap):
             self._range_ns = _widths_ns(stage)
 
     def shortest(self) -> Steady:
         """Return a stage with gaps of its own: of a hundred million, one such stage at a time has room."""
         ranges = self.timed.gap_ranges
         gaps_ns = self.timed.gaps_ns
-        if len(ranges.at):
+        if len(ranges.gap):
             gaps_ns = gaps_ns.copy()
-            gaps_ns[ranges.at[~ranges.begins]] -= self._range_ns[~ranges.begins]
+            gaps_ns[ranges.gap[~ranges.begins]] -= self._range_ns[~ranges.begins]
             np.maximum(gaps_ns, 0, out=gaps_ns)
         return _with_gaps(self.timed, gaps_ns, self._ends)
 
@@ -239,9 +239,9 @@ class _Variants:
         """Return a stage with gaps of its own, as `shortest` does."""
         ranges = self.timed.gap_ranges
         gaps_ns = self.timed.gaps_ns
-        if len(ranges.at):
+        if len(ranges.gap):
             gaps_ns = gaps_ns.copy()
-            gaps_ns[ranges.at[ranges.begins]] += self._range_ns[ranges.begins]
+            gaps_ns[ranges.gap[ranges.begins]] += self._range_ns[ranges.begins]
         return _with_gaps(self.timed, gaps_ns, self._begins)
 
 
@@ -254,7 +254,7 @@ def _widths_ns(stage: Steady) -> Floats:
     ranges = stage.gap_ranges
     gaps_ns = sampled(stage.gaps_ns)
     separate = np.sort(gaps_ns[gaps_ns > 0])
-    joined = int((stage.gaps_ns[ranges.at[ranges.begins]] == 0).sum())
+    joined = int((stage.gaps_ns[ranges.gap[ranges.begins]] == 0).sum())
     if not joined:
         return ranges.ns
     joined_total = joined * len(gaps_ns) / len(stage.gaps_ns)

@@ -48,7 +48,7 @@ def folded(rows, pieces=3, shift_ns=0):
             name: pa.array(v, TYPES.get(name, pa.int64())) for name, v in taken(rows, some).items()
         }
         fold.add(pa.table(cells), shift_ns)
-    return fold.done()
+    return fold.chunks()
 
 
 def by_hand(rows):
@@ -92,8 +92,8 @@ def test_gaps_know_the_ranges_at_their_ends(rows, monkeypatch):
     keys = np.array(sorted(expected, reverse=True)).T
     ranges = found.gap_ranges(found.places(*keys))
     more, less = np.zeros((2, sum(map(len, expected.values()))))
-    np.add.at(more, ranges.at[ranges.begins], ranges.ns[ranges.begins])
-    np.add.at(less, ranges.at[~ranges.begins], ranges.ns[~ranges.begins])
+    np.add.at(more, ranges.gap[ranges.begins], ranges.ns[ranges.begins])
+    np.add.at(less, ranges.gap[~ranges.begins], ranges.ns[~ranges.begins])
 
     of = {}
     names = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "low_at_ns")
@@ -138,8 +138,8 @@ def test_attempts_without_chunks_have_no_place():
     some = np.array([0, 65536 * 9, 5, -65536]), np.array([-1, 1, 0, 0]), np.array([0, 7, 0, 0])
 
     assert found.places(*some).tolist() == [-1] * 4
-    assert chunks.Fold(0).done().places(*some).tolist() == [-1] * 4
-    assert chunks.Fold(0).done().gaps_ns(np.empty(0, int)).tolist() == []
+    assert chunks.Fold(0).chunks().places(*some).tolist() == [-1] * 4
+    assert chunks.Fold(0).chunks().gaps_ns(np.empty(0, int)).tolist() == []
 
 
 def test_times_are_moved_to_the_clock_of_the_run():
