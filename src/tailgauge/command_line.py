@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 from tailgauge.sanitize import is_one_line
 
-STEP_FOLDER = (
-    "tailgauge-experiment-"  # begins the name of the folder with the files of an experiment's steps
-)
-COMMAND = re.compile(
-    r"(?<!\S)(?:tailgauge run|locust -f) "
-)  # begins a command at the end of an advice
+# Begins the name of the folder with the files of an experiment's steps.
+STEP_FOLDER = "tailgauge-experiment-"
+# Begins a command at the end of an advice.
+COMMAND = re.compile(r"(?<!\S)(?:tailgauge run|locust -f) ")
 OPTION = re.compile(r"--?[a-zA-Z]")
 # The options of `tailgauge run` that set a key of the scenario to a value as it stands.
 OPTION_OF = {

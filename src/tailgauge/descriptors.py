@@ -19,7 +19,6 @@ def raise_limit() -> None:
     permitted = _AT_LEAST if hard == resource.RLIM_INFINITY else min(hard, _AT_LEAST)
     any_file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):  # all are in use: what opens the next one says so
-        os.close(
-            fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, permitted - 1)
-        )  # the table never shrinks
+        # The table never shrinks.
+        os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, permitted - 1))
     os.close(any_file)

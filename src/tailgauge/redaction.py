@@ -33,9 +33,8 @@ RUN = 8  # and so may shorter runs of a secret
 MIN_BEGINNING = 6  # first characters of a secret at the end of a text
 _APART = 16  # characters of a value whose parts tell it apart
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
-_LEVELS = (
-    4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
-)
+# Levels at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone.
+_LEVELS = 4
 _REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of headers
 # How long a value is that may be a key, in characters.
 MIN_RANDOM = 20
@@ -82,6 +81,7 @@ _ESCAPE = re.compile(  # its first character is of one class: only so is the sea
     r"|(?<=&)(?:amp;)*(#?\w{2,30};?))"
 )
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}  # what JSON writes as a letter
+# Kinds of characters that nobody sees, or only on others.
 _UNSEEN = {
     "Mn",
     "Me",
@@ -89,7 +89,7 @@ _UNSEEN = {
     "Cf",
     "Zl",
     "Zp",
-}  # kinds of characters that nobody sees, or only on others
+}
 # Words of 5 letters and more in keys that people choose, and in what providers, engines and this program write.
 _VOCABULARY = re.compile(
     "[a-z]*(?:access|account|action|admin|anthropic|arrival|assistant|attempt|author|backend|balance|batch|bearer|bench|bucket|budget"

@@ -10,9 +10,8 @@ import re
 # C0 except tab, line feed and ESC, DEL, C1, line separators, direction marks and invisible characters.
 _OTHERS = r"\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 _CONTROL = re.compile(rf"[\x1b{_OTHERS}]")
-_CONTROL_BUT_COLOURS = re.compile(
-    rf"[{_OTHERS}]|\x1b(?!\[(?:[0-2]|[39][0-7])m)"
-)  # click.style writes these
+# The escapes that `click.style` writes.
+_CONTROL_BUT_COLOURS = re.compile(rf"[{_OTHERS}]|\x1b(?!\[(?:[0-2]|[39][0-7])m)")
 
 
 def harmless(text: str) -> str:

@@ -10,9 +10,8 @@ import math
 VALID = "VALID"
 DEGRADED = "DEGRADED"
 INVALID = "INVALID"
-ENDLESS_S = (
-    30 * 86400.0
-)  # the longest run: something else ends it, such as Locust, or the last request
+# The longest run: something else ends it, such as Locust, or the last request.
+ENDLESS_S = 30 * 86400.0
 
 WORST_FIRST = (INVALID, DEGRADED, VALID)
 

@@ -88,9 +88,8 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     is_timed = is_main and not any(signal.getitimer(signal.ITIMER_PROF))  # a caller's timer stays
     handler = signal.signal(signal.SIGPROF, end) if is_timed else None
     try:
-        pa.set_memory_pool(
-            pa.system_memory_pool()
-        )  # the others reserve gigabytes that they do not use
+        # The others reserve gigabytes that they do not use.
+        pa.set_memory_pool(pa.system_memory_pool())
         resource.setrlimit(resource.RLIMIT_DATA, (_lower(limit, *limits), limits[1]))
         if is_timed:
             signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)

@@ -264,9 +264,8 @@ def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats
     """Numbers of many texts, of which few are different."""
     coded = texts.combine_chunks().dictionary_encode()
     numbers = [read(text) for text in coded.dictionary.to_pylist()]
-    values = np.array(
-        [*numbers, None], np.float64
-    )  # None is NaN, and the last is of a missing text
+    # None is NaN, and the last is of a missing text.
+    values = np.array([*numbers, None], np.float64)
     result: Floats = values[np.asarray(pc.fill_null(coded.indices, len(values) - 1))]
     return result
 

@@ -14,12 +14,13 @@ from tailgauge.live import screen
 from tailgauge.sanitize import plain
 from tailgauge.suggestions import near_names
 
+# Folders with their weights in a search.
 FOLDERS = {
     "tutorials": 1.0,
     "how-to": 1.0,
     "reference": 1.0,
     "explanation": 0.5,
-}  # by weight in a search
+}
 PAGES = 6  # shown of those that match
 LINES = 3  # shown of a page
 HEADING = 10.0  # times a line of text: what a match in a heading counts

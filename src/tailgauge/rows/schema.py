@@ -24,29 +24,25 @@ EMPTY = "empty"  # complete, without content: TTFT is null
 CUT = "cut"  # ended by a limit before the plan's output_tokens, or although its answers end by themselves
 REFUSED = "refused"  # the model refused
 FILTERED = "filtered"  # a content filter took the answer, or the rest of it
-ABORTED = (
-    "aborted"  # the engine gave up: it says so, or names no finish reason, or one that nobody knows
-)
+# The engine gave up: it says so, or names no finish reason, or one that nobody knows.
+ABORTED = "aborted"
 CANCELLED = "cancelled"  # by the traffic pattern: a hedge's loser, a user who left
 # These four by the status, or by an error inside the answer before any content.
 RATE_LIMITED = "rate_limited"  # 429
 OVERLOADED = "overloaded"  # 529 or 503
 SERVER_ERROR = "server_error"  # other 5xx
 CLIENT_ERROR = "client_error"  # other 4xx, or a reply that is not the protocol
-CONNECT_ERROR = (
-    "connect_error"  # no response: DNS, TCP, TLS, or the connection lost before the headers
-)
+# No response: DNS, TCP, TLS, or the connection lost before the headers.
+CONNECT_ERROR = "connect_error"
 TIMEOUT = "timeout"  # the attempt's deadline
 STREAM_ERROR = "stream_error"  # an error after content, or a stream that is not what it says
 TRUNCATED = "truncated"  # the body ended without the protocol's end mark
 INTERNAL_ERROR = "internal_error"  # an error type only: our own code could not prepare the call
 REDIRECT = "redirect"  # an error type only: 3xx; the text is where to
-PLUGIN_ERROR = (
-    "plugin_error"  # a request only: the code of its pattern or prompt, a plugin's, raised
-)
-CHECK_FAILED = (
-    "check_failed"  # a request only: its task found the answer wrong, by `response.failure()`
-)
+# A request only: the code of its pattern or prompt, a plugin's, raised.
+PLUGIN_ERROR = "plugin_error"
+# A request only: its task found the answer wrong, by `response.failure()`.
+CHECK_FAILED = "check_failed"
 CENSORED = "censored"  # still in flight when the drain ended
 CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent
 ENDED_CLASSES = (
@@ -70,12 +66,10 @@ ENDED_CLASSES = (
 )
 WITH_ANSWER = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
 COMPLETE = frozenset({OK, CUT})  # the user got an answer, whole or as far as a limit allowed
-SERVED = frozenset(
-    {OK, EMPTY, CUT, REFUSED, FILTERED}
-)  # the target ended it: it is billed, and never sent again
-NOT_FAILED = frozenset(
-    {OK, CUT, CANCELLED}
-)  # a request that was cancelled ended as its user wanted
+# The target ended it: it is billed, and never sent again.
+SERVED = frozenset({OK, EMPTY, CUT, REFUSED, FILTERED})
+# A request that was cancelled ended as its user wanted.
+NOT_FAILED = frozenset({OK, CUT, CANCELLED})
 
 # Stages of a run. Preflight stands outside every statistic.
 PREFLIGHT = "preflight"
@@ -402,9 +396,8 @@ def _described(row_class: type) -> list[Column]:
     out = []
     for cell in fields(row_class):
         *arrow_types, meaning = hints[cell.name].__metadata__
-        nullable = (
-            not arrow_types
-        )  # Annotated[Int64 | None, ...]: the Arrow type is inside the union
+        # Annotated[Int64 | None, ...]: the Arrow type is inside the union.
+        nullable = not arrow_types
         if nullable:
             arrow_types = get_args(get_args(hints[cell.name])[0])[0].__metadata__
         out.append(Column(cell.name, arrow_types[0], nullable, meaning))

@@ -199,15 +199,17 @@ FIGURES = (
     ),
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
+# An objective on one of these replaces the default one.
 ERRORS = (
     "answered",
     "complete",
     "error_rate",
-)  # an objective on one of these replaces the default one
+)
+# Or says how many failures are expected.
 ALLOWS_ERRORS = (
     *ERRORS,
     "refused",
     "429_rate",
     "529_rate",
     "goodput",
-)  # or says how many failures are expected
+)

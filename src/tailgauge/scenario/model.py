@@ -38,9 +38,8 @@ from tailgauge.thresholds import ENDLESS_S
 
 MANY = 20  # errors of one scenario that are shown
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-_KEY = re.compile(
-    r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*"
-)  # `traffic.*.model`: of every traffic table
+# `traffic.*.model` is a key of every traffic table.
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")
 _OF_PLANS = (
     "pattern",
     "weight",
@@ -50,12 +49,13 @@ _OF_PLANS = (
     "prompts",
     "session",
 )
+# Keys that each target has for itself: secrets go nowhere else.
 _OF_ONE_TARGET = {
     "url",
     "api_key_env",
     "auth_header",
     "headers",
-}  # of each target: secrets go nowhere else
+}
 _TRAFFIC = "traffic"
 _EMPTY = "has no tables: a scenario needs [traffic.NAME]; start from one with `tailgauge scenario copy streaming`"
 _NO_TRAFFIC = "there is no table [traffic.NAME]: add one, for example [traffic.main]"
@@ -80,9 +80,8 @@ _ALSO_CALLED = {
     "timeout": "attempt_deadline_s",
 }
 _REPORTED = {"alert", "use_case"}  # tables of objectives that decided nothing
-_TABLE_LEVELS = (
-    3  # parts of a key that name tables and keys of the model; names below are the user's
-)
+# Parts of a key that name tables and keys of the model; names below are the user's.
+_TABLE_LEVELS = 3
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
     "value": 'write {env = "NAME"} in headers or body, or NAME in target.api_key_env, and set that variable',

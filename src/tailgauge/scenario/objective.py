@@ -279,9 +279,8 @@ _LOOSE_UNITS = {
     **dict.fromkeys(("/s", "rps", "qps", "tps"), ("/s", 1.0)),
 }
 _ALL_UNITS = {unit for units in _UNITS.values() for unit in units}
-_PAIR = re.compile(
-    r"(?:goodput[\s=:]+)?((?:[a-z_0-9]+:\d+(?:\.\d+)?(?:ms|s)?[\s,]*)+)"
-)  # of vLLM: ttft:800 tpot:50
+# As vLLM writes them: ttft:800 tpot:50.
+_PAIR = re.compile(r"(?:goodput[\s=:]+)?((?:[a-z_0-9]+:\d+(?:\.\d+)?(?:ms|s)?[\s,]*)+)")
 _MOST_SECONDS = 30  # a bare bound up to this is read as seconds, a larger one as milliseconds
 _USUAL = {LATENCY: "800ms", SHARE: "1%", PER_S: "40", COST: "0.01"}
 _LONGEST = 200  # characters of a text that are searched
