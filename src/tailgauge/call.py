@@ -6,6 +6,7 @@ a dry run counts them; none of the three knows the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,10 +106,16 @@ class Prompt:
     given: GivenRequest | None = None
 
     @property
+    def parts(self) -> Iterator[Part]:
+        """The parts of the system prompt and of all messages, in their order."""
+        yield from self.system
+        for message in self.messages:
+            yield from message.parts
+
+    @property
     def text_bytes(self) -> int:
         """About how many bytes of text it has, without tools and the user's own blocks."""
-        parts = [*self.system, *(part for message in self.messages for part in message.parts)]
-        return sum(len(part.text) for part in parts)
+        return sum(len(part.text) for part in self.parts)
 
     @classmethod
     def of(cls, text: str) -> Prompt:
@@ -118,9 +125,8 @@ class Prompt:
 
 def unmarked(prompt: Prompt) -> Prompt:
     """Return the prompt without marks in its messages, and without a name, for a target that takes none."""
-    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
     is_bare = prompt.automatic is None and prompt.cache_key is None
-    if is_bare and all(part.ttl is None for part in parts):
+    if is_bare and all(part.ttl is None for part in prompt.parts):
         return prompt
     messages = tuple(
         replace(message, parts=_unmarked(message.parts)) for message in prompt.messages

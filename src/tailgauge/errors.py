@@ -119,4 +119,6 @@ def failure(error: BaseException) -> TailgaugeError:
     if isinstance(error, TailgaugeError):
         return error
     text = shortage(error)
-    return MachineError(text) if text else InternalError.of(error)
+    if text:
+        return MachineError(text)
+    return InternalError.of(error)

@@ -19,7 +19,7 @@ _NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_,]*(?:\.\d+)?|\.\d+))\s*(/?[a-
 def near_names(
     word: str, names: Collection[str], count: int = 1, cutoff: float = 0.55
 ) -> list[str]:
-    """Return the names that a user may have meant, the nearest first; at most `most`.
+    """Return the names that a user may have meant, the nearest first; at most `count`.
 
     The same name in other letters is the only one; then come a name that goes on behind the word, and names spelt alike.
     """
@@ -27,18 +27,20 @@ def near_names(
     lowered = word.lower()
     if lowered in by_lower:
         return [by_lower[lowered]]
-    longer = [
-        name for name in by_lower if len(word) > 2 and re.match(rf"{re.escape(lowered)}[_-]", name)
-    ]
-    alike = difflib.get_close_matches(lowered, by_lower, n=count, cutoff=cutoff)
-    matches = dict.fromkeys([*longer, *alike] if len(longer) == 1 else alike)
-    return [by_lower[name] for name in matches][:count]
+    matches = difflib.get_close_matches(lowered, by_lower, n=count, cutoff=cutoff)
+    if len(word) > 2:
+        longer = [name for name in by_lower if name.startswith((f"{lowered}_", f"{lowered}-"))]
+        if len(longer) == 1:
+            matches = [*longer, *matches]
+    return [by_lower[name] for name in dict.fromkeys(matches)][:count]
 
 
 def nearest(word: str, names: Collection[str], count: int = 1) -> str:
     """The suggestion of a message about an unknown name; empty where none is near."""
     near = near_names(word, names, count)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    if not near:
+        return ""
+    return f"; did you mean {' or '.join(near)}?"
 
 
 def number_and_unit(text: str) -> tuple[float, str] | None:

@@ -42,10 +42,8 @@ class Table(BaseModel):
         """Refuse a key that was changed although no value of `key` among its `used_by` is chosen."""
         chosen = getattr(self, key)
         for name, values in used_by.items():
-            if (
-                chosen not in values
-                and getattr(self, name) != type(self).model_fields[name].default
-            ):
+            default = type(self).model_fields[name].default
+            if chosen not in values and getattr(self, name) != default:
                 raise ValueError(f"{name}: does not apply with {key} = {chosen!r}")
 
 
@@ -87,9 +85,9 @@ def add_class(
     if not (isinstance(row, type) and issubclass(row, base)):
         raise TypeError(f"expected subclasses of {base.__name__}, got {row!r}")
     missing = sorted(getattr(row, "__abstractmethods__", ()))
-    missing += [
-        name for name in ("name", "summary") if not isinstance(getattr(row, name, None), str)
-    ]
+    for attribute in ("name", "summary"):
+        if not isinstance(getattr(row, attribute, None), str):
+            missing.append(attribute)
     if missing:
         raise ValueError(f"{row.__name__}: lacks {', '.join(missing)}")
     name = row.name  # type: ignore[attr-defined]
@@ -142,41 +140,56 @@ _BOUNDS = {
 }
 
 
+_TOO_LONG = {"string_too_long": "characters", "too_long": "of them"}
+
+
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
     kind = error["type"]
     context = error.get("ctx", {})
     value = error.get("input")
-    value_text = f", got {(str(value) if isinstance(value, Decimal) else repr(value))[:200]}"
+    shown = repr(value)
+    if isinstance(value, Decimal):
+        shown = str(value)
+    got = f", got {shown[:200]}"
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
         return f"unknown key{near or _all_of(names)}"
+    # What was written in place of the name of a variable may be the key itself.
     is_secret = kind == "string_pattern_mismatch" and len(str(value)) >= MIN_SECRET
     if kind in _SHAPES:
-        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' or is_secret else value_text}"
+        expected = f"expected {_SHAPES[kind]}"
+        if kind != "missing" and not is_secret:
+            expected += got
+        return expected
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"expected {context['expected']}{value_text}{nearest(str(value), choices)}"
+        return f"expected {context['expected']}{got}{nearest(str(value), choices)}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
-        return f"expected a number {sign} {context[key]:g}{value_text}"
-    if kind in ("string_too_long", "too_long"):
-        return f"expected at most {context['max_length']} {'characters' if kind == 'string_too_long' else 'of them'}{value_text}"
+        return f"expected a number {sign} {context[key]:g}{got}"
+    if kind in _TOO_LONG:
+        return f"expected at most {context['max_length']} {_TOO_LONG[kind]}{got}"
     return f"{error['msg']}, got {str(value)[:80]!r}"
 
 
 def _all_of(names: Collection[str]) -> str:
     """The valid keys, as the end of a message; of many the first."""
     listed = list(names)
-    rest = f", ... ({MANUAL})" if len(listed) > MOST_NAMES else ""
-    return f". Expected one of: {', '.join(listed[:MOST_NAMES])}{rest}"
+    text = f". Expected one of: {', '.join(listed[:MOST_NAMES])}"
+    if len(listed) > MOST_NAMES:
+        text += f", ... ({MANUAL})"
+    return text
 
 
 def tables_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the tables that a field may hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [table for inner in get_args(annotation) for table in tables_in(inner)]
+    tables = []
+    for inner in get_args(annotation):
+        tables += tables_in(inner)
+    return tables
 
 
 def names_at(table: type[BaseModel], loc: Sequence[Any]) -> list[str]:

@@ -37,7 +37,9 @@ def class_of_status(status: int) -> str:
     """Return the class of a response with this status, 300 or more."""
     if status in _STATUS_CLASSES:
         return _STATUS_CLASSES[status]
-    return schema.SERVER_ERROR if status >= 500 else schema.CLIENT_ERROR
+    if status >= 500:
+        return schema.SERVER_ERROR
+    return schema.CLIENT_ERROR
 
 
 def class_of_stop(protocol: str, reason: str) -> str | None:
@@ -61,9 +63,11 @@ def class_of_error(*names: Any) -> str | None:
 def _class_of_name(name: str) -> str | None:
     """Return the class of a name, or of what stands before or behind its dot: `Throttling.RateQuota`."""
     head, _, tail = name.rpartition(".")
-    parts = (name, head.partition(".")[0], tail)
-    names = (_error_names().get(_without_error(part)) for part in parts if part)
-    return next((error_class for error_class in names if error_class is not None), None)
+    for part in (name, head.partition(".")[0], tail):
+        error_class = _error_names().get(_without_error(part))
+        if part and error_class is not None:
+            return error_class
+    return None
 
 
 def _status_of(value: Any) -> int | None:
@@ -81,11 +85,11 @@ def _stop_reasons(protocol: str) -> Mapping[str, str]:
 
 @cache
 def _error_names() -> Mapping[str, str]:
-    return {
-        _without_error(name): error_class
-        for error_class, names in TABLE["errors"].items()
-        for name in names
-    }
+    classes = {}
+    for error_class, names in TABLE["errors"].items():
+        for name in names:
+            classes[_without_error(name)] = error_class
+    return classes
 
 
 def _plain(name: str) -> str:
