@@ -44,6 +44,8 @@ MOST_WINDOWS = 4  # of one kind, beside the one that counts
 AGREEMENT = 1.3  # a window by resets, relative to one of WINDOWS_S
 
 Texts = Mapping[str, pa.ChunkedArray]  # by header
+# Limit and remaining, by kind and window in seconds.
+_Answer = dict[tuple[str, float], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +68,28 @@ class Reading:
     def usual_window_s(self) -> float:
         """The window of most of its rows."""
         windows = self.window_s[~np.isnan(self.window_s)]
-        return float(np.median(windows)) if len(windows) else MINUTE_S
+        if not len(windows):
+            return MINUTE_S
+        return float(np.median(windows))
 
 
 def column(kind: str, field: str, window_s: float | None = None) -> str:
     """Name of a frame's column; `window_s` of a window that is not the one that counts."""
     name = f"{HEADER}{kind}_{field}"
-    return name if window_s is None else f"{name}_{window_s:.10g}_s"
+    if window_s is None:
+        return name
+    return f"{name}_{window_s:.10g}_s"
 
 
 def further_windows_s(columns: Iterable[str], kind: str) -> list[float]:
     """Return the windows of a kind that do not count, the shortest first."""
     pattern = re.compile(re.escape(column(kind, REMAINING)) + r"_([0-9.e+]+)_s")
-    matches = [pattern.fullmatch(name) for name in columns]
-    return sorted(float(match[1]) for match in matches if match is not None)
+    windows_s = []
+    for name in columns:
+        match = pattern.fullmatch(name)
+        if match is not None:
+            windows_s.append(float(match[1]))
+    return sorted(windows_s)
 
 
 def lean(attempts: pa.Table) -> pa.Table:
@@ -92,9 +102,10 @@ def lean(attempts: pa.Table) -> pa.Table:
     headers = _parsed(texts.take(pa.array(rows)))
     readings = [*_named(headers, len(rows)), *_structured(headers)]
     for kind in KINDS:
-        ours = [reading for reading in readings if reading.kind == kind]
-        numbers = _merged(ours, len(rows))
-        for name, values in {**_by_name(kind, numbers), **_further(kind, ours, numbers)}.items():
+        of_kind = [reading for reading in readings if reading.kind == kind]
+        numbers = _merged(of_kind, len(rows))
+        columns = _by_name(kind, numbers) | _further(kind, of_kind, numbers)
+        for name, values in columns.items():
             if np.isnan(values).all():
                 continue
             whole = np.full(attempts.num_rows, np.nan)
@@ -121,12 +132,11 @@ def _further(
         return columns
     counting_s = np.where(np.isnan(numbers[WINDOW]), MINUTE_S, numbers[WINDOW])
     for window_s in windows_s:
-        ours = [reading for reading in readings if reading.usual_window_s == window_s]
-        merged = _merged(ours, len(counting_s))
+        of_window = [reading for reading in readings if reading.usual_window_s == window_s]
+        merged = _merged(of_window, len(counting_s))
+        counts = counting_s == window_s
         for field in (LIMIT, REMAINING):
-            columns[column(kind, field, window_s)] = np.where(
-                counting_s == window_s, np.nan, merged[field]
-            )
+            columns[column(kind, field, window_s)] = np.where(counts, np.nan, merged[field])
     return columns
 
 
@@ -137,8 +147,10 @@ def _merged(readings: list[Reading], count: int) -> dict[str, Floats]:
     ordered = sorted(readings, key=lambda reading: reading.order)
     for needs_both in (True, False):
         for reading in ordered:
-            has_either = ~np.isnan(reading.limit) | ~np.isnan(reading.remaining)
-            rows = is_free & (reading.is_whole if needs_both else has_either)
+            has_numbers = reading.is_whole
+            if not needs_both:
+                has_numbers = ~np.isnan(reading.limit) | ~np.isnan(reading.remaining)
+            rows = is_free & has_numbers
             fields[LIMIT][rows] = reading.limit[rows]
             fields[REMAINING][rows] = reading.remaining[rows]
             fields[WINDOW][rows] = reading.window_s[rows]
@@ -154,8 +166,11 @@ def _parsed(texts: pa.ChunkedArray) -> Texts:
 
 
 def _column(rows: Sequence[Json], name: str) -> pa.Array:
-    values = (row.get(name) for row in rows)
-    return pa.array([None if value is None else str(value) for value in values], pa.string())
+    texts = []
+    for row in rows:
+        value = row.get(name)
+        texts.append(None if value is None else str(value))
+    return pa.array(texts, pa.string())
 
 
 def _is_read(name: str) -> bool:
@@ -173,18 +188,17 @@ def _named(headers: Texts, count: int) -> Iterator[Reading]:
     for family, names in families.items():
         meaning = limits.meaning(next(iter(names.values())))
         assert meaning is not None
-        numbers = {
-            role: _each(headers[name], limits.number_of)
-            for role, name in names.items()
-            if role != limits.RESET
-        }
+        numbers = {}
+        for role, name in names.items():
+            if role != limits.RESET:
+                numbers[role] = _read_texts(headers[name], limits.number_of)
         limit = numbers.get(LIMIT, nothing)
         remaining = numbers.get(REMAINING, nothing)
         windows_s = np.full(count, meaning.window_s or np.nan)
         if LIMIT in names and meaning.window_s is None:
-            windows_s = _each(headers[names[LIMIT]], limits.window_of)
+            windows_s = _read_texts(headers[names[LIMIT]], limits.window_of)
         if limits.RESET in names and np.isnan(windows_s).all():
-            resets_s = _each(headers[names[limits.RESET]], _precise_duration)
+            resets_s = _read_texts(headers[names[limits.RESET]], _precise_duration)
             windows_s = np.full(count, window_by_resets(limit, remaining, resets_s) or np.nan)
         yield Reading(
             kind=meaning.kind,
@@ -198,8 +212,9 @@ def _named(headers: Texts, count: int) -> Iterator[Reading]:
 def _precise_duration(text: str) -> float | None:
     """Return the seconds of a duration; None of a single second, which may be much less rounded up."""
     seconds = limits.duration_of(text)
-    is_precise = seconds is not None and (seconds >= 2 or not seconds.is_integer())
-    return seconds if is_precise else None
+    if seconds is None or (seconds < 2 and seconds.is_integer()):
+        return None
+    return seconds
 
 
 def window_by_resets(limit: Floats, remaining: Floats, resets_s: Floats) -> float | None:
@@ -218,50 +233,57 @@ def window_by_resets(limit: Floats, remaining: Floats, resets_s: Floats) -> floa
 
 def _structured(headers: Texts) -> Iterator[Reading]:
     """Yield what the structured fields say, of which a policy and its state belong together."""
-    fields = {name: limits.structured_field(name) for name in headers}
-    for prefix in {name.removesuffix(field) for name, field in fields.items() if field is not None}:
-        names = [
-            name for name, field in fields.items() if field is not None and name == prefix + field
-        ]
+    names_by_prefix: dict[str, list[str]] = {}
+    for name in headers:
+        field = limits.structured_field(name)
+        if field is not None:
+            names_by_prefix.setdefault(name.removesuffix(field), []).append(name)
+    for prefix, names in names_by_prefix.items():
         columns = [headers[name].combine_chunks() for name in names]
         joined = pc.binary_join_element_wise(*columns, "\n", null_handling="replace")
+        # Many responses have the same texts: each is read once.
         coded = joined.dictionary_encode()
-        answers = [_answers(names, text) for text in coded.dictionary.to_pylist()]
+        answers = [_answer(names, text) for text in coded.dictionary.to_pylist()]
         codes = np.asarray(coded.indices)
         for kind in KINDS:
-            counts = Counter(
-                window for answer in answers for name, window in answer if name == kind
-            )
-            for window, _ in counts.most_common(MOST_WINDOWS):
-                limit, remaining = _numbers([answer.get((kind, window)) for answer in answers], 2)[
-                    codes
-                ].T
-                windows_s = np.full(len(codes), window if math.isfinite(window) else np.nan)
-                yield Reading(kind, (MINUTE_S, 0, prefix, window), limit, remaining, windows_s)
+            for window_s in _usual_windows_s(kind, answers):
+                pairs = [answer.get((kind, window_s), (math.nan, math.nan)) for answer in answers]
+                limit, remaining = np.array(pairs, np.float64)[codes].T
+                stated_s = window_s if math.isfinite(window_s) else math.nan
+                yield Reading(
+                    kind=kind,
+                    order=(MINUTE_S, 0, prefix, window_s),
+                    limit=limit,
+                    remaining=remaining,
+                    window_s=np.full(len(codes), stated_s),
+                )
 
 
-def _numbers(values: Sequence[tuple[float, ...] | None], count: int) -> Floats:
-    """Return a row of numbers for each; NaN for None."""
-    nothing = (math.nan,) * count
-    return np.array([value or nothing for value in values], np.float64).reshape(-1, count)
+def _usual_windows_s(kind: str, answers: Sequence[_Answer]) -> list[float]:
+    """Return the windows of a kind that most answers state."""
+    counts: Counter[float] = Counter()
+    for answer in answers:
+        for answer_kind, window_s in answer:
+            if answer_kind == kind:
+                counts[window_s] += 1
+    return [window_s for window_s, _ in counts.most_common(MOST_WINDOWS)]
 
 
-def _answers(names: list[str], text: str) -> dict[tuple[str, float], tuple[float, float]]:
+def _answer(names: list[str], text: str) -> _Answer:
     """Return limit and remaining by kind and window; the window is infinite where none is stated."""
-    values = limits.limits(list(zip(names, text.split("\n"), strict=True)))
-    roles: dict[tuple[str, float], dict[str, float]] = {}
-    for value in values:
-        if value.role != limits.RESET:
-            key = (value.kind, value.window_s or math.inf)
-            roles.setdefault(key, {})[value.role] = value.value
-    return {
-        key: (role.get(LIMIT, math.nan), role.get(REMAINING, math.nan))
-        for key, role in roles.items()
-    }
+    answer: _Answer = {}
+    for value in limits.limits(list(zip(names, text.split("\n"), strict=True))):
+        key = (value.kind, value.window_s or math.inf)
+        limit, remaining = answer.get(key, (math.nan, math.nan))
+        if value.role == LIMIT:
+            answer[key] = (value.value, remaining)
+        elif value.role == REMAINING:
+            answer[key] = (limit, value.value)
+    return answer
 
 
-def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats:
-    """Numbers of many texts, of which few are different."""
+def _read_texts(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats:
+    """Return the numbers of many texts, of which few are different."""
     coded = texts.combine_chunks().dictionary_encode()
     numbers = [read(text) for text in coded.dictionary.to_pylist()]
     # None is NaN, and the last is of a missing text.
@@ -273,8 +295,6 @@ def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats
 def rounding(kind: str, remaining: Floats) -> float:
     """How far `remaining` may be off: half a thousand where every one is a whole thousand of tokens."""
     numbers = remaining[~np.isnan(remaining)]
-    return (
-        ROUNDING / 2
-        if kind != REQUESTS and len(numbers) and not (numbers % ROUNDING).any()
-        else 0.0
-    )
+    if kind == REQUESTS or not len(numbers) or (numbers % ROUNDING).any():
+        return 0.0
+    return ROUNDING / 2
