@@ -171,10 +171,10 @@ def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
         start = text.find(" ", start) + 1
         head = "... "
     start = max(0, start)
-    room = width - len(head)
-    if len(text) - start <= room:
+    text_width = width - len(head)
+    if len(text) - start <= text_width:
         return head + text[start:]
-    body = text[start : start + room - 4]
+    body = text[start : start + text_width - 4]
     return f"{head}{body.rpartition(' ')[0]} ..."
 
 

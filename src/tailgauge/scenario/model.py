@@ -459,11 +459,11 @@ class Scenario(Table):
 
     def models(self) -> dict[tuple[str, str], str]:
         """Every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""
-        owners: dict[tuple[str, str], str] = {}
+        tables: dict[tuple[str, str], str] = {}
         for table, traffic in self.traffic.items():
             for name, model in pattern_of(traffic).models():
-                owners.setdefault((name, model or self.target_of(name).model), table)
-        return owners
+                tables.setdefault((name, model or self.target_of(name).model), table)
+        return tables
 
 
 def _cache_problem(traffic: Traffic, protocol: str, marks: Marks) -> str:
