@@ -327,7 +327,7 @@ WITHOUT = {
         "_phases",
     },  # shown there; `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
-    "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only
+    "worker/attempts.py": {"_end_event"},  # where a job is: goes into the next call only
     "protocols/event_ids.py": {"id_of"},  # goes into the next call only, if a header can carry it
     "protocols/target.py": {"address"},  # the bytes of a request of ours
     "worker/raw_redaction.py": {"redact"},  # it is searched for secrets, and becomes bytes again

@@ -10,23 +10,23 @@ from starting.command import QUICK, Start
 
 BREAKS = """
 PATTERNS = []
-from tailgauge.worker.run import Task
+from tailgauge.worker.run import WorkerRun
 
-begin = Task.go
+begin = WorkerRun.go
 
 
-def go(task, data):
-    begin(task, data)
+def go(run, data):
+    begin(run, data)
     {fault}
 
 
-Task.go = go
+WorkerRun.go = go
 """
 FAULTS = {
-    "a call cannot be prepared": "for each in task.attempts._endpoints.values(): each.prepared = each.send = None",
-    "a row cannot be made": "task.attempts._record = None",
-    "a second cannot be closed": "task._health.row = None",
-    "a slice of the schedule cannot be taken": "task.dispatcher.lease = None",
+    "a call cannot be prepared": "for each in run.attempts._endpoints.values(): each.prepared = each.send = None",
+    "a row cannot be made": "run.attempts._record = None",
+    "a second cannot be closed": "run.housekeeping.health.row = None",
+    "a slice of the schedule cannot be taken": "run.dispatcher.lease = None",
 }
 
 

@@ -23,7 +23,7 @@ NUMBERS = (
     ("master/leases", "SLICE_NS", 10**9, "leased in slices of {} s"),
     ("channel/auth", "LEAST", 1, "{} characters or more"),
     ("channel/clock_offset", "EVERY_S", 1, "one every {} s during the run"),
-    ("worker/run", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
+    ("worker/housekeeping", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
 )
 
 

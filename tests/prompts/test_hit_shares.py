@@ -47,7 +47,7 @@ class Target:
             **{"mode": "marked", "minimum_tokens": 0, "ttl_5m_s": TTL_S, **settings}
         )  # type: ignore[arg-type]
         self.cache, self.mode = PrefixCache(chosen, 0), chosen.mode
-        self.book = CacheBook(alone=True, ttl_s={"5m": chosen.ttl_5m_s, "1h": chosen.ttl_1h_s})
+        self.book = CacheBook(is_alone=True, ttl_s={"5m": chosen.ttl_5m_s, "1h": chosen.ttl_1h_s})
         self.count = 0
 
     def takes(self, prompt: Prompt, now_ns: int) -> tuple[Lookup, CacheNote]:

@@ -36,7 +36,7 @@ def first(turns=3, index=5, source=None):
 
 
 def after(turn, ended="ok", ended_at=20 * S, arrival=OPEN, traffic=TALK):
-    return following(turn, ended, ended_at, 1, arrival, traffic)
+    return following(turn, ended, ended_at, seed=1, arrival=arrival, traffic=traffic)
 
 
 def test_a_later_turn_is_due_a_think_time_after_the_answer():

@@ -7,7 +7,7 @@ PATTERNS: list[type] = []
 if "run" in sys.argv[1:2]:  # else Locust would be imported into the report's process, too
     from locust import runners
 
-    from tailgauge.worker import run
+    from tailgauge.worker import housekeeping
 
     runners.CPU_MONITOR_INTERVAL = 1.0
-    run.FLUSH_EVERY = 1
+    housekeeping.FLUSH_EVERY = 1

@@ -96,4 +96,4 @@ def test_the_provider_is_asked_and_others_where_the_scenario_says_so(target, cac
     traffic = {"pattern": "streaming"} | ({} if settings is None else {"cache": settings})
     scenario = parse({"name": "x", "target": target, "traffic": {"chat": traffic}}, "x.toml")
 
-    assert (CacheDiagnostics.of(scenario) is not None) == requested_id
+    assert (CacheDiagnostics.from_scenario(scenario) is not None) == requested_id

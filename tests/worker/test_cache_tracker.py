@@ -66,7 +66,7 @@ def test_a_note_has_the_names_of_the_columns():
     "other", [Call(Prompt.of("x"), 1), replace(call(), kind=JOB_POLL)], ids=["no prefix", "poll"]
 )
 def test_there_is_nothing_to_know_without_a_prefix(other):
-    assert CacheBook(alone=True).sent(other, (0, 0, 0), 0) is None
+    assert CacheBook(is_alone=True).sent(other, (0, 0, 0), 0) is None
 
 
 class TestExpected:
@@ -282,7 +282,9 @@ class TestTargets:
             "traffic": tables,
             **more,
         }
-        book = CacheBook.of(parse(tree, "x.toml"), alone=True, simulated="simulated" in more)
+        book = CacheBook.from_scenario(
+            parse(tree, "x.toml"), is_alone=True, simulated="simulated" in more
+        )
         assert book is not None
         return book
 

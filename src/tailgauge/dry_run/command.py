@@ -181,12 +181,18 @@ class DryRun(Requests):
         )
         targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
         deadline_s = scenario.limits.attempt_deadline_s
-        book = CacheBook.of(scenario, alone=True, simulated=True)
+        book = CacheBook.from_scenario(scenario, is_alone=True, simulated=True)
         gateways = (SECOND,) if scenario.has_gateway else ()
         attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book, gateways)
         self._made = makers_of(scenario, schedule)
         super().__init__(
-            scenario, self._made, attempts, store.request, Counters(), self.queue, _raise
+            scenario,
+            self._made,
+            attempts,
+            write=store.request,
+            counters=Counters(),
+            timing=self.queue,
+            on_bug=_raise,
         )
         self._arrivals: Iterator[Planned] = iter(())
         self._end: Timer | None = None
@@ -268,11 +274,11 @@ class DryRun(Requests):
         self._expect()
         self._dispatch(Turn.first(planned))
 
-    def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - it is never late
+    def _note_dispatch(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - it is never late
         self._make_prompts(turn)
 
-    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
-        self.last_ns = super()._over(turn, stage, dispatched, drive)
+    def _finish(self, turn: Turn, drive: Drive) -> int:
+        self.last_ns = super()._finish(turn, drive)
         if self._has_sent_all and self._end is not None:
             self._until_ns = self.last_ns - self.start_at_ns
             self._end.cancel()

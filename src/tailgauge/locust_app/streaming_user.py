@@ -38,7 +38,7 @@ from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import AFTER_DROP_S, Turn
 from tailgauge.transport.exchange import Exchange
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.run import Task
+from tailgauge.worker.run import WorkerRun
 from tailgauge.worker.worker import Worker
 
 MAX_NAME = 100  # characters
@@ -65,7 +65,7 @@ class StreamingUser(User):
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self._run: Task | None = None
+        self._run: WorkerRun | None = None
         self._rules = RowRules()
         self._next_id = 0
         self._address = ""  # of the run's calls
@@ -133,7 +133,7 @@ class StreamingUser(User):
         return self._send(run, row, self._address, timeout_s=timeout_s, is_checked=is_checked)
 
     def _send(
-        self, run: Task, row: dict[str, Any], address: str = "", *, timeout_s: float | None = None,
+        self, run: WorkerRun, row: dict[str, Any], address: str = "", *, timeout_s: float | None = None,
         is_checked: bool = False,
     ) -> SentRequest:  # fmt: skip
         """Send one request of this user and wait for its end."""
@@ -180,15 +180,15 @@ class StreamingUser(User):
 
     def base_url(self) -> str:
         """Address of the run's target, for requests that are not measured."""
-        return self.wait_for_run().urls[0]
+        return self.wait_for_run().targets.urls[0]
 
-    def wait_for_run(self) -> Task:
+    def wait_for_run(self) -> WorkerRun:
         """Return the run of this user, once it has begun."""
         worker: Worker | None = getattr(self.environment, _WORKER, None)
         if worker is None:
             raise StopTest("a StreamingUser needs Locust's command: locust -f FILE")
         if self._run is None:
-            while (run := worker.task) is None or run.finished.is_set():
+            while (run := worker.run) is None or run.finished.is_set():
                 gevent.sleep(POLL_S)
             while not (start_at_ns := run.dispatcher.start_at_ns):
                 gevent.sleep(POLL_S)
@@ -220,7 +220,7 @@ def serve_tasks(environment: Any, worker: Worker) -> None:
     setattr(environment, _WORKER, worker)
 
 
-def _first_id(run: Task) -> int:
+def _first_id(run: WorkerRun) -> int:
     """Request id of the first request of another user; none has it in the other workers."""
     return (next(_USERS) * TURNS + run.number) * TURNS
 
@@ -235,7 +235,7 @@ def _task_name() -> str:
     return caller.f_code.co_name
 
 
-def _rules(run: Task) -> RowRules:
+def _rules(run: WorkerRun) -> RowRules:
     """What the target can be sent."""
     scenario = run.scenario
     return RowRules(

@@ -34,7 +34,7 @@ from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, Ta
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
-from tailgauge.transport.reader import Due
+from tailgauge.transport.reader import Departure
 from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
 Values = Mapping[str, str | int]  # of the placeholders of a call
@@ -190,14 +190,14 @@ class Endpoint:
         return self._transport.ahead_ns(self._origin)
 
     def send_at(
-        self, due_ns: int, request: bytes, on_due: Callable[[Due], object]
+        self, due_ns: int, request: bytes, on_due: Callable[[Departure], object]
     ) -> Callable[[], bool] | None:
         """Let a prepared request leave at its due time; return a function that withdraws it, or None if it cannot be sent so."""
         return self._transport.prepare(self._origin, due_ns, request, on_due)
 
-    def attach(self, exchange: Exchange, due: Due) -> None:
+    def attach(self, exchange: Exchange, departure: Departure) -> None:
         """Time a prepared request that has left."""
-        self._transport.attach(exchange, self._origin, due)
+        self._transport.attach(exchange, self._origin, departure)
 
     def prepared(
         self, call: Call, call_id: str, request_id: int = 0, traffic: str = ""

@@ -102,7 +102,13 @@ def draw(seed: int, request_id: int) -> float:
 
 
 def following(
-    turn: Turn, ended: str, ended_at_ns: int, seed: int, arrival: Arrival, traffic: TrafficSettings
+    turn: Turn,
+    ended: str,
+    ended_at_ns: int,
+    *,
+    seed: int,
+    arrival: Arrival,
+    traffic: TrafficSettings,
 ) -> Turn | None:
     """Return the turn after one that ended so; its prompts are still to be made. None where the conversation is over.
 

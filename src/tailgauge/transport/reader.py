@@ -47,7 +47,7 @@ class Watched(Protocol):
         """Take what has come."""
 
 
-class Due(NamedTuple):
+class Departure(NamedTuple):
     """A prepared request whose time came: it left, or came back because there was no connection for it."""
 
     connection: Any  # that was lent for it; None: none was
@@ -77,7 +77,7 @@ class Reader:
     def __init__(self) -> None:
         self._sockets: Any = None
         self._waiting: deque[Callable[[], object]] = deque()
-        self._prepared: dict[int, tuple[Callable[[Due], object], int]] = {}
+        self._prepared: dict[int, tuple[Callable[[Departure], object], int]] = {}
         self._prepared_bytes = 0
         self._tokens = count(1)
         self._left = 0  # prepared requests that have left
@@ -146,7 +146,9 @@ class Reader:
         """Lend it no more. False: a request has taken it."""
         return bool(self._sockets.unlend(number))
 
-    def prepare(self, pool: int, due_ns: int, data: bytes, on_due: Callable[[Due], object]) -> int:
+    def prepare(
+        self, pool: int, due_ns: int, data: bytes, on_due: Callable[[Departure], object]
+    ) -> int:
         """Let a request leave at its due time; returns what `withdraw` takes."""
         token = next(self._tokens)
         self._prepared[token] = (on_due, len(data))
@@ -166,7 +168,7 @@ class Reader:
             self._pop(token)
         return was_there
 
-    def _pop(self, token: int) -> Callable[[Due], object]:
+    def _pop(self, token: int) -> Callable[[Departure], object]:
         on_due, size = self._prepared.pop(token)
         self._prepared_bytes -= size
         return on_due
@@ -214,13 +216,14 @@ class Reader:
         if since_ns:
             self._wait_max_ns = max(self._wait_max_ns, monotonic_ns() - since_ns)
         for token, kind, number, connection, at_ns in notices:
-            due = Due(connection, number if kind == _ON_NEW else None, at_ns)
-            self._waiting.append(partial(self._tell, self._pop(token), due))
+            opened = number if kind == _ON_NEW else None
+            departure = Departure(connection, opened, at_ns)
+            self._waiting.append(partial(self._tell, self._pop(token), departure))
         self._waiting.extend(connection.look for connection in connections)
 
-    def _tell(self, on_due: Callable[[Due], object], due: Due) -> None:
-        self._left += not due.is_back
-        on_due(due)
+    def _tell(self, on_due: Callable[[Departure], object], departure: Departure) -> None:
+        self._left += not departure.is_back
+        on_due(departure)
 
     def _on_news(self) -> None:
         self._collect()

@@ -31,7 +31,7 @@ from tailgauge.transport.connection import (
 from tailgauge.transport.exchange import STALE, Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.reader import COMPILED, READER, Due
+from tailgauge.transport.reader import COMPILED, READER, Departure
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
@@ -158,7 +158,7 @@ class Stopwatch(httpx2.BaseTransport):
         return SEALED_AHEAD_NS if origin[0] == "https" else AHEAD_NS
 
     def prepare(
-        self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Due], object]
+        self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Departure], object]
     ) -> Callable[[], bool] | None:
         """Let a request leave at its due time, whatever this process does then; returns what withdraws it.
 
@@ -174,7 +174,7 @@ class Stopwatch(httpx2.BaseTransport):
         )
 
     def _prepare_sealed(
-        self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Due], object]
+        self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Departure], object]
     ) -> Callable[[], bool] | None:
         """Encrypt a request for an idle connection, which nobody else may use from then on.
 
@@ -192,9 +192,9 @@ class Stopwatch(httpx2.BaseTransport):
                 connection.take_back()
                 connection.close()
 
-        def on_notice(due: Due) -> None:
-            end(has_left=not due.is_back)
-            on_due(due)
+        def on_notice(departure: Departure) -> None:
+            end(has_left=not departure.is_back)
+            on_due(departure)
 
         def withdraw() -> bool:
             was_there = READER.withdraw(token)
@@ -205,17 +205,19 @@ class Stopwatch(httpx2.BaseTransport):
         token = READER.prepare(pool, due_ns, connection.sealed(data), on_notice)
         return withdraw
 
-    def attach(self, exchange: Exchange, origin: Origin, due: Due) -> None:
+    def attach(self, exchange: Exchange, origin: Origin, departure: Departure) -> None:
         """Time a prepared request that has left by `exchange`."""
-        if due.opened is None:
-            connection = due.connection
+        if departure.opened is None:
+            connection = departure.connection
             self._pool.was_taken(origin, connection)
         else:
             self._numbers += 1
             self.waits += 1
-            connection = Connection.opened_for(self._numbers, due.opened)
+            connection = Connection.opened_for(self._numbers, departure.opened)
             connection.watched_by(self.losses)
-        self._listen(exchange, connection, origin, due.at_ns, is_new=due.opened is not None)
+        self._listen(
+            exchange, connection, origin, departure.at_ns, is_new=departure.opened is not None
+        )
         connection.await_send()
         if connection.sent_at_ns is None and not exchange.done:
             gevent.spawn_later(self._connect_timeout_s, self._end_connecting, exchange, connection)

@@ -38,33 +38,50 @@ class RequestRef:
     stage: str
     traffic: str
     scheduled_at_ns: int
-    dispatched_at_ns: int | None = (
-        None  # its pattern began, or it waits for a slot; None of a preflight request
-    )
-    acts: bool = True  # on what its calls bring, at once
-    due: Due | None = None  # how its first call has left, where that was prepared
+    # When its pattern began, or it came to wait for a slot; None for a preflight request.
+    dispatched_at_ns: int | None = None
+    acts: bool = True  # something waits for what its calls bring, at once
+    departure: Departure | None = None  # how its first call has left, where that was prepared
 
 
 def request_row(
-    scenario: Scenario, turn: Turn, stage: str, scheduled: int, dispatched: int | None, ended: str
+    scenario: Scenario,
+    turn: Turn,
+    ended: str,
+    *,
+    stage: str,
+    scheduled_at_ns: int,
+    dispatched_at_ns: int | None,
 ) -> RequestRow:
-    """Times on the worker's clock, in ns; `dispatched` is None for a drop."""
-    asked = turn.asked
-    traffic = scenario.traffic[asked.traffic]
-    source = asked.source or {}
+    """Return the row of a request before what is known of its calls; `dispatched_at_ns` is None for a drop."""
+    planned = turn.asked
+    traffic = scenario.traffic[planned.traffic]
+    source = planned.source or {}
     tags = {**traffic.tags, **source.get("tags", {})}
     in_session = turn.is_closed or traffic.session.turns_mean > 1
     return RequestRow(
-        request_id=turn.request_id, stage=stage, traffic=asked.traffic, pattern=traffic.pattern,
+        request_id=turn.request_id,
+        stage=stage,
+        traffic=planned.traffic,
+        pattern=traffic.pattern,
         session_id=turn.planned.request_id if in_session else None,
-        scheduled_at_ns=scheduled, dispatched_at_ns=dispatched, ended_at_ns=None, ended=ended, legs=0, attempts=0,
-        asked_prompt_tokens=asked.prompt_tokens, asked_output_tokens=asked.output_tokens,
-        name=source.get("name"), tags=json.dumps(tags) if tags else None, slot_wait_ns=turn.slot_wait_ns,
-    )  # fmt: skip
+        scheduled_at_ns=scheduled_at_ns,
+        dispatched_at_ns=dispatched_at_ns,
+        ended_at_ns=None,
+        ended=ended,
+        legs=0,
+        attempts=0,
+        asked_prompt_tokens=planned.prompt_tokens,
+        asked_output_tokens=planned.output_tokens,
+        name=source.get("name"),
+        tags=json.dumps(tags) if tags else None,
+        slot_wait_ns=turn.slot_wait_ns,
+    )
 
 
-# The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
-_METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
+# The metrics of Server-Timing, and the parts of one: a name and parameters, whose values may be quoted.
+_METRIC = re.compile(r'(?:[^,"]|"[^"]*")+')
+_PART = re.compile(r'(?:[^;"]|"[^"]*")+')
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -73,18 +90,27 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
     from tailgauge.schedule.sessions import Turn
     from tailgauge.transport.exchange import Exchange
-    from tailgauge.transport.reader import Due
+    from tailgauge.transport.reader import Departure
 
 
 def begun(
     origin: RequestRef, send: Send, attempt: int, *, protocol: str, model: str, at_ns: int
 ) -> AttemptRow:
-    """The row of an attempt that begins; `model` is the target's, where the call names none."""
+    """Return the row of an attempt that begins; `model` is the target's, where the call names none."""
     return AttemptRow(
-        request_id=origin.request_id, leg=send.leg, attempt=attempt, cause=send.cause, of_attempt=send.of_attempt,
-        stage=origin.stage, traffic=origin.traffic, protocol=protocol, asked_model=send.call.model or model,
-        scheduled_at_ns=origin.scheduled_at_ns, dispatched_at_ns=at_ns, target=send.call.target,
-    )  # fmt: skip
+        request_id=origin.request_id,
+        leg=send.leg,
+        attempt=attempt,
+        cause=send.cause,
+        of_attempt=send.of_attempt,
+        stage=origin.stage,
+        traffic=origin.traffic,
+        protocol=protocol,
+        asked_model=send.call.model or model,
+        scheduled_at_ns=origin.scheduled_at_ns,
+        dispatched_at_ns=at_ns,
+        target=send.call.target,
+    )
 
 
 def fill(
@@ -143,13 +169,15 @@ def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
     row.reader_paused_ns = exchange.paused_ns
     row.pool_wait_ns = exchange.pool_wait_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"
-    if (made := exchange.connection) is not None:
-        row.connection = made.number
-        row.connection_is_new = exchange.connection_is_new
-        if exchange.connection_is_new:
-            row.dns_ns = made.dns_ns
-            row.connect_ns = made.connect_ns
-            row.tls_ns = made.tls_ns
+    connection = exchange.connection
+    if connection is None:
+        return
+    row.connection = connection.number
+    row.connection_is_new = exchange.connection_is_new
+    if exchange.connection_is_new:
+        row.dns_ns = connection.dns_ns
+        row.connect_ns = connection.connect_ns
+        row.tls_ns = connection.tls_ns
 
 
 def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
@@ -159,24 +187,27 @@ def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.chunks = decoder.chunks
     row.events = decoder.events
     row.citations = decoder.citations
-    row.first_event_at_ns = _at(decoder.first_event)
-    row.stopped_at_ns = _at(decoder.stopped)
-    row.first_thinking_at_ns = _at(decoder.first_thinking)
-    row.first_field_at_ns = _at(decoder.first_field)
+    row.first_event_at_ns = _time(decoder.first_event)
+    row.stopped_at_ns = _time(decoder.stopped)
+    row.first_thinking_at_ns = _time(decoder.first_thinking)
+    row.first_field_at_ns = _time(decoder.first_field)
     row.valid_json = decoder.valid_json
-    row.last_thinking_at_ns = _at(decoder.last_thinking)
-    row.first_tool_json_at_ns = _at(decoder.first_tool_json)
-    row.tool_ready_at_ns = _at(decoder.tool_ready)
-    if (first := decoder.first_content) is not None:
-        row.first_content_at_ns = first.at
-        row.first_content_low_at_ns = first.low
-        row.first_content_read_at_ns = first.read_at
-    if (text := decoder.first_text) is not None:
+    row.last_thinking_at_ns = _time(decoder.last_thinking)
+    row.first_tool_json_at_ns = _time(decoder.first_tool_json)
+    row.tool_ready_at_ns = _time(decoder.tool_ready)
+    content = decoder.first_content
+    if content is not None:
+        row.first_content_at_ns = content.at
+        row.first_content_low_at_ns = content.low
+        row.first_content_read_at_ns = content.read_at
+    text = decoder.first_text
+    if text is not None:
         row.first_text_at_ns = text.at
         row.first_text_low_at_ns = text.low
-    if (last := decoder.last_content) is not None:
-        row.last_content_at_ns = last.at
-        row.last_content_low_at_ns = last.low
+    final = decoder.last_content
+    if final is not None:
+        row.last_content_at_ns = final.at
+        row.last_content_low_at_ns = final.low
 
 
 def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
@@ -190,8 +221,8 @@ def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
     row.thinking_tokens = tokens.get("thinking_tokens")
     row.usage_marks = ",".join(counts.marks) or None
     row.tolerated = ",".join(decoder.tolerated) or None
-    unknown = sorted(decoder.usage.unknown)
-    row.not_understood = ", ".join(filter(None, (row.not_understood, *unknown))) or None
+    names = (row.not_understood, *sorted(decoder.usage.unknown))
+    row.not_understood = ", ".join(filter(None, names)) or None
     if counts.problem is not None and row.error_type is None:
         row.error_type = violations.MALFORMED_USAGE
         row.error_body = counts.problem
@@ -222,25 +253,29 @@ def _of_tools(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder) -> No
 
 
 def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
-    """Begin of each phase since sent, and durations of Server-Timing as `NAME;dur`."""
+    """Return the begin of each phase since sent, and durations of Server-Timing as `NAME;dur`, in ns as JSON."""
     if not decoder.phases and not exchange.header(b"server-timing"):
         return None
-    sent = exchange.sent_at_ns
-    found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
-    for name, value in exchange.headers:
-        if name.lower() == b"server-timing":
-            found.update(_durations(value.decode("latin-1")))
-    return json.dumps(dict(islice(found.items(), MAX_PHASES))) if found else None
+    phases: dict[str, int] = {}
+    if exchange.sent_at_ns is not None:
+        for name, begin_ns in decoder.phases.items():
+            phases[name] = begin_ns - exchange.sent_at_ns
+    for header_name, value in exchange.headers:
+        if header_name.lower() == b"server-timing":
+            phases.update(_durations(value.decode("latin-1")))
+    return json.dumps(dict(islice(phases.items(), MAX_PHASES))) if phases else None
 
 
-def _durations(header: str) -> Iterator[tuple[str, int]]:
-    for metric in _METRIC.findall(header):
+def _durations(server_timing: str) -> Iterator[tuple[str, int]]:
+    """Yield the metrics of a Server-Timing header that have a duration, in ns."""
+    for metric in _METRIC.findall(server_timing):
         parts = [part.strip() for part in _PART.findall(metric)]
         for parameter in parts[1:]:
             key, _, value = parameter.partition("=")
-            if key.strip().lower() == "dur" and _NUMBER.fullmatch(value := value.strip(' "')):
-                yield f"{shown(parts[0], MAX_NAME)};dur", round(float(value) * 1e6)
+            milliseconds = value.strip(' "')
+            if key.strip().lower() == "dur" and _NUMBER.fullmatch(milliseconds):
+                yield f"{shown(parts[0], MAX_NAME)};dur", round(float(milliseconds) * 1e6)
 
 
-def _at(stamp: Stamp | None) -> int | None:
+def _time(stamp: Stamp | None) -> int | None:
     return stamp.at if stamp else None

@@ -48,7 +48,7 @@ from tailgauge.rows.schema import (
 from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.connection import OF_THIS_MACHINE
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
-from tailgauge.transport.reader import READER, Due
+from tailgauge.transport.reader import READER, Departure
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_diagnostics import CacheDiagnostics
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Open:
+class OpenCall:
     """A call in flight."""
 
     origin: RequestRef
@@ -85,16 +85,18 @@ class Attempts:
     """All calls of one worker; `open`: those in flight. `endpoints` by target: main, second."""
 
     def __init__(
-        self, run_id: str, endpoints: Mapping[str, Endpoint], recorder: Recorder, counters: Counters,
-        deadline_s: float, cache: CacheBook | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        run_id: str,
+        endpoints: Mapping[str, Endpoint],
+        recorder: Recorder,
+        counters: Counters,
+        deadline_s: float,
+        *,
+        cache: CacheBook | None = None,
+    ) -> None:
         self.guard: Guard | None = None  # from the start of the run on
-        self.on_exhausted: Callable[[str], None] = lambda _: (
-            None
-        )  # no descriptor was left for a call
-        self.on_bug: Callable[[Exception], None] = lambda _: (
-            None
-        )  # our own code could not prepare a call
+        self.on_exhausted: Callable[[str], None] = _ignore  # no descriptor was left for a call
+        self.on_bug: Callable[[Exception], None] = _ignore  # our own code could not prepare a call
         self.input_bound = InputBound()  # until the preflight has learnt what the target counts
         self._run_id = run_id
         self._endpoints = endpoints
@@ -105,12 +107,12 @@ class Attempts:
         self._held = HeldBytes()
         self._given_bytes = OpenBytes()  # of answers that their tasks read
         self.later = Later()
-        self.diagnostics: CacheDiagnostics | None = (
-            None  # where the target is asked why its cache missed
-        )
+        self.diagnostics: CacheDiagnostics | None = None  # asks the target why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.preflight_rows: dict[int, AttemptRow] = {}  # the last of each request before the run
-        self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
+        self.open: dict[
+            Key, OpenCall
+        ] = {}  # in the order of their begin; until their rows are made
         self._deadline: Any = None  # one timer: the deadlines are in the order of the begins
 
     def warm_up(self) -> None:
@@ -133,6 +135,38 @@ class Attempts:
         if self.diagnostics is not None:
             send = replace(send, call=self.diagnostics.with_diagnostics(send.call, origin.traffic))
         call = send.call
+        departure = origin.departure
+        origin.departure = None  # the other calls of the request are not prepared
+        open_call = self._open_call(origin, send, attempt, post, departure)
+        exchange = open_call.exchange
+        self.open[open_call.key] = open_call
+        if self._deadline is None:
+            self._await_deadline(self._deadline_s)
+        # A prepared call has passed the guard already. One that it refuses is recorded like any other, and never sent.
+        if departure is None and self.guard is not None:
+            model = open_call.endpoint.model
+            if not self.guard.take(open_call.key, call, model):
+                exchange.abort(CANCELLED)
+        if self._cache is not None:
+            begun_at_ns = open_call.begun_at_ns
+            open_call.note = self._cache.sent(call, open_call.key, begun_at_ns, origin.traffic)
+        if departure is None:
+            self._send(open_call)
+        else:
+            exchange.on_over = partial(self._ended, open_call)
+            open_call.endpoint.attach(exchange, departure)
+        return exchange
+
+    def _open_call(
+        self,
+        origin: RequestRef,
+        send: Send,
+        attempt: int,
+        post: Callable[[Event], None],
+        departure: Departure | None,
+    ) -> OpenCall:
+        """Make the exchange of a call and what decodes its answer; nothing is sent."""
+        call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
         decoder.share_memory(self._counters.conversations)
@@ -141,36 +175,23 @@ class Attempts:
             exchange.capture = self.answers.capture()
         if call.prompt.given is not None and exchange.capture is None:
             exchange.capture = Capture(self._given_bytes)
-        leg = send.leg
-        key = (origin.request_id, send.leg, attempt)
-        due = origin.due
-        origin.due = None  # the others of the request are not prepared
-        begun_at_ns = monotonic_ns() if due is None else due.at_ns
-        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, begun_at_ns, key)
-        bounded = self.guard is not None and not self.guard.is_of_calls_only
-        exchange.may_wait = not (origin.acts or bounded or self._cache is not None)
-        exchange.on_content = partial(self._on_content, started)
+        open_call = OpenCall(
+            origin=origin,
+            send=send,
+            attempt=attempt,
+            endpoint=endpoint,
+            exchange=exchange,
+            decoder=decoder,
+            post=post,
+            begun_at_ns=monotonic_ns() if departure is None else departure.at_ns,
+            key=(origin.request_id, send.leg, attempt),
+        )
+        is_bounded = self.guard is not None and not self.guard.is_of_calls_only
+        exchange.may_wait = not (origin.acts or is_bounded or self._cache is not None)
+        exchange.on_content = partial(self._on_content, open_call)
         if call.watch_chunks:
-            exchange.on_watched = lambda: post(
-                Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
-            )
-        self.open[key] = started
-        if self._deadline is None:
-            self._await_deadline(self._deadline_s)
-        if (
-            due is None
-            and self.guard is not None
-            and not self.guard.take(key, call, endpoint.model)
-        ):
-            exchange.abort(CANCELLED)  # recorded like any other call, and never sent
-        if self._cache is not None:
-            started.note = self._cache.sent(call, key, started.begun_at_ns, origin.traffic)
-        if due is None:
-            self._send(started)
-        else:
-            exchange.on_over = partial(self._ended, started)
-            endpoint.attach(exchange, due)
-        return exchange
+            exchange.on_watched = partial(self._on_watched, open_call)
+        return open_call
 
     @property
     def ahead_ns(self) -> int:
@@ -182,9 +203,9 @@ class Attempts:
         request_id: int,
         traffic: str,
         send: Send,
-        due_ns: int,
-        on_due: Callable[[Due], object],
         *,
+        due_ns: int,
+        on_due: Callable[[Departure], object],
         calls_left: int,
     ) -> Callable[[], bool] | None:
         """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
@@ -193,181 +214,192 @@ class Attempts:
         the limits of the run must still allow; closer to them a call is judged when it is due.
         """
         call = send.call
-        endpoint = self._endpoints[call.target]
-        model = endpoint.model
-        is_usual = self.diagnostics is None and call.bytes_per_s is None and call.event_ids is None
-        guard = self.guard
-        if (
-            not is_usual
-            or not endpoint.may_prepare
-            or (guard is not None and not guard.allows(call, model, calls_left))
-        ):
+        if not self._may_prepare(call, calls_left):
             return None
-        try:
-            request = endpoint.prepared(
-                call, f"{self._run_id}/{request_id}/{send.leg}/0", request_id, traffic
-            )
-        except Exception:  # noqa: BLE001 - raised again where it is sent without this
-            return None
+        request = self._from_template(send, 0, request_id, traffic)
         if request is None:
             return None
+        endpoint = self._endpoints[call.target]
+        guard = self.guard
+        if guard is None:
+            return endpoint.send_at(due_ns, request, on_due)
         key = (request_id, send.leg, 0)
 
-        def on_notice(due: Due) -> None:
-            if due.is_back and guard is not None:
+        def on_notice(departure: Departure) -> None:
+            if departure.is_back:
                 guard.give_back(key)
-            on_due(due)
+            on_due(departure)
 
-        taken_out = endpoint.send_at(due_ns, request, on_notice)
-        if taken_out is None or guard is None:
-            return taken_out
-        guard.take(key, call, model)
+        take_back = endpoint.send_at(due_ns, request, on_notice)
+        if take_back is None:
+            return None
+        guard.take(key, call, endpoint.model)
 
         def withdraw() -> bool:
-            was_there = taken_out()
-            if was_there:
+            has_not_left = take_back()
+            if has_not_left:
                 guard.give_back(key)
-            return was_there
+            return has_not_left
 
         return withdraw
 
+    def _may_prepare(self, call: Call, calls_left: int) -> bool:
+        """Whether a call is one that the reader can send, and the limits of the run are far enough."""
+        if (
+            self.diagnostics is not None
+            or call.bytes_per_s is not None
+            or call.event_ids is not None
+        ):
+            return False
+        endpoint = self._endpoints[call.target]
+        if not endpoint.may_prepare:
+            return False
+        return self.guard is None or self.guard.allows(call, endpoint.model, calls_left)
+
+    def _from_template(
+        self, send: Send, attempt: int, request_id: int, traffic: str
+    ) -> bytes | None:
+        """Return a call's request by its template; None where there is none, or where our code fails.
+
+        What it raises is raised again where the call is sent without a template.
+        """
+        call_id = f"{self._run_id}/{request_id}/{send.leg}/{attempt}"
+        endpoint = self._endpoints[send.call.target]
+        try:
+            return endpoint.prepared(send.call, call_id, request_id, traffic)
+        except Exception:  # noqa: BLE001 - raised again as said above
+            return None
+
     def in_flight(self) -> int:
-        """Calls that have not ended; one that waits to be recorded has."""
-        return sum(not one.exchange.done for one in self.open.values())
+        """Return the number of calls that have not ended; one that waits to be recorded has."""
+        return sum(not call.exchange.done for call in self.open.values())
 
     def decode_open(self) -> None:
         """Decode what open calls have received, in slices, so that it never accumulates."""
         READER.catch_up()
-        began_ns = monotonic_ns()
-        for one in list(self.open.values()):
-            one.exchange.advance()
-            self._note_reads(one)
-            if monotonic_ns() - began_ns > SLICE_NS:
+        begin_ns = monotonic_ns()
+        for call in list(self.open.values()):
+            call.exchange.advance()
+            self._note_reads(call)
+            if monotonic_ns() - begin_ns > SLICE_NS:
                 yield_to_hub()
-                began_ns = monotonic_ns()
+                begin_ns = monotonic_ns()
 
     def record_open(self) -> None:
         """Pass chunks of open calls to the recorder: a crash then loses only seconds of a long call."""
         self.decode_open()
-        for key, one in list(self.open.items()):
-            self._recorder.chunks(*key, *one.decoder.take())
+        for key, call in list(self.open.items()):
+            self._recorder.chunks(*key, *call.decoder.take())
 
     def abort_open(self, reason: str) -> None:
         """Close every open call."""
-        for one in list(self.open.values()):
-            one.exchange.abort(reason)
+        for call in list(self.open.values()):
+            call.exchange.abort(reason)
 
-    def _note_reads(self, one: _Open) -> None:
-        """Count what was decoded since the last call."""
+    def _note_reads(self, call: OpenCall) -> None:
+        """Count what was decoded since the last time."""
         counters = self._counters
-        exchange = one.exchange
-        decoder = one.decoder
+        exchange = call.exchange
+        decoder = call.decoder
         counters.receive_lag_max_ns = max(
             counters.receive_lag_max_ns, exchange.receive_lag_recent_ns
         )
         exchange.receive_lag_recent_ns = 0
-        counters.chunks += decoder.chunks - one.chunks
-        counters.chunk_intervals += decoder.intervals - one.intervals
-        one.chunks = decoder.chunks
-        one.intervals = decoder.intervals
+        counters.chunks += decoder.chunks - call.chunks
+        counters.chunk_intervals += decoder.intervals - call.intervals
+        call.chunks = decoder.chunks
+        call.intervals = decoder.intervals
 
-    def _note_first(self, one: _Open, at_ns: int) -> None:
-        """Count a first chunk."""
+    def _note_first_chunk(self, call: OpenCall, at_ns: int) -> None:
+        """Count a first chunk, and how late the call of the steady stage was sent."""
         counters = self._counters
-        origin = one.origin
-        first = one.decoder.first_content
-        interval = first is not None and first.low is not None
+        origin = call.origin
+        content = call.decoder.first_content
         counters.first_chunks += 1
-        counters.first_intervals += interval
-        of = counters.traffic[origin.traffic, one.send.call.target]
-        quantile_sketch.add(of.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
-        if origin.stage == STEADY and one.send.leg == one.attempt == 0:
-            late_ns = (one.exchange.left_at_ns or at_ns) - origin.scheduled_at_ns
+        counters.first_intervals += content is not None and content.low is not None
+        traffic = counters.traffic[origin.traffic, call.send.call.target]
+        quantile_sketch.add(traffic.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
+        if origin.stage == STEADY and call.send.leg == call.attempt == 0:
+            late_ns = (call.exchange.left_at_ns or at_ns) - origin.scheduled_at_ns
             if origin.dispatched_at_ns is not None:  # it waited for a slot as its scenario asks
-                late_ns -= one.begun_at_ns - origin.dispatched_at_ns
+                late_ns -= call.begun_at_ns - origin.dispatched_at_ns
             quantile_sketch.add(counters.delays, late_ns / 1e6)
 
-    def _on_content(self, one: _Open) -> None:
-        exchange = one.exchange
-        decoder = one.decoder
-        at_ns = decoder.first_content.at if decoder.first_content else monotonic_ns()
+    def _on_content(self, call: OpenCall) -> None:
+        """Take notice of the first content of a call."""
+        content = call.decoder.first_content
+        at_ns = content.at if content else monotonic_ns()
         if self._cache is not None:
-            self._cache.begun(one.key, at_ns)
-        if one.origin.stage != PREFLIGHT:
-            self._note_first(one, at_ns)
-        if one.origin.acts:  # else its end is enough
-            one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
+            self._cache.begun(call.key, at_ns)
+        if call.origin.stage != PREFLIGHT:
+            self._note_first_chunk(call, at_ns)
+        if call.origin.acts:  # else its end is enough
+            sent_at_ns = call.exchange.left_at_ns or at_ns
+            call.post(FirstContent(call.send.leg, call.attempt, at_ns, sent_at_ns))
 
-    def _send(self, one: _Open) -> None:
-        """Send it here, where nothing has to be waited for, else on a greenlet."""
-        endpoint = one.endpoint
-        exchange = one.exchange
+    def _on_watched(self, call: OpenCall) -> None:
+        """Take notice of the chunk that a call watches for."""
+        stamp = call.decoder.watched
+        at_ns = stamp.at if stamp else monotonic_ns()
+        call.post(Chunks(call.send.leg, call.attempt, at_ns))
+
+    def _send(self, call: OpenCall) -> None:
+        """Send a call at once, where nothing has to be waited for, else on a greenlet."""
+        endpoint = call.endpoint
+        exchange = call.exchange
         request = None
         if not exchange.aborted and getcurrent() is not get_hub() and endpoint.rests():
-            request = self._prepared(one)
-            exchange.on_over = partial(self._ended, one)
+            origin = call.origin
+            request = self._from_template(
+                call.send, call.attempt, origin.request_id, origin.traffic
+            )
+            exchange.on_over = partial(self._ended, call)
             if request is not None and endpoint.send_at_once(request, exchange):
                 return
             exchange.on_over = _nothing
-        gevent.spawn(self._run, one, request)
+        gevent.spawn(self._run, call, request)
 
-    def _prepared(self, one: _Open) -> bytes | None:
-        """The request by its template; None where there is none, or where our code fails, which `_run` will report."""
-        call = one.send.call
-        origin = one.origin
-        try:
-            return one.endpoint.prepared(
-                call, self._call_id(one), origin.request_id, origin.traffic
-            )
-        except Exception:  # noqa: BLE001 - raised again by `_run`
-            return None
-
-    def _run(self, one: _Open, request: bytes | None) -> None:
+    def _run(self, call: OpenCall, request: bytes | None) -> None:
+        """Send a call and wait for its end, on a greenlet of its own."""
+        call_id = f"{self._run_id}/{call.origin.request_id}/{call.send.leg}/{call.attempt}"
         send = partial(
-            one.endpoint.send, one.send.call, self._call_id(one), request,
-            request_id=one.origin.request_id, traffic=one.origin.traffic,
-        )  # fmt: skip
-        bug = self._until_end(one.exchange, send)
-        self._ended(one, bug)
+            call.endpoint.send,
+            call.send.call,
+            call_id,
+            request,
+            request_id=call.origin.request_id,
+            traffic=call.origin.traffic,
+        )
+        bug = self._until_end(call.exchange, send)
+        self._ended(call, bug)
         if isinstance(bug, MemoryError):
             raise bug  # of this process, not of one call
 
-    def _ended(self, one: _Open, bug: Exception | None = None) -> None:
-        """A call is over; its pattern hears of it now."""
-        exchange = one.exchange
-        key = one.key
-        if bug is None:
-            result = outcome(exchange, one.decoder)
-        else:
-            result = _not_sent(one.endpoint.blamed(bug))
-            log.error("request %s was not sent: %s", key, result.error_body)
-            if result.error_type == INTERNAL_ERROR and one.origin.stage != PREFLIGHT:
-                self.on_bug(bug)
+    def _ended(self, call: OpenCall, bug: Exception | None = None) -> None:
+        """Tell the pattern of a call that it is over, and have it recorded; `bug`: why it could not be prepared."""
+        exchange = call.exchange
+        result = outcome(exchange, call.decoder) if bug is None else self._not_sent(call, bug)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
+        was_served = result.ended in SERVED
         if self._cache is not None:
-            if result.ended in SERVED:
-                self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
-            self._cache.ended(key, ended_at_ns)
-        if self.diagnostics is not None and result.ended in SERVED:
-            self.diagnostics.ended(one.send.call, one.origin.traffic, one.decoder.message_id)
-        self.in_order(partial(self._record, one, result))
+            if was_served:
+                self._cache.begun(call.key, ended_at_ns)  # an answer without content has begun too
+            self._cache.ended(call.key, ended_at_ns)
+        if self.diagnostics is not None and was_served:
+            message_id = call.decoder.message_id
+            self.diagnostics.ended(call.send.call, call.origin.traffic, message_id)
+        self.in_order(partial(self._record, call, result))
         if exchange.failure is not None and exchange.failure[0] in OF_THIS_MACHINE:
             self.on_exhausted(exchange.failure[1])
-        leg = one.send.leg
-        attempt = one.attempt
-        text = one.decoder.text
-        kind = one.send.call.kind
-        after_s, after_from = retry_after(exchange, result.ended)
-        location = exchange.header(b"location").decode("latin-1") if kind == JOB_SUBMIT else None
-        had_content = one.decoder.has_content
-        one.post(
-            Ended(
-                leg, attempt, ended_at_ns, result.ended, after_s, should_retry(exchange), text, location,
-                had_content, status=exchange.status, error_class=result.error_class,
-                obeys_retry_after=after_from in RETRY_HEADERS,
-                longest_wait_s=one.endpoint.longest_wait_s,
-            )
-        )  # fmt: skip
+        call.post(_end_event(call, result, ended_at_ns))
+
+    def _not_sent(self, call: OpenCall, bug: Exception) -> Outcome:
+        """Return the outcome of a call that could not be prepared; a fault of ours ends the run."""
+        result = _outcome_of_bug(call.endpoint.blamed(bug))
+        log.error("request %s was not sent: %s", call.key, result.error_body)
+        if result.error_type == INTERNAL_ERROR and call.origin.stage != PREFLIGHT:
+            self.on_bug(bug)
+        return result
 
     def in_order(self, job: Callable[[], object]) -> None:
         """Run a job behind the records of the calls that have ended: soon, or now where a limit needs what each has used."""
@@ -376,26 +408,27 @@ class Attempts:
         else:
             job()
 
-    def _record(self, one: _Open, result: Outcome) -> None:
-        """The row, chunks and counters of an ended call."""
-        exchange = one.exchange
-        decoder = one.decoder
-        key = one.key
-        call = one.send.call
-        protocol = one.endpoint.protocol
-        model = one.endpoint.model
+    def _record(self, call: OpenCall, result: Outcome) -> None:
+        """Write the row and the chunks of an ended call, and count it."""
+        exchange = call.exchange
+        decoder = call.decoder
+        endpoint = call.endpoint
         row = begun(
-            one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns
+            call.origin,
+            call.send,
+            call.attempt,
+            protocol=endpoint.protocol,
+            model=endpoint.model,
+            at_ns=call.begun_at_ns,
         )
-        if one.note is not None:
-            one.note.fill(row)
-        counts = decoder.usage.counts(self._asked(one), has_content=decoder.has_content)
+        if call.note is not None:
+            call.note.fill(row)
+        counts = decoder.usage.counts(self._limits_of(call), has_content=decoder.has_content)
         fill(row, exchange, decoder, result, counts)
         if self.guard is not None:
-            self.guard.ended(key, row)
-        self._recorder.chunks(
-            *key, decoder.taken, decoder.fresh
-        )  # the last: no others are to be made
+            self.guard.ended(call.key, row)
+        # The last chunks of the call: the decoder needs no new lists behind them.
+        self._recorder.chunks(*call.key, decoder.taken, decoder.fresh)
         self._recorder.attempt(row)
         if row.stage == PREFLIGHT:
             self.preflight_rows[row.request_id] = row
@@ -403,32 +436,40 @@ class Attempts:
             self.answers.ended(row, exchange)
         if exchange.capture is not None:
             exchange.capture.release()
-        del self.open[key]
+        del self.open[call.key]
         self._counters.reads += exchange.reads
-        self._note_reads(one)
-        if one.origin.stage != PREFLIGHT:
-            tokens = counts.trusted()
-            pace = None
-            if result.ended in COMPLETE:
-                pace = pace_ms(decoder, tokens, thinks=call.thinking != "off")
-            counters = self._counters.traffic[one.origin.traffic, call.target]
-            counters.end_attempt(result.error_class or result.ended, tokens, pace)
-            url = "" if row.ended in SERVED else self.address(call, one.origin.traffic) or ""
-            self._counters.rejections.note(row, url)
+        self._note_reads(call)
+        if row.stage != PREFLIGHT:
+            self._count(call, result, row, counts.trusted())
 
-    def _asked(self, one: _Open) -> usage.Request:
-        """What a call asked for, which its counts may contradict."""
-        call = one.send.call
-        if call.kind != MESSAGE:
+    def _count(
+        self, call: OpenCall, result: Outcome, row: AttemptRow, tokens: Mapping[str, int]
+    ) -> None:
+        """Count an ended call of the run, with the tokens that its target has counted."""
+        traffic = call.origin.traffic
+        request = call.send.call
+        pace = None
+        if result.ended in COMPLETE:
+            pace = pace_ms(call.decoder, tokens, thinks=request.thinking != "off")
+        counters = self._counters.traffic[traffic, request.target]
+        counters.end_attempt(result.error_class or result.ended, tokens, pace)
+        url = ""
+        if row.ended not in SERVED:
+            url = self.address(request, traffic) or ""
+        self._counters.rejections.note(row, url)
+
+    def _limits_of(self, call: OpenCall) -> usage.Request:
+        """Return what a call asked for, which the counts of its answer may contradict."""
+        request = call.send.call
+        if request.kind != MESSAGE:
             return usage.Request()
-        counts = one.decoder.usage.largest
-        most = self.input_bound.most(call, one.origin.traffic, counts)
-        given = call.prompt.given
-        is_limited = one.endpoint.obeys_max_tokens and (given is None or given.has_limit)
+        counts = call.decoder.usage.largest
+        given = request.prompt.given
+        is_limited = call.endpoint.obeys_max_tokens and (given is None or given.has_limit)
         return usage.Request(
-            prompt_bytes=call.prompt.text_bytes,
-            most_input_tokens=most,
-            max_tokens=call.max_tokens if is_limited else None,
+            prompt_bytes=request.prompt.text_bytes,
+            most_input_tokens=self.input_bound.most(request, call.origin.traffic, counts),
+            max_tokens=request.max_tokens if is_limited else None,
         )
 
     def _await_deadline(self, seconds: float) -> None:
@@ -439,73 +480,73 @@ class Attempts:
         """Close the calls that are due, and wait for the deadline of the next."""
         self._deadline.close()
         self._deadline = None
-        for one in list(self.open.values()):
-            left_s = self._deadline_s - (monotonic_ns() - one.begun_at_ns) / 1e9
+        for call in list(self.open.values()):
+            left_s = self._deadline_s - (monotonic_ns() - call.begun_at_ns) / 1e9
             if left_s > 0:
                 self._await_deadline(left_s)
                 return
-            one.exchange.abort("timeout")
+            call.exchange.abort("timeout")
 
     def models(self, target: str) -> list[tuple[str, str]]:
-        """Models in a target's list, and whose they are; none where it has no list that can be read."""
-        request = self._endpoints[target].list_models
-        return self._listed(request, "data", lambda one: (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))))  # fmt: skip
+        """Return the models in a target's list, and whose they are; none where it has no list that can be read."""
+        return self._listed(self._endpoints[target].list_models, "data", _model)
 
     def tokens(self, target: str, engine: str, text: str) -> list[int]:
-        """The tokens of a text by the engine behind a target; none where it does not tell."""
-        return self._listed(partial(self._endpoints[target].tokenize, engine, text), "tokens", int)
+        """Return the tokens of a text by the engine behind a target; none where it does not tell."""
+        request = partial(self._endpoints[target].tokenize, engine, text)
+        return self._listed(request, "tokens", int)
 
-    def _listed(self, request: Callable[[], Opened | None], key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
-        """The entries under `key` of an answer that is no call's; none where it is not such an answer."""
-        found: list[T] = []
+    def _listed(
+        self, request: Callable[[], Opened | None], key: str, parse: Callable[[Any], T]
+    ) -> list[T]:
+        """Return the entries under `key` of an answer that is no call's; none where it is not such an answer."""
+        entries: list[T] = []
 
         def read(_: StreamDecoder, body: bytes) -> None:
-            found.extend([entry(one) for one in json.loads(body)[key]])
+            entries.extend([parse(entry) for entry in json.loads(body)[key]])
 
         # An idle connection may be closed just then. A call is never sent twice, but this is none.
-        while (sending := request()) is not None:
+        while True:
+            opened = request()
+            if opened is None:
+                return entries
             exchange = Exchange(StreamDecoder(_no_event, on_whole=read))
             deadline = gevent.spawn_later(self._deadline_s, exchange.abort, "timeout")
-            self._until_end(exchange, lambda opened=sending: opened)  # type: ignore[misc]
+            self._until_end(exchange, lambda opened=opened: opened)  # type: ignore[misc]
             deadline.kill()
             if exchange.failure is None or exchange.failure[0] != STALE:
-                break
-        return found
+                return entries
 
     def engine(self, target: str) -> str | None:
-        """The engine behind a target, by its list of models; None of an unknown one."""
-        return next(
-            (ENGINE_OF[maker] for _, maker in self.models(target) if maker in ENGINE_OF), None
-        )
+        """Return the engine behind a target, by its list of models; None for one that we do not know."""
+        makers = [maker for _, maker in self.models(target)]
+        return next((ENGINE_OF[maker] for maker in makers if maker in ENGINE_OF), None)
 
     def caching_engine(self, target: str) -> str | None:
-        """The engine behind a target that caches without marks, by its list of models; None of another one."""
+        """Return the engine behind a target that caches without marks, by its list of models; None for another one."""
         makers = [maker for _, maker in self.models(target)]
         return next((maker for maker in makers if maker in CACHES_BY_ITSELF), None)
 
     def adaptation(self, target: str, refusal: str) -> Adaptation | None:
-        """What to send instead of what a target has refused with this text, where that is known."""
+        """Return what to send instead of what a target has refused with this text, where that is known."""
         return self._endpoints[target].adaptation(refusal)
 
     def adapt(self, adaptations: Mapping[str, Adaptation]) -> None:
-        """Send what the preflight found that each target takes."""
+        """Send from now on what the preflight found that each target takes."""
         for target, adaptation in adaptations.items():
             self._endpoints[target].adapt(adaptation)
 
     def use_engines(self, engines: Mapping[str, str]) -> None:
-        """Send what the engines understand, by target."""
+        """Send from now on what the engines understand, by target."""
         for target, name in engines.items():
             self._endpoints[target].engine(name)
 
     def address(self, call: Call, traffic: str) -> str | None:
-        """The full URL of a call."""
+        """Return the full URL of a call."""
         return self._endpoints[call.target].address(call, traffic)
 
-    def _call_id(self, one: _Open) -> str:
-        return f"{self._run_id}/{one.origin.request_id}/{one.send.leg}/{one.attempt}"
-
     def _until_end(self, exchange: Exchange, request: Callable[[], Opened]) -> Exception | None:
-        """A call until its end; returns an error that is not the target's."""
+        """Send a call and wait for its end; returns an error that is not the target's."""
         try:
             with watched_by(exchange), request():
                 exchange.wait_end()
@@ -516,12 +557,46 @@ class Attempts:
         return None
 
 
-def _not_sent(bug: Exception) -> Outcome:
-    """The outcome of a call that could not be prepared: no fault of the target's, so no class of the target's."""
+def _end_event(call: OpenCall, result: Outcome, ended_at_ns: int) -> Ended:
+    """Return what the pattern learns of the end of a call."""
+    exchange = call.exchange
+    decoder = call.decoder
+    wait_s, wait_source = retry_after(exchange, result.ended)
+    location = None
+    if call.send.call.kind == JOB_SUBMIT:
+        location = exchange.header(b"location").decode("latin-1")
+    return Ended(
+        leg=call.send.leg,
+        attempt=call.attempt,
+        at_ns=ended_at_ns,
+        ended=result.ended,
+        retry_after_s=wait_s,
+        should_retry=should_retry(exchange),
+        text=decoder.text,
+        location=location,
+        had_content=decoder.has_content,
+        status=exchange.status,
+        error_class=result.error_class,
+        obeys_retry_after=wait_source in RETRY_HEADERS,
+        longest_wait_s=call.endpoint.longest_wait_s,
+    )
+
+
+def _outcome_of_bug(bug: Exception) -> Outcome:
+    """Return the outcome of a call that could not be prepared: no fault of the target's, so no class of the target's."""
     text = fault(bug)
     if text:
         return Outcome(CLIENT_ERROR, PLUGIN_ERROR, shown(text, MAX_ERROR_TEXT))
     return Outcome(CENSORED, INTERNAL_ERROR, shown(repr(bug), MAX_ERROR_TEXT))
+
+
+def _ignore(_: object) -> None:
+    """Default callback."""
+
+
+def _model(entry: Any) -> tuple[str, str]:
+    """Return a model of a target's list and its owner; raises for what is no such entry."""
+    return shown(str(entry["id"]), MAX_NAME), str(entry.get(OF_MODEL))
 
 
 def _nothing() -> None:

@@ -30,11 +30,10 @@ class CacheDiagnostics:
         self._last_ids: OrderedDict[Prefix, str] = OrderedDict()
 
     @classmethod
-    def of(cls, scenario: Scenario) -> CacheDiagnostics | None:
-        """Those of a run; None where no table asks."""
-        tables = [
-            name for name, table in scenario.traffic.items() if scenario.diagnoses_cache(table)
-        ]
+    def from_scenario(cls, scenario: Scenario) -> CacheDiagnostics | None:
+        """Return those of a run; None where no table asks."""
+        traffic = scenario.traffic.items()
+        tables = [name for name, table in traffic if scenario.diagnoses_cache(table)]
         return cls(tables) if tables else None
 
     def with_diagnostics(self, call: Call, traffic: str) -> Call:
@@ -45,7 +44,7 @@ class CacheDiagnostics:
         return replace(call, previous_message_id=self._last_ids.get(prefix, ""))
 
     def ended(self, call: Call, traffic: str, message_id: str | None) -> None:
-        """Remember an answer, by its id."""
+        """Keep the id of an answer for the next call over the same prefix."""
         prefix = self._prefix(call, traffic)
         if prefix is None or not message_id or len(message_id) > _LONGEST:
             return

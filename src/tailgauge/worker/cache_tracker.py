@@ -42,8 +42,14 @@ LOOKBACK = 20  # blocks from a mark in which a target looks for an entry, the ma
 _EVERYWHERE = 1_000_000  # blocks, of targets that look at all of them
 # Fields of a body that are a part of the cache's key, where a scenario adds them.
 _KEY_FIELDS = (
-    "speed", "thinking", "output_config", "tool_choice", "reasoning_effort", "response_format", "chat_template_kwargs",
-)  # fmt: skip
+    "speed",
+    "thinking",
+    "output_config",
+    "tool_choice",
+    "reasoning_effort",
+    "response_format",
+    "chat_template_kwargs",
+)
 _ENTRIES = 65_536
 _TEXTS = 256
 _DIGESTS = 256
@@ -61,9 +67,8 @@ class CacheNote:
     prefix: int
     prefix_hash: str
     cache_expected: str
-    cache_since_use_ns: (
-        int | None
-    )  # of the longest part that is readable, else of the longest ever seen
+    # Since the use of the longest part that is readable, else of the longest ever seen.
+    cache_since_use_ns: int | None
     cache_writers: int
     cache_marks: int
     cache_ttl: str | None
@@ -72,7 +77,7 @@ class CacheNote:
     first_difference: int | None
 
     def fill(self, row: AttemptRow) -> None:
-        """Copy them into the call's row."""
+        """Copy the columns into the call's row."""
         for field in fields(self):
             setattr(row, field.name, getattr(self, field.name))
 
@@ -90,54 +95,75 @@ class _Entry:
     ttl_ns: int | None
 
 
-class CacheBook:
-    """`alone`: the run has one worker. `ttl_s`: lifetime of an entry by the mark's TTL.
+@dataclass(slots=True)
+class _OpenCall:
+    """A call whose response has not begun: the entries that it writes, and the one that it reads."""
 
-    By target: `models`, the default ones; `lookbacks`, where they are not `lookback`. `params` by traffic table: what it adds
-    to its requests that is a part of the cache's key.
+    written: list[_Spot]
+    read: _EntryKey | None
+
+
+class CacheBook:
+    """The entries that a worker has seen the target write.
+
+    `is_alone`: the run has one worker. `ttl_s`: lifetime of an entry by the mark's TTL. By target: `models`, the default ones;
+    `lookbacks`, where they are not `lookback`. `params` by traffic table: what it adds to its requests that is a part of the
+    cache's key.
     """
 
     def __init__(
-        self, alone: bool, ttl_s: Mapping[str, float] = PROVIDER_TTL_S, lookback: int = LOOKBACK,
-        models: Mapping[str, str] | None = None, *, lookbacks: Mapping[str, int] | None = None,
+        self,
+        is_alone: bool,
+        ttl_s: Mapping[str, float] = PROVIDER_TTL_S,
+        lookback: int = LOOKBACK,
+        models: Mapping[str, str] | None = None,
+        *,
+        lookbacks: Mapping[str, int] | None = None,
         params: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        self._alone = alone
+    ) -> None:
+        self._is_alone = is_alone
         self._lookback = lookback
         self._lookbacks = lookbacks or {}
         self._models = models or {}
         self._params = params or {}
-        self._ttl_ns = {name: round(life * 1e9) for name, life in ttl_s.items()}
-        self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()
-        self._open: dict[CallKey, tuple[list[_Spot], _EntryKey | None]] = {}
-        self._writers: Counter[_EntryKey] = Counter()
+        self._ttl_ns = {name: round(seconds * 1e9) for name, seconds in ttl_s.items()}
+        self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()  # the last used is last
+        self._open: dict[CallKey, _OpenCall] = {}
+        self._writers: Counter[_EntryKey] = Counter()  # open calls that write an entry
         self._texts: OrderedDict[tuple[str, int], _Shared] = OrderedDict()
-        self._forgot = False
+        self._has_evicted = False
 
     @classmethod
-    def of(cls, scenario: Scenario, *, alone: bool, simulated: bool) -> CacheBook | None:
-        """The model of a run's targets; None where nothing is cached."""
-        if all(traffic.cache is None for traffic in scenario.traffic.values()):
+    def from_scenario(
+        cls, scenario: Scenario, *, is_alone: bool, simulated: bool
+    ) -> CacheBook | None:
+        """Return the model of a run's targets; None where nothing is cached."""
+        tables = scenario.traffic
+        if all(traffic.cache is None for traffic in tables.values()):
             return None
         second = scenario.second_target or scenario.target
-        models = {MAIN: scenario.target.model, SECOND: second.model}
         # Tables of two targets may reach the same engine: what one wrote, the other may read.
-        alone = alone and len({traffic.target for traffic in scenario.traffic.values()}) == 1
-        cache = scenario.simulated.cache
-        lives_s = PROVIDER_TTL_S
+        has_one_target = len({traffic.target for traffic in tables.values()}) == 1
+        ttl_s = PROVIDER_TTL_S
         lookback = LOOKBACK
         if simulated:
-            lives_s = {
-                "5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s, "30m": cache.ttl_30m_s, "12h": cache.ttl_12h_s,
-            }  # fmt: skip
+            cache = scenario.simulated.cache
             lookback = cache.lookback
-        lookbacks = {
-            target: _EVERYWHERE for target in (MAIN, SECOND) if _looks_everywhere(scenario, target)
-        }
-        params = {
-            name: _added_params(scenario, traffic) for name, traffic in scenario.traffic.items()
-        }
-        return cls(alone, lives_s, lookback, models, lookbacks=lookbacks, params=params)
+            ttl_s = {
+                "5m": cache.ttl_5m_s,
+                "1h": cache.ttl_1h_s,
+                "30m": cache.ttl_30m_s,
+                "12h": cache.ttl_12h_s,
+            }
+        targets = [target for target in (MAIN, SECOND) if _looks_everywhere(scenario, target)]
+        return cls(
+            is_alone and has_one_target,
+            ttl_s,
+            lookback,
+            {MAIN: scenario.target.model, SECOND: second.model},
+            lookbacks=dict.fromkeys(targets, _EVERYWHERE),
+            params={name: _added_params(scenario, traffic) for name, traffic in tables.items()},
+        )
 
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
         """Expectation of a call that is sent now; None if its prompt has no prefix.
@@ -150,92 +176,113 @@ class CacheBook:
         model = call.model or self._models.get(call.target)
         params = _params_hash(call, model, self._params.get(traffic, ""))
         spots = _spots(call, model, params)
-        marks = [i for i, spot in enumerate(spots) if spot.ttl is not None]
-        written = marks or sorted({_shared_end(prompt), len(spots) - 1} - {-1})
-        found = self._readable(
-            spots, marks, now_ns, self._lookbacks.get(call.target, self._lookback)
-        )
-        known = found if found is not None else self._known(spots, written)
-        entry = None if known is None else self._entries[spots[known].key]
-        writers = max((self._writers[spots[i].key] for i in written), default=0)
-        self._writers.update(spots[i].key for i in written)
-        self._open[key] = [spots[i] for i in written], None if found is None else spots[found].key
-        of = marks[-1] if marks else _shared_end(prompt)
+        marks = [place for place, spot in enumerate(spots) if spot.ttl is not None]
+        shared_end = _shared_end(prompt)
+        # Without marks the engine caches the shared prefix and the whole prompt by itself.
+        written = marks or sorted({shared_end, len(spots) - 1} - {-1})
+        lookback = self._lookbacks.get(call.target, self._lookback)
+        readable = self._readable(spots, marks, now_ns, lookback)
+        longest = self._longest_seen(spots, written) if readable is None else readable
+        since_use_ns = None
+        blocks = None
+        if longest is not None:
+            since_use_ns = now_ns - self._entries[spots[longest].key].used_at_ns
+            blocks = min(place for place in written if place >= longest) - longest
+        writers = max((self._writers[spots[place].key] for place in written), default=0)
+        self._writers.update(spots[place].key for place in written)
+        read_key = None if readable is None else spots[readable].key
+        self._open[key] = _OpenCall([spots[place] for place in written], read_key)
+        prefix_end = marks[-1] if marks else shared_end
+        prefix_hash = spots[prefix_end].key[-1] if prefix_end >= 0 else sha256().hexdigest()
         return CacheNote(
             prefix=prompt.prefix,
-            prefix_hash=str(spots[of].key[-1])[:_HEX] if of >= 0 else sha256().hexdigest()[:_HEX],
-            cache_expected=self._expected(found is not None, writers, prompt.unique),
-            cache_since_use_ns=None if entry is None else now_ns - entry.used_at_ns,
-            cache_writers=writers, cache_marks=len(marks), cache_ttl=spots[marks[-1]].ttl if marks else None,
-            cache_blocks=None if known is None else min(i for i in written if i >= known) - known,
-            params_hash=params[:_HEX], first_difference=self._difference((traffic, prompt.prefix), prompt),
-        )  # fmt: skip
+            prefix_hash=str(prefix_hash)[:_HEX],
+            cache_expected=self._expected(readable is not None, writers, prompt.unique),
+            cache_since_use_ns=since_use_ns,
+            cache_writers=writers,
+            cache_marks=len(marks),
+            cache_ttl=spots[marks[-1]].ttl if marks else None,
+            cache_blocks=blocks,
+            params_hash=params[:_HEX],
+            first_difference=self._difference((traffic, prompt.prefix), prompt),
+        )
 
     def begun(self, key: CallKey, now_ns: int) -> None:
-        """The response begins: entries that it writes or reads are in use. A second call does nothing."""
-        if key not in self._open:
+        """Note that the response begins: entries that it writes or reads are in use. A second call does nothing."""
+        call = self._open.get(key)
+        if call is None:
             return
-        (written, read) = self._open[key]
         entries = self._entries
         self.ended(key, now_ns)
-        for entry_key, ttl in written:
-            entries[entry_key] = _Entry(now_ns, None if ttl is None else self._ttl_ns[ttl])
-            entries.move_to_end(entry_key)
-        if read is not None and read in entries:
-            entries[read].used_at_ns = now_ns
-            entries.move_to_end(read)
+        for spot in call.written:
+            ttl_ns = None if spot.ttl is None else self._ttl_ns[spot.ttl]
+            entries[spot.key] = _Entry(now_ns, ttl_ns)
+            entries.move_to_end(spot.key)
+        if call.read is not None and call.read in entries:
+            entries[call.read].used_at_ns = now_ns
+            entries.move_to_end(call.read)
         while len(entries) > _ENTRIES:
             entries.popitem(last=False)
-            self._forgot = True
+            self._has_evicted = True
 
     def ended(self, key: CallKey, now_ns: int) -> None:  # noqa: ARG002 - same signature as the other events
-        """The call is over; if its response never began, it wrote nothing."""
-        written, _ = self._open.pop(key, ((), None))
-        for entry_key, _ in written:
-            self._writers[entry_key] -= 1
-            if not self._writers[entry_key]:
-                del self._writers[entry_key]
+        """Note that the call is over; if its response never began, it wrote nothing."""
+        call = self._open.pop(key, None)
+        if call is None:
+            return
+        for spot in call.written:
+            self._writers[spot.key] -= 1
+            if not self._writers[spot.key]:
+                del self._writers[spot.key]
 
     def _expected(self, readable: bool, writers: int, unique: bool) -> str:
+        if readable:
+            return WARM
         # The response of a call that writes may have begun at the target before this call arrives.
-        is_cold = not writers and (unique or (self._alone and not self._forgot))
-        return WARM if readable else COLD if is_cold else UNKNOWN
+        if writers:
+            return UNKNOWN
+        is_cold = unique or (self._is_alone and not self._has_evicted)
+        return COLD if is_cold else UNKNOWN
 
     def _readable(
         self, spots: list[_Spot], marks: list[int], now_ns: int, lookback: int
     ) -> int | None:
-        """The longest entry that can be read."""
+        """Return the place of the longest entry that can be read."""
         if not marks:
-            return self._known(spots, [len(spots) - 1])
+            return self._longest_seen(spots, [len(spots) - 1])
         for mark in reversed(marks):
-            for i in range(mark, max(-1, mark - lookback), -1):
-                entry = self._entries.get(spots[i].key)
-                if entry and (entry.ttl_ns is None or now_ns - entry.used_at_ns < entry.ttl_ns):
-                    return i
+            for place in range(mark, max(-1, mark - lookback), -1):
+                entry = self._entries.get(spots[place].key)
+                if entry is None:
+                    continue
+                if entry.ttl_ns is None or now_ns - entry.used_at_ns < entry.ttl_ns:
+                    return place
         return None
 
-    def _known(self, spots: list[_Spot], written: list[int]) -> int | None:
-        """The longest entry ever seen."""
-        last = written[-1] if written else -1
-        return next((i for i in range(last, -1, -1) if spots[i].key in self._entries), None)
+    def _longest_seen(self, spots: list[_Spot], written: list[int]) -> int | None:
+        """Return the place of the longest entry ever seen."""
+        if not written:
+            return None
+        places = range(written[-1], -1, -1)
+        return next((place for place in places if spots[place].key in self._entries), None)
 
     def _difference(self, number: tuple[str, int], prompt: Prompt) -> int | None:
-        """First byte in which the shared part differs from the last call with this number."""
+        """Return the first byte in which the shared part differs from that of the call before with this number."""
         shared: _Shared = (prompt.tools, prompt.system, prompt.messages[: prompt.shared])
-        last = self._texts.get(number)
+        previous = self._texts.get(number)
         self._texts[number] = shared
         self._texts.move_to_end(number)
         if len(self._texts) > _TEXTS:
             self._texts.popitem(last=False)
-        if last is None or last == shared:
+        if previous is None or previous == shared:
             return None
-        return _first_difference(rendered(*last), rendered(*shared))
+        return _first_difference(rendered(*previous), rendered(*shared))
 
 
 def rendered(
     tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
 ) -> bytes:
-    """The canonical text of a prompt or of its beginning; marks are no part of it."""
+    """Return the canonical text of a prompt or of its beginning; marks are no part of it."""
     return b"".join(raw for raw, _ in _blocks(tools, system, messages))
 
 
@@ -256,32 +303,34 @@ def _block(*texts: str) -> bytes:
 
 
 def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
-    """Every block's end."""
+    """Return the end of every block of a prompt."""
     prompt = call.prompt
-    shared = call.prompt.messages[: call.prompt.shared]
+    shared = prompt.messages[: prompt.shared]
     # A shared prefix is hashed once; a unique one would only fill the memory.
     digest = _digests.__wrapped__ if prompt.unique else _digests
-    before, known = digest(prompt.tools, prompt.system, shared)
-    hashed = before.copy()
-    ends = list(known)
+    shared_hash, shared_ends = digest(prompt.tools, prompt.system, shared)
+    hashed = shared_hash.copy()
+    ends = list(shared_ends)
     for raw, ttl in _blocks((), (), prompt.messages[prompt.shared :]):
         hashed.update(raw)
         ends.append((hashed.hexdigest(), ttl))
     if prompt.automatic is not None:
-        last, ttl = ends[-1]
-        ends[-1] = (last, ttl or prompt.automatic)
-    front = len(prompt.tools) + len(prompt.system)
-    return [
-        _Spot((call.target, model, params if i >= front else None, end), ttl)
-        for i, (end, ttl) in enumerate(ends)
-    ]
+        end, ttl = ends[-1]
+        ends[-1] = (end, ttl or prompt.automatic)
+    # Entries of tools and of the system prompt serve calls with other parameters too.
+    first_message = len(prompt.tools) + len(prompt.system)
+    spots = []
+    for place, (end, ttl) in enumerate(ends):
+        scope = params if place >= first_message else None
+        spots.append(_Spot((call.target, model, scope, end), ttl))
+    return spots
 
 
 @lru_cache(_DIGESTS)
 def _digests(
     tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
 ) -> tuple[Any, tuple[tuple[str, str | None], ...]]:
-    """The hash state after a prefix, and the digest at each block's end."""
+    """Return the hash state after a prefix, and digest and TTL at each block's end."""
     hashed = sha256()
     ends = []
     for raw, ttl in _blocks(tools, system, messages):
@@ -291,7 +340,7 @@ def _digests(
 
 
 def _shared_end(prompt: Prompt) -> int:
-    """Index of the shared prefix's last block, -1 without one."""
+    """Return the index of the shared prefix's last block, -1 without one."""
     parts = sum(len(message.parts) for message in prompt.messages[: prompt.shared])
     return len(prompt.tools) + len(prompt.system) + parts - 1
 
@@ -304,7 +353,7 @@ def _looks_everywhere(scenario: Scenario, target: str) -> bool:
 
 
 def _added_params(scenario: Scenario, traffic: TrafficSettings) -> str:
-    """What a traffic table adds to its requests that is a part of the cache's key; empty for nothing."""
+    """Return what a traffic table adds to its requests that is a part of the cache's key; empty for nothing."""
     body = merged(scenario.target_of(traffic.target).body, traffic.body)
     added = {name: body[name] for name in _KEY_FIELDS if name in body}
     return json.dumps(added, sort_keys=True) if added else ""
@@ -323,13 +372,13 @@ def _params_hash(call: Call, model: str | None, added: str = "") -> str:
     return sha256(repr(chosen).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _first_difference(one: bytes, other: bytes) -> int:
-    """First index at which two different texts differ; the length of the shorter if it begins the longer."""
+def _first_difference(left: bytes, right: bytes) -> int:
+    """Return the first index at which two different texts differ; the length of the shorter if it begins the longer."""
     low = 0
-    high = min(len(one), len(other))
+    high = min(len(left), len(right))
     while low < high:  # the first `low` bytes agree, the first `high + 1` do not
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle - 1

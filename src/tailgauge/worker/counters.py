@@ -35,41 +35,45 @@ class Second:
     """How late the requests of the current second were dispatched; evaluated once at its end."""
 
     def __init__(self) -> None:
-        self._late = array("q")
+        self._late_ns = array("q")
 
     def dispatched(self, late_ns: int) -> None:
-        """A request was dispatched `late_ns` after its scheduled time."""
-        self._late.append(late_ns)
+        """Count a request that was dispatched `late_ns` after its scheduled time."""
+        self._late_ns.append(late_ns)
 
     def close(self, lags: array[int]) -> tuple[Quantiles, Quantiles]:
-        """Receive lag, of these reads, and late dispatch in ns; the next second begins."""
-        late = self._late
-        self._late = array("q")
-        return _quantiles(np.array(lags, np.int64)), _quantiles(np.array(late, np.int64))
+        """Return the receive lag, of these reads, and late dispatch in ns; the next second begins."""
+        late_ns = self._late_ns
+        self._late_ns = array("q")
+        return _quantiles(np.array(lags, np.int64)), _quantiles(np.array(late_ns, np.int64))
 
 
 def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:
-    """The smallest value that a share of all does not exceed."""
+    """Return p50, p99 and the largest value; a quantile is the smallest value that this share of all does not exceed."""
     n = len(values)
     if not n:
         return None, None, 0
-    at = [-(-n // 2) - 1, -(-99 * n // 100) - 1, n - 1]
-    middle, high, most = np.partition(values, at)[at].tolist()
-    return middle, high, most
+    ranks = [-(-n // 2) - 1, -(-99 * n // 100) - 1, n - 1]
+    p50, p99, largest = np.partition(values, ranks)[ranks].tolist()
+    return p50, p99, largest
 
 
 def pace_ms(decoder: StreamDecoder, tokens: Mapping[str, int], *, thinks: bool) -> float | None:
-    """TPOT of a streamed answer in ms; None where its tokens and their time are not known to cover the same span."""
-    first = decoder.first_content
-    last = decoder.last_content
-    output = tokens.get("output_tokens") or 0
-    thinking = tokens.get("thinking_tokens")
-    if decoder.first_thinking is not None or thinking or (thinks and thinking is None):
-        first = decoder.first_text or decoder.first_tool_json
-        output -= thinking or output  # not counted: nothing is known
-    if not decoder.streams or first is None or last is None or output < 2 or last.at <= first.at:
+    """Return the TPOT of a streamed answer in ms; None where its tokens and their time are not known to cover the same span."""
+    begin = decoder.first_content
+    end = decoder.last_content
+    output_tokens = tokens.get("output_tokens") or 0
+    thinking_tokens = tokens.get("thinking_tokens")
+    # Thinking counts as output: only the text behind it is timed. Where it is not counted, nothing is known.
+    is_counted_apart = thinking_tokens is not None
+    if decoder.first_thinking is not None or thinking_tokens or (thinks and not is_counted_apart):
+        begin = decoder.first_text or decoder.first_tool_json
+        output_tokens -= thinking_tokens or output_tokens
+    if not decoder.streams or begin is None or end is None:
         return None
-    return (last.at - first.at) / 1e6 / (output - 1)
+    if output_tokens < 2 or end.at <= begin.at:
+        return None
+    return (end.at - begin.at) / 1e6 / (output_tokens - 1)
 
 
 @dataclass(slots=True)
@@ -85,7 +89,7 @@ class Rejections:
     model: str = ""
 
     def note(self, row: AttemptRow, url: str) -> None:
-        """One more call has ended; one that the client closed says nothing."""
+        """Take notice of a call that has ended; one that the client closed says nothing."""
         if row.ended in {CANCELLED, CENSORED}:
             return
         status = row.status or 0
@@ -111,9 +115,8 @@ class Counters:
     dispatched: int = 0
     client_drop: int = 0
     not_reached: int = 0
-    not_due: int = (
-        0  # of these, turns whose session was over, or still thinking, at the end of the run
-    )
+    # Of these, turns whose session was over, or still thinking, at the end of the run.
+    not_due: int = 0
     came_late: int = 0  # of these, what was overdue when its slice arrived
     censored: int = 0
     ended: Counter[str] = field(default_factory=Counter)
@@ -131,16 +134,16 @@ class Counters:
     traffic: defaultdict[Key, TrafficCounters] = field(
         default_factory=lambda: defaultdict(TrafficCounters)
     )
-    delays: Bins = field(
-        default_factory=dict
-    )  # ms from scheduled to sent, of the steady stage's first calls
+    # Milliseconds from scheduled to sent, of the steady stage's first calls.
+    delays: Bins = field(default_factory=dict)
 
     def text(self) -> str:
-        """What was sent and what became of it, for this worker's log."""
-        failed = sum(n for ended, n in self.ended.items() if ended not in NOT_FAILED)
-        limited = sum(of.attempts.get(RATE_LIMITED, 0) for of in self.traffic.values())
+        """Return what was sent and what became of it, for this worker's log."""
+        failed = sum(count for ended, count in self.ended.items() if ended not in NOT_FAILED)
+        tables = self.traffic.values()
+        limited = sum(counts.attempts.get(RATE_LIMITED, 0) for counts in tables)
         return f"{self.dispatched:,} sent, {self.in_flight:,} open, {failed:,} errors, {limited:,} 429s"
 
     def as_message(self) -> dict[str, Any]:
-        """Plain values for the channel and run.json."""
+        """Return plain values for the channel and run.json."""
         return {name: getattr(self, name) for name in _COUNTS} | {"ended": dict(self.ended)}

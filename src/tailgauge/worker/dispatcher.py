@@ -24,7 +24,7 @@ import gevent
 from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.patterns.events import Send
+from tailgauge.patterns.events import Done, Send
 from tailgauge.prompts import Maker
 from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CENSORED, CHECK_FAILED, FAILURE, OK
@@ -33,11 +33,12 @@ from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import RequestPool, Turn, requests_in
 from tailgauge.thresholds import DROPS
-from tailgauge.transport.reader import READER, Due
+from tailgauge.transport.reader import READER, Departure
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.requests import Ahead, Requests, Waiting
+from tailgauge.worker.task_requests import TaskRequests
 from tailgauge.worker.timers import HubTime, Later, WaitTimer, yield_to_hub
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
@@ -53,54 +54,71 @@ class Dispatcher(Requests):
     """Dispatches one worker's leases. `makers` make the prompts of each traffic table."""
 
     def __init__(
-        self, scenario: Scenario, makers: Mapping[str, Maker], attempts: Attempts, recorder: Recorder,
-        counters: Counters, on_ended: Callable[[str, str, float], None],
+        self,
+        scenario: Scenario,
+        makers: Mapping[str, Maker],
+        attempts: Attempts,
+        *,
+        recorder: Recorder,
+        counters: Counters,
+        on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
-    ) -> None:  # fmt: skip
-        super().__init__(scenario, makers, attempts, recorder.request, counters, HubTime(), on_bug)
+    ) -> None:
+        super().__init__(
+            scenario,
+            makers,
+            attempts,
+            write=recorder.request,
+            counters=counters,
+            timing=HubTime(),
+            on_bug=on_bug,
+        )
         self._calls = attempts
         self._ahead_ns = attempts.ahead_ns
         self._on_ended = on_ended
-        # By time and request: numbers are compared in a tenth of the time of turns.
+        # Heaps by time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
-        self._near: list[
-            tuple[int, int, Turn]
-        ] = []  # of these, what is due soon and is sent by this process
-        self._ahead: dict[int, Ahead] = {}  # by request: what is due soon and was prepared
+        self._near: list[tuple[int, int, Turn]] = []  # due soon, and sent by this process
+        self._ahead: dict[int, Ahead] = {}  # by request: due soon, and prepared
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
         self._timer = WaitTimer()
         self._more = Signal()
         self._later = attempts.later
         self._notices = Later()
-        self.stopped = self._hurried = False
-        self._awaited: dict[int, Signal] = {}  # by request: set at its end, for its task
-        self._checked: set[int] = set()  # requests whose tasks judge the answer
-        self._unjudged: dict[int, Callable[[str | None], None]] = {}  # of these, the answered ones
+        self.stopped = False
+        self._hurried = False
+        self._task_requests = TaskRequests()
         self._overload = Overload()
         self.on_done: Callable[[], object] = lambda: None  # a closed loop with a number has ended
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
-        self.has_stalled: Callable[[], bool] = lambda: (
-            False
-        )  # whether this process did not run just now
+        self.has_stalled: Callable[[], bool] = lambda: False  # this process did not run just now
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take arrivals of a slice (`schedule.Planned`) and make their prompts; not those that came too late."""
+        counters = self.counters
         planned = [Planned(*row) for row in rows]
-        self.counters.leased += requests_in(planned)
+        counters.leased += requests_in(planned)
         if self.stopped:
-            self.counters.not_reached += requests_in(planned)
+            counters.not_reached += requests_in(planned)
             return
         if self._pool is not None:
             self._take_pool(self._pool, planned)
             return
-        since_ns = monotonic_ns() - int(LATE_S * 1e9) - self.start_at_ns if self.start_at_ns else 0
         if not self.has_stalled():
-            late = [row for row in planned if row.turns and row.at_ns < since_ns]
-            self.counters.came_late += requests_in(late)
-            planned = planned[len(late) :]
-            if late:
-                self._overload.begin(monotonic_ns(), self.start_at_ns + since_ns)
+            planned = self._without_late(planned)
         self._make([Turn.first(row) for row in planned])
+
+    def _without_late(self, planned: list[Planned]) -> list[Planned]:
+        """Return the arrivals of a slice that came in time, and count the others."""
+        if not self.start_at_ns:
+            return planned
+        since_ns = monotonic_ns() - int(LATE_S * 1e9) - self.start_at_ns
+        late = [row for row in planned if row.turns and row.at_ns < since_ns]
+        if not late:
+            return planned
+        self.counters.came_late += requests_in(late)
+        self._overload.begin(monotonic_ns(), self.start_at_ns + since_ns)
+        return planned[len(late) :]
 
     def _take_pool(self, pool: RequestPool, planned: list[Planned]) -> None:
         """Take requests of a closed loop with a number: those that users begin with are made now."""
@@ -116,40 +134,53 @@ class Dispatcher(Requests):
         """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
         self._let_leave()  # the run before may have had another cap
+        is_open = self.scenario.arrival.is_open
         in_a_row = 0
         while not self.stopped:
-            now = monotonic_ns()
-            self._prepare_soon(now)
-            due = start_at_ns + self._near[0][0] if self._near else None
-            is_open = due is None or self.scenario.arrival.is_open
-            # Prompts of later turns are made when nothing is due before them: else many that come together wait for all.
-            if self._coming and not (self._near and self._near[0][0] <= self._coming[0].at_ns):
+            now_ns = monotonic_ns()
+            self._prepare_soon(now_ns)
+            if self._makes_prompts_now():
                 self._make_one(self._coming.popleft())
-            elif due is None and self._waiting:
+            elif self._near:
+                due_ns = start_at_ns + self._near[0][0]
+                send_at_ns = self._overload.sends_at(now_ns, due_ns) if is_open else due_ns
+                if send_at_ns > now_ns:
+                    in_a_row = 0
+                    self._timer.wait_until(min(send_at_ns, self._next_to_prepare()))
+                    continue
+                if self._overload.skips(now_ns, now_ns - due_ns) and is_open:
+                    self._skip_next()
+                    continue
+                self._send(heapq.heappop(self._near)[2])
+            elif self._waiting:
                 in_a_row = 0
                 self._timer.wait_until(self._next_to_prepare())
                 continue
-            elif due is None:
+            else:
                 self._more.clear()
                 self._more.wait()
                 continue
-            elif (at := self._overload.sends_at(now, due) if is_open else due) > now:
-                in_a_row = 0
-                self._timer.wait_until(min(at, self._next_to_prepare()))
-                continue
-            elif self._overload.skips(now, now - due) and is_open:
-                heapq.heappop(self._near)  # `stop` counts it
-                if len(self._near) % SKIPPED_AT_ONCE == 0:
-                    yield_to_hub()
-                continue
-            else:
-                self._send(heapq.heappop(self._near)[2])
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
                 yield_to_hub()
 
+    def _skip_next(self) -> None:
+        """Leave out the next arrival; `stop` counts it as not reached."""
+        heapq.heappop(self._near)
+        if len(self._near) % SKIPPED_AT_ONCE == 0:
+            yield_to_hub()
+
+    def _makes_prompts_now(self) -> bool:
+        """Whether a later turn is the next to be made: prompts are made when nothing is due before their turn.
+
+        Else many that come together would wait until the prompts of all are made.
+        """
+        if not self._coming:
+            return False
+        return not self._near or self._near[0][0] > self._coming[0].at_ns
+
     def _next_to_prepare(self) -> int:
-        """When the next arrival is to be prepared."""
+        """Return when the next arrival is to be prepared."""
         if not self._waiting or len(self._ahead) >= MOST_AHEAD:
             return NEVER_NS
         return self.start_at_ns + self._waiting[0][0] - self._ahead_ns
@@ -166,7 +197,7 @@ class Dispatcher(Requests):
                 yield_to_hub()
 
     def _prepare(self, turn: Turn, now_ns: int) -> bool:
-        """Let the first call of a request leave at its time; False: it cannot be prepared."""
+        """Let the first call of a request leave at its time; False where it cannot be prepared."""
         due_ns = self.start_at_ns + turn.at_ns
         traffic = turn.asked.traffic
         if self.slots is not None or due_ns <= now_ns or not turn.prompts:
@@ -175,31 +206,34 @@ class Dispatcher(Requests):
             return False
         steps = self._steps(turn)
         try:
-            first = next(steps)
+            step = next(steps)
         except Exception:  # noqa: BLE001 - raised again when it is sent
             return False
-        if not isinstance(first, Send):
+        if not isinstance(step, Send):
             return False
-        ahead = Ahead(turn, steps, first)
-        on_due = partial(self._on_due, ahead)
-        others = len(self._ahead) + self.counters.in_flight  # each may be retried or hedged
-        calls_left = others + CALLS_OF_A_REQUEST * len(turn.prompts)
+        ahead = Ahead(turn, steps, step)
+        open_requests = len(self._ahead) + self.counters.in_flight  # each may be retried or hedged
         ahead.withdraw = self._calls.prepare(
-            turn.request_id, traffic, first, due_ns, on_due, calls_left=calls_left
+            turn.request_id,
+            traffic,
+            step,
+            due_ns=due_ns,
+            on_due=partial(self._on_due, ahead),
+            calls_left=open_requests + CALLS_OF_A_REQUEST * len(turn.prompts),
         )
         if ahead.withdraw is None:
             return False
         self._ahead[turn.request_id] = ahead
         return True
 
-    def _on_due(self, ahead: Ahead, due: Due) -> None:
-        """The first call of a request has left, or could not."""
+    def _on_due(self, ahead: Ahead, departure: Departure) -> None:
+        """Begin a request whose first call has left; one whose call could not leave is sent by this process."""
         turn = ahead.turn
         if len(self._ahead) >= MOST_AHEAD:
             self._wake()
         del self._ahead[turn.request_id]
-        if not due.is_back:
-            self._dispatch_sent(ahead, due)
+        if not departure.is_back:
+            self._dispatch_sent(ahead, departure)
         elif self.stopped:
             self.counters.not_reached += not turn.is_closed
         else:
@@ -207,7 +241,7 @@ class Dispatcher(Requests):
             self._wake()
 
     def _withdraw(self) -> None:
-        """Send nothing that was prepared and has not left."""
+        """Take back every prepared call that has not left."""
         for request_id, ahead in list(self._ahead.items()):
             if ahead.withdraw is not None and ahead.withdraw():
                 del self._ahead[request_id]
@@ -226,7 +260,7 @@ class Dispatcher(Requests):
             yield_to_hub()  # many drops in a row must not delay reading open streams
 
     def _serve(self, waiting: Waiting) -> None:
-        """On a greenlet of its own: the slot may have come free in a callback."""
+        """Begin a request on a greenlet of its own: its slot may have come free in a callback."""
         gevent.spawn(self._send_waiting, waiting)
 
     def _send_waiting(self, waiting: Waiting) -> None:
@@ -240,8 +274,8 @@ class Dispatcher(Requests):
         self.counters.in_flight -= 1
         self.stop()
 
-    def send_now(self, turn: Turn, over: Signal, *, is_checked: bool = False) -> Drive | None:
-        """Send the request of a task; `over` is set at its end. None: dropped at the in-flight cap, or nothing is admitted.
+    def send_now(self, turn: Turn, signal: Signal, *, is_checked: bool = False) -> Drive | None:
+        """Send the request of a task; `signal` is set at its end. None: dropped at the in-flight cap, or nothing is admitted.
 
         With `is_checked` the task judges the answer: the request is recorded by `judge`, at the latest when the run ends.
         """
@@ -251,29 +285,23 @@ class Dispatcher(Requests):
         if self.stopped or not self.admits(turn):
             self.stop()
             return None
-        self._awaited[turn.request_id] = over
-        if is_checked:
-            self._checked.add(turn.request_id)
-        if (drive := self._dispatch(turn)) is None:
-            del self._awaited[turn.request_id]
-            self._checked.discard(turn.request_id)
+        self._task_requests.add(turn.request_id, signal, is_judged=is_checked)
+        drive = self._dispatch(turn)
+        if drive is None:
+            self._task_requests.drop(turn.request_id)
         return drive
 
     def judge(self, request_id: int, failure: str | None) -> None:
         """Record an answered request as it ended, or as the failure that its task found."""
-        self._checked.discard(request_id)
-        if (conclude := self._unjudged.pop(request_id, None)) is not None:
-            conclude(failure)
+        self._task_requests.judge(request_id, failure)
 
     def send_due(self) -> None:
         """Send what is due by now, if it is not far behind: the end of the run comes between two arrivals."""
         now_ns = monotonic_ns()
         late_ns = int(LATE_S * 1e9)
         while not self.stopped and monotonic_ns() - now_ns < late_ns:
-            next_at_ns = min(
-                (heap[0][0] for heap in (self._near, self._waiting) if heap), default=None
-            )
-            due_ns = 0 if next_at_ns is None else self.start_at_ns + next_at_ns
+            times_ns = [heap[0][0] for heap in (self._near, self._waiting) if heap]
+            due_ns = self.start_at_ns + min(times_ns) if times_ns else 0
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
             gevent.sleep(_POLL_S)
@@ -285,33 +313,38 @@ class Dispatcher(Requests):
         """
         if not sends:
             self._send_no_more()
+        counters = self.counters
         if not serves:
-            self.counters.not_reached += len(self._queue) if self.stopped else 0
+            if self.stopped:
+                counters.not_reached += len(self._queue)
             self._queue.clear()
-            self.counters.waiting = 0
-        if not self.stopped:
-            self.stopped = True
-            self._withdraw()
-            counters = self.counters  # a slice may be half taken, so the queue is not all of it
-            sent = sum(not ahead.turn.is_closed for ahead in self._ahead.values())
-            taken = counters.dispatched + counters.client_drop + len(self._queue) + sent
-            counters.not_reached = counters.leased - taken
-            self._wake()
+            counters.waiting = 0
+        if self.stopped:
+            return
+        self.stopped = True
+        self._withdraw()
+        # A slice may be half taken, so the queues are not all that was leased.
+        sent = sum(not ahead.turn.is_closed for ahead in self._ahead.values())
+        begun = counters.dispatched + counters.client_drop + len(self._queue) + sent
+        counters.not_reached = counters.leased - begun
+        self._wake()
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
-        deadline_ns = monotonic_ns() + (0 if self._hurried else int(seconds * 1e9))
+        wait_ns = 0 if self._hurried else int(seconds * 1e9)
+        deadline_ns = monotonic_ns() + wait_ns
         while self._is_open() and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
-        patience = monotonic_ns() + int((self.scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
-        while self._is_open() and monotonic_ns() < patience:
+        closing_s = self.scenario.limits.connect_timeout_s + CLOSING_S
+        deadline_ns = monotonic_ns() + int(closing_s * 1e9)
+        while self._is_open() and monotonic_ns() < deadline_ns:
             self._censor()  # repeatedly: a greenlet may open its call late
             gevent.sleep(_POLL_S)
         for drive in list(self._open):
             drive.give_up()
-        if self._unjudged:
+        if self._task_requests.unjudged():
             gevent.sleep(_POLL_S)  # for the tasks that have just been answered
-        for request_id in list(self._unjudged):
+        for request_id in self._task_requests.unjudged():
             self.judge(request_id, None)
         self._later.finish()
         self._notices.finish()
@@ -326,70 +359,66 @@ class Dispatcher(Requests):
     # --- one request ------------------------------------------------------------------------------------------
 
     def _is_awaited(self, request_id: int) -> bool:
-        return request_id in self._awaited
+        return self._task_requests.is_awaited(request_id)
 
-    def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - prompts are made ahead of need
+    def _note_dispatch(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - prompts are made ahead of need
         self.counters.second.dispatched(late_ns)
         self._let_leave()
 
     def _let_leave(self) -> None:
-        """Tell how many prepared requests may leave before the in-flight cap is reached."""
+        """Limit how many prepared requests may leave before the in-flight cap is reached."""
         READER.let_leave(self.scenario.limits.in_flight_per_worker - self.counters.in_flight)
 
-    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
-        """Runs where the request's last event happened, be that the hub: what may wait comes later."""
-        ended_at_ns = super()._over(turn, stage, dispatched, drive)
+    def _finish(self, turn: Turn, drive: Drive) -> int:
+        """End a request where its last event happened, be that the hub: what may wait comes later."""
+        ended_at_ns = super()._finish(turn, drive)
         self._let_leave()
         assert drive.done is not None
         ended = drive.done.ended
-        if (awaits := self._awaited.pop(turn.request_id, None)) is not None:
-            awaits.set()  # its task reports it to Locust
-        elif ended != CENSORED:
+        # A task reports its request to Locust itself.
+        is_of_a_task = self._task_requests.end(turn.request_id)
+        if ended != CENSORED and not is_of_a_task:
             e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
             self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
         if self._has_sent_all:
             self._notices.add(self.on_done)
         return ended_at_ns
 
-    def _conclude(self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int) -> None:
-        """Record it now, or once its task has judged the answer."""
+    def _conclude(self, turn: Turn, drive: Drive, ended_at_ns: int) -> None:
+        """Record a request now, or once its task has judged the answer."""
         assert drive.done is not None
         ended = drive.done.ended
-        if turn.request_id in self._checked and ended != CENSORED:
-            self._unjudged[turn.request_id] = partial(
-                self._conclude_judged, turn, stage, dispatched, drive, now_ns
-            )
+        request_id = turn.request_id
+        if self._task_requests.is_judged(request_id) and ended != CENSORED:
+            conclude = partial(self._conclude_judged, turn, drive, ended_at_ns)
+            self._task_requests.keep(request_id, conclude)
             return
-        super()._conclude(turn, stage, dispatched, drive, now_ns)
-        if ended != CENSORED:
-            e2e_ms = (now_ns - self.start_at_ns - turn.at_ns) / 1e6
-            counters = self.counters.traffic[turn.asked.traffic, drive.target]
-            # Counted behind its calls: an error is never shown before the 429 that it is.
-            self._calls.in_order(
-                partial(counters.end_request, ended, e2e_ms if ended == OK else None)
-            )
+        super()._conclude(turn, drive, ended_at_ns)
+        if ended == CENSORED:
+            return
+        e2e_ms = None
+        if ended == OK:
+            e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
+        counters = self.counters.traffic[turn.asked.traffic, drive.target]
+        # Counted behind its calls: an error is never shown before the 429 that it is.
+        self._calls.in_order(partial(counters.end_request, ended, e2e_ms))
 
     def _conclude_judged(
-        self,
-        turn: Turn,
-        stage: str,
-        dispatched: int,
-        drive: Drive,
-        now_ns: int,
-        failure: str | None,
+        self, turn: Turn, drive: Drive, ended_at_ns: int, failure: str | None
     ) -> None:
+        """Record a request that its task has judged."""
         if failure is not None and drive.done is not None and turn.asked.source is not None:
             drive.done = replace(drive.done, ended=CHECK_FAILED)
             turn.asked.source["tags"][FAILURE] = failure
-        self._conclude(turn, stage, dispatched, drive, now_ns)
+        self._conclude(turn, drive, ended_at_ns)
 
-    def _record(self, *request: Any) -> None:
-        self._later.add(partial(super()._record, *request))
+    def _record(self, turn: Turn, drive: Drive, done: Done, ended_at_ns: int) -> None:
+        self._later.add(partial(super()._record, turn, drive, done, ended_at_ns))
 
-    # --- what follows it --------------------------------------------------------------------------------------
+    # --- later turns and their prompts ------------------------------------------------------------------------
 
     def _plan(self, turn: Turn) -> None:
-        """Its prompts are made outside of the callback in which the turn before ended."""
+        """Have the prompts of a turn made outside of the callback in which the turn before ended."""
         if not self.stopped:
             self._coming.append(turn)
             self._wake()
@@ -399,7 +428,7 @@ class Dispatcher(Requests):
         self._timer.wake()
 
     def _make(self, turns: list[Turn]) -> None:
-        """Make prompts in small portions; each turn may be sent from then on."""
+        """Make the prompts of turns in small portions; each turn may be sent from then on."""
         for number, turn in enumerate(turns):
             self._make_one(turn)
             if number % AT_ONCE == 0:
@@ -409,9 +438,13 @@ class Dispatcher(Requests):
             self._wake()
 
     def _make_one(self, turn: Turn) -> None:
-        """Its prompts now, or when its time has come: where the worker is behind, or drops too much, that may be never."""
-        drops = self._is_full() and self.counters.client_drop > DROPS * self.counters.dispatched
-        if not (self._overload.is_behind or drops):
+        """Make the prompts of a turn, which may be sent from then on.
+
+        Where the worker is behind, or drops too much, its time may never come: then its prompts are made when it is sent.
+        """
+        counters = self.counters
+        drops_many = self._is_full() and counters.client_drop > DROPS * counters.dispatched
+        if not (self._overload.is_behind or drops_many):
             self._make_prompts(turn)
         heapq.heappush(self._waiting, (turn.at_ns, turn.request_id, turn))
 

@@ -71,9 +71,15 @@ class Drive:
     """One running request. `done`: its end; `bug`: an error of its pattern."""
 
     def __init__(
-        self, steps: Steps, origin: RequestRef, attempts: Starts, gates: Gates,
-        on_over: Callable[[Drive], object], timing: Timing,
-    ) -> None:  # fmt: skip
+        self,
+        steps: Steps,
+        origin: RequestRef,
+        attempts: Starts,
+        *,
+        gates: Gates,
+        on_end: Callable[[Drive], object],
+        timing: Timing,
+    ) -> None:
         self.done: Done | None = None
         self.bug: Exception | None = None
         self.calls: dict[int, list[Closable]] = {}
@@ -83,23 +89,24 @@ class Drive:
         self.origin = origin
         self._attempts = attempts
         self._gates = gates
-        self._on_over = on_over
+        self._on_end = on_end
         self._timing = timing
         self._events: deque[Event] = deque()
         self._until_ns: int | None = None  # what a wait ends with, if nothing happens
         self._timer: Timer | None = None
         self._timer_ns: int | None = None
         self._unended = 0  # calls whose end the pattern has not received
-        self._running = self._closing = False
+        self._running = False
+        self._closing = False
 
     @property
     def attempts(self) -> int:
         """Calls made."""
         return sum(map(len, self.calls.values()))
 
-    def begin(self, first: Step | None = None) -> None:
-        """Run the pattern until it waits; `first`: its first step, where that was taken before."""
-        self._run(begin=True, first=first)
+    def begin(self, first_step: Step | None = None) -> None:
+        """Run the pattern until it waits; `first_step`: its first step, where that was taken before."""
+        self._run(begin=True, first_step=first_step)
 
     def post(self, event: Event) -> None:
         """Pass an event to the pattern, now or as soon as it waits."""
@@ -109,7 +116,7 @@ class Drive:
                 self._run()
 
     def send_no_more(self) -> None:
-        """End it as censored instead of its next call."""
+        """End the request as censored instead of its next call."""
         self._closing = True
 
     def censor(self) -> None:
@@ -135,82 +142,98 @@ class Drive:
 
     # --- the pattern ------------------------------------------------------------------------------------------
 
-    def _run(self, *, begin: bool = False, first: Step | None = None) -> None:
+    def _run(self, *, begin: bool = False, first_step: Step | None = None) -> None:
+        """Run the pattern until it waits or ends; where it ends, so does the request."""
         self._running = True
         try:
-            step = next(self._steps) if begin and first is None else first
-            while True:
-                answer = self._next() if step is None else self._do(step)
-                if answer is not None:
-                    step = self._steps.send(answer)
-                elif step is None:
-                    return
-                else:
-                    step = None
+            self._advance(begin=begin, first_step=first_step)
         except StopIteration as stop:
-            done = stop.value
-            if not isinstance(done, Done):
-                done = self._fail(TypeError(f"a pattern returned {done!r}, not Done"))
+            outcome = stop.value
+            if not isinstance(outcome, Done):
+                outcome = self._fail(TypeError(f"a pattern returned {outcome!r}, not Done"))
         except _CensoredError:
-            done = Done(CENSORED)
+            outcome = Done(CENSORED)
         except Exception as error:  # noqa: BLE001 - whatever a pattern raises ends its request, and ours the run
-            done = self._fail(error)
+            outcome = self._fail(error)
+        else:
+            return
         finally:
             self._running = False
-        self._end(done)
+        self._end(outcome)
+
+    def _advance(self, *, begin: bool, first_step: Step | None) -> None:
+        """Carry out steps of the pattern and send it events until it waits; raises StopIteration at its end."""
+        step = first_step
+        if begin and step is None:
+            step = next(self._steps)
+        while True:
+            answer = self._next_event() if step is None else self._do(step)
+            if answer is not None:
+                step = self._steps.send(answer)
+            elif step is None:
+                return
+            else:
+                step = None
 
     def _fail(self, error: Exception) -> Done:
         self.bug = blamed(self._steps, error)
         return Done(PLUGIN_ERROR if fault(self.bug) else CENSORED)
 
-    def _next(self) -> Event | None:
-        """The pattern's next event; None: it waits."""
+    def _next_event(self) -> Event | None:
+        """Return the pattern's next event; None where it waits."""
         if self._events:
-            self._until_ns = None
-            event = self._events.popleft()
-            self.last_at_ns = event.at_ns
-            self._unended -= isinstance(event, Ended)
-            return event
+            return self._take_event()
         if self._closing and self._unended <= 0:
             raise _CensoredError
         if self._until_ns is None:
             return None
-        now = self._timing.now_ns()
-        if now >= self._until_ns:
-            # A busy event loop looks at its timers first: an answer that came in time must not be taken for a late one.
-            for call in [call for leg in self.calls.values() for call in leg]:
-                call.catch_up()
-            if self._events:
-                return self._next()
-            self._until_ns = None
-            return events.Due(now)
-        self._set_timer(self._until_ns)
-        return None
+        now_ns = self._timing.now_ns()
+        if now_ns < self._until_ns:
+            self._set_timer(self._until_ns)
+            return None
+        # A busy event loop looks at its timers first: an answer that came in time must not be taken for a late one.
+        for call in self._all_calls():
+            call.catch_up()
+        if self._events:
+            return self._take_event()
+        self._until_ns = None
+        return events.Due(now_ns)
+
+    def _take_event(self) -> Event:
+        self._until_ns = None
+        event = self._events.popleft()
+        self.last_at_ns = event.at_ns
+        self._unended -= isinstance(event, Ended)
+        return event
+
+    def _all_calls(self) -> list[Closable]:
+        return [call for leg in self.calls.values() for call in leg]
 
     def _do(self, step: Step) -> Event | None:
-        """Carry out a step; None: the pattern waits."""
+        """Carry out a step and return its answer; None where the pattern waits."""
         if isinstance(step, events.Wait):
             self._until_ns = step.until_ns
             return None
         if isinstance(step, Send):
             return self._send(step)
         if isinstance(step, events.Cancel):
-            exchange = self.calls[step.leg][step.attempt]
-            exchange.abort(step.ended)
-            return events.Closed(
-                step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns()
-            )
+            call = self.calls[step.leg][step.attempt]
+            call.abort(step.ended)
+            closed_at_ns = call.aborted_at_ns or self._timing.now_ns()
+            return events.Closed(step.leg, step.attempt, closed_at_ns)
         if isinstance(step, events.Take):
-            taken = self._gates.take(step.gate, step.limit, self, step.leg)
-            return (events.Taken if taken else events.Queued)(step.leg, self._timing.now_ns())
+            if self._gates.take(step.gate, step.limit, self, step.leg):
+                return events.Taken(step.leg, self._timing.now_ns())
+            return events.Queued(step.leg, self._timing.now_ns())
         if isinstance(step, events.Give):
             self._gates.give(step.gate, self)
             return events.Given(self._timing.now_ns())
         raise TypeError(f"a pattern yielded {step!r}, which is not a step")
 
     def _send(self, step: Send) -> Sent:
-        due = self.origin.due
-        if self._closing and due is None:
+        # A call that has left already is never censored before its end.
+        departure = self.origin.departure
+        if self._closing and departure is None:
             raise _CensoredError
         if not self.calls:
             self.target = step.call.target
@@ -218,7 +241,8 @@ class Drive:
         number = len(leg)
         leg.append(self._attempts.start(self.origin, step, number, self.post))
         self._unended += 1
-        return Sent(step.leg, number, self._timing.now_ns() if due is None else due.at_ns)
+        sent_at_ns = self._timing.now_ns() if departure is None else departure.at_ns
+        return Sent(step.leg, number, sent_at_ns)
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -232,10 +256,11 @@ class Drive:
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = self._timer_ns = None
+            self._timer = None
+            self._timer_ns = None
 
     def _on_timer(self) -> None:
-        """The loop's clock is coarse: after an early call, wait for the rest."""
+        """Go on; the loop's clock is coarse, so an early timer is followed by another for the rest."""
         self._cancel_timer()
         if self.done is None and not self._running:
             self._run()
@@ -243,11 +268,11 @@ class Drive:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _abort(self, reason: str) -> None:
-        for exchange in [exchange for leg in self.calls.values() for exchange in leg]:
-            exchange.abort(reason)
+        for call in self._all_calls():
+            call.abort(reason)
 
-    def _end(self, done: Done) -> None:
-        self.done = done
+    def _end(self, outcome: Done) -> None:
+        self.done = outcome
         self._cancel_timer()
         try:
             self._steps.close()
@@ -256,4 +281,4 @@ class Drive:
         if self._unended > 0:
             self._abort(CENSORED if self._closing else CANCELLED)
         self._gates.leave(self)
-        self._on_over(self)
+        self._on_end(self)

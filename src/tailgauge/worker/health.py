@@ -29,31 +29,33 @@ from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
 
+_PROBE_S = 0.05
+STALL_NS = 500_000_000  # without a turn of the loop
+_JUST_NOW_NS = 1_000_000_000
+_YOUNG = 20_000  # surviving new objects that trigger a collection of the youngest generation: a stop of some milliseconds
+_NEVER = 1 << 30  # collections before the next generation's turn
+_OLDER_EVERY = 15  # seconds between collections of the middle generation
+
 
 class ProcessFile:
-    """A file of /proc that is read every second, by a descriptor of its own: it is read where none is left, too."""
+    """A file of /proc that is read every second, by a descriptor of its own: it can be read when no other is left."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._process = self._descriptor = -1
+        self._process = -1
+        self._descriptor = -1
 
     def numbers(self) -> list[int]:
-        """The numbers in it. Raises OSError where the system has no such file."""
+        """Return the numbers in it. Raises OSError where the system has no such file."""
         if self._process != os.getpid():  # what a parent has opened shows the parent
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             self._process = os.getpid()
         return [int(text) for text in os.pread(self._descriptor, 4096, 0).split()]
 
 
-_PROBE_S = 0.05
-STALL_NS = 500_000_000  # without a turn of the loop
-_JUST_NOW_NS = 1_000_000_000
 # Of the main thread: time on a core, time waiting for one, switches.
 _SCHEDULED = ProcessFile("/proc/self/schedstat")
 _SIZE = ProcessFile("/proc/self/statm")  # address space, resident memory, and others, in pages
-_YOUNG = 20_000  # surviving new objects that trigger a collection of the youngest generation: a stop of some milliseconds
-_NEVER = 1 << 30  # collections before the next generation's turn
-_OLDER_EVERY = 15  # seconds between collections of the middle generation
 
 
 class Health:
@@ -63,13 +65,15 @@ class Health:
         self._counters = counters
         self._transports = transports
         counters.second.close(READER.lags())  # drop what came before this run
-        self._lag_max_ns = self._rows = 0
+        self._lag_max_ns = 0
+        self._rows = 0
         self._probed_ns = monotonic_ns()
         self._stalled_ns = 0
         self._cpu_s = time.process_time()
         self._at_ns = monotonic_ns()
         self._core_wait_ns = _core_wait_ns()
-        self._gc_began_ns = self._gc_ns = 0
+        self._gc_began_ns = 0
+        self._gc_ns = 0
         self._thresholds = gc.get_threshold()
         gc.callbacks.append(self._on_gc)
         self._probe = gevent.spawn(self._watch_loop)
@@ -84,40 +88,61 @@ class Health:
         self._gc_ns = 0
 
     def row(self, in_flight: int, queued_rows: int) -> HealthRow:
-        """The second that ends now: calls in flight, rows that wait to be written."""
+        """Return the row of the second that ends now: calls in flight, rows that wait to be written."""
         counters = self._counters
-        step_ns = WALL.refresh()
+        transports = self._transports
+        clock_step_ns = WALL.refresh()
         # Each second, so that it is rarely triggered: what is looked at then is what is open and a second's rows, not each
         # request anew.
         gc.collect(int(self._rows % _OLDER_EVERY == _OLDER_EVERY - 1))
         receive_lag, late = counters.second.close(READER.lags())
-        lost = [transport.losses.look() for transport in self._transports]
+        lost = [transport.losses.look() for transport in transports]
         core_wait_ns = _core_wait_ns()
-        now = monotonic_ns()
+        now_ns = monotonic_ns()
         cpu_s = time.process_time()
+        elapsed_s = max(1e-9, (now_ns - self._at_ns) / 1e9)
         row = HealthRow(
-            at_ns=now, queued_rows=queued_rows, clock_step_ns=step_ns,
-            in_flight=in_flight, scheduled=counters.leased, dispatched=counters.dispatched,
-            ended=sum(counters.ended.values()), client_drops=counters.client_drop,
-            chunks=counters.chunks, reads=counters.reads, chunk_intervals=counters.chunk_intervals,
-            first_chunks=counters.first_chunks, first_intervals=counters.first_intervals,
-            cpu_share=(cpu_s - self._cpu_s) / max(1e-9, (now - self._at_ns) / 1e9),
-            gc_pause_ns=self._gc_ns, loop_lag_max_ns=self._lag_max_ns, rss_bytes=_memory()[1],
-            receive_lag_p50_ns=receive_lag[0], receive_lag_p99_ns=receive_lag[1],
+            at_ns=now_ns,
+            queued_rows=queued_rows,
+            clock_step_ns=clock_step_ns,
+            in_flight=in_flight,
+            scheduled=counters.leased,
+            dispatched=counters.dispatched,
+            ended=sum(counters.ended.values()),
+            client_drops=counters.client_drop,
+            chunks=counters.chunks,
+            reads=counters.reads,
+            chunk_intervals=counters.chunk_intervals,
+            first_chunks=counters.first_chunks,
+            first_intervals=counters.first_intervals,
+            cpu_share=(cpu_s - self._cpu_s) / elapsed_s,
+            gc_pause_ns=self._gc_ns,
+            loop_lag_max_ns=self._lag_max_ns,
+            rss_bytes=_memory()[1],
+            receive_lag_p50_ns=receive_lag[0],
+            receive_lag_p99_ns=receive_lag[1],
             receive_lag_max_ns=max(counters.receive_lag_max_ns, receive_lag[2]),
-            dispatch_late_p99_ns=late[1], dispatch_late_max_ns=late[2],
-            pool_waits=sum(transport.waits for transport in self._transports),
-            pool_wait_max_ns=max((transport.wait_max_ns for transport in self._transports), default=0),
-            retransmits=sum(sent_again for sent_again, _ in lost) if HAS_TCP_INFO else None,
-            out_of_order=sum(out_of_order for _, out_of_order in lost) if HAS_TCP_INFO else None,
-            core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
+            dispatch_late_p99_ns=late[1],
+            dispatch_late_max_ns=late[2],
+            pool_waits=sum(transport.waits for transport in transports),
+            pool_wait_max_ns=max((transport.wait_max_ns for transport in transports), default=0),
+            retransmits=None,
+            out_of_order=None,
+            core_wait_ns=None,
             read_wait_max_ns=READER.longest_wait_ns(),
-        )  # fmt: skip
+        )
+        if HAS_TCP_INFO:
+            row.retransmits = sum(sent_again for sent_again, _ in lost)
+            row.out_of_order = sum(out_of_order for _, out_of_order in lost)
+        if core_wait_ns is not None:
+            row.core_wait_ns = core_wait_ns - (self._core_wait_ns or 0)
         self._cpu_s = cpu_s
-        self._at_ns = now
+        self._at_ns = now_ns
         self._core_wait_ns = core_wait_ns
-        self._lag_max_ns = counters.receive_lag_max_ns = self._gc_ns = 0
-        for transport in self._transports:
+        self._lag_max_ns = 0
+        self._gc_ns = 0
+        counters.receive_lag_max_ns = 0
+        for transport in transports:
             transport.wait_max_ns = 0
         self._rows += 1
         return row
@@ -145,15 +170,15 @@ class Health:
 
     def _watch_loop(self) -> None:
         while True:
-            due = monotonic_ns() + int(_PROBE_S * 1e9)
+            due_ns = monotonic_ns() + int(_PROBE_S * 1e9)
             gevent.sleep(_PROBE_S)
             self.has_stalled()
             self._probed_ns = monotonic_ns()
-            self._lag_max_ns = max(self._lag_max_ns, self._probed_ns - due)
+            self._lag_max_ns = max(self._lag_max_ns, self._probed_ns - due_ns)
 
 
 def _core_wait_ns() -> int | None:
-    """Time that the main thread has waited for a core; None if the system does not report it."""
+    """Return the time that the main thread has waited for a core; None if the system does not report it."""
     try:
         return _SCHEDULED.numbers()[1]
     except (OSError, IndexError, ValueError):
@@ -161,7 +186,7 @@ def _core_wait_ns() -> int | None:
 
 
 def _memory() -> tuple[int, int]:
-    """Address space and resident memory of this process, in bytes; 0 and the most ever where the system does not say."""
+    """Return address space and resident memory of this process, in bytes; 0 and the most ever where the system does not say."""
     if sys.platform != "linux":
         info = psutil.Process().memory_info()
         return info.vms, info.rss
@@ -184,31 +209,26 @@ class ProcessLimits:
     _reserve: mmap.mmap | None = None
 
     def check(self, scenario: Scenario) -> None:
-        """UsageError if the run may need more than is allowed; else take a reserve of memory."""
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        in_flight = scenario.limits.in_flight_per_worker
-        need = in_flight + sum(target.preopened for target in scenario.targets.values())
-        need += psutil.Process().num_fds() + SPARE_DESCRIPTORS
-        if most != resource.RLIM_INFINITY and need > most:
-            less = in_flight - need + most
-            lower = f", or set limits.in_flight_per_worker to {less:,} or less" if less > 0 else ""
-            why = f"{in_flight:,} need {need:,} file descriptors, RLIMIT_NOFILE allows {most:,}"
+        """Raise UsageError if the run may need more than is allowed; else take a reserve of memory."""
+        _check_descriptors(scenario)
+        left_bytes = _memory_left()
+        if left_bytes is None:
+            return
+        needed_bytes = 3 * RESERVE
+        if left_bytes < needed_bytes:
+            left_mb = left_bytes / MEGABYTE
+            needed_mb = needed_bytes / MEGABYTE
+            lack_mb = (needed_bytes - left_bytes) / MEGABYTE
             raise UsageError(
-                f"limits.in_flight_per_worker: {why}: raise it (ulimit -Hn {need}){lower}"
+                f"RLIMIT_AS leaves a worker {left_mb:,.0f} MB, it needs {needed_mb:,.0f}: "
+                f"raise it by {lack_mb:,.0f} MB (ulimit -v)"
             )
-        if (left := _memory_left()) is not None:
-            if left < 3 * RESERVE:
-                has, needs, lacks = (
-                    size / MEGABYTE for size in (left, 3 * RESERVE, 3 * RESERVE - left)
-                )
-                why = f"RLIMIT_AS leaves a worker {has:,.0f} MB, it needs {needs:,.0f}"
-                raise UsageError(f"{why}: raise it by {lacks:,.0f} MB (ulimit -v)")
-            self._reserve = mmap.mmap(-1, RESERVE)
+        self._reserve = mmap.mmap(-1, RESERVE)
 
     def is_short(self) -> bool:
         """Whether the memory is nearly used up."""
-        left = _memory_left()
-        return left is not None and left < RESERVE
+        left_bytes = _memory_left()
+        return left_bytes is not None and left_bytes < RESERVE
 
     def no_memory(self) -> str:
         """Give the reserve back; returns why the worker ends."""
@@ -218,7 +238,23 @@ class ProcessLimits:
         return NO_MEMORY.format(resource.getrlimit(resource.RLIMIT_AS)[0] / MEGABYTE)
 
 
+def _check_descriptors(scenario: Scenario) -> None:
+    """Raise UsageError if calls in flight and connections opened beforehand may need more descriptors than are allowed."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_flight = scenario.limits.in_flight_per_worker
+    needed = in_flight + sum(target.preopened for target in scenario.targets.values())
+    needed += psutil.Process().num_fds() + SPARE_DESCRIPTORS
+    if limit == resource.RLIM_INFINITY or needed <= limit:
+        return
+    advice = f"raise it (ulimit -Hn {needed})"
+    possible = in_flight - needed + limit
+    if possible > 0:
+        advice += f", or set limits.in_flight_per_worker to {possible:,} or less"
+    cause = f"{in_flight:,} need {needed:,} file descriptors, RLIMIT_NOFILE allows {limit:,}"
+    raise UsageError(f"limits.in_flight_per_worker: {cause}: {advice}")
+
+
 def _memory_left() -> int | None:
-    """Bytes of address space that the process may still take; None without a limit."""
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if most == resource.RLIM_INFINITY else most - _memory()[0]
+    """Return the bytes of address space that the process may still take; None without a limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit - _memory()[0]

@@ -40,19 +40,16 @@ _PEER_ENDS = {captures.CLOSED: CLOSED, captures.RESET: RESET}
 
 
 class KeptAnswers:
-    """The first `most` answers of a run, and the first of each outcome, in the file at `path`.
+    """The first `limit` answers of a run, and the first of each outcome, in the file at `path`.
 
     `written`: answers in the file. Called on the hub; files are written on a thread of its pool.
     """
 
-    def __init__(self, path: Path, most: int) -> None:
+    def __init__(self, path: Path, limit: int) -> None:
         self._path = path
-        self._most = most
+        self._limit = limit
         self._open = OpenBytes()
-        self._numbers = {
-            True: 0,
-            False: 0,
-        }  # of answers that were kept, by whether it is the preflight
+        self._numbers = {True: 0, False: 0}  # of kept answers, by whether of the preflight
         self._outcomes: set[tuple[bool, str]] = set()
         self._bytes = 0
         self._waiting: deque[RawAnswer] = deque()
@@ -61,7 +58,7 @@ class KeptAnswers:
         self.written = 0
 
     def capture(self) -> Capture | None:
-        """What an exchange puts its answer into; None where nothing more is kept."""
+        """Return what an exchange puts its answer into; None where nothing more is kept."""
         if self._bytes >= MAX_FILE or self._error is not None:
             return None
         return Capture(self._open)
@@ -73,7 +70,8 @@ class KeptAnswers:
             return
         capture.release()
         sent_at_ns = exchange.left_at_ns
-        if sent_at_ns is None or (exchange.failure or ("",))[0] == STALE or not self._wants(row):
+        is_stale = exchange.failure is not None and exchange.failure[0] == STALE
+        if sent_at_ns is None or is_stale or not self._wants(row):
             return
         self._bytes += capture.size
         self._waiting.append(_raw_answer(row, exchange, capture, sent_at_ns))
@@ -83,8 +81,8 @@ class KeptAnswers:
         """Whether the answer of this row is kept; counts it."""
         is_preflight = row.stage == PREFLIGHT
         outcome = (is_preflight, row.ended)
-        most = MAX_PREFLIGHT if is_preflight else self._most
-        if self._numbers[is_preflight] >= most and outcome in self._outcomes:
+        limit = MAX_PREFLIGHT if is_preflight else self._limit
+        if self._numbers[is_preflight] >= limit and outcome in self._outcomes:
             return False
         self._numbers[is_preflight] += 1
         self._outcomes.add(outcome)
@@ -122,8 +120,8 @@ class KeptAnswers:
             try:
                 _append(self._path, answer_text(self.written + 1, _redacted(answer)))
             except OSError as error:
-                why = advice(error, self._path)
-                self._error = RecorderError(f"{self._path}: an answer could not be written: {why}")
+                cause = f"an answer could not be written: {advice(error, self._path)}"
+                self._error = RecorderError(f"{self._path}: {cause}")
             else:
                 self.written += 1
 
@@ -131,25 +129,29 @@ class KeptAnswers:
 def _raw_answer(
     row: AttemptRow, exchange: Exchange, capture: Capture, sent_at_ns: int
 ) -> RawAnswer:
-    """A captured answer with its times since the request was sent."""
+    """Return a captured answer with its times since the request was sent."""
     facts = {name: getattr(row, name) for name in _FACTS}
     end_at_ns = max(0, (exchange.ended_at_ns or monotonic_ns()) - sent_at_ns)
     reads: list[Read] = []
     # Bytes of one read came as several where TLS was decrypted or a head ended in them.
     for arrived_at_ns, pieces in groupby(capture.reads, key=lambda read: read[0]):
-        last_at_ns = reads[-1].at_ns if reads else 0
+        previous_at_ns = reads[-1].at_ns if reads else 0
         data = b"".join([piece for _, piece in pieces])
-        reads.append(Read(max(last_at_ns, arrived_at_ns - sent_at_ns), data))
+        reads.append(Read(max(previous_at_ns, arrived_at_ns - sent_at_ns), data))
     if reads:
         end_at_ns = max(end_at_ns, reads[-1].at_ns)
     return RawAnswer(
-        facts=facts, method=capture.method, end=_end(exchange, capture), end_at_ns=end_at_ns, reads=reads,
+        facts=facts,
+        method=capture.method,
+        end=_end(exchange, capture),
+        end_at_ns=end_at_ns,
+        reads=reads,
         left_out_bytes=capture.left_out_bytes,
-    )  # fmt: skip
+    )
 
 
 def _end(exchange: Exchange, capture: Capture) -> str:
-    """How the connection of an answer ended."""
+    """Return how the connection of an answer ended."""
     if capture.peer_end is not None:
         return _PEER_ENDS[capture.peer_end]
     if exchange.aborted or exchange.failure or exchange.cut:
@@ -158,7 +160,7 @@ def _end(exchange: Exchange, capture: Capture) -> str:
 
 
 def _redacted(answer: RawAnswer) -> RawAnswer:
-    """The answer without secrets, also those that two reads share."""
+    """Return the answer without secrets, also those that two reads share."""
     data = redact(answer.data)
     begin = 0
     for number, read in enumerate(answer.reads):

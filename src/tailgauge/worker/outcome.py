@@ -51,12 +51,14 @@ class Outcome:
 
 
 def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
-    """Outcome of a finished exchange."""
-    found = _outcome(exchange, decoder)
-    if found.error_type is None:
-        return found
-    text = None if found.error_body is None else shown(found.error_body, MAX_ERROR_TEXT)
-    return replace(found, error_type=shown(found.error_type, MAX_TYPE), error_body=text)
+    """Return the outcome of a finished exchange."""
+    result = _outcome(exchange, decoder)
+    if result.error_type is None:
+        return result
+    text = None
+    if result.error_body is not None:
+        text = shown(result.error_body, MAX_ERROR_TEXT)
+    return replace(result, error_type=shown(result.error_type, MAX_TYPE), error_body=text)
 
 
 def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
@@ -72,14 +74,10 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 
 
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
-    """Outcome of a response whose status is no error."""
+    """Return the outcome of a response whose status is no error."""
     cut = exchange.cut
-    if (
-        decoder.streams
-        and decoder.events == 0
-        and decoder.error is None
-        and _is_no_stream(exchange)
-    ):
+    has_events = decoder.events > 0 or decoder.error is not None
+    if decoder.streams and not has_events and _is_no_stream(exchange):
         return _no_stream(exchange)
     if decoder.error is not None:
         return _failed(exchange, decoder)
@@ -112,7 +110,7 @@ def _is_no_stream(exchange: Exchange) -> bool:
 
 
 def _no_stream(exchange: Exchange) -> Outcome:
-    """Outcome of a 200 that is no event stream: an error of a gateway, or something else."""
+    """Return the outcome of a 200 that is no event stream: an error of a gateway, or something else."""
     body = exchange.plain_body
     try:
         tree = json.loads(body)
@@ -128,7 +126,7 @@ def _no_stream(exchange: Exchange) -> Outcome:
 
 
 def _failed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
-    """Outcome of an answer with an error in it."""
+    """Return the outcome of an answer with an error in it."""
     error = decoder.error
     assert error is not None
     ended = error.ended
@@ -136,12 +134,14 @@ def _failed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     if not decoder.streams and error.error_class is None:
         ended = schema.CLIENT_ERROR
         text = _text(exchange.plain_body) or text
-    limit = _limit_kind(exchange) if ended == schema.RATE_LIMITED else None
+    limit = None
+    if ended == schema.RATE_LIMITED:
+        limit = _limit_kind(exchange)
     return Outcome(ended, error.kind, text, limit, error.error_class)
 
 
 def _ended(decoder: StreamDecoder) -> Outcome:
-    """Outcome of an answer whose end mark has come."""
+    """Return the outcome of an answer whose end mark has come."""
     counts = decoder.usage.live()
     end = End(
         protocol=decoder.protocol,
@@ -161,14 +161,17 @@ def _ended(decoder: StreamDecoder) -> Outcome:
 
 
 def _refused(exchange: Exchange) -> Outcome:
+    """Return the outcome of a response whose status is an error."""
     status = exchange.status or 0
     ended = vendors.class_of_status(status)
-    limit = _limit_kind(exchange) if status == 429 else None
+    limit = None
+    if status == 429:
+        limit = _limit_kind(exchange)
     return Outcome(ended, _error_type(exchange), _text(exchange.plain_body), limit)
 
 
 def _error_type(exchange: Exchange) -> str:
-    """The target's name of its error, or the violation in its body."""
+    """Return the target's name of its error, or the violation in its body."""
     if exchange.cut in violations.VIOLATIONS:
         return str(exchange.cut)
     if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
@@ -180,47 +183,52 @@ def _error_type(exchange: Exchange) -> str:
 
 
 def _text(body: bytes) -> str:
-    """As much of a body as is redacted: more than is shown of it."""
+    """Return as much of a body as is redacted: more than is shown of it."""
     return body[: 4 * MAX_ERROR_TEXT].decode("utf-8", "replace")
 
 
 def limit_headers(exchange: Exchange) -> list[tuple[str, str]]:
     """Return the headers of limits and those that look like one, as text, their names in lower case."""
-    named = [(name.lower().decode("latin-1"), value) for name, value in exchange.headers]
-    return [
-        (name, value.decode("latin-1").strip())
-        for name, value in named
-        if limits.is_of_a_limit(name)
-    ]
+    headers = []
+    for raw_name, value in exchange.headers:
+        name = raw_name.lower().decode("latin-1")
+        if limits.is_of_a_limit(name):
+            headers.append((name, value.decode("latin-1").strip()))
+    return headers
 
 
 def _limit_kind(exchange: Exchange) -> str:
-    """The empty bucket of a 429 by its headers."""
+    """Return the empty bucket of a 429 by its headers."""
     return limits.limit_kind(limit_headers(exchange))
 
 
 def rate_limit_headers(headers: limits.Headers) -> str | None:
     """Return every header of a limit as a JSON object, or None."""
-    named = [(shown(name, MAX_HEADER), shown(value, MAX_HEADER)) for name, value in headers]
-    return json.dumps(dict(named[:MAX_HEADERS])) if named else None
+    if not headers:
+        return None
+    first_headers = headers[:MAX_HEADERS]
+    return json.dumps(
+        {shown(name, MAX_HEADER): shown(value, MAX_HEADER) for name, value in first_headers}
+    )
 
 
 def header(value: bytes) -> str:
-    """A header's name or value, for a row."""
+    """Return a header's name or value for a row."""
     return shown(value.decode("latin-1"), MAX_HEADER)
 
 
 def should_retry(exchange: Exchange) -> bool | None:
-    """The target's x-should-retry header; None without it."""
-    return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
+    """Return what the target's x-should-retry header says; None without it."""
+    advice = exchange.header(b"x-should-retry").strip().lower()
+    return {b"true": True, b"false": False}.get(advice)
 
 
 def retry_after(
-    exchange: Exchange, ended: str, now: datetime | None = None
+    exchange: Exchange, ended: str, received_at: datetime | None = None
 ) -> tuple[float | None, str | None]:
     """Return how many seconds to wait before a retry, and which header or field says so; nothing of an answer.
 
-    `now`: of headers with a date, for whoever has a clock of its own. The reset of a limit says when to come back from
+    `received_at`: for headers with a date, by default the present time. The reset of a limit says when to come back from
     that limit, and nothing of an overload.
     """
     if ended in schema.SERVED or not exchange.headers:
@@ -229,8 +237,11 @@ def retry_after(
     headers = [(name, value) for name, value in waits if value]
     if ended == schema.RATE_LIMITED:
         headers += limit_headers(exchange)
-    found = limits.retry_after(headers, now) or _retry_delay(exchange)
-    return (None, None) if found is None else (found[0], shown(found[1], MAX_HEADER))
+    advice = limits.retry_after(headers, received_at) or _retry_delay(exchange)
+    if advice is None:
+        return None, None
+    seconds, source = advice
+    return seconds, shown(source, MAX_HEADER)
 
 
 def _retry_delay(exchange: Exchange) -> tuple[float, str] | None:
@@ -247,5 +258,5 @@ def _retry_delay(exchange: Exchange) -> tuple[float, str] | None:
 
 def not_understood(headers: limits.Headers) -> str | None:
     """Return the headers that look like a limit and that nobody knows."""
-    names = limits.not_understood(headers)
-    return ", ".join(f"header {shown(name, MAX_HEADER)}" for name in names[:MAX_HEADERS]) or None
+    names = limits.not_understood(headers)[:MAX_HEADERS]
+    return ", ".join(f"header {shown(name, MAX_HEADER)}" for name in names) or None

@@ -48,35 +48,36 @@ class PartSender:
         self._send = send
         self._read = read or read_piece
         self._now_ns = now_ns
-        self._parts: deque[_Part] = (
-            deque()
-        )  # the first is in transfer; any thread appends, the hub removes
-        self._kept: list[_Part] = []  # refused
+        # The first is in transfer. Any thread appends, the hub removes.
+        self._parts: deque[_Part] = deque()
+        self._refused_parts: list[_Part] = []
         self._moved_at_ns = 0  # the last progress, or the first piece sent after it
-        self._probing = self._pumping = False
+        self._probing = False
+        self._pumping = False
         self.refused: str | None = None
 
     def add(self, table: str, path: Path) -> None:
         """Add a finished part, from any thread; the checksum is computed on that thread."""
         try:
-            part = _Part(table, path, *_sum(path))
+            part = _Part(table, path, *_size_and_digest(path))
         except OSError as error:
-            self._keep(_Part(table, path, 0, ""), f"it cannot be read: {error.strerror}")
+            self._refuse(_Part(table, path, 0, ""), f"it cannot be read: {error.strerror}")
             return
         if part.size:
             self._parts.append(part)
         else:
-            self._keep(part, "it is empty")
+            self._refuse(part, "it is empty")
 
     @property
     def waiting(self) -> int:
-        """Bytes that the master does not have yet and has not refused."""
+        """Return the bytes that the master does not have yet and has not refused."""
         return sum(part.size - part.acknowledged for part in tuple(self._parts))
 
     @property
     def unshipped(self) -> list[str]:
-        """Parts that the master does not have, as `<table>/<name>`: refused ones first."""
-        return [f"{part.table}/{part.path.name}" for part in (*self._kept, *tuple(self._parts))]
+        """Return the parts that the master does not have, as `<table>/<name>`: refused ones first."""
+        parts = (*self._refused_parts, *tuple(self._parts))
+        return [f"{part.table}/{part.path.name}" for part in parts]
 
     def pump(self) -> None:
         """Send what the window allows; call at least once a second, on the hub. Errors of `send` are raised."""
@@ -84,13 +85,15 @@ class PartSender:
             return
         self._pumping = True
         try:
-            while (message := self._next()) is not None:
+            message = self._next_message()
+            while message is not None:
                 self._send(message)
+                message = self._next_message()
         finally:
             self._pumping = False
 
     def got(self, data: dict[str, Any]) -> None:
-        """The master's answer to a piece; sends more. Answers about other parts are late and ignored."""
+        """Take the master's answer to a piece, and send more. Answers about other parts are late and ignored."""
         part = self._parts[0] if self._parts else None
         if part is None or (data["table"], data["name"]) != (part.table, part.path.name):
             return
@@ -98,74 +101,84 @@ class PartSender:
             self._parts.popleft()
             self._probing = False
         elif data["state"] == "refused":
-            self._keep(self._parts.popleft(), str(data["why"]))
+            self._refuse(self._parts.popleft(), str(data["why"]))
         else:
-            self._reached(part, min(max(data["upto"], 0), part.size))
+            self._acknowledge(part, min(max(data["upto"], 0), part.size))
         self.pump()
 
-    def _reached(self, part: _Part, upto: int) -> None:
-        part.reported = upto
-        if upto > part.acknowledged:
-            part.acknowledged, part.sent = upto, max(part.sent, upto)
+    def _acknowledge(self, part: _Part, size: int) -> None:
+        """Take notice that the master has `size` bytes of a part."""
+        part.reported = size
+        if size > part.acknowledged:
+            part.acknowledged = size
+            part.sent = max(part.sent, size)
             self._moved_at_ns = self._now_ns()
             self._probing = False
 
-    def _next(self) -> dict[str, Any] | None:
-        """The next message that may go now."""
+    def _next_message(self) -> dict[str, Any] | None:
+        """Return the next message that may go now."""
         while self._parts:
             part = self._parts[0]
             self._go_back_after_silence(part)
-            most = 0 if self._probing else (WINDOW - 1) * PIECE
             begin = part.sent
-            if begin - part.acknowledged > most or begin >= part.size:
+            window = 0 if self._probing else (WINDOW - 1) * PIECE
+            if begin - part.acknowledged > window or begin >= part.size:
                 return None
-            if (data := self._piece(part, begin, _PROBE if self._probing else PIECE)) is None:
+            data = self._piece(part, begin, _PROBE if self._probing else PIECE)
+            if data is None:
                 continue
             if begin == part.acknowledged:
                 self._moved_at_ns = self._now_ns()
             part.sent += len(data)
             return {
-                "table": part.table, "name": part.path.name, "size": part.size, "sha256": part.sha256,
-                "offset": begin, "bytes": data,
-            }  # fmt: skip
+                "table": part.table,
+                "name": part.path.name,
+                "size": part.size,
+                "sha256": part.sha256,
+                "offset": begin,
+                "bytes": data,
+            }
         return None
 
     def _go_back_after_silence(self, part: _Part) -> None:
         """Forget unacknowledged bytes, and those that the master had and dropped."""
         if part.sent > 0 and self._now_ns() - self._moved_at_ns >= SILENCE_NS:
-            part.acknowledged = part.sent = part.reported if part.reported < part.size else 0
+            begin = part.reported if part.reported < part.size else 0
+            part.acknowledged = begin
+            part.sent = begin
             self._probing = True
 
-    def _piece(self, part: _Part, begin: int, most: int) -> bytes | None:
-        """Bytes of the part from `begin` on; None if the file has changed, which refuses the part."""
-        wanted = min(most, part.size - begin)
+    def _piece(self, part: _Part, begin: int, limit: int) -> bytes | None:
+        """Return at most `limit` bytes of the part from `begin` on; None if the file has changed, which refuses the part."""
+        size = min(limit, part.size - begin)
+        reason = "it is shorter than when it was written"
         try:
-            data = self._read(part.path, begin, wanted)
-            why = "it is shorter than when it was written"
+            data = self._read(part.path, begin, size)
         except OSError as error:
             data = b""
-            why = f"it cannot be read: {error.strerror}"
-        if len(data) == wanted:
+            reason = f"it cannot be read: {error.strerror}"
+        if len(data) == size:
             return data
         self._parts.popleft()
-        self._keep(part, why)
+        self._refuse(part, reason)
         return None
 
-    def _keep(self, part: _Part, why: str) -> None:
+    def _refuse(self, part: _Part, reason: str) -> None:
+        """Send no more of a part."""
         self._probing = False
-        self._kept.append(part)
+        self._refused_parts.append(part)
         if self.refused is None:
-            self.refused = f"{part.table}/{part.path.name}: {why}"
+            self.refused = f"{part.table}/{part.path.name}: {reason}"
 
 
 def read_piece(path: Path, offset: int, size: int) -> bytes:
-    """Bytes of a file; fewer where it ends."""
+    """Return bytes of a file; fewer where it ends."""
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(size)
 
 
-def _sum(path: Path) -> tuple[int, str]:
+def _size_and_digest(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()

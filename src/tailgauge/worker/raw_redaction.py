@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from tailgauge.redaction import MARK, known, secret_like
 
@@ -37,14 +37,15 @@ class _Pieces:
         self._begins = [0, *accumulate(end - begin for begin, end in spans)]
 
     def origins(self, begin: int, end: int) -> Iterator[int]:
-        """Places in the other text of the characters from `begin` to `end`."""
+        """Yield the places in the other text of the characters from `begin` to `end`."""
         for place in range(begin, end):
-            number = bisect_right(self._begins, place) - 1
-            yield self._spans[number][0] + place - self._begins[number]
+            piece = bisect_right(self._begins, place) - 1
+            offset = place - self._begins[piece]
+            yield self._spans[piece][0] + offset
 
 
 def redact(data: bytes) -> bytes:
-    """The bytes of an answer without secrets, as many as before."""
+    """Return the bytes of an answer without secrets, as many as before."""
     text = data.decode("utf-8", "surrogateescape")
     secrets = set(_secret_places(text))
     if not secrets:
@@ -52,20 +53,23 @@ def redact(data: bytes) -> bytes:
     sizes = (len(char.encode("utf-8", "surrogateescape")) for char in text)
     begins = [0, *accumulate(sizes)]
     redacted = bytearray(data)
-    for begin, end in _runs(secrets):
-        size = begins[end] - begins[begin]
-        redacted[begins[begin] : begins[end]] = MARK.encode()[:size].ljust(size, _FILL)
+    for first_character, end_character in _runs(secrets):
+        begin = begins[first_character]
+        end = begins[end_character]
+        size = end - begin
+        redacted[begin:end] = MARK.encode()[:size].ljust(size, _FILL)
     return bytes(redacted)
 
 
 def _secret_places(text: str) -> Iterator[int]:
-    """Every character of a secret, but for line ends."""
+    """Yield the place of every character of a secret, but for line ends."""
     for place in _all_places(text):
         if text[place] not in "\r\n":
             yield place
 
 
 def _all_places(text: str) -> Iterator[int]:
+    """Yield the places of secrets in the text as it came, without chunk framing, and in what a reader would join."""
     for span in (*_spans(text), *_headers(text)):
         yield from range(*span)
     body = _Pieces(text, list(_between_chunks(text)))
@@ -79,14 +83,14 @@ def _all_places(text: str) -> Iterator[int]:
 
 
 def _spans(text: str) -> Iterator[Span]:
-    """Where secrets stand; looked for in windows, because each character of one takes a hundred bytes meanwhile."""
-    for first in range(0, max(1, len(text) - _OVERLAP), _WINDOW - _OVERLAP):
-        for begin, end in known().spans_of_peer(text[first : first + _WINDOW]):
-            yield first + begin, first + end
+    """Yield where secrets stand; looked for in windows, because each character of one takes a hundred bytes meanwhile."""
+    for offset in range(0, max(1, len(text) - _OVERLAP), _WINDOW - _OVERLAP):
+        for begin, end in known().spans_of_peer(text[offset : offset + _WINDOW]):
+            yield offset + begin, offset + end
 
 
 def _between_chunks(text: str) -> Iterator[Span]:
-    """What stands between the size lines of chunks."""
+    """Yield what stands between the size lines of chunks."""
     begin = 0
     for line in _CHUNK_LINE.finditer(text):
         yield begin, line.start()
@@ -95,7 +99,7 @@ def _between_chunks(text: str) -> Iterator[Span]:
 
 
 def _joined_texts(body: str) -> Iterable[Sequence[Span]]:
-    """Texts that a reader would join: those of one JSON field in all events, and the data lines."""
+    """Yield texts that a reader would join: those of one JSON field in all events, and the data lines."""
     by_field: dict[str, list[Span]] = defaultdict(list)
     for match in _FIELD.finditer(body):
         by_field[match[1]].append(match.span(2))
@@ -104,21 +108,23 @@ def _joined_texts(body: str) -> Iterable[Sequence[Span]]:
 
 
 def _headers(text: str) -> Iterator[Span]:
-    """Values of headers that are secrets by their name or look, such as a cookie."""
+    """Yield values of headers that are secrets by their name or look, such as a cookie."""
     end = text.find(_HEAD_END)
     while end >= 0 and text.startswith(_INTERIM, end + len(_HEAD_END)):
         end = text.find(_HEAD_END, end + len(_HEAD_END))
-    head = text[: end if end >= 0 else len(text)].replace("\r\n", " \n")
+    head = text[:end] if end >= 0 else text
+    head = head.replace("\r\n", " \n")
     for match in _HEADER.finditer(head):
         if secret_like(match[1], match[2].strip()):
             yield match.span(2)
 
 
 def _runs(places: set[int]) -> Iterator[Span]:
-    """Places that follow each other, as spans."""
+    """Yield places that follow each other, as spans."""
     ordered = sorted(places)
     begin = ordered[0]
-    for place, following in zip(ordered, [*ordered[1:], None], strict=True):
-        if following != place + 1:
+    for place, next_place in pairwise(ordered):
+        if next_place != place + 1:
             yield begin, place + 1
-            begin = following or 0
+            begin = next_place
+    yield begin, ordered[-1] + 1

@@ -21,6 +21,7 @@ from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.sessions import RequestPool, Turn, conversation, draw, following
 from tailgauge.schedule.settings import TASKS
+from tailgauge.transport.reader import Departure
 from tailgauge.worker.attempt_row import RequestRef, request_row
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive, Starts, Timing
@@ -30,12 +31,12 @@ KEPT_PROMPTS = 1000  # of requests that wait for a slot; those of the others are
 
 @dataclass(slots=True)
 class Ahead:
-    """A request that was begun before it is due: its steps, the first of which is a prepared call, and what withdraws it."""
+    """A request that was begun before its time: its steps, the first of which is a prepared call."""
 
     turn: Turn
     steps: Steps
-    first: Send
-    withdraw: Callable[[], bool] | None = None
+    first_step: Send
+    withdraw: Callable[[], bool] | None = None  # takes the prepared call back
 
 
 @dataclass(slots=True)
@@ -53,10 +54,16 @@ class Requests(ABC):
     """
 
     def __init__(
-        self, scenario: Scenario, makers: Mapping[str, Any], attempts: Starts,
-        write: Callable[[RequestRow], None], counters: Counters, timing: Timing,
+        self,
+        scenario: Scenario,
+        makers: Mapping[str, Any],
+        attempts: Starts,
+        *,
+        write: Callable[[RequestRow], None],
+        counters: Counters,
+        timing: Timing,
         on_bug: Callable[[Exception], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.scenario = scenario
         self.attempts = attempts
         self.counters = counters
@@ -76,9 +83,10 @@ class Requests(ABC):
         self.slots: int | None = None  # requests in flight at most: others wait
         self._queue: deque[Waiting] = deque()
         self._sends_no_more = False
-        self._open: dict[
-            Drive, None
-        ] = {}  # in the order of their start: a set would have one of its own
+        # In the order of their start: a set would have one of its own.
+        self._open: dict[Drive, None] = {}
+
+    # --- what a subclass does -----------------------------------------------------------------------------------
 
     @abstractmethod
     def _plan(self, turn: Turn) -> None:
@@ -88,74 +96,133 @@ class Requests(ABC):
     def _serve(self, waiting: Waiting) -> None:
         """Begin a request that has got its slot, by `_begin`; its prompts may be still to be made."""
 
+    @abstractmethod
+    def _note_dispatch(self, turn: Turn, late_ns: int) -> None:
+        """Take notice that a request is dispatched, so much later than scheduled."""
+
+    def _is_awaited(self, request_id: int) -> bool:  # noqa: ARG002 - see the dispatcher
+        """Whether somebody waits for the end of a request."""
+        return False
+
+    # --- the beginning of a request -----------------------------------------------------------------------------
+
     def _dispatch(self, turn: Turn) -> Drive | None:
         """Begin a request, let it wait for a slot, or drop it at the in-flight cap."""
-        scenario = self.scenario
         counters = self.counters
         now_ns = self._timing.now_ns()
-        scheduled = self.start_at_ns + turn.at_ns
-        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
+        late_ns = now_ns - self.start_at_ns - turn.at_ns
         counters.leased += turn.is_closed
         if self.slots is not None and counters.in_flight >= self.slots:
-            self._begins(turn, now_ns - scheduled)
+            self._note_dispatch(turn, late_ns)
             self._enqueue(Waiting(turn, now_ns))
             return None
         if self._is_full():
             counters.client_drop += 1
-            self._write(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
+            self._write_unsent(turn, CLIENT_DROP, None)
             self._follow(turn, CLIENT_DROP, now_ns, None)
             return None
         counters.dispatched += 1
         counters.in_flight += 1
-        self._begins(turn, now_ns - scheduled)
+        self._note_dispatch(turn, late_ns)
         turn.slot_wait_ns = None if self.slots is None else 0
         return self._begin(turn, now_ns)
 
-    def _dispatch_sent(self, ahead: Ahead, due: Any) -> None:
+    def _dispatch_sent(self, ahead: Ahead, departure: Departure) -> None:
         """Begin a request whose first call has left."""
         turn = ahead.turn
         counters = self.counters
         counters.leased += turn.is_closed
         counters.dispatched += 1
         counters.in_flight += 1
-        self._begins(turn, due.at_ns - self.start_at_ns - turn.at_ns)
+        self._note_dispatch(turn, departure.at_ns - self.start_at_ns - turn.at_ns)
         turn.slot_wait_ns = None
-        self._begin(turn, due.at_ns, ahead, due)
+        self._begin(turn, departure.at_ns, ahead, departure)
 
     def _steps(self, turn: Turn) -> Steps:
-        """What the pattern does for a request."""
+        """Return what the pattern does for a request."""
         seed = self.scenario.seed
         pattern = self._patterns[turn.asked.traffic]
-        drawn = (
-            draw(seed, turn.request_id) if pattern.acts else 0.0
-        )  # else nothing happens to a share of them
-        scheduled = self.start_at_ns + turn.at_ns
+        share = 0.0
+        if pattern.acts:  # else nothing happens to a share of the requests
+            share = draw(seed, turn.request_id)
         request = Request(
-            turn.request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed
+            request_id=turn.request_id,
+            scheduled_at_ns=self.start_at_ns + turn.at_ns,
+            prompts=turn.prompts,
+            output_tokens=turn.asked.output_tokens,
+            draw=share,
+            seed=seed,
         )
         return pattern.begin(request, turn.failed)
 
     def _begin(
-        self, turn: Turn, dispatched_ns: int, ahead: Ahead | None = None, due: Any = None
+        self,
+        turn: Turn,
+        dispatched_at_ns: int,
+        ahead: Ahead | None = None,
+        departure: Departure | None = None,
     ) -> Drive:
-        """Begin a request that is counted as dispatched. `due`: how its first call has left, where that was prepared."""
-        stage = self.scenario.stages.stage_at(turn.at_ns / 1e9)
+        """Begin a request that is counted as dispatched; `ahead` and `departure`: where its first call has left."""
         traffic = turn.asked.traffic
-        request_id = turn.request_id
-        is_followed = (
-            turn.is_closed or turn.rest > 0 or self._pool is not None or self.slots is not None
+        origin = RequestRef(
+            request_id=turn.request_id,
+            stage=self.scenario.stages.stage_at(turn.at_ns / 1e9),
+            traffic=traffic,
+            scheduled_at_ns=self.start_at_ns + turn.at_ns,
+            dispatched_at_ns=dispatched_at_ns,
+            acts=self._acts(turn),
+            departure=departure,
         )
-        acts = self._patterns[traffic].acts or is_followed or self._is_awaited(request_id)
-        scheduled = self.start_at_ns + turn.at_ns
-        origin = RequestRef(request_id, stage, traffic, scheduled, dispatched_ns, acts, due)
         steps = self._steps(turn) if ahead is None else ahead.steps
-        over = partial(self._over, turn, stage, dispatched_ns)
-        drive = Drive(steps, origin, self.attempts, self._gates[traffic], over, self._timing)
+        drive = Drive(
+            steps,
+            origin,
+            self.attempts,
+            gates=self._gates[traffic],
+            on_end=partial(self._finish, turn),
+            timing=self._timing,
+        )
         self._open[drive] = None
         if self._sends_no_more:  # its first call left before that, and is noticed now
             drive.send_no_more()
-        drive.begin(None if ahead is None else ahead.first)
+        drive.begin(None if ahead is None else ahead.first_step)
         return drive
+
+    def _acts(self, turn: Turn) -> bool:
+        """Whether something waits for what the calls of a request bring: its pattern, a later request, or a task."""
+        if self._patterns[turn.asked.traffic].acts or turn.is_closed or turn.rest > 0:
+            return True
+        if self._pool is not None or self.slots is not None:
+            return True
+        return self._is_awaited(turn.request_id)
+
+    def _make_prompts(self, turn: Turn) -> None:
+        """Make what a turn says."""
+        maker = self._makers[turn.asked.traffic]
+        try:
+            turn.prompts = maker.make(turn.asked, turn.number, turn.history)
+        except Exception as error:
+            if not fault(error):
+                raise
+            turn.failed = error  # its request fails with it when its time comes
+
+    def _is_full(self) -> bool:
+        """Whether the in-flight cap is reached."""
+        return self.counters.in_flight >= self.scenario.limits.in_flight_per_worker
+
+    def _write_unsent(self, turn: Turn, ended: str, dispatched_at_ns: int | None) -> None:
+        """Write the row of a request without a call."""
+        row = request_row(
+            self.scenario,
+            turn,
+            ended,
+            stage=self.scenario.stages.stage_at(turn.at_ns / 1e9),
+            scheduled_at_ns=self.start_at_ns + turn.at_ns,
+            dispatched_at_ns=dispatched_at_ns,
+        )
+        self._write(row)
+
+    # --- requests that wait for a slot --------------------------------------------------------------------------
 
     def _enqueue(self, waiting: Waiting) -> None:
         if len(self._queue) >= KEPT_PROMPTS:
@@ -183,113 +250,98 @@ class Requests(ABC):
 
     def _censor_waiting(self) -> None:
         """End those that never got a slot."""
-        scenario = self.scenario
+        counters = self.counters
         now_ns = self._timing.now_ns()
         while self._queue:
             waiting = self._queue.popleft()
             turn = waiting.turn
             turn.slot_wait_ns = now_ns - waiting.dispatched_at_ns
-            stage = scenario.stages.stage_at(turn.at_ns / 1e9)
-            scheduled = self.start_at_ns + turn.at_ns
-            self._write(
-                request_row(scenario, turn, stage, scheduled, waiting.dispatched_at_ns, CENSORED)
-            )
-            self.counters.dispatched += 1
-            self.counters.censored += 1
-            self.counters.not_due += turn.rest
-        self.counters.waiting = 0
+            self._write_unsent(turn, CENSORED, waiting.dispatched_at_ns)
+            counters.dispatched += 1
+            counters.censored += 1
+            counters.not_due += turn.rest
+        counters.waiting = 0
 
-    def _make_prompts(self, turn: Turn) -> None:
-        """What a turn says."""
-        try:
-            turn.prompts = self._makers[turn.asked.traffic].make(
-                turn.asked, turn.number, turn.history
-            )
-        except Exception as error:
-            if not fault(error):
-                raise
-            turn.failed = error  # its request says so when its time comes
+    # --- the end of a request -----------------------------------------------------------------------------------
 
-    def _is_full(self) -> bool:
-        """Whether the in-flight cap is reached."""
-        return self.counters.in_flight >= self.scenario.limits.in_flight_per_worker
-
-    def _is_awaited(self, request_id: int) -> bool:  # noqa: ARG002 - see the dispatcher
-        """Whether somebody waits for the end of a request."""
-        return False
-
-    @abstractmethod
-    def _begins(self, turn: Turn, late_ns: int) -> None:
-        """A request is dispatched, so much later than scheduled."""
-
-    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
-        """A request has ended: write its row, and plan the next turn; returns the time."""
-        done = drive.done
+    def _finish(self, turn: Turn, drive: Drive) -> int:
+        """Write the row of a request that has ended, and plan the next turn; returns the time of its end."""
         now_ns = self._timing.now_ns()
-        assert done is not None
-        if not drive.origin.acts and done.ended != CENSORED:
-            now_ns = drive.last_at_ns or now_ns  # it may have waited
+        assert drive.done is not None
+        if not drive.origin.acts and drive.done.ended != CENSORED:
+            now_ns = drive.last_at_ns or now_ns  # its end may have waited
         self._open.pop(drive, None)
         self.counters.in_flight -= 1
-        self._conclude(turn, stage, dispatched, drive, now_ns)
+        self._conclude(turn, drive, now_ns)
         self._pass_slot_on(now_ns)
         return now_ns
 
-    def _conclude(self, turn: Turn, stage: str, dispatched: int, drive: Drive, now_ns: int) -> None:
+    def _conclude(self, turn: Turn, drive: Drive, ended_at_ns: int) -> None:
         """Record and count a request whose outcome is known."""
         done = drive.done
         assert done is not None
         counters = self.counters
-        self._record(turn, stage, dispatched, drive, done, now_ns)
+        self._record(turn, drive, done, ended_at_ns)
         if drive.bug is not None and not self.faults.note(drive.bug):
             self._on_bug(drive.bug)
         if done.ended == CENSORED:
             counters.censored += 1
             counters.not_due += turn.rest
-        else:
-            counters.ended[done.ended] += 1
-            self._follow(turn, done.ended, now_ns, done.text)
+            return
+        counters.ended[done.ended] += 1
+        self._follow(turn, done.ended, ended_at_ns, done.text)
 
-    def _record(
-        self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int
-    ) -> None:
+    def _record(self, turn: Turn, drive: Drive, done: Done, ended_at_ns: int) -> None:
         """Write the row of a request that has ended."""
+        origin = drive.origin
         row = request_row(
-            self.scenario, turn, stage, self.start_at_ns + turn.at_ns, dispatched, done.ended
+            self.scenario,
+            turn,
+            done.ended,
+            stage=origin.stage,
+            scheduled_at_ns=origin.scheduled_at_ns,
+            dispatched_at_ns=origin.dispatched_at_ns,
         )
         row.legs = len(drive.calls)
         row.attempts = drive.attempts
         row.winner = done.winner
         row.joined_at_ns = done.joined_at_ns
         row.hedge_held = done.hedge_held
-        row.ended_at_ns = None if done.ended == CENSORED else at_ns
+        row.ended_at_ns = None if done.ended == CENSORED else ended_at_ns
         self._write(row)
 
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
-        """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        """Plan the turn after this one; one that comes after the end of the run is never sent."""
+        since_start_ns = ended_at_ns - self.start_at_ns
         if self._pool is not None:
-            self._plan_from_pool(self._pool, ended, ended_at_ns - self.start_at_ns)
+            self._plan_from_pool(self._pool, ended, since_start_ns)
             return
         if turn.planned.turns == 1:
             return  # as most requests
         scenario = self.scenario
-        traffic = self.scenario.traffic[turn.planned.traffic]
-        since_start_ns = ended_at_ns - self.start_at_ns
-        coming = following(turn, ended, since_start_ns, scenario.seed, scenario.arrival, traffic)
-        if coming is None or coming.at_ns >= self._until_ns:
+        traffic = scenario.traffic[turn.planned.traffic]
+        next_turn = following(
+            turn,
+            ended,
+            since_start_ns,
+            seed=scenario.seed,
+            arrival=scenario.arrival,
+            traffic=traffic,
+        )
+        if next_turn is None or next_turn.at_ns >= self._until_ns:
             self.counters.not_due += turn.rest
             self.counters.conversations -= sum(getsizeof(text) for _, text in turn.history)
             return
         if traffic.session.grow and not turn.is_closed:
-            coming.history = conversation(turn, answer)
-            self.counters.conversations += getsizeof(coming.history[-1][1])
-        self._plan(coming)
+            next_turn.history = conversation(turn, answer)
+            self.counters.conversations += getsizeof(next_turn.history[-1][1])
+        self._plan(next_turn)
 
     def _plan_from_pool(self, pool: RequestPool, ended: str, since_start_ns: int) -> None:
         """Plan the request that the user sends next, if one is left and the run lasts so long."""
-        coming = pool.following(ended, since_start_ns)
-        if coming is not None and coming.at_ns < self._until_ns:
-            self._plan(coming)
+        next_turn = pool.following(ended, since_start_ns)
+        if next_turn is not None and next_turn.at_ns < self._until_ns:
+            self._plan(next_turn)
 
     @property
     def _has_sent_all(self) -> bool:
@@ -299,13 +351,13 @@ class Requests(ABC):
         return self._pool is not None and 0 < counters.leased == sent and not counters.in_flight
 
     def _send_no_more(self) -> None:
-        """No open request makes another call, nor one of which it is noticed later that it has left."""
+        """Let no open request make another call, nor one of which it is noticed later that it has left."""
         self._sends_no_more = True
         for drive in self._open:
             drive.send_no_more()
 
     def _censor(self) -> None:
-        """Close what is open."""
+        """Close every open request and end every waiting one."""
         self._censor_waiting()
         self._send_no_more()  # all of them first: an ending request frees a gate for another
         for drive in list(self._open):

@@ -68,19 +68,18 @@ class WaitTimer:
             self._is_set = True
             self._waiter.get()
             return
-        early = HubTimer(
-            max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9),
-            partial(self._waiter.switch, False),
-        )
+        early_s = max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9)
+        early = HubTimer(early_s, partial(self._waiter.switch, False))
         was_woken = self._waiter.get()
         early.cancel()
         while not was_woken and monotonic_ns() < at_ns:
             gevent.sleep(0)
 
     def repeat(self, every_ns: int) -> None:
-        """Be due every `every_ns` from now on."""
-        every = _Timespec(*divmod(every_ns, 1_000_000_000))
-        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(_Itimerspec(every, every)), None)
+        """Wake the hub every `every_ns` from now on."""
+        interval = _Timespec(*divmod(every_ns, 1_000_000_000))
+        timing = _Itimerspec(interval, interval)
+        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(timing), None)
 
     def wake(self) -> None:
         """End the wait in progress."""
@@ -104,7 +103,7 @@ class WaitTimer:
 
 
 def hub_ticks(every_ns: int) -> Any:
-    """Wakes the hub every `every_ns`, until it is closed; where the system has no such timer, as exactly as the hub can."""
+    """Return a timer that wakes the hub every `every_ns` until it is closed; where the system has no such timer, as exactly as the hub can."""
     if TIMER:
         timer: Any = WaitTimer()
         timer.repeat(every_ns)
@@ -133,11 +132,11 @@ class HubTime:
     """Real time for a driver: see `driver.Timing`."""
 
     def now_ns(self) -> int:
-        """The monotonic clock."""
+        """Return the time of the monotonic clock."""
         return monotonic_ns()
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> HubTimer:
-        """A timer of the hub; its clock is coarse."""
+        """Return a timer of the hub, whose clock is coarse."""
         return HubTimer(max(0, at_ns - monotonic_ns()) / 1e9, call)
 
 
@@ -171,13 +170,13 @@ class Later:
             self._jobs.popleft()()
 
     def _run(self) -> None:
-        began_ns = monotonic_ns()
+        begin_ns = monotonic_ns()
         try:
             while self._jobs:
                 self._jobs.popleft()()
-                if monotonic_ns() - began_ns > SLICE_NS:
+                if monotonic_ns() - begin_ns > SLICE_NS:
                     yield_to_hub()
-                    began_ns = monotonic_ns()
+                    begin_ns = monotonic_ns()
         finally:
             if self._jobs:  # one of them failed
                 gevent.spawn_later(DELAY_S, self._run)

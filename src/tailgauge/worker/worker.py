@@ -1,4 +1,4 @@
-"""A worker process: receives the master's messages and passes each to the task of its run.
+"""A worker process: receives the master's messages and passes each to the run that it takes part in.
 
 It sends hello until the master accepts or refuses it, and then takes part in each run. Messages of an earlier run are
 ignored.
@@ -28,30 +28,29 @@ from tailgauge.protocols.table import SDKS
 from tailgauge.rows.recorder import RecorderError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.transport.connection import hold_kernel_stamps
-from tailgauge.worker.run import Task
+from tailgauge.worker.run import WorkerRun
 
 log = logging.getLogger("tailgauge")
-SWITCH_S = (
-    0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
-)
+# A thread that builds a Parquet part gives the interpreter back to the hub within this time.
+SWITCH_S = 0.0005
 HELLO_S = 1.0
 PACKAGE = str(Path(tailgauge.__file__).parent)
 CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log each request
 FAILURES = (TailgaugeError, RecorderError, OSError)
-OF_A_RUN: dict[
-    str, Callable[[Task, dict[str, Any]], object]
-] = {  # message -> what the task of its run does
-    "try": lambda task, _: task.preflight(),
-    "open": lambda task, _: task.preopen(),
-    "go": Task.go,
-    "slice": lambda task, data: task.dispatcher.lease(data["rows"]),
-    "got": lambda task, data: task.part_sender.got(data),
-    "drain": lambda task, data: task.drain(
+Action = Callable[[WorkerRun, dict[str, Any]], object]
+# Messages about a run, and what it does with each.
+ACTIONS: dict[str, Action] = {
+    "try": lambda run, _: run.preflight(),
+    "open": lambda run, _: run.preopen(),
+    "go": WorkerRun.go,
+    "slice": lambda run, data: run.dispatcher.lease(data["rows"]),
+    "got": lambda run, data: run.delivery.sender.got(data),
+    "drain": lambda run, data: run.drain(
         data["seconds"], sends=data["sends"], serves=data["serves"]
     ),
-    "hurry": lambda task, _: task.dispatcher.hurry(),
-    "delivered": lambda task, _: task.delivered(),
-    "pong": lambda task, data: task.clock.answer(data["t0"], data["t1"], data["t2"]),
+    "hurry": lambda run, _: run.dispatcher.hurry(),
+    "delivered": lambda run, _: run.delivered(),
+    "pong": lambda run, data: run.clock.answer(data["t0"], data["t1"], data["t2"]),
 }
 
 
@@ -74,7 +73,7 @@ class Worker:
         self._out = out
         self._on_ended = on_ended
         self._is_child = is_child
-        self.task: Task | None = None
+        self.run: WorkerRun | None = None
         self._welcome = False
         self.refused: str | None = None  # the master's reason
         self.left = ""  # folder with rows that were not transferred
@@ -82,14 +81,11 @@ class Worker:
         self._holder = hold_kernel_stamps()
         self._print_error = gevent.get_hub().handle_error
         gevent.get_hub().handle_error = self._on_hub_error
-        for kind, handler in (
-            ("welcome", self._welcomed),
-            ("refused", self._refused),
-            ("plan", self._plan),
-        ):
-            link.subscribe(kind, handler)
-        for kind, action in OF_A_RUN.items():
-            link.subscribe(kind, self._for_task(action))
+        link.subscribe("welcome", self._on_welcome)
+        link.subscribe("refused", self._on_refused)
+        link.subscribe("plan", self._on_plan)
+        for kind, action in ACTIONS.items():
+            link.subscribe(kind, self._handler(action))
 
     def hello(self) -> None:
         """Send hello until the master answers."""
@@ -98,79 +94,87 @@ class Worker:
             "host": platform.node(),
             "pid": os.getpid(),
             "boot_id": boot_id(),
+            "version": __version__,
+            "schema": SCHEMA_VERSION,
+            "child": self._is_child,
+            "plugins": plugin.hashes(),
         }
-        hello |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
-        hello |= {"plugins": plugin.hashes()}
         while not self._welcome and self.refused is None:
             self._link.send("hello", hello)
             gevent.sleep(HELLO_S)
 
     def finish(self, reason: str, *, master_gone: bool = True) -> bool:
         """End a run in progress early. Rows are transferred, or stay readable on this machine."""
-        task = self.task
-        if task is None or task.finished.is_set():
+        run = self.run
+        if run is None or run.finished.is_set():
             return False
         log.warning("%s: closing open requests and writing rows", reason)
-        task.leave(reason, master_gone=master_gone)
-        self.left = "" if task.is_delivered else str(task.folder.path)
+        run.leave(reason, master_gone=master_gone)
+        self.left = "" if run.delivery.is_delivered else str(run.folder.path)
         return True
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
-        """An error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
+        """Take an error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
         # Neither Ctrl-C nor an exit is an error: the hub passes them to the main greenlet, wherever they came.
-        ends_run = isinstance(error, Exception) and (
-            isinstance(error, MemoryError) or _is_ours(trace)
-        )
-        if ends_run and self.task is not None:
-            gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
+        is_error = isinstance(error, Exception)
+        ends_run = is_error and (isinstance(error, MemoryError) or _is_ours(trace))
+        if ends_run and self.run is not None:
+            gevent.spawn(
+                self.run.state.on_error, error
+            )  # not in this callback: the hub may not wait
         else:
             self._print_error(context, kind, error, trace)
 
-    def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
-        if not self._welcome:
-            self._welcome = True
-            if self._link.has_other_end:
-                log.info("connected to the master; waiting for a run")
+    def _on_welcome(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
+        if self._welcome:
+            return
+        self._welcome = True
+        if self._link.has_other_end:
+            log.info("connected to the master; waiting for a run")
 
-    def _refused(self, _: str, data: dict[str, Any]) -> None:
+    def _on_refused(self, _: str, data: dict[str, Any]) -> None:
         if not self._welcome:  # not sealed: ignored once accepted
             self.refused = data["why"]
             self.on_refused()
 
-    def _plan(self, _: str, data: dict[str, Any]) -> None:
+    def _on_plan(self, _: str, data: dict[str, Any]) -> None:
         try:
-            self.task = Task(self._link, self._name, data, self._out, self._on_ended)
-            self.task.prepare()
+            self.run = WorkerRun(self._link, self._name, data, self._out, self._on_ended)
+            self.run.prepare()
         except Exception as error:  # noqa: BLE001 - the master learns of it
-            failure: Exception = error
-            if shortage(error) or plugin.fault(error) or not isinstance(error, FAILURES):
-                failure = plugin.failure(error)
-            log.warning("this worker cannot take part: %s", failure)
-            reason = {
-                "why": str(failure),
-                "target": isinstance(failure, TargetError),
-                "internal": isinstance(failure, InternalError),
-            }
-            self._link.send("failed", {"run": data["run"]["run_id"], **reason})
+            self._refuse_plan(data["run"]["run_id"], error)
 
-    def _for_task(self, action: Callable[[Task, dict[str, Any]], object]) -> Handler:
-        """A handler that ignores messages of an earlier run."""
+    def _refuse_plan(self, run_id: str, error: Exception) -> None:
+        """Tell the master that this worker cannot take part in a run, and why."""
+        failure: Exception = error
+        if shortage(error) or plugin.fault(error) or not isinstance(error, FAILURES):
+            failure = plugin.failure(error)
+        log.warning("this worker cannot take part: %s", failure)
+        message = {
+            "run": run_id,
+            "why": str(failure),
+            "target": isinstance(failure, TargetError),
+            "internal": isinstance(failure, InternalError),
+        }
+        self._link.send("failed", message)
+
+    def _handler(self, action: Action) -> Handler:
+        """Return a handler that ignores messages of an earlier run."""
 
         def handle(_: str, data: dict[str, Any]) -> None:
-            task = self.task
-            if task is None or task.run_id != data["run"]:
+            run = self.run
+            if run is None or run.run_id != data["run"]:
                 return
             try:
-                action(task, data)
+                action(run, data)
             except Exception as error:  # noqa: BLE001 - the master learns of it
                 log.warning("a message of the master could not be followed: %s", error)
-                task.on_error(error)
+                run.state.on_error(error)
 
         return handle
 
 
 def _is_ours(trace: Any) -> bool:
     """Return whether an error came through code of this package."""
-    return any(
-        frame.f_code.co_filename.startswith(PACKAGE) for frame, _ in traceback.walk_tb(trace)
-    )
+    frames = traceback.walk_tb(trace)
+    return any(frame.f_code.co_filename.startswith(PACKAGE) for frame, _ in frames)

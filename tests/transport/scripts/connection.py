@@ -26,7 +26,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.transport.connection import resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
-from tailgauge.transport.reader import READER, Due
+from tailgauge.transport.reader import READER, Departure
 
 HINT = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nkeep-alive: %b\r\n\r\nok"
 BIG = b"x" * (8 * 1024 * 1024)
@@ -335,7 +335,7 @@ def prepare(port: int, exchange: Exchange, watch: Any, body: bytes = b"{}") -> A
     origin = ("http", "127.0.0.1", port)
     watch._addresses[origin[1:]] = (0, resolve("127.0.0.1", port, 1)[0])
     data = request_bytes("POST", b"/v1", [(b"content-length", b"%d" % len(body))], body)
-    due: list[Due] = []
+    due: list[Departure] = []
     if not watch.may_prepare(origin):
         return None  # the reader in Python sends nothing by itself
     READER.let_leave(1)
@@ -433,7 +433,7 @@ def prepare_only(port: int, watch: Any, *, closes: bool = False) -> Any:
     watch._addresses[origin[1:]] = (0, resolve("127.0.0.1", port, 1)[0])
     if not watch.may_prepare(origin):
         return None
-    due: list[Due] = []
+    due: list[Departure] = []
     READER.let_leave(1)
     data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
     watch.prepare(origin, monotonic_ns() + 1_000_000, data, due.append)

@@ -28,7 +28,7 @@ from transport.scripts.scripted_server import (
 from tailgauge.clock import monotonic_ns
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
-from tailgauge.transport.reader import READER, Due
+from tailgauge.transport.reader import READER, Departure
 
 FOLDER = Path(sys.argv[1])
 
@@ -171,7 +171,7 @@ class Ahead:
         self.server = serving(OK, ssl_context=context(TRUSTED))
         self.watch = stopwatch(ca_file=TRUSTED_FILE)
         self.origin = ("https", "127.0.0.1", self.server.port)
-        self.due: list[Due] = []
+        self.due: list[Departure] = []
         self.withdraw: Any = None
         READER.let_leave(10)
         call(self.watch, self.server.url)
@@ -187,7 +187,7 @@ class Ahead:
         )
         return self.withdraw is not None
 
-    def wait(self) -> Due:
+    def wait(self) -> Departure:
         """How it left."""
         with gevent.Timeout(10):
             while not self.due:

@@ -20,7 +20,7 @@ from tailgauge.rows.schema import TURNS
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn
 from tailgauge.worker import dispatcher
-from tailgauge.worker.run import begins
+from tailgauge.worker.admission import admission
 from tailgauge.worker.timers import WaitTimer
 
 
@@ -91,7 +91,7 @@ def full() -> Any:
         }
         refused: list[str] = []
         guard = Guard(Amount(requests, tokens, None), Sizing(), {}, refused.append)
-        bench.dispatcher.admits = begins(bench.dispatcher.scenario, guard)
+        bench.dispatcher.admits = admission(bench.dispatcher.scenario, guard)
         bench.attempts.on_start = lambda send: guard.take(
             len(bench.attempts.started), send.call, "m"
         )
@@ -407,7 +407,7 @@ def timer() -> Any:
 def behind() -> Any:
     """Twice what the hub can do, then a stall: what is sent is never far behind, and all of it is counted."""
     bench = Bench()
-    bench.dispatcher._begins = lambda *_: sleep(0.01)  # type: ignore[method-assign]
+    bench.dispatcher._note_dispatch = lambda *_: sleep(0.01)  # type: ignore[method-assign]
     bench.dispatcher.lease(arrivals(*range(0, 6000, 5)))
     bench.run()
     gevent.sleep(6)

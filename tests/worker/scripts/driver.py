@@ -39,9 +39,9 @@ def begun(pattern: Any, attempts: Any = None, gates: Any = None) -> Drive:
         pattern,
         RequestRef(0, "steady", "main", 0),
         attempts or FakeAttempts(None),
-        gates or Gates(),
-        lambda _: None,
-        HubTime(),
+        gates=gates or Gates(),
+        on_end=lambda _: None,
+        timing=HubTime(),
     )
     drive.begin()
     return drive

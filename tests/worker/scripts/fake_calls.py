@@ -112,9 +112,14 @@ class Bench:
             name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()
         }
         self.dispatcher = Dispatcher(
-            scenario, makers, self.attempts, self.recorder, self.counters,
-            lambda *ended: self.summary.append(ended), lambda error: self.bugs.append(repr(error)),
-        )  # fmt: skip
+            scenario,
+            makers,
+            self.attempts,
+            recorder=self.recorder,
+            counters=self.counters,
+            on_ended=lambda *ended: self.summary.append(ended),
+            on_bug=lambda error: self.bugs.append(repr(error)),
+        )
         for at_work in self.dispatcher._patterns.values() if pattern else ():
             at_work.steps = pattern
         self.start_at_ns = monotonic_ns() + 20 * MS

@@ -79,9 +79,9 @@ def made(make: Any) -> Any:
         make(request_of),
         origin,
         attempts,
-        Gates(),
-        lambda _: over.append(monotonic_ns()),
-        HubTime(),
+        gates=Gates(),
+        on_end=lambda _: over.append(monotonic_ns()),
+        timing=HubTime(),
     )
     drive.begin()
     while len(socks) < 2 or any(

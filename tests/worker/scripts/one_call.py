@@ -58,7 +58,7 @@ def made(endpoints: Any, call: Call, book: Any = None) -> dict[str, Any]:
     """One call to its end: the row, the chunks, and what the pattern heard."""
     recorder, counters, received = Rows(), Counters(), []
     known = endpoints if isinstance(endpoints, dict) else {MAIN: endpoints}
-    attempts = Attempts("run-1", known, recorder, counters, 10.0, book)
+    attempts = Attempts("run-1", known, recorder, counters, 10.0, cache=book)
     attempts.start(ORIGIN, Send(call, leg=1), 2, received.append)
     with gevent.Timeout(10):
         while attempts.open:

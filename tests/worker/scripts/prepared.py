@@ -20,10 +20,10 @@ from tailgauge.plan.spend_limit import Amount, Guard, Sizing
 from tailgauge.prompts import Maker
 from tailgauge.rows.schema import AttemptRow, RequestRow
 from tailgauge.scenario.model import parse
+from tailgauge.worker.admission import admission
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.run import begins
 
 OK = stream(20)
 HEDGED = {
@@ -62,10 +62,10 @@ class Bench:
                 for name, traffic in scenario.traffic.items()
             },
             self.attempts,
-            self.recorder,
-            self.counters,
-            lambda *_: None,
-            lambda error: self.bugs.append(repr(error)),
+            recorder=self.recorder,
+            counters=self.counters,
+            on_ended=lambda *_: None,
+            on_bug=lambda error: self.bugs.append(repr(error)),
         )
         self.dispatcher.has_stalled = lambda: (
             True
@@ -74,7 +74,7 @@ class Bench:
         self.guard: Guard | None = None
         if limit is not None:
             self.guard = self.attempts.guard = Guard(limit, Sizing(), {}, self._on_refused)
-            self.dispatcher.admits = begins(scenario, self.guard)
+            self.dispatcher.admits = admission(scenario, self.guard)
 
     def _serve(self, sock: Any, _: int) -> None:
         while self.server.request(sock):
