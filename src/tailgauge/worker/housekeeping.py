@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gevent
 
@@ -16,9 +16,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.rows.recorder import RecorderError
 from tailgauge.thresholds import VISIBLE_STALL_NS
 from tailgauge.worker.health import Health
-
-if TYPE_CHECKING:
-    from tailgauge.worker.run import WorkerRun
+from tailgauge.worker.run_parts import RunParts
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
@@ -34,7 +32,7 @@ class Housekeeping:
     `closing`: nothing more is recorded. `pace`: seconds between two reports of counters.
     """
 
-    def __init__(self, run: WorkerRun, pace: int) -> None:
+    def __init__(self, run: RunParts, pace: int) -> None:
         self._run = run
         self._pace = pace
         self.clock_offset: dict[str, int | None] = {}

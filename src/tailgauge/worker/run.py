@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from gevent.event import Event
 
-from tailgauge.channel.clock_offset import MasterClock
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import InternalError
@@ -23,34 +21,23 @@ from tailgauge.plan.input_bound import InputBound
 from tailgauge.plan.preflight import Learnt, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.plugins import plugin
-from tailgauge.protocols.protocol import SIMULATED, Adaptation
+from tailgauge.protocols.protocol import Adaptation
 from tailgauge.rows.recorder import Recorder, RecorderError
-from tailgauge.rows.run_folder import RunFolder
-from tailgauge.scenario.model import parse
-from tailgauge.scenario.prices import Price
 from tailgauge.transport.reader import POLLS
 from tailgauge.worker import timers
 from tailgauge.worker.admission import admission
-from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.cache_diagnostics import CacheDiagnostics
-from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.counters import Counters
-from tailgauge.worker.delivery import RowDelivery
-from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.housekeeping import Housekeeping
 from tailgauge.worker.kept_answers import KeptAnswers
 from tailgauge.worker.preflight_calls import try_out
-from tailgauge.worker.prompt_makers import PromptMakers
+from tailgauge.worker.run_parts import RunParts
 from tailgauge.worker.run_record import RunRecord
-from tailgauge.worker.run_state import RunState
-from tailgauge.worker.targets import RunTargets
 
 log = logging.getLogger("tailgauge")
 PARTING_S = 10.0  # a stopped worker takes to transfer its rows
 
 
-class WorkerRun:
-    """One run in this worker: its parts, and the order of their work.
+class WorkerRun(RunParts):
+    """One run in this worker: the order in which its parts work.
 
     The master's messages call the methods: `prepare`, `preflight` and `preopen` before the start, `go` at the start, `drain`
     at the end.
@@ -59,71 +46,10 @@ class WorkerRun:
     def __init__(
         self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any
     ) -> None:
-        run = plan["run"]
-        self._link = link
-        self.plan = plan
-        self.run_id: str = run["run_id"]
-        self.number: int = plan["worker"]
-        self.scenario = parse(run["scenario"], "the plan")
-        self.folder = _folder(plan, out)
-        self.folder.create()
-        is_shared = str(self.folder.path) == str(plan["folder"])
-        self.delivery = RowDelivery(
-            self.folder, self.number, partial(self.send, "part"), is_shared=is_shared
-        )
-        on_part = None if is_shared else self.delivery.sender.add
-        self.recorder = Recorder(self.folder, self.number, on_part, compacts=is_shared)
-        self.state = RunState(self.scenario, self.folder.path, self.send)
-        self.counters = Counters()
-        self.targets = RunTargets(self.scenario, run)
-        self.attempts = self._new_attempts()
-        self.prompts = PromptMakers(self.scenario, self.run_id)
-        self.dispatcher = Dispatcher(
-            self.scenario,
-            self.prompts.by_table,
-            self.attempts,
-            recorder=self.recorder,
-            counters=self.counters,
-            on_ended=on_ended,
-            on_bug=self.state.on_error,
-        )
-        self.state.stop = self.dispatcher.stop
-        self.state.hurry = self.dispatcher.hurry
-        self.clock = MasterClock(lambda t0: self.send("ping", {"t0": t0}), plan["boot_id"])
+        super().__init__(link, plan, out, on_ended)
         self.housekeeping = Housekeeping(self, plan["pace"])
-        self.task_errors: dict[str, int] = {}  # what tasks of Locust's users raised, and how often
-        self.finished = Event()
         self._record = RunRecord(self, name)
         self._draining = False
-
-    def _new_attempts(self) -> Attempts:
-        scenario = self.scenario
-        is_simulated = scenario.target.url == SIMULATED
-        attempts = Attempts(
-            self.run_id,
-            self.targets.endpoints,
-            self.recorder,
-            self.counters,
-            scenario.limits.attempt_deadline_s,
-            cache=CacheBook.from_scenario(
-                scenario, is_alone=self.plan["alone"], simulated=is_simulated
-            ),
-        )
-        attempts.diagnostics = CacheDiagnostics.from_scenario(scenario)
-        if scenario.keep_answers is not None:
-            path = self.folder.answers(self.number)
-            attempts.answers = KeptAnswers(path, scenario.keep_answers)
-        attempts.on_exhausted = self.state.on_exhausted
-        attempts.on_bug = self.state.on_bug
-        return attempts
-
-    def send(self, kind: str, data: dict[str, Any]) -> None:
-        """Send the master a message of this run."""
-        self._link.send(kind, {"run": self.run_id, "worker": self.number, **data})
-
-    def _prices(self) -> dict[str, Price]:
-        """Return the prices of the run by model."""
-        return {model: Price.of_plain(price) for model, price in self.plan["prices"].items()}
 
     # --- before the start -------------------------------------------------------------------------------------
 
@@ -149,7 +75,7 @@ class WorkerRun:
                 self.scenario,
                 self.attempts,
                 self.recorder,
-                self._prices(),
+                self.prices(),
                 self.prompts.learn,
                 salt=self.prompts.salt,
                 notify=lambda text: self.send("waiting", {"text": text}),
@@ -187,7 +113,7 @@ class WorkerRun:
         gevent.spawn_later(wait_s, self._record.note_cpu, "at_start")
         gevent.spawn(self.dispatcher.run, start_at_ns)
         self.housekeeping.start()
-        self._link.beat(self.finished.is_set, self.plan["pace"])
+        self.link.beat(self.finished.is_set, self.plan["pace"])
 
     def _use(self, learnt: Learnt, data: dict[str, Any]) -> None:
         """Send what the preflight has found that the targets take, in the sizes that they count."""
@@ -202,7 +128,7 @@ class WorkerRun:
         if limit == Amount(None, None, None):
             return
         on_limit = partial(gevent.spawn, self._on_limit)
-        guard = Guard(limit, sizing(self.scenario, learnt), self._prices(), on_limit)
+        guard = Guard(limit, sizing(self.scenario, learnt), self.prices(), on_limit)
         self.attempts.guard = guard
         self.dispatcher.admits = admission(self.scenario, guard)
 
@@ -291,17 +217,3 @@ class WorkerRun:
         """Delete this worker's copy of its rows, because the master has every row."""
         if self.finished.is_set() and not self.delivery.is_shared:
             self.delivery.delete_copy()
-
-
-def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
-    """Return the master's run folder if this worker can see it, else one of the same name in `out`."""
-    shared = RunFolder(Path(plan["folder"]))
-    try:
-        if shared.mark.read_text() == plan["mark"]:
-            return shared
-    except OSError as error:
-        log.info(
-            "the master's run folder is not on this machine (%s): parts are transferred",
-            error.strerror,
-        )
-    return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())

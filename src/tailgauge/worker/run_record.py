@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailgauge.rows.run_folder import write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.reader import READER
+from tailgauge.worker.run_parts import RunParts
 from tailgauge.worker.run_state import FAILED
-
-if TYPE_CHECKING:
-    from tailgauge.worker.run import WorkerRun
 
 
 class RunRecord:
     """What is known of a worker in its run. `start_at_ns`: the start of the run on the master's clock."""
 
-    def __init__(self, run: WorkerRun, name: str) -> None:
+    def __init__(self, run: RunParts, name: str) -> None:
         self._run = run
         self._name = name
         self.start_at_ns: int | None = None
