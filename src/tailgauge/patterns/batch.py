@@ -52,45 +52,50 @@ class Batch(Job):
     deletes = False
 
     def prompts(self, request: Request) -> tuple[Prompt, ...]:
-        """One for each entry, or the only one for all."""
-        return (
-            request.prompts
-            if len(request.prompts) > 1
-            else request.prompts * self.settings.requests
-        )
+        """Return a prompt for each entry: its own, or the only one for all."""
+        if len(request.prompts) > 1:
+            return request.prompts
+        return request.prompts * self.settings.requests
 
     def state(self, end: LegEnd) -> JobState:
-        """The batch as the API shows it."""
+        """Return the state of the batch as the API shows it."""
         batch = read(end.text)
-        ended = OK if batch.get("processing_status") == "ended" else None
-        return JobState(name_of(batch.get("id"), MAX_ID), ended)
+        has_ended = batch.get("processing_status") == "ended"
+        return JobState(name_of(batch.get("id"), MAX_ID), OK if has_ended else None)
 
     def result(self, end: LegEnd, ended: str) -> str:  # noqa: ARG002 - its results tell
-        """Class of the first result that did not succeed."""
-        kinds = [_class(_object(line.get("result"))) for line in _lines(end.text)]
-        return next((kind for kind in kinds if kind != OK), OK if kinds else CLIENT_ERROR)
+        """Return the class of the first result that did not succeed; without results a client error."""
+        classes = [_class(_object(line.get("result"))) for line in _lines(end.text)]
+        if not classes:
+            return CLIENT_ERROR
+        return next((name for name in classes if name != OK), OK)
 
     def prompt_sizes(self, prompt_tokens: int) -> list[int]:
-        """One prompt for each entry of the batch."""
+        """Return the size of one prompt for each entry of the batch."""
         return [prompt_tokens] * self.settings.requests
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """Submitted, polled at least once, fetched."""
-        n = self.settings.requests
+        """Count three calls for each batch: it is submitted, polled at least once, fetched. Each entry has its tokens."""
+        entries = self.settings.requests
         return Demand(
-            requests * 3, requests * n, input_tokens * n, output_tokens * n, is_bound=False
+            calls=requests * 3,
+            prompts=requests * entries,
+            input_tokens=input_tokens * entries,
+            output_tokens=output_tokens * entries,
+            is_bound=False,
         )
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
-        """Submitting it; a poll and the results follow."""
-        return [
-            replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT, batch=tuple(prompts))
-        ], 2
+        """Return the submission; a poll and the results follow."""
+        call = self.call(prompts[0], output_tokens)
+        return [replace(call, kind=JOB_SUBMIT, batch=tuple(prompts))], 2
 
 
 def _class(result: dict[str, Any]) -> str:
-    if result.get("type") != "errored":
-        return _CLASSES.get(str(result.get("type")), CLIENT_ERROR)
+    """Return the class of one result of a batch."""
+    kind = str(result.get("type"))
+    if kind != "errored":
+        return _CLASSES.get(kind, CLIENT_ERROR)
     error = _object(result.get("error"))
     error = _object(error.get("error")) or error  # the API wraps the error in an error response
     return SERVER_ERROR if str(error.get("type")) in _SERVERS else CLIENT_ERROR

@@ -133,9 +133,8 @@ class Ended(OfCall):
     should_retry: bool | None = None  # x-should-retry of the target
     text: str | None = None  # with Call.keep_text; of a call about a job, the JSON that came back
     location: str | None = None  # of the answer to a job's submission
-    had_content: bool = (
-        False  # also where no `FirstContent` came, because the request does not act on it
-    )
+    # Also where no `FirstContent` came, because the request does not act on it.
+    had_content: bool = False
     status: int | None = None  # of the response; None without one
     error_class: str | None = None  # of an error inside the answer, also after content
     obeys_retry_after: bool = True  # `retry_after_s` is a header that the official SDK reads
@@ -165,7 +164,7 @@ class Request:
 
     @property
     def prompt(self) -> Prompt:
-        """Prompt of the first leg."""
+        """Return the prompt of the first leg."""
         return self.prompts[0]
 
 
@@ -192,6 +191,6 @@ def until(at_ns: int) -> Generator[Step, Event, None]:
 
 
 def raising(error: Exception) -> Steps:
-    """Steps of a request whose code raised before its first one."""
+    """Raise instead of the first step of a request, whose code has raised before it."""
     raise error
-    yield  # what makes it a generator
+    yield  # makes this function a generator

@@ -95,55 +95,48 @@ class FanOut(Pattern):
         """Start legs as places allow, until the join is met or cannot be met any more."""
         table = self.settings
         legs = Legs()
-        begun = 0
+        started = 0
         deadline_ns = None
         if table.join == "deadline":
             deadline_ns = request.scheduled_at_ns + round(table.deadline_s * 1e9)
         while True:
-            while begun < table.total and len(legs.running) < self._at_once:
-                yield from legs.start(begun, self._leg(request, begun))
-                begun += 1
+            while started < table.total and len(legs.running) < self._at_once:
+                yield from legs.start(started, self._leg(request, started))
+                started += 1
             event = yield from legs.receive(deadline_ns)
-            ended = _ended(table, legs, event, deadline_ns)
-            if ended is None:
-                continue
-            yield from legs.close_all()
-            ends = [legs.ends[number] for number in sorted(legs.ends)]
-            # Of two ends that came together, the one received last may have been the first to arrive.
-            joined_at_ns = max(
-                [event.at_ns, *(end.at_ns for end in ends if end.ended in WITH_ANSWER)]
-            )
-            winner = legs.ends[0].attempt if 0 in legs.ends else None
-            held = next((end.held for end in ends if end.held), None)
-            return Done(ended, winner, joined_at_ns if ended in WITH_ANSWER else None, held)
+            ended = _class_of_join(table, legs, event, deadline_ns)
+            if ended is not None:
+                yield from legs.close_all()
+                return _joined(legs, ended, event.at_ns)
 
     def _leg(self, request: Request, number: int) -> Leg:
-        prompt = request.prompts[number if len(request.prompts) > 1 else 0]
+        """Return a leg with its prompt and its size, and with its place among the legs of the worker."""
+        prompt = request.prompts[number] if len(request.prompts) > 1 else request.prompt
         max_tokens = self._sizes[number] if self._sizes else request.output_tokens
-        calling = leg(
-            replace(self.call(prompt, max_tokens), keep_text=False), request, self.policies, number
-        )
+        call = replace(self.call(prompt, max_tokens), keep_text=False)
+        calling = leg(call, request, self.policies, number)
         limit = self.settings.at_once_per_worker
-        return calling if limit is None else gated(calling, limit, number)
+        if limit is None:
+            return calling
+        return gated(calling, limit, number)
 
     def prompt_sizes(self, prompt_tokens: int) -> list[int]:
-        """One prompt for each leg."""
+        """Return the size of one prompt for each leg."""
         sizes = [kind.prompt_tokens for kind in self.settings.kinds for _ in range(kind.count)]
         return sizes or [prompt_tokens] * self.settings.legs
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """Every leg is a call."""
+        """Count every leg as a call."""
         table = self.settings
-        prompts = input_tokens * table.legs
-        answers = output_tokens * table.legs
-        if table.kinds:
-            prompts = requests * sum(kind.count * kind.prompt_tokens for kind in table.kinds)
-            answers = requests * sum(self._sizes)
-        return Demand(requests * table.total, requests * table.total, prompts, answers)
+        calls = requests * table.total
+        if not table.kinds:
+            return Demand(calls, calls, input_tokens * table.legs, output_tokens * table.legs)
+        prompt_tokens = sum(kind.count * kind.prompt_tokens for kind in table.kinds)
+        return Demand(calls, calls, requests * prompt_tokens, requests * sum(self._sizes))
 
 
 def gated(calling: Leg, limit: int, number: int) -> Leg:
-    """A leg that waits for a slot among all legs of the worker."""
+    """Take the steps of a leg while it has a slot among all legs of the worker."""
     event = yield Take(GATE, limit, number)
     while not isinstance(event, Taken):
         event = yield Wait()
@@ -152,8 +145,26 @@ def gated(calling: Leg, limit: int, number: int) -> Leg:
     return end
 
 
-def _ended(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None) -> str | None:
-    """How the request ends now; None: it goes on."""
+def _joined(legs: Legs, ended: str, now_ns: int) -> Done:
+    """Return the end of a request whose legs are over or closed."""
+    ends = [legs.ends[number] for number in sorted(legs.ends)]
+    joined_at_ns = None
+    if ended in WITH_ANSWER:
+        # Of two ends that came together, the one received last may have been the first to arrive.
+        answered_ns = [end.at_ns for end in ends if end.ended in WITH_ANSWER]
+        joined_at_ns = max([now_ns, *answered_ns])
+    return Done(
+        ended,
+        winner=legs.ends[0].attempt if 0 in legs.ends else None,
+        joined_at_ns=joined_at_ns,
+        hedge_held=next((end.hedge_held for end in ends if end.hedge_held), None),
+    )
+
+
+def _class_of_join(
+    table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None
+) -> str | None:
+    """Return how the request ends now; None where it goes on."""
     ends = [end.ended for end in legs.ends.values()]  # in the order in which they ended
     answered = [ended for ended in ends if ended in WITH_ANSWER]
     failed = [ended for ended in ends if ended not in WITH_ANSWER]

@@ -66,86 +66,105 @@ class Job(Pattern):
     deletes = True  # a job that nobody waits for is cancelled
 
     def check(self) -> None:
-        """A user of a job sees no chunks, and submits it once."""
+        """Raise ValueError for users who count chunks or submit again: a job has no chunks, and is submitted once."""
         cancel = self.traffic.cancel
         if cancel.after_chunks is not None or cancel.resubmit:
             raise ValueError(f'cancel: expected after_s alone, for pattern = "{self.name}"')
 
     def steps(self, request: Request) -> Steps:
-        """Submit, poll, fetch."""
+        """Submit the job, poll it until it has ended, and fetch its result."""
         table = self.settings
-        cancel = self.traffic.cancel
         policies = self.policies
-        submit = self.call(request.prompt, request.output_tokens)
-        submit = replace(submit, kind=JOB_SUBMIT, batch=self.prompts(request))
+        submit = replace(
+            self.call(request.prompt, request.output_tokens),
+            kind=JOB_SUBMIT,
+            batch=self.prompts(request),
+        )
         end = yield from leg(submit, request, policies)
         if end.ended != OK:
             return done(end)
         state = self.state(end)
         if state.name is None:
             return Done(CLIENT_ERROR)  # an answer that is not the protocol
-        call = replace(submit, kind=JOB_POLL, batch=(), job=state.name)
-        until_ns = request.scheduled_at_ns + round(table.deadline_s * 1e9)
-        given_up = TIMEOUT
-        leaves_ns = request.scheduled_at_ns + round((cancel.after_s or 0) * 1e9)
-        if request.draw < cancel.share and leaves_ns < until_ns:
-            until_ns = leaves_ns
-            given_up = CANCELLED
+        poll = replace(submit, kind=JOB_POLL, batch=(), job=state.name)
+        until_ns, ended_then = self._patience(request)
         interval_s = min(table.poll_s, table.poll_max_s)
         while state.ended is None:
-            wait_s = (
-                interval_s if end.retry_after_s is None else max(LEAST_WAIT_S, end.retry_after_s)
-            )
-            next_ns = end.at_ns + round(wait_s * 1e9)
+            next_ns = _next_poll_ns(end, interval_s)
             if next_ns > until_ns:
                 yield from until(until_ns)
                 if self.deletes:
-                    yield from leg(replace(call, kind=JOB_CANCEL), request, policies, 0, CANCEL, 0)
-                return Done(given_up)
+                    delete = replace(poll, kind=JOB_CANCEL)
+                    yield from leg(delete, request, policies, cause=CANCEL, of_attempt=0)
+                return Done(ended_then)
             yield from until(next_ns)
-            end = yield from leg(call, request, policies, 0, POLL, 0)
+            end = yield from leg(poll, request, policies, cause=POLL, of_attempt=0)
             if end.ended == OK:
                 state = self.state(end)
             elif end.ended not in RETRYABLE:
                 return done(end)
             interval_s = min(interval_s * table.backoff, table.poll_max_s)
         if state.ended == OK and not state.is_fetched:
-            fetch = replace(call, kind=JOB_FETCH, job=state.result or call.job)
-            end = yield from leg(fetch, request, policies, 0, POLL, 0)
-        return done(replace(end, ended=self.result(end, state.ended)) if end.ended == OK else end)
+            fetch = replace(poll, kind=JOB_FETCH, job=state.result or poll.job)
+            end = yield from leg(fetch, request, policies, cause=POLL, of_attempt=0)
+        if end.ended == OK:
+            end = replace(end, ended=self.result(end, state.ended))
+        return done(end)
+
+    def _patience(self, request: Request) -> tuple[int, str]:
+        """Return until when a job is waited for, and how the request ends then: at the deadline, or when its user leaves."""
+        cancel = self.traffic.cancel
+        deadline_ns = request.scheduled_at_ns + round(self.settings.deadline_s * 1e9)
+        leaves_ns = request.scheduled_at_ns + round((cancel.after_s or 0) * 1e9)
+        if request.draw < cancel.share and leaves_ns < deadline_ns:
+            return leaves_ns, CANCELLED
+        return deadline_ns, TIMEOUT
 
     def prompts(self, request: Request) -> tuple[Prompt, ...]:  # noqa: ARG002 - batches have several
-        """The prompts of a submission with several."""
+        """Return the prompts of a submission with several."""
         return ()
 
     def state(self, end: LegEnd) -> JobState:
-        """What an answer that is ok says of the job: the fields of `JobState` as JSON, as the protocol wrote them."""
-        tree = read(end.text)
-        name, ended, result = (name_of(tree.get(key)) for key in ("name", "ended", "result"))
-        return JobState(name_of(end.location) or name, ended, result, bool(tree.get("is_fetched")))
+        """Return what an answer that is ok says of the job: the fields of `JobState` as JSON, as the protocol wrote them."""
+        fields = read(end.text)
+        return JobState(
+            name=name_of(end.location) or name_of(fields.get("name")),
+            ended=name_of(fields.get("ended")),
+            result=name_of(fields.get("result")),
+            is_fetched=bool(fields.get("is_fetched")),
+        )
 
     def result(self, end: LegEnd, ended: str) -> str:  # noqa: ARG002 - batches read the result
-        """The class of a job that has ended, whose last call is ok."""
+        """Return the class of a job that has ended, whose last call is ok."""
         return ended
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """Submitted, polled at least once, fetched."""
+        """Count three calls for each request: it is submitted, polled at least once, fetched."""
         return Demand(requests * 3, requests, input_tokens, output_tokens, is_bound=False)
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
-        """Submitting it; a poll and the result follow."""
+        """Return the submission; a poll and the result follow."""
         return [replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT)], 2
 
 
+def _next_poll_ns(end: LegEnd, interval_s: float) -> int:
+    """Return when to poll again after a call that ended so; the target's `retry-after` goes before the interval."""
+    wait_s = interval_s
+    if end.retry_after_s is not None:
+        wait_s = max(LEAST_WAIT_S, end.retry_after_s)
+    return end.at_ns + round(wait_s * 1e9)
+
+
 def read(text: str | None) -> dict[str, Any]:
-    """A JSON object, or an empty one for anything else."""
+    """Return a JSON object, or an empty one for anything else."""
     try:
-        found = json.loads(text or "")
+        tree = json.loads(text or "")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return tree if isinstance(tree, dict) else {}
 
 
-def name_of(value: Any, most: int = MAX_NAME) -> str | None:
-    """A name or a URL that the target gave, unless it is none, or too long for each later call."""
-    return value if isinstance(value, str) and 0 < len(value) <= most else None
+def name_of(value: Any, limit: int = MAX_NAME) -> str | None:
+    """Return a name or a URL that the target gave; None for what is none, or is too long for each later call."""
+    is_name = isinstance(value, str) and 0 < len(value) <= limit
+    return value if is_name else None

@@ -37,7 +37,7 @@ from tailgauge.patterns.events import (
 from tailgauge.patterns.policies import Policies
 from tailgauge.rows import schema
 
-_COPY_NOW = frozenset({schema.CONNECT_ERROR, schema.SERVER_ERROR})
+_HEDGED_AT_ONCE = frozenset({schema.CONNECT_ERROR, schema.SERVER_ERROR})
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class LegEnd:
     ended: str
     at_ns: int
     attempt: int | None  # whose answer the user got; None without one
-    last: int  # attempt that ended last
+    last_attempt: int  # that ended last
     text: str | None = None
-    held: str | None = None  # why a due hedge was not sent
+    hedge_held: str | None = None  # why a due hedge was not sent
     retry_after_s: float | None = None
     location: str | None = None
 
@@ -58,35 +58,54 @@ Leg = Generator[Step, Event, LegEnd]
 
 
 def done(end: LegEnd) -> Done:
-    """How a request of one leg ended."""
-    return Done(end.ended, winner=end.attempt, hedge_held=end.held, text=end.text)
+    """Return how a request of one leg ended."""
+    return Done(end.ended, winner=end.attempt, hedge_held=end.hedge_held, text=end.text)
 
 
 def leg(
-    call: Call, request: Request, policies: Policies, number: int = 0, cause: str = schema.PRIMARY,
+    call: Call,
+    request: Request,
+    policies: Policies,
+    number: int = 0,
+    *,
+    cause: str = schema.PRIMARY,
     of_attempt: int | None = None,
-) -> Leg:  # fmt: skip
-    """Make a call as leg `number`; returns when it is over."""
+) -> Leg:
+    """Make a call as leg `number`; returns when it is over. `cause` and `of_attempt` as in `Send`."""
     if policies.is_off:
-        return _only(call, number, cause, of_attempt)
+        return _single_attempt(call, number, cause, of_attempt)
     return _Leg(call, request, policies, number).run(cause, of_attempt)
 
 
-def _only(call: Call, number: int, cause: str, of_attempt: int | None) -> Leg:
-    """One attempt, which is neither hedged nor retried."""
+def _single_attempt(call: Call, number: int, cause: str, of_attempt: int | None) -> Leg:
+    """Make one attempt, which is neither hedged nor retried."""
     sent = yield Send(call, number, cause, of_attempt)
     assert isinstance(sent, events.Sent)
     attempt = sent.attempt
     while True:
         event = yield Wait()
         if isinstance(event, Ended) and (event.leg, event.attempt) == (number, attempt):
-            winner = attempt if event.had_content or event.ended in schema.SERVED else None
-            return LegEnd(
-                event.ended, event.at_ns, winner, attempt, event.text, None, event.retry_after_s, event.location
-            )  # fmt: skip
+            has_answer = event.had_content or event.ended in schema.SERVED
+            return _leg_end(event, winner=attempt if has_answer else None)
+
+
+def _leg_end(event: Ended, *, winner: int | None, hedge_held: str | None = None) -> LegEnd:
+    """Return the end of a leg that ends with this attempt."""
+    return LegEnd(
+        ended=event.ended,
+        at_ns=event.at_ns,
+        attempt=winner,
+        last_attempt=event.attempt,
+        text=event.text,
+        hedge_held=hedge_held,
+        retry_after_s=event.retry_after_s,
+        location=event.location,
+    )
 
 
 class _Leg:
+    """One call with its retries and its hedge. `open`: the calls in flight, by attempt."""
+
     def __init__(self, call: Call, request: Request, policies: Policies, number: int) -> None:
         self.call = call
         self.request = request
@@ -94,76 +113,83 @@ class _Leg:
         self.retrier = policies.retrier
         self.hedger = policies.hedger
         self.open: dict[int, Call] = {}
-        # Of the latest attempt that is no hedge.
-        self.first = -1
+        # The latest attempt that is no hedge, when it was sent, and when its hedge is due.
+        self.primary = -1
         self.sent_at_ns = 0
         self.due_at_ns: int | None = None
         self.winner: int | None = None
-        self.held: str | None = None
+        self.hedge_held: str | None = None
         self.retries = 0
         self.hedged = False
 
     def run(self, cause: str, of_attempt: int | None) -> Leg:
+        """Take the steps of the leg, from its first call to its end."""
         yield from self._send(self.call, cause, of_attempt)
         self.retrier.called()
         self.hedger.called()
         while True:
             if self.due_at_ns is not None and self.due_at_ns <= self.sent_at_ns:
-                yield from self._copy(self.sent_at_ns)
+                yield from self._hedge(self.sent_at_ns)
             event = yield Wait(self.due_at_ns)
             if isinstance(event, events.Due):
                 if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
-                    yield from self._copy(event.at_ns)
-            elif (
-                isinstance(event, OfCall)
-                and event.leg == self.number
-                and event.attempt in self.open
-            ):
-                if isinstance(event, FirstContent):
-                    yield from self._content(event)
-                elif isinstance(event, Ended):
-                    end = yield from self._ended(event)
-                    if end is not None:
-                        return end
+                    yield from self._hedge(event.at_ns)
+                continue
+            if not (isinstance(event, OfCall) and self._is_open(event)):
+                continue
+            if isinstance(event, FirstContent):
+                yield from self._take_content(event)
+            elif isinstance(event, Ended):
+                end = yield from self._take_end(event)
+                if end is not None:
+                    return end
+
+    def _is_open(self, event: OfCall) -> bool:
+        return event.leg == self.number and event.attempt in self.open
 
     def _send(self, call: Call, cause: str, of_attempt: int | None) -> Generator[Step, Event, None]:
         sent = yield Send(call, self.number, cause, of_attempt)
         assert isinstance(sent, events.Sent)
         self.open[sent.attempt] = call
         if cause != schema.HEDGE:
-            self.first = sent.attempt
+            self.primary = sent.attempt
             self.sent_at_ns = sent.at_ns
             draw = self._draw("hedge", self.retries) if self.hedger.draws else 0.0
             self.due_at_ns = self.hedger.due_at_ns(sent.at_ns, draw)
 
-    def _copy(self, now_ns: int) -> Generator[Step, Event, None]:
+    def _hedge(self, now_ns: int) -> Generator[Step, Event, None]:
+        """Send the hedge, which is due, if the policy allows it."""
         self.due_at_ns = None
-        held = self.hedger.take(now_ns, retried=self.retries > 0)
-        if held is not None:
-            self.held = self.held or held
+        obstacle = self.hedger.take(now_ns, retried=self.retries > 0)
+        if obstacle is not None:
+            self.hedge_held = self.hedge_held or obstacle
             return
         self.hedged = True
-        yield from self._send(
-            replace(self.call, target=self.hedger.target), schema.HEDGE, self.first
-        )
+        hedge = replace(self.call, target=self.hedger.target)
+        yield from self._send(hedge, schema.HEDGE, self.primary)
 
-    def _content(self, event: FirstContent) -> Generator[Step, Event, None]:
+    def _take_content(self, event: FirstContent) -> Generator[Step, Event, None]:
+        """Let the first attempt with content win."""
         if self.winner is not None:
             return
-        if event.attempt == self.first:
+        if event.attempt == self.primary:
             self.hedger.waited(event.at_ns - event.sent_at_ns, event.at_ns)
         yield from self._commit(event.attempt, event.at_ns)
 
     def _commit(self, winner: int, now_ns: int) -> Generator[Step, Event, None]:
+        """Close every other attempt."""
         self.winner = winner
         self.due_at_ns = None
-        for attempt in [a for a in self.open if a != winner]:
+        for attempt in list(self.open):
+            if attempt == winner:
+                continue
             del self.open[attempt]
-            if attempt == self.first:
+            if attempt == self.primary:
                 self.hedger.waited(now_ns - self.sent_at_ns, now_ns)
             yield events.Cancel(self.number, attempt)
 
-    def _ended(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
+    def _take_end(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
+        """Return the end of the leg, if this end of an attempt is it; else wait for another attempt, or send one."""
         call = self.open.pop(event.attempt)
         self.hedger.ended(event, call.target)
         if self.winner is not None:
@@ -171,33 +197,29 @@ class _Leg:
         if event.ended in schema.SERVED:
             yield from self._commit(event.attempt, event.at_ns)
             return self._end(event)
-        if event.ended == schema.TIMEOUT and event.attempt == self.first:
+        if event.ended == schema.TIMEOUT and event.attempt == self.primary:
             self.hedger.waited(event.at_ns - self.sent_at_ns, event.at_ns)
         if self.open:
             return None
-        if (
-            event.ended in _COPY_NOW
-            and event.should_retry is not False
-            and self.due_at_ns is not None
-        ):
-            yield from self._copy(event.at_ns)
+        # The only attempt has failed before its hedge was due: the hedge may help now.
+        may_help = event.ended in _HEDGED_AT_ONCE and event.should_retry is not False
+        if may_help and self.due_at_ns is not None:
+            yield from self._hedge(event.at_ns)
             if self.open:
                 return None
-        return None if (yield from self._again(event)) else self._end(event)
+        is_retried = yield from self._retry(event)
+        return None if is_retried else self._end(event)
 
-    def _again(self, event: Ended) -> Generator[Step, Event, bool]:
+    def _retry(self, event: Ended) -> Generator[Step, Event, bool]:
         """Wait for the time of a retry and send it; False if there is to be none."""
         self.due_at_ns = None
         if self.hedged:
             return False
-        retries = self.retries
-        scheduled_at_ns = self.request.scheduled_at_ns
-        draw = self._draw("retry", retries)
         at_ns = self.retrier.begins_at_ns(
             event,
-            retries=retries,
-            scheduled_at_ns=scheduled_at_ns,
-            draw=draw,
+            retries=self.retries,
+            scheduled_at_ns=self.request.scheduled_at_ns,
+            draw=self._draw("retry", self.retries),
             streams=self.call.stream,
         )
         if at_ns is None:
@@ -209,31 +231,28 @@ class _Leg:
         return True
 
     def _end(self, event: Ended) -> LegEnd:
-        return LegEnd(
-            event.ended, event.at_ns, self.winner, event.attempt, event.text, self.held,
-            event.retry_after_s, event.location,
-        )  # fmt: skip
+        return _leg_end(event, winner=self.winner, hedge_held=self.hedge_held)
 
-    def _draw(self, what: str, n: int) -> float:
-        """Uniform in [0, 1), the same whenever the run is repeated."""
-        return Random(
-            f"{self.request.seed}/{self.request.request_id}/{self.number}/{what}/{n}"
-        ).random()
+    def _draw(self, purpose: str, retries: int) -> float:
+        """Return a number that is uniform in [0, 1), the same whenever the run is repeated."""
+        request = self.request
+        key = f"{request.seed}/{request.request_id}/{self.number}/{purpose}/{retries}"
+        return Random(key).random()
 
 
 class Legs:
-    """The legs of one request: `running` by their numbers, `ends` of those that are over."""
+    """The legs of one request, all by their numbers: `running`, and `ends` of those that are over."""
 
     def __init__(self) -> None:
         self.running: dict[int, Leg] = {}
         self.ends: dict[int, LegEnd] = {}
         self.with_content: set[int] = set()
         self.sent_at_ns: dict[int, int] = {}  # its first call
-        self.last: dict[int, int] = {}  # the attempt that was sent last
-        self._until_ns: dict[int, int | None] = {}
-        self._open: dict[int, set[int]] = {}  # attempts
-        self._gates: dict[int, str] = {}  # a slot is held
-        self._queues: dict[int, str] = {}  # a slot is awaited
+        self.last_attempt: dict[int, int] = {}  # that was sent
+        self._until_ns: dict[int, int | None] = {}  # with which its wait ends
+        self._open: dict[int, set[int]] = {}  # its attempts in flight
+        self._gates: dict[int, str] = {}  # of which it holds a slot
+        self._queues: dict[int, str] = {}  # in which it waits for a slot
 
     def start(self, number: int, leg: Leg) -> Generator[Step, Event, None]:
         """Begin a leg; one of the same number must be over or closed."""
@@ -246,11 +265,11 @@ class Legs:
 
     def receive(self, until_ns: int | None = None) -> Generator[Step, Event, Event]:
         """Wait for the next event, or `Due` at `until_ns`; the legs receive it before the caller does."""
-        times = [t for t in (until_ns, *self._until_ns.values()) if t is not None]
-        event = yield Wait(min(times, default=None))
+        times_ns = [at_ns for at_ns in (until_ns, *self._until_ns.values()) if at_ns is not None]
+        event = yield Wait(min(times_ns, default=None))
         if isinstance(event, events.Due):
-            for number, until in list(self._until_ns.items()):
-                if until is not None and until <= event.at_ns:
+            for number, leg_until_ns in list(self._until_ns.items()):
+                if leg_until_ns is not None and leg_until_ns <= event.at_ns:
                     yield from self._advance(number, event)
         elif isinstance(event, events.Taken):
             gate = self._queues.pop(event.leg)
@@ -289,6 +308,7 @@ class Legs:
             yield from self.close(number)
 
     def _advance(self, number: int, event: Event | None) -> Generator[Step, Event, None]:
+        """Pass an event to a leg and take its steps until it waits or is over."""
         leg = self.running[number]
         try:
             step = next(leg) if event is None else leg.send(event)
@@ -303,14 +323,16 @@ class Legs:
             self._until_ns.pop(number, None)
 
     def _note(self, number: int, step: Step, answer: Event) -> None:
+        """Keep account of a leg's open calls and its slot."""
         if isinstance(step, Send):
             assert isinstance(answer, events.Sent)
             self._open[number].add(answer.attempt)
             self.sent_at_ns.setdefault(number, answer.at_ns)
-            self.last[number] = answer.attempt
+            self.last_attempt[number] = answer.attempt
         elif isinstance(step, events.Cancel):
             self._open[number].discard(step.attempt)
         elif isinstance(step, events.Take):
-            (self._gates if isinstance(answer, events.Taken) else self._queues)[number] = step.gate
+            slots = self._gates if isinstance(answer, events.Taken) else self._queues
+            slots[number] = step.gate
         elif isinstance(step, events.Give):
             self._gates.pop(number)

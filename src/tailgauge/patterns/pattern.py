@@ -38,9 +38,8 @@ class Pattern(ABC):
     answer: ClassVar[str] = SINGLE  # what counts as the answer of a request; see rows.schema
     price_share: ClassVar[float] = 1.0  # of the list price
     adds_calls: ClassVar[str] = ""  # of which kind, where their number is not known beforehand
-    like: ClassVar[str | None] = (
-        None  # a pattern that sends the same requests, given the same settings
-    )
+    # A pattern that sends the same requests, given the same settings.
+    like: ClassVar[str | None] = None
     no_dry_run: ClassVar[str] = ""  # why a dry run refuses it
     dry_run_note: ClassVar[str] = ""  # what a dry run leaves out
     settings: Any
@@ -55,15 +54,17 @@ class Pattern(ABC):
 
     @abstractmethod
     def steps(self, request: Request) -> Steps:
-        """What one request does.
+        """Yield what one request does, and return how it ended.
 
         Times are nanoseconds of the worker's clock, or of the dry run's; steps do no I/O and take no time but in `Wait`.
         """
 
     def begin(self, request: Request, failed: Exception | None = None) -> Steps:
-        """The steps; where `failed`, its prompt's error, or one of `steps` itself comes before the first of them, that."""
+        """Return the steps of a request. Where its prompt `failed`, or `steps` itself does, its first step raises that error."""
+        if failed is not None:
+            return raising(failed)
         try:
-            return self.steps(request) if failed is None else raising(failed)
+            return self.steps(request)
         except Exception as error:  # noqa: BLE001 - as if it came with the first step
             return raising(error)
 
@@ -76,11 +77,12 @@ class Pattern(ABC):
         """Raise ValueError where the traffic table lacks what the pattern needs."""
 
     def needs(self) -> Iterator[tuple[str, str]]:
-        """What the calls need of the protocol, with the key of the traffic table that makes it so."""
+        """Yield what the calls need of the protocol, with the key of the traffic table that makes it so."""
         traffic = self.traffic
         cache = self.traffic.cache
-        yield from (("pattern", need) for need in sorted(self.protocol_needs))
-        asked = (
+        for need in sorted(self.protocol_needs):
+            yield "pattern", need
+        conditions = (
             (traffic.thinking != "off", "thinking", needs.EXTENDED_THINKING),
             (traffic.thinking == "enabled", "thinking", needs.THINKING_BUDGETS),
             (traffic.tools, "tools", needs.TOOLS),
@@ -89,28 +91,30 @@ class Pattern(ABC):
             (cache is not None and cache.tools, "cache.tools", needs.TOOLS),
             (cache is not None and cache.pre_warm, "cache.pre_warm", needs.WHOLE_ANSWERS),
         )
-        yield from ((key, need) for is_asked, key, need in asked if is_asked)
+        for is_needed, key, need in conditions:
+            if is_needed:
+                yield key, need
 
     def models(self) -> list[tuple[str, str | None]]:
-        """Target and model of every kind of call; None: the target's model."""
+        """Return target and model of every kind of call; None: the target's model."""
         traffic = self.traffic
-        found: list[tuple[str, str | None]] = [(traffic.target, traffic.model)]
+        models: list[tuple[str, str | None]] = [(traffic.target, traffic.model)]
         if traffic.hedge.policy != "off":
-            found.append((traffic.hedge.target, traffic.model))
+            models.append((traffic.hedge.target, traffic.model))
         if traffic.fallback.after_s is not None:
-            found.append((traffic.fallback.target, traffic.fallback.model))
-        return found
+            models.append((traffic.fallback.target, traffic.fallback.model))
+        return models
 
     def prompt_sizes(self, prompt_tokens: int) -> list[int]:
-        """Tokens of each prompt of a request for which the schedule drew `prompt_tokens`."""
+        """Return the tokens of each prompt of a request for which the schedule drew `prompt_tokens`."""
         return [prompt_tokens]
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """What so many requests need, of which the schedule plans so many tokens."""
+        """Return what so many requests need, of which the schedule plans so many tokens."""
         return Demand(requests, requests, input_tokens, output_tokens)
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
-        """The calls with which a request begins, and how many are certain to follow them."""
+        """Return the calls with which a request begins, and how many are certain to follow them."""
         return [self.call(prompt, output_tokens) for prompt in prompts], 0
 
     @property
@@ -124,22 +128,27 @@ class Pattern(ABC):
         return False
 
     def call(self, prompt: Prompt, max_tokens: int) -> Call:
-        """One call with this prompt."""
+        """Return one call with this prompt."""
         traffic = self.traffic
-        # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
-        budget = (
-            max(1, min(traffic.thinking_tokens, max_tokens - 1))
-            if traffic.thinking == "enabled"
-            else 0
-        )
+        thinking_tokens = 0
+        if traffic.thinking == "enabled":
+            # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
+            thinking_tokens = max(1, min(traffic.thinking_tokens, max_tokens - 1))
         model = traffic.model
         stream = traffic.stream
         if prompt.given is not None:
             model = prompt.given.model or model
             stream = prompt.given.stream
         return Call(
-            prompt, max_tokens, model=model, target=traffic.target, stream=stream,
-            thinking=traffic.thinking, thinking_tokens=budget, use_tool=traffic.tools > 0,
-            keep_text=self.keeps_text, bytes_per_s=traffic.reader.bytes_per_s,
+            prompt,
+            max_tokens,
+            model=model,
+            target=traffic.target,
+            stream=stream,
+            thinking=traffic.thinking,
+            thinking_tokens=thinking_tokens,
+            use_tool=traffic.tools > 0,
+            keep_text=self.keeps_text,
+            bytes_per_s=traffic.reader.bytes_per_s,
             ends_naturally=traffic.ends == "natural",
-        )  # fmt: skip
+        )

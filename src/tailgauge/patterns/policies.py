@@ -55,9 +55,8 @@ _STRAIN = frozenset({schema.RATE_LIMITED, schema.OVERLOADED, schema.TIMEOUT})
 _REFRESH_NS = 100_000_000  # the quantile is computed at most ten times per second
 RETRYABLE = _STRAIN | {schema.SERVER_ERROR, schema.CONNECT_ERROR}
 _RETRYABLE_STATUSES = frozenset({408, 409})
-_NO_RESPONSE = frozenset(
-    {schema.CONNECT_ERROR, schema.TIMEOUT, schema.CLIENT_ERROR}
-)  # the last: no HTTP
+# Classes of calls without a response; a client error is then no HTTP.
+_NO_RESPONSE = frozenset({schema.CONNECT_ERROR, schema.TIMEOUT, schema.CLIENT_ERROR})
 _BROKEN_OFF = frozenset({schema.CONNECT_ERROR, schema.TIMEOUT, schema.TRUNCATED})
 _SDK_FIRST_S = 0.5
 _SDK_LONGEST_S = 8.0
@@ -75,7 +74,7 @@ class Budget:
         self._level = self._burst
 
     def give(self) -> None:
-        """A call was made."""
+        """Add the share of a token that a call gives."""
         self._level = min(self._burst, self._level + self._share)
 
     def take(self) -> bool:
@@ -95,20 +94,21 @@ def may_retry(failed: Ended) -> bool:
 
 def may_retry_as_sdk(failed: Ended, *, streams: bool = True) -> bool:
     """Whether the official SDK sends a call again that ended like this, before any content."""
-    if failed.status is None:
+    status = failed.status
+    if status is None:
         return failed.ended in _NO_RESPONSE
-    if failed.status < 300:
+    if status < 300:
         # The SDK itself reads an answer in one piece; an error inside a stream is the application's.
         return not streams and failed.ended in _BROKEN_OFF
     if _sdk_wait_s(failed) is not None and _is_too_long(failed):
         return False
     if failed.should_retry is not None:
         return failed.should_retry
-    return failed.status in _RETRYABLE_STATUSES or failed.status == 429 or failed.status >= 500
+    return status in _RETRYABLE_STATUSES or status == 429 or status >= 500
 
 
 def _sdk_wait_s(failed: Ended) -> float | None:
-    """Return what a header of retries says; the SDKs read no limits."""
+    """Return the wait that a header of retries names; the SDKs read no limits."""
     return failed.retry_after_s if failed.obeys_retry_after else None
 
 
@@ -125,7 +125,7 @@ class Retrier:
         self._budget = Budget(table.budget_share, table.budget_burst)
 
     def called(self) -> None:
-        """A call was made that is no retry; the budget grows."""
+        """Count a call that is no retry; the budget grows."""
         self._budget.give()
 
     def begins_at_ns(
@@ -137,7 +137,7 @@ class Retrier:
         draw: float,
         streams: bool = True,
     ) -> int | None:
-        """When the attempt after a failed one begins; None: never. Takes from the budget.
+        """Return when the attempt after a failed one begins; None: never. Takes from the budget.
 
         `retries` have been made, the request was scheduled at `scheduled_at_ns`, `draw` is uniform in [0, 1). `streams`: the
         answer was to be a stream.
@@ -153,13 +153,24 @@ class Retrier:
             return None
         if table.policy == "naive":
             return failed.at_ns + round(table.naive_wait_s * 1e9)
-        jitter_ns = draw * min(table.cap_s, table.base_s * 2.0**retries) * 1e9
-        begins = failed.at_ns + math.ceil((failed.retry_after_s or 0.0) * 1e9) + round(jitter_ns)
-        is_late = begins > scheduled_at_ns + round(table.deadline_s * 1e9)
-        return None if is_late or not self._budget.take() else begins
+        return self._polite_begins_at_ns(failed, retries, scheduled_at_ns, draw)
+
+    def _polite_begins_at_ns(
+        self, failed: Ended, retries: int, scheduled_at_ns: int, draw: float
+    ) -> int | None:
+        """Return when a polite retry begins; None where it is too late, or the budget is empty."""
+        table = self._table
+        floor_ns = math.ceil((failed.retry_after_s or 0.0) * 1e9)
+        jitter_ns = round(draw * min(table.cap_s, table.base_s * 2.0**retries) * 1e9)
+        begins_at_ns = failed.at_ns + floor_ns + jitter_ns
+        is_late = begins_at_ns > scheduled_at_ns + round(table.deadline_s * 1e9)
+        if is_late or not self._budget.take():
+            return None
+        return begins_at_ns
 
 
 def _sdk_begins_at_ns(failed: Ended, retries: int, draw: float) -> int:
+    """Return when the official SDK sends a failed call again."""
     wait_s = _sdk_wait_s(failed)
     if not wait_s:
         backoff_s = min(_SDK_FIRST_S * 2.0**retries, _SDK_LONGEST_S)
@@ -184,7 +195,7 @@ class Hedger:
 
     @property
     def target(self) -> str:
-        """Target of the hedge."""
+        """Return the target of the hedge."""
         return self._table.target
 
     def called(self) -> None:
@@ -192,7 +203,7 @@ class Hedger:
         self._budget.give()
 
     def due_at_ns(self, sent_at_ns: int, draw: float) -> int | None:
-        """When the hedge of a call sent then is due; None: never. `draw` is uniform in [0, 1)."""
+        """Return when the hedge of a call sent then is due; None: never. `draw` is uniform in [0, 1)."""
         policy = self._table.policy
         if policy == "off" or (policy == "single_r" and draw >= self._table.probability):
             return None
@@ -210,7 +221,8 @@ class Hedger:
             return "pushback"
         if self._table.throttle_tokens and self._tokens <= self._table.throttle_tokens / 2:
             return "throttle"
-        return None if self._budget.take() else "budget"
+        has_budget = self._budget.take()
+        return None if has_budget else "budget"
 
     def waited(self, time_ns: int, now_ns: int) -> None:
         """Record a primary attempt that brought content after this time, or was closed or timed out after it."""
@@ -218,16 +230,15 @@ class Hedger:
             self._seen.add(time_ns, now_ns)
 
     def ended(self, event: Ended, target: str) -> None:
-        """A call ended, of whatever cause."""
+        """Count the end of a call, of whatever cause, in the throttle; keep the wait that the target asks for."""
+        table = self._table
         if event.ended in schema.SERVED:
-            self._tokens = min(
-                self._table.throttle_tokens, self._tokens + self._table.throttle_ratio
-            )
+            self._tokens = min(table.throttle_tokens, self._tokens + table.throttle_ratio)
         elif event.ended in _STRAIN or event.error_class in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)
         if event.retry_after_s:
-            back = event.at_ns + round(event.retry_after_s * 1e9)
-            self._back_at_ns[target] = max(back, self._back_at_ns.get(target, 0))
+            back_at_ns = event.at_ns + round(event.retry_after_s * 1e9)
+            self._back_at_ns[target] = max(back_at_ns, self._back_at_ns.get(target, 0))
 
 
 class Recent:
@@ -235,43 +246,47 @@ class Recent:
 
     def __init__(self, window_ns: int, quantile: float) -> None:
         self._window_ns = window_ns
-        self._p = quantile
-        self._now = quantile_sketch.Bins()
-        self._before = quantile_sketch.Bins()
+        self._quantile = quantile
+        self._current = quantile_sketch.Bins()
+        self._previous = quantile_sketch.Bins()
         self._number = 0  # of the current window since time 0
-        self._known_ns: tuple[int, int] | None = (
-            None  # when the quantile was worked out, and its value
-        )
+        # When the quantile was worked out, and its value.
+        self._cached_ns: tuple[int, int] | None = None
 
     def add(self, time_ns: int, now_ns: int) -> None:
         """Count a time."""
         self._turn(now_ns)
-        quantile_sketch.add(self._now, time_ns / 1e6)
+        quantile_sketch.add(self._current, time_ns / 1e6)
 
     def count(self, now_ns: int) -> int:
-        """How many times count."""
+        """Return how many times count."""
         self._turn(now_ns)
-        return sum(self._now.values()) + sum(self._before.values())
+        return sum(self._current.values()) + sum(self._previous.values())
 
     def quantile_ns(self, now_ns: int) -> int:
-        """The quantile, within 1%; 0 without times."""
+        """Return the quantile, within 1%; 0 without times."""
         self._turn(now_ns)
-        if self._known_ns is None or not 0 <= now_ns - self._known_ns[0] < _REFRESH_NS:
-            recent = dict(self._before)
-            quantile_sketch.merge(recent, self._now)
-            self._known_ns = (
-                now_ns,
-                round((quantile_sketch.quantile(recent, self._p) or 0.0) * 1e6),
-            )
-        return self._known_ns[1]
+        if self._cached_ns is not None:
+            computed_at_ns, value_ns = self._cached_ns
+            if 0 <= now_ns - computed_at_ns < _REFRESH_NS:
+                return value_ns
+        recent = dict(self._previous)
+        quantile_sketch.merge(recent, self._current)
+        milliseconds = quantile_sketch.quantile(recent, self._quantile) or 0.0
+        value_ns = round(milliseconds * 1e6)
+        self._cached_ns = (now_ns, value_ns)
+        return value_ns
 
     def _turn(self, now_ns: int) -> None:
+        """Begin the window of this time, if it is a later one."""
         number = now_ns // self._window_ns
-        if number > self._number:
-            self._before = self._now if number == self._number + 1 else {}
-            self._now = {}
-            self._number = number
-            self._known_ns = None
+        if number <= self._number:
+            return
+        is_next = number == self._number + 1
+        self._previous = self._current if is_next else {}
+        self._current = {}
+        self._number = number
+        self._cached_ns = None
 
 
 class Policies:

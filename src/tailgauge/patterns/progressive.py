@@ -45,7 +45,7 @@ class Progressive(Pattern):
     answer = EARLIEST_LEG
 
     def steps(self, request: Request) -> Steps:
-        """The request is over with the large model's answer."""
+        """Call both models; the request is over with the large model's answer."""
         table = self.settings
         large = self.call(request.prompt, request.output_tokens)
         fast = replace(
@@ -63,18 +63,22 @@ class Progressive(Pattern):
         yield from legs.close_all()
         ends = legs.ends.values()
         is_joined = len(ends) == 2 and all(end.ended in WITH_ANSWER for end in ends)
-        joined_at_ns = max(end.at_ns for end in ends) if is_joined else None
+        joined_at_ns = None
+        if is_joined:
+            joined_at_ns = max(end.at_ns for end in ends)
         return replace(done(legs.ends[LARGE]), joined_at_ns=joined_at_ns)
 
     def models(self) -> list[tuple[str, str | None]]:
-        """The fast model too."""
+        """Return the fast model too."""
         return [*super().models(), (self.settings.target, self.settings.fast_model)]
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """Both calls read the whole prompt."""
-        fast = requests * self.settings.fast_tokens
-        return Demand(requests * 2, requests * 2, input_tokens * 2, output_tokens + fast)
+        """Count both calls, which read the whole prompt."""
+        calls = requests * 2
+        fast_tokens = requests * self.settings.fast_tokens
+        return Demand(calls, calls, input_tokens * 2, output_tokens + fast_tokens)
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
-        """The large model's; the fast one's goes with it."""
-        return super().first_calls(prompts, output_tokens)[0], 1
+        """Return the large model's call; the fast one's goes with it."""
+        calls, _ = super().first_calls(prompts, output_tokens)
+        return calls, 1

@@ -53,60 +53,75 @@ class Resume(Pattern):
 
     @property
     def watches_chunks(self) -> bool:
-        """Its users count them."""
+        """Whether users count chunks."""
         return self.settings.after_chunks is not None
 
     def steps(self, request: Request) -> Steps:
-        """Read, and read on, until the end mark."""
+        """Read the stream, and read on after each cut, until the end mark."""
         table = self.settings
         legs = Legs()
         ids = EventIds()
         call = replace(self.call(request.prompt, request.output_tokens), event_ids=ids)
         cause: str = PRIMARY
-        last: int | None = None
+        attempt: int | None = None
         for connection in range(table.reconnections + 1):
             chunks, after_ns = self._cut(request, connection)
             connected = replace(call, watch_chunks=chunks)
-            yield from legs.start(0, leg(connected, request, self.policies, 0, cause, last))
+            yield from legs.start(
+                0, leg(connected, request, self.policies, cause=cause, of_attempt=attempt)
+            )
             end = yield from _until_cut(legs, after_ns)
-            cut = end.ended in {CANCELLED, TRUNCATED}
-            last = legs.last[0]
+            attempt = legs.last_attempt[0]
             cause = RESUME
-            if not cut or (ids.problem is not None and end.ended != CANCELLED):
+            is_cut = end.ended in {CANCELLED, TRUNCATED}
+            # What the target has cut cannot be resumed without ids.
+            is_lost = ids.problem is not None and end.ended != CANCELLED
+            if not is_cut or is_lost:
                 break
             if connection < table.reconnections:
                 yield from until(end.at_ns + round(table.wait_s * 1e9))
-        return done(replace(end, attempt=last if ids.count else None))
+        return done(replace(end, attempt=attempt if ids.count else None))
 
     def _cut(self, request: Request, connection: int) -> tuple[int, int | None]:
-        """After how many chunks and nanoseconds the user cuts a connection; 0 and None: never."""
+        """Return after how many chunks and nanoseconds the user cuts a connection; 0 and None: never."""
         table = self.settings
         if request.draw >= table.share or connection >= table.cuts:
             return 0, None
         draws = Random(f"{request.seed}/{request.request_id}/resume/{connection}")
-        chunks = draws.randint(1, table.after_chunks) if table.after_chunks is not None else 0
-        return chunks, None if table.after_s is None else round(
-            draws.random() * table.after_s * 1e9
-        )
+        chunks = 0
+        after_ns = None
+        if table.after_chunks is not None:
+            chunks = draws.randint(1, table.after_chunks)
+        if table.after_s is not None:
+            after_ns = round(draws.random() * table.after_s * 1e9)
+        return chunks, after_ns
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """Each connection may read the prompt again."""
+        """Count a call for each connection, which may read the prompt again."""
         table = self.settings
-        cuts = table.cuts if (table.after_chunks or table.after_s) else 0
-        calls = round(requests * (1 + min(cuts, table.reconnections) * table.share))
+        cuts = 0
+        if table.after_chunks or table.after_s:
+            cuts = min(table.cuts, table.reconnections)
+        calls = round(requests * (1 + cuts * table.share))
         return Demand(
-            calls, calls, input_tokens * calls // max(1, requests), output_tokens, is_bound=False
+            calls=calls,
+            prompts=calls,
+            input_tokens=input_tokens * calls // max(1, requests),
+            output_tokens=output_tokens,
+            is_bound=False,
         )
 
 
 def _until_cut(legs: Legs, after_ns: int | None) -> Generator[Step, Event, LegEnd]:
-    """Leg 0 to its end, or to the cut of its user."""
-    cut_at_ns = None if after_ns is None else legs.sent_at_ns[0] + after_ns
+    """Take the steps of leg 0 to its end, or to the cut of its user."""
+    cut_at_ns = None
+    if after_ns is not None:
+        cut_at_ns = legs.sent_at_ns[0] + after_ns
     while True:
         event = yield from legs.receive(cut_at_ns)
         if 0 in legs.ends:
             return legs.ends[0]
-        is_enough = isinstance(event, Chunks) and legs.is_open(event)
-        if is_enough or (cut_at_ns is not None and event.at_ns >= cut_at_ns):
+        has_enough = isinstance(event, Chunks) and legs.is_open(event)
+        if has_enough or (cut_at_ns is not None and event.at_ns >= cut_at_ns):
             yield from legs.close(0, CANCELLED)
-            return LegEnd(CANCELLED, event.at_ns, None, legs.last[0])
+            return LegEnd(CANCELLED, event.at_ns, attempt=None, last_attempt=legs.last_attempt[0])

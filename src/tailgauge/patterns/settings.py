@@ -35,9 +35,8 @@ def check_places(value: Any) -> Any:
     """Raise ValueError for too many places, or one twice."""
     if isinstance(value, (list, tuple)):
         if len(value) > MAX_BREAKPOINTS:
-            raise ValueError(
-                f"at most {MAX_BREAKPOINTS} breakpoints are possible, got {len(value)}"
-            )
+            limit = f"at most {MAX_BREAKPOINTS} breakpoints are possible"
+            raise ValueError(f"{limit}, got {len(value)}")
         if len(set(map(str, value))) < len(value):
             raise ValueError("names a place twice")
     return value
@@ -61,7 +60,7 @@ class Marks:
     key: str | None = None
 
     def ttl(self, cache: Cache) -> str:
-        """The life of the marks of a table."""
+        """Return the life of the marks of a table."""
         return cache.ttl or self.default_ttl
 
 
@@ -102,13 +101,16 @@ class Cache(Table):
     """before the run, a call without output writes each prefix"""
 
     @model_validator(mode="after")
-    def _there(self) -> Cache:
-        sizes = {"tools": self.tools, "system": self.system_tokens, "few_shot": self.few_shot}
-        for place, size in sizes.items():
+    def _check(self) -> Cache:
+        sizes = (
+            ("tools", "tools", self.tools),
+            ("system", "system_tokens", self.system_tokens),
+            ("few_shot", "few_shot", self.few_shot),
+        )
+        for place, key, size in sizes:
             if place in self.breakpoints and not size:
-                key = "system_tokens" if place == "system" else place
-                why = f"breakpoints names {place!r}, but there is none"
-                raise ValueError(f"{why}: set {key}, or leave it out")
+                cause = f"breakpoints names {place!r}, but there is none"
+                raise ValueError(f"{cause}: set {key}, or leave it out")
         if not self.prefix_tokens and not {"last", AUTOMATIC} & set(self.breakpoints):
             raise ValueError("the prefix is empty: set tools, system_tokens or few_shot")
         if self.volatile != "none" and not self.prefix_tokens:
@@ -124,7 +126,7 @@ class Cache(Table):
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens of the shared prefix, about."""
+        """Return the tokens of the shared prefix, about."""
         tools_tokens = self.tools_tokens if self.tools else 0
         return tools_tokens + self.system_tokens + self.few_shot * self.few_shot_tokens
 
@@ -151,10 +153,10 @@ class Retry(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_the_sdk(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and given.get("policy") == "sdk":
-            return {"max_retries": SDK_RETRIES, **given}
-        return given
+    def _as_the_sdk(cls, table: Any) -> Any:
+        if isinstance(table, Mapping) and table.get("policy") == "sdk":
+            return {"max_retries": SDK_RETRIES, **table}
+        return table
 
 
 class Hedge(Table):
@@ -222,8 +224,16 @@ class Reader(Table):
 
 
 Column = Literal[
-    "prompt", "prompt_tokens", "output_tokens", "name", "tags", "messages", "system", "tools", "conversations",
-]  # fmt: skip
+    "prompt",
+    "prompt_tokens",
+    "output_tokens",
+    "name",
+    "tags",
+    "messages",
+    "system",
+    "tools",
+    "conversations",
+]
 
 
 class Prompts(Table):
@@ -295,38 +305,39 @@ class TrafficSettings(Table):
 
     @property
     def adds(self) -> TableAdds:
-        """What is added to the calls."""
-        return TableAdds(
-            self.headers, self.body, self.session.turns_mean > 1, self.output == "exact"
-        )
+        """Return what is added to the calls."""
+        has_sessions = self.session.turns_mean > 1
+        return TableAdds(self.headers, self.body, has_sessions, self.output == "exact")
 
     def check(self) -> None:
         """Raise ValueError for settings that exclude each other, whatever the pattern."""
-        cache = self.cache
-        answer_differs = self.thinking != "off" or self.tools > 0
-        if (
-            answer_differs
-            and cache is not None
-            and cache.pre_warm
-            and "few_shot" in cache.breakpoints
-        ):
-            why = "with thinking or tools a mark at few_shot is another cache entry, which the calls before the run do not write"
-            raise ValueError(f"cache.pre_warm: {why}: mark tools or system instead")
+        self._check_cache()
         if self.thinking == "enabled" and self.thinking_tokens >= self.output_tokens:
-            most = f"output_tokens ({self.output_tokens})"
-            raise ValueError(
-                f"thinking_tokens: expected less than {most}, got {self.thinking_tokens}"
-            )
-        if self.output == "exact" and self.tools:
-            why = "an answer that is to use a tool ends with it"
-            raise ValueError(f"output: {why}: leave out `exact` or tools")
-        if self.output == "exact" and (same := self.body.keys() & EXACT_KEYS):
-            raise ValueError(f"body.{min(same)}: output = 'exact' sets it: leave out one of them")
-        if self.output == "exact" and self.ends == "natural":
-            raise ValueError(
-                "ends: output = 'exact' ends each answer at output_tokens: leave out one of them"
-            )
-        if self.hedge.policy != "off" and (
-            self.fallback.after_s is not None or self.cancel.share > 0
-        ):
+            limit = f"less than output_tokens ({self.output_tokens})"
+            raise ValueError(f"thinking_tokens: expected {limit}, got {self.thinking_tokens}")
+        if self.output == "exact":
+            self._check_exact_output()
+        is_given_up = self.fallback.after_s is not None or self.cancel.share > 0
+        if self.hedge.policy != "off" and is_given_up:
             raise ValueError("hedge: cannot be combined with fallback or cancel")
+
+    def _check_cache(self) -> None:
+        cache = self.cache
+        if cache is None or not cache.pre_warm or "few_shot" not in cache.breakpoints:
+            return
+        if self.thinking != "off" or self.tools > 0:
+            raise ValueError(
+                "cache.pre_warm: with thinking or tools a mark at few_shot is another cache entry, "
+                "which the calls before the run do not write: mark tools or system instead"
+            )
+
+    def _check_exact_output(self) -> None:
+        if self.tools:
+            cause = "an answer that is to use a tool ends with it"
+            raise ValueError(f"output: {cause}: leave out `exact` or tools")
+        keys = self.body.keys() & EXACT_KEYS
+        if keys:
+            raise ValueError(f"body.{min(keys)}: output = 'exact' sets it: leave out one of them")
+        if self.ends == "natural":
+            cause = "output = 'exact' ends each answer at output_tokens"
+            raise ValueError(f"ends: {cause}: leave out one of them")

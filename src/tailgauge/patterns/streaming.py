@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tailgauge.call import Call
 from tailgauge.patterns.events import Chunks, Done, Event, Request, Steps
 from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Pattern
@@ -60,47 +61,57 @@ class Streaming(Pattern):
         self.acts = not reads_only or type(self).steps is not Streaming.steps
 
     def steps(self, request: Request) -> Steps:
-        """One call, unless its user may leave or be given another."""
-        fallback = self.traffic.fallback
-        cancel = self.traffic.cancel
-        policies = self.policies
+        """Make one call, unless its user may leave or be given another."""
         call = self.call(request.prompt, request.output_tokens)
         if self._is_patient:
-            return done((yield from leg(call, request, policies)))
+            return done((yield from leg(call, request, self.policies)))
+        return (yield from self._impatient_steps(request, call))
+
+    def _impatient_steps(self, request: Request, call: Call) -> Steps:
+        """Make a call that its user may leave, or that is given up for another model."""
+        fallback = self.traffic.fallback
+        cancel = self.traffic.cancel
         leaves = request.draw < cancel.share
         if leaves and cancel.after_chunks is not None:
             call = replace(call, watch_chunks=cancel.after_chunks)
         legs = Legs()
-        yield from legs.start(0, leg(call, request, policies))
+        yield from legs.start(0, leg(call, request, self.policies))
         leaves_at_ns = _after(legs.sent_at_ns[0], cancel.after_s if leaves else None)
-        patient_to_ns = _after(legs.sent_at_ns[0], fallback.after_s)
+        patient_until_ns = _after(legs.sent_at_ns[0], fallback.after_s)
         falls_back = fallback.after_s is not None
         while True:
-            waits = [at for at in (leaves_at_ns, patient_to_ns) if at is not None]
-            event = yield from legs.receive(min(waits, default=None))
+            times_ns = [at_ns for at_ns in (leaves_at_ns, patient_until_ns) if at_ns is not None]
+            event = yield from legs.receive(min(times_ns, default=None))
             end = legs.ends.get(0)
-            read = 0 in legs.with_content
-            if patient_to_ns is not None and read:
-                patient_to_ns = None
-            is_enough = isinstance(event, Chunks) and legs.is_open(event)
-            if end is None and leaves and (_has_come(leaves_at_ns, event) or is_enough):
+            has_content = 0 in legs.with_content
+            if has_content:
+                patient_until_ns = None
+            has_enough = isinstance(event, Chunks) and legs.is_open(event)
+            if end is None and leaves and (has_enough or _has_come(leaves_at_ns, event)):
                 yield from legs.close(0, CANCELLED)
+                attempt = legs.last_attempt[0]
                 if not cancel.resubmit:
-                    return Done(CANCELLED, winner=legs.last[0] if read else None)
+                    return Done(CANCELLED, winner=attempt if has_content else None)
                 leaves = False
                 falls_back = False
                 leaves_at_ns = None
-                patient_to_ns = None
+                patient_until_ns = None
                 call = replace(call, watch_chunks=0)
-                yield from legs.start(0, leg(call, request, policies, 0, RESUBMIT, legs.last[0]))
-            elif falls_back and (_has_come(patient_to_ns, event) if end is None else _failed(end)):
+                resubmitted = leg(call, request, self.policies, cause=RESUBMIT, of_attempt=attempt)
+                yield from legs.start(0, resubmitted)
+            elif falls_back and _is_given_up(end, patient_until_ns, event):
                 yield from legs.close(0, TIMEOUT)
                 falls_back = False
-                patient_to_ns = None
+                patient_until_ns = None
                 call = replace(call, target=fallback.target, model=fallback.model)
-                yield from legs.start(
-                    0, leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0])
+                other_model = leg(
+                    call,
+                    request,
+                    self._without_retries,
+                    cause=FALLBACK,
+                    of_attempt=legs.last_attempt[0],
                 )
+                yield from legs.start(0, other_model)
             elif end is not None:
                 return done(end)
 
@@ -112,7 +123,7 @@ class Cached(Streaming):
     summary = "with a shared prefix"
 
     def check(self) -> None:
-        """A prefix is needed."""
+        """Raise ValueError without a prefix."""
         if self.traffic.cache is None:
             raise ValueError('cache: expected a table, for pattern = "cached"')
 
@@ -126,19 +137,24 @@ class Hedged(Streaming):
     like = Streaming.name
 
     def check(self) -> None:
-        """A policy is needed."""
+        """Raise ValueError without a policy."""
         if "hedge" not in self.traffic.model_fields_set:
-            control = '(policy = "off" is the control)'
-            raise ValueError(f'hedge: expected a table, for pattern = "hedged" {control}')
+            needed = 'expected a table, for pattern = "hedged"'
+            raise ValueError(f'hedge: {needed} (policy = "off" is the control)')
 
 
 def _after(sent_at_ns: int, seconds: float | None) -> int | None:
-    return None if seconds is None else sent_at_ns + round(seconds * 1e9)
+    if seconds is None:
+        return None
+    return sent_at_ns + round(seconds * 1e9)
 
 
 def _has_come(at_ns: int | None, event: Event) -> bool:
     return at_ns is not None and event.at_ns >= at_ns
 
 
-def _failed(end: LegEnd) -> bool:
+def _is_given_up(end: LegEnd | None, patient_until_ns: int | None, event: Event) -> bool:
+    """Whether another model is called: the first one is late, or has failed before content."""
+    if end is None:
+        return _has_come(patient_until_ns, event)
     return end.attempt is None and end.ended not in _FINAL

@@ -48,24 +48,31 @@ class Structured(Pattern):
 
     @property
     def resends_answers(self) -> bool:
-        """The second call carries the prose."""
+        """Whether a second call carries the prose of the first."""
         return self.settings.mode == "two_calls"
 
     def steps(self, request: Request) -> Steps:
-        """The fields at once, or prose first."""
+        """Ask for the fields at once, or for prose first."""
         if not self.resends_answers:
             call = self._by_schema(request.prompt, request.output_tokens)
             return done((yield from leg(call, request, self.policies)))
-        prose = replace(self.call(request.prompt, request.output_tokens), keep_text=True)
-        first = yield from leg(prose, request, self.policies)
-        if first.ended not in COMPLETE or not first.text:  # nothing to put into fields
-            return done(first)
-        more = Message(ASSISTANT, (Part(first.text),)), Message(USER, (Part(INTO_FIELDS),))
-        conversation = replace(request.prompt, messages=(*request.prompt.messages, *more))
+        call = replace(self.call(request.prompt, request.output_tokens), keep_text=True)
+        prose = yield from leg(call, request, self.policies)
+        if prose.ended not in COMPLETE or not prose.text:  # nothing to put into fields
+            return done(prose)
+        answer = Message(ASSISTANT, (Part(prose.text),))
+        question = Message(USER, (Part(INTO_FIELDS),))
+        messages = (*request.prompt.messages, answer, question)
+        conversation = replace(request.prompt, messages=messages)
         call = self._by_schema(conversation, self.settings.field_tokens)
-        second = yield from leg(call, request, self.policies, 1)
-        joined_at_ns = second.at_ns if second.ended in WITH_ANSWER else None
-        return Done(second.ended, winner=first.attempt, joined_at_ns=joined_at_ns, text=first.text)
+        fields = yield from leg(call, request, self.policies, 1)
+        is_joined = fields.ended in WITH_ANSWER
+        return Done(
+            fields.ended,
+            winner=prose.attempt,
+            joined_at_ns=fields.at_ns if is_joined else None,
+            text=prose.text,
+        )
 
     def _by_schema(self, prompt: Prompt, max_tokens: int) -> Call:
         return replace(
@@ -73,12 +80,17 @@ class Structured(Pattern):
         )
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
-        """The second call reads what the first has written."""
+        """Count the second call too, which reads what the first has written."""
         if not self.resends_answers:
             return super().demand(requests, input_tokens, output_tokens)
-        fields = requests * self.settings.field_tokens
-        return Demand(requests * 2, requests, input_tokens + output_tokens, output_tokens + fields)
+        return Demand(
+            calls=requests * 2,
+            prompts=requests,
+            input_tokens=input_tokens + output_tokens,
+            output_tokens=output_tokens + requests * self.settings.field_tokens,
+        )
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
-        """The prose; its fields follow."""
-        return super().first_calls(prompts, output_tokens)[0], int(self.resends_answers)
+        """Return the call for the prose; the one for its fields follows."""
+        calls, _ = super().first_calls(prompts, output_tokens)
+        return calls, int(self.resends_answers)

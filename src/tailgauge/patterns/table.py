@@ -33,17 +33,22 @@ OPTIONAL = frozenset[str]().union(*(row.uses for row in ROWS))
 
 
 def pattern_of(traffic: TrafficSettings) -> Pattern:
-    """The pattern of a traffic table, at work; one for each worker, because its requests share budgets."""
+    """Return the pattern of a traffic table, at work; one for each worker, because its requests share budgets."""
     return PATTERNS[traffic.pattern](traffic)
 
 
 def facts(tables: Iterable[TrafficSettings]) -> dict[str, dict[str, Any]]:
-    """What the analysis needs to know of the patterns in use, for run.json."""
-    used = {traffic.pattern: PATTERNS[traffic.pattern] for traffic in tables}
-    return {
-        name: {"answer": row.answer, "like": row.like or name, "price_share": row.price_share}
-        for name, row in used.items()
-    }
+    """Return what the analysis needs to know of the patterns in use, for run.json."""
+    facts_by_name = {}
+    for traffic in tables:
+        name = traffic.pattern
+        row = PATTERNS[name]
+        facts_by_name[name] = {
+            "answer": row.answer,
+            "like": row.like or name,
+            "price_share": row.price_share,
+        }
+    return facts_by_name
 
 
 class _Checked(TrafficSettings):
@@ -70,10 +75,13 @@ else:
 
 
 def _add(row: Any) -> None:
-    """A pattern of a plugin."""
-    if unknown := sorted(getattr(row, "uses", OPTIONAL) - OPTIONAL):
-        known = ", ".join(sorted(OPTIONAL))
-        raise ValueError(f"{row.__name__}.uses: expected some of {known}, got {', '.join(unknown)}")
+    """Add a pattern of a plugin."""
+    wrong = sorted(getattr(row, "uses", OPTIONAL) - OPTIONAL)
+    if wrong:
+        expected = ", ".join(sorted(OPTIONAL))
+        raise ValueError(
+            f"{row.__name__}.uses: expected some of {expected}, got {', '.join(wrong)}"
+        )
     add_class(PATTERNS, row, Pattern, Traffic, "pattern")
 
 

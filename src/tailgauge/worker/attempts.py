@@ -595,7 +595,7 @@ def _ignore(_: object) -> None:
 
 
 def _model(entry: Any) -> tuple[str, str]:
-    """Return a model of a target's list and its owner; raises for what is no such entry."""
+    """Return a model of a target's list, and whose it is; raises for what is no such entry."""
     return shown(str(entry["id"]), MAX_NAME), str(entry.get(OF_MODEL))
 
 

@@ -74,19 +74,19 @@ def try_out(
     `makers` use the learnt token counts, and set no marks for some targets; `salt` is that of the run. `notify` takes texts
     about what it waits for.
     """
-    trial = _Preflight(scenario, attempts, recorder, prices, notify)
-    trial.wait_until_ready()
-    trial.find_unmarked_engines()
-    unmarked = preflight.unmarked(trial.adaptations)
+    progress = _Preflight(scenario, attempts, recorder, prices, notify)
+    progress.wait_until_ready()
+    progress.find_unmarked_engines()
+    unmarked = preflight.unmarked(progress.adaptations)
     calls = preflight.preflight_calls(scenario, salt or WORDS[0], unmarked)
-    if not (trial.run_both(calls[0], calls[1]) and all(map(trial.run, calls[2:]))):
-        return trial.message(Learnt(), {})
-    engines = trial.engines()
-    learnt = trial.learn(calls[:2], engines)
+    if not (progress.run_both(calls[0], calls[1]) and all(map(progress.run, calls[2:]))):
+        return progress.message(Learnt(), {})
+    engines = progress.engines()
+    learnt = progress.learn(calls[:2], engines)
     by_table = makers(learnt, unmarked)
     for call in preflight.writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(calls)):
-        trial.run(call)
-    return trial.message(learnt._replace(short_prompts=trial.short_prompts), engines)
+        progress.run(call)
+    return progress.message(learnt._replace(short_prompts=progress.short_prompts), engines)
 
 
 class _Preflight:
