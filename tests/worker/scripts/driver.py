@@ -260,7 +260,7 @@ def gates() -> Any:
     return {
         "order": order,
         "most": most[0],
-        "left": [gate.taken, len(gate.waiting), len(gate.held)],
+        "left": [gate.in_use, len(gate.waiting), len(gate.places)],
     }
 
 
