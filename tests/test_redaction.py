@@ -254,6 +254,7 @@ HARMLESS = ("The model `tiny` is overloaded: 100% of 20\\u0020requests &amp; mor
             "req_0123456789abcdef0123456789abcdef", '{"type":"error","error":{"message":"say \\"no\\""}}')  # fmt: skip
 
 
+@pytest.mark.alone
 def test_the_cost_grows_with_the_length_of_a_text_whatever_is_in_it(environment):
     """Eight times the text takes eight times as long, and not 64 times, as a search that goes back and forth would."""
     environment.setenv("MY_TOKEN", KEY)
@@ -294,6 +295,7 @@ def test_a_variable_that_is_named_later_is_known_from_then_on(environment):
     assert (before, shown(KEY, 100)) == (KEY, MARK)
 
 
+@pytest.mark.alone
 def test_a_usual_text_costs_about_a_hash(environment):
     """What comes again is not searched again; what is new costs less than ten times as much as to encode it."""
     for number in range(4):

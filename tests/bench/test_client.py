@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize(
     ("limit", "tries"), [(45_000, {}), (45_000, {40: 1}), (99_000, {}), (4_000, {})]

@@ -223,6 +223,7 @@ def herd(cc, tmp_path):
     return server.log, reference_server.read_log(tmp_path / "seen.bin")
 
 
+@pytest.mark.alone
 def test_the_chunks_of_a_herd_are_sent_at_the_same_instants_in_the_same_order(herd):
     log, seen = herd
     at_ns = log.at_ns.reshape(-1, 20)

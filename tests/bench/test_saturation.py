@@ -17,9 +17,12 @@ from starting.command import run_command, variant
 
 from tailgauge_analysis.stats.quantiles import rank
 
-pytestmark = pytest.mark.skipif(
-    len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each"
+    ),
+]
 TTFT_MS, GAP_MS = 200.0, 10.0
 MOST = {
     "VALID": (0.05, 0.5),

@@ -17,6 +17,8 @@ from run_folders.run_data import RunData
 from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
 
+pytestmark = pytest.mark.alone_at_full_size
+
 HERE = Path(__file__).parent
 OF_TARGET = re.compile(
     r"target was (?:slower|faster)|does not sustain|(?:TTFT|wait) (?:rises|falls)|looks? like warm-up|got (?:no|only the beginning of an) answer",

@@ -19,6 +19,8 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
 
+pytestmark = pytest.mark.alone
+
 compiled = pytest.mark.skipif(
     find_spec("tailgauge.transport._core") is None,
     reason="the reader is not compiled here: that needs Linux, a C compiler and Python's headers",

@@ -164,6 +164,7 @@ def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.at_full_size
 def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
     slow = (
         "--set=simulated.ttft_ms=100",

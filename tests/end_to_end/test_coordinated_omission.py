@@ -20,6 +20,8 @@ from starting.command import NO_SDK, Start
 from starting.endpoint import Endpoint
 from starting.endpoint import endpoint as simulated_endpoint
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:

@@ -7,6 +7,8 @@ import pytest
 
 from tailgauge.errors import Exit
 
+pytestmark = pytest.mark.alone
+
 LOADS = (0.75, 1.5, 2.5)
 SCENARIO = """
 {more}

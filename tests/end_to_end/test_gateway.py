@@ -25,6 +25,8 @@ from starting.command import run_scenarios
 from starting.endpoint import endpoint
 from starting.nginx import needs_nginx, proxy
 
+pytestmark = pytest.mark.patient
+
 SETS = ("simulated.ttft_ms=40", "simulated.ttft_sigma=0.02", "simulated.chunk_gap_ms=4")
 OUTPUT = 20
 LONG, SHORT = (

@@ -118,6 +118,7 @@ def test_a_job_of_a_user_who_gave_up_is_cancelled_and_polled_no_more(jobs: Jobs)
     assert set(jobs.attempts.loc[jobs.attempts.cause == "cancel", "request_id"]) == set(left)
 
 
+@pytest.mark.alone_at_full_size
 def test_ten_thousand_jobs_need_no_more_memory_than_one_thousand(
     tmp_path: Path, full_size: bool
 ) -> None:

@@ -24,6 +24,8 @@ from starting.programs import TAILGAUGE
 
 from tailgauge.rows.answer_file import RawAnswer, read_answers
 
+pytestmark = pytest.mark.at_full_size
+
 RATE = 5
 SCENARIO = """
 [target]

@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from run_folders.run_data import assert_conserved
 from starting.command import NO_SDK, QUICK, Finished, Start, free_port, run_command
 from starting.programs import LOCUST
@@ -78,6 +79,7 @@ def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_pa
     assert "run folder" not in found["unsent"]["advice"]
 
 
+@pytest.mark.at_full_size
 def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_path: Path) -> None:
     """A listener blocks the hub for longer than a worker may be silent; then all is sent, late."""
     port = str(free_port())

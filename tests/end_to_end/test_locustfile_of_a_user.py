@@ -155,6 +155,7 @@ def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = Fa
     assert by_workers or noted["models"] <= requests
 
 
+@pytest.mark.at_full_size
 def test_tasks_a_shape_and_an_http_user_in_one_process(
     start: Start, user_file: UserFile, target: str
 ) -> None:
@@ -200,6 +201,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
+@pytest.mark.at_full_size
 def test_the_run_time_counts_from_the_first_request(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
     user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
     line = (

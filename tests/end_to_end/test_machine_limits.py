@@ -63,6 +63,7 @@ def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(
     assert list(done.run.path.glob("requests/*")) == [], "nothing was sent, not even the preflight"
 
 
+@pytest.mark.at_full_size
 def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_every_row(
     start: Start, out: tuple[str, ...]
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import run_scenarios, variant
 
+pytestmark = pytest.mark.at_full_size
+
 KEY = ["request_id", "leg", "attempt"]
 BUSY = tuple(
     f"simulated.faults.busy.{key}={value}"

@@ -108,6 +108,7 @@ def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(
         )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("seconds", [7, pytest.param(3, marks=FULL), pytest.param(10, marks=FULL)])
 def test_a_worker_that_was_stopped_sends_late_below_twice_the_pace_and_is_named(
     start: Start, seconds: int

@@ -49,6 +49,7 @@ def test_headless_in_one_process_the_schedule_drives_the_load(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.at_full_size
 def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) -> None:
     port = str(free_port())
     master = start(

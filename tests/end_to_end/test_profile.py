@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from starting.command import run_scenarios
+
+pytestmark = pytest.mark.at_full_size
 
 
 def test_a_run_on_a_profile_conserves_requests_and_joins_the_server_log(tmp_path: Path) -> None:

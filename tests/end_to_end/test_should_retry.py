@@ -35,6 +35,7 @@ min_completed = 0
 """
 
 
+@pytest.mark.at_full_size("real, false]")
 @pytest.mark.parametrize(
     ("options", "setting", "is_retried"),
     [

@@ -22,6 +22,8 @@ from starting.command import QUICK, Start
 
 from tailgauge.schedule.lateness import CATCH_UP
 
+pytestmark = pytest.mark.alone
+
 STALLED = 1
 
 

@@ -15,6 +15,8 @@ import pytest
 from run_folders.run_data import assert_conserved
 from starting.command import QUICK, Start
 
+pytestmark = pytest.mark.alone
+
 SAMPLE = "azure2023_conv_head2000.csv"
 RATE = 50.0
 

@@ -244,6 +244,8 @@ def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(
     assert in_report(report, done.stderr + done.stdout) == []
 
 
+@pytest.mark.timed
+@pytest.mark.alone
 def test_the_quick_form_ends_within_its_minute(
     command: Any, full_size: bool, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_hedge_that_is_never_due_is_no_harm(tmp_path):
     assert answer.facts["hurts_from_per_s"] is None
 
 
+@pytest.mark.at_full_size
 def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
     full_size, tmp_path_factory
 ):
@@ -116,6 +117,7 @@ def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size
     assert labels.count("unstable without hedging too") >= 0.9 * len(labels), labels
 
 
+@pytest.mark.at_full_size
 def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(
     full_size, tmp_path_factory
 ):

@@ -32,6 +32,8 @@ from tailgauge.rows.text_file import MOST_TABLES, text_lines
 from tailgauge.scenario.packaged import read
 from tailgauge_analysis.reading.budget import SECONDS, SECONDS_PER_MIB, stored
 
+pytestmark = pytest.mark.patient
+
 MIB = 1 << 20
 GIB = 1 << 30
 SHORT = (

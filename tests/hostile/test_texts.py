@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from starting.programs import environment
 
+pytestmark = pytest.mark.patient
+
 CODES = {
     "clear": "\x1b[2J", "title": "\x1b]0;owned\x07", "clipboard": "\x1b]52;c;aGk=\x07", "hidden": "\x1b[8m", "link": "\x1b]8;;http://x\x1b\\",
     "cursor": "\x1b[1A", "charset": "\x1b(0", "device": "\x1bP$q\x1b\\", "escape": "\x1b", "bell": "\x07", "backspace": "\x08\x08\x08", "return": "\r",

@@ -17,6 +17,8 @@ from many_machines.site import PORT, Site, until
 
 from tailgauge_analysis.reading.frames import load
 
+pytestmark = pytest.mark.alone
+
 RELAY = Path(__file__).with_name("relay.py")
 AHEAD_S = (3600, -5, 0)  # each worker's clock against the master's
 DELAY_S = 0.02

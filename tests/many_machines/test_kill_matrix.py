@@ -19,7 +19,7 @@ from starting.command import run_command
 
 from tailgauge_analysis.reading.frames import load
 
-pytestmark = pytest.mark.usefixtures("chaos")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("chaos")]
 INTRUDER = Path(__file__).parent / "scripts" / "intruder.py"
 ENDLESS = (
     "--set=stop.min_completed=0",

@@ -30,6 +30,8 @@ from starting.command import run_command
 from tailgauge.transport.connection import SPARE_DESCRIPTORS
 from tailgauge_analysis.reading.frames import load
 
+pytestmark = pytest.mark.at_full_size
+
 SEED = int(os.environ.get("TAILGAUGE_SEED", "7"))
 ROUNDS = int(os.environ.get("TAILGAUGE_ROUNDS", "40"))
 SHORT = 1  # round in `make test`

@@ -145,6 +145,7 @@ def test_a_run_without_a_report_says_so_and_accepted_codes_do_not_fail_the_step(
     assert "nowhere.toml" in ended.log
 
 
+@pytest.mark.at_full_size
 def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runner, full_size):
     """The first run is not enough; then one passes, and one of a slower endpoint fails although its objectives are met."""
     given = {"scenario": "chat-load.toml", "baseline": "kept runs"}

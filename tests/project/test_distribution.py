@@ -227,6 +227,7 @@ def test_the_classifiers_are_the_pythons_that_are_tested(checkout):
     assert {"Repository", "Documentation", "Changelog", "Issues"} == set(project["urls"])
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("installed", ["pure"], indirect=True)
 def test_a_wheel_without_the_compiled_reader_makes_a_run_in_an_empty_folder(
     installed, full_size, command, tmp_path

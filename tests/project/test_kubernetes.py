@@ -163,6 +163,7 @@ def test_the_page_names_the_files_and_the_objects_of_the_manifests(manifests, ch
     assert f"the namespace `{namespace}`" in page
 
 
+@pytest.mark.at_full_size
 def test_the_command_lines_make_a_run_with_two_workers(manifests, tmp_path):
     """The same arguments, with names and paths of the cluster as places on this machine."""
     port = free_port()

@@ -46,6 +46,7 @@ def test_no_report_of_a_packaged_scenario_uses_a_word_of_the_table(name, tmp_pat
     assert in_report(made.html.parent, made.summary) == []
 
 
+@pytest.mark.at_full_size("checkup]", "curve]", "headroom]", "models]")
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS - {"calibrate"}))
 def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(
     name, tmp_path, command, full_size

@@ -23,6 +23,8 @@ from starting.programs import TAILGAUGE
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.hedging import section as hedging
 
+pytestmark = pytest.mark.alone_at_full_size
+
 SLOTS, TOKENS = 4, 100
 ANSWER = 40  # tokens of a hedged call
 TABLES = ("target", "second_target")

@@ -203,6 +203,7 @@ def test_prompts_have_the_tokens_that_were_asked_for(
     assert text in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.alone
 def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against, full_size):
     """Requests half a second apart, each some 80 ms long; a slow machine may let them meet, and those are left out.
 
@@ -244,6 +245,7 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
 def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(
     engine, run_against
@@ -278,6 +280,7 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
         assert set(idle) == {0}
 
 
+@pytest.mark.at_full_size
 def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, tmp_path):
     """With repeated prompts it does, and the report says so."""
     length = ("traffic.chat.prompt_tokens=400", "traffic.chat.output_tokens=4", "stages.warmup_s=0")

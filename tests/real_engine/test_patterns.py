@@ -20,6 +20,8 @@ from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import Running, variant
 from starting.programs import TAILGAUGE
 
+pytestmark = pytest.mark.at_full_size
+
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
 ANSWER = 1600  # tokens of a hedged call: seconds of work that the loser is spared
 NOTICED_NS = 500_000_000  # until an engine has seen that a client left, or the client that an answer is there

@@ -246,6 +246,7 @@ def test_a_connection_dropped_in_mid_upload_is_tried_again(at_server, tmp_path, 
     ).read_bytes()
 
 
+@pytest.mark.at_full_size
 def test_an_upload_that_fails_for_good_keeps_everything_and_says_where(at_server, tmp_path):
     relay = Relay(at_server, drops=float("inf"), after=20_000)  # the check before the run passes
     try:

@@ -14,6 +14,7 @@ def seen(run_script: Any, reader: str) -> Any:
     return run_script("transport/scripts/reader.py", reader, timeout_s=240)
 
 
+@pytest.mark.at_full_size("python-many]")
 @pytest.mark.parametrize("case", ["many", "many_under_tls"])
 def test_no_byte_is_lost_doubled_or_moved_to_another_stream(seen: Any, case: str) -> None:
     """60 users with reused connections, cut at any byte; a quarter leaves anywhere, some answers end in the middle."""

@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us"),
+]
 SLACK_NS = 200_000  # of the wall clock's difference, which is measured to well under a microsecond
 BLOCKED_NS = 100_000_000
 

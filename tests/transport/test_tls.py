@@ -127,6 +127,7 @@ def test_what_a_record_brings_has_the_stamp_of_the_read_that_completed_it(sealed
     assert (sealed[version]["kernel"], sealed[version]["cut"]) == (True, None)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     ("case", "cut"),
     [("end_alone", None), ("end_with_an_event", None), ("end_like_an_event", None), ("farewell_alone", "connection_closed"),

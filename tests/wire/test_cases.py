@@ -22,6 +22,8 @@ from starting.command import run_command
 from wire.answering import Received, target
 from wire.cases import CHAT, IDLE, LIMITS, MESSAGES, REFUSALS, WHOLE, Case, scenario
 
+pytestmark = pytest.mark.patient
+
 LIMIT_S = 120
 NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "", "NO_COLOR": "1"}
 

@@ -258,6 +258,7 @@ def shown(report, metric):
     )
 
 
+@pytest.mark.at_full_size("anthropic-0.4", "openai-0.9")
 @pytest.mark.parametrize(
     ("protocol", "share", "of_calls", "is_varied"),
     [
@@ -289,6 +290,7 @@ def test_no_objective_passes_on_hidden_tokens(tmp_path, protocol, share, of_call
         assert "never streamed" in slo["why"]
 
 
+@pytest.mark.at_full_size("2")
 @pytest.mark.parametrize("per_chunk", [2, 8])
 def test_an_objective_takes_the_pace_after_the_first_chunk(tmp_path, per_chunk):
     """Varied lengths show that there are no hidden tokens; the true pace is 8 ms over the tokens of a chunk."""

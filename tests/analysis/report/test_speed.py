@@ -13,6 +13,8 @@ from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.plot import plot
 from tailgauge_analysis.run import Run
 
+pytestmark = pytest.mark.timed
+
 MIB = 1 << 20
 
 

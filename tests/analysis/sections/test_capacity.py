@@ -189,6 +189,7 @@ def drawn(random):
     }
 
 
+@pytest.mark.at_full_size
 def test_of_sixty_targets_the_cause_is_wrong_in_three_at_most(tmp_path):
     random = Random(20261128)
     wrong = []
