@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ROOT / "tests"
-NAME = re.compile(r"\btailgauge(?:_analysis)?(?:\.\w+)+")
 PACKAGES = {"tailgauge": ROOT / "src", "tailgauge_analysis": ROOT / "analysis"}
 
 
@@ -57,36 +54,3 @@ def reached(names: Iterable[str]) -> set[str]:
         above = {name.rpartition(".")[0]} & modules().keys()
         left |= (imported(modules()[name]) | above) - found
     return found
-
-
-def reached_by_test(path: Path) -> set[str]:
-    """Modules that a test imports, with what its neighbours and scripts import; all of them where it runs a command."""
-    found: set[str] = set()
-    files: set[Path] = set()
-    left = {path, *(folder / "conftest.py" for folder in path.parents if TESTS in folder.parents)}
-    while left:
-        files.add(file := left.pop())
-        if not file.exists():
-            continue
-        text = file.read_text(encoding="utf-8")
-        found |= imported(file) | (
-            set(NAME.findall(text)) & modules().keys()
-        )  # some code stands in strings
-        left |= set(_neighbours(text)) - files
-        if "TAILGAUGE" in text or '"tailgauge"' in text:
-            found.add("tailgauge.__main__")
-    return found
-
-
-def _neighbours(text: str) -> Iterator[Path]:
-    """Files of tests/ that a file imports, or runs as scripts."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                yield TESTS.joinpath(*name.split(".")).with_suffix(".py")
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and node.value.endswith(".py")
-        ):
-            yield TESTS / node.value
