@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.master.workers import Share, conserve, count_rows, request_ids
+from tailgauge.master.conservation import Share, conserve, count_rows, request_ids
 from tailgauge.rows.run_folder import RunFolder
 
 

@@ -27,8 +27,8 @@ from tailgauge.dry_run.attempts import STAMPS, Attempts, Store
 from tailgauge.dry_run.driver import DryEndpoint, EventQueue, Timer
 from tailgauge.errors import UsageError
 from tailgauge.master import run_json
+from tailgauge.master.conservation import Share, conserve
 from tailgauge.master.looks import EVERY_S, KNOWN, InterimLooks
-from tailgauge.master.workers import Share, conserve
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
 from tailgauge.plan.guard import Spending

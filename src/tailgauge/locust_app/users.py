@@ -45,6 +45,7 @@ from tailgauge.locust_app.report_process import ReportProcess, output_of
 from tailgauge.locust_app.streaming_user import StreamingUser, serve_tasks
 from tailgauge.locust_app.task_errors import TaskErrors
 from tailgauge.master.run import Run
+from tailgauge.master.worker_messages import WorkerMessages
 from tailgauge.plan.preflight import prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
@@ -94,7 +95,7 @@ class Master:
         link.subscribe("ping", self._on_ping)
         link.subscribe("hello", self._on_hello)
         link.subscribe("pulse", self._on_pulse)
-        for kind in Run.handlers:
+        for kind in WorkerMessages.handlers:
             link.subscribe(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self.end_run)

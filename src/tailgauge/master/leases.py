@@ -58,14 +58,14 @@ class Leases:
             shares[_share(row, len(takers))].append(row)
         for number, (worker, rows) in enumerate(zip(takers, shares, strict=True)):
             worker.leased += requests_in(rows)
-            worker.held.append((since_ns, until_ns, len(takers), number))
+            worker.leases.append((since_ns, until_ns, len(takers), number))
             self._give(worker, rows)
 
     def missing(self, worker: RunWorker, seen: set[int]) -> list[dict[str, float]]:
         """Stretches (s) with arrivals that this worker leased and whose request ids are not in `seen`."""
         return _stretches(
             row.at_ns
-            for since_ns, until_ns, takers, number in worker.held
+            for since_ns, until_ns, takers, number in worker.leases
             for row in self._schedule.slice(since_ns, until_ns)
             if _share(row, takers) == number and row.request_id not in seen
         )

@@ -6,35 +6,21 @@ starting -> running -> drained       failed: it reported that it cannot continue
              lost
 
 A master that is stalled receives nothing: silence counts from its return. What it missed then is in `master_stalled`.
-
-Also here: where every scheduled request went, counted by the master.
-
-    scheduled  = dispatched + client_drop + not_reached + lost
-    dispatched = sum of ended classes + censored
-
-The counts of a drained worker are taken as reported. For a lost worker only its rows count, and the rest of its leases is
-`lost`. The analysis repeats the sum from Parquet.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.channel import traffic_counters
 from tailgauge.clock import monotonic_ns
-from tailgauge.master import progress as describe
-from tailgauge.rows.parquet import schema
-from tailgauge.rows.run_folder import MARK, RunFolder
-from tailgauge.rows.schema import CENSORED, CLIENT_DROP
+from tailgauge.master.conservation import Share, conserve, count_rows
+from tailgauge.master.progress import Progress
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import CLIENT_DROP
 from tailgauge.thresholds import (
     BUSY_CPU,
     DEGRADED,
@@ -46,20 +32,13 @@ from tailgauge.thresholds import (
     WORST_FIRST,
 )
 
-if TYPE_CHECKING:
-    from gevent.event import Event
-
-LATE_SECONDS = (
-    0.01  # share of the seconds with a stall from which on stalls that are over are named
-)
-OVERDUE_S = (
-    2.0  # a worker that sends nothing for so long is shown as silent; it sends once a second
-)
+# Stalls that are over are named if they were in more than this share of the seconds.
+LATE_SECONDS = 0.01
+# A worker that sends nothing for so long is shown as silent; it sends once a second.
+OVERDUE_S = 2.0
 SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
-RETURN_S = 20.0
-WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
-# By the worker, for run.json.
+# Facts of the worker's record that run.json repeats.
 _RECORDED = (
     "clock",
     "stamps",
@@ -73,11 +52,10 @@ _RECORDED = (
 )
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
-
-Lease = tuple[
-    int, int, int, int
-]  # begin and end of a slice in ns of the run; number of shares; which one
+# Begin and end of a slice in ns of the run; number of shares; which one.
+Lease = tuple[int, int, int, int]
 Span = tuple[int, int | None]
+Finding = tuple[str, str]  # verdict, reason
 
 
 @dataclass(slots=True)
@@ -94,15 +72,13 @@ class RunWorker:
     delivered: bool = False  # every row was transferred to the master
     opened: bool = False  # its connections are open
     leased: int = 0  # requests; in a closed loop the number that the worker reports
-    held: list[Lease] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
     silent: list[Span] = field(default_factory=list)  # times without a message, in ns of the run
-    missing: list[dict[str, float]] = field(
-        default_factory=list
-    )  # stretches whose arrivals left no row
+    # Stretches whose arrivals left no row.
+    missing: list[dict[str, float]] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)  # its last message with counters
-    record: dict[str, Any] = field(
-        default_factory=dict
-    )  # facts of its `ready`, then of its `drained`
+    # The facts of its `ready`, then of its `drained`.
+    record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def has_drained(self) -> bool:
@@ -140,20 +116,25 @@ class RunWorker:
 
     def facts(self) -> dict[str, Any]:
         """The worker's entry in run.json."""
-        known = {key: self.record.get(key) for key in _RECORDED}
-        known["counts"] = known["counts"] or self.counters.get("counts")
+        record = {key: self.record.get(key) for key in _RECORDED}
+        record["counts"] = record["counts"] or self.counters.get("counts")
         if not self.has_drained and self.counters.get("clock"):
-            known["clock"] = self.counters["clock"]  # newer than that of its `ready`
-        hello = {k: self.hello[k] for k in ("name", "host", "pid")}
-        silent = [{"from_s": _s(since), "to_s": _s(until)} for since, until in self.silent]
+            record["clock"] = self.counters["clock"]  # newer than that of its `ready`
+        silent = [{"from_s": _s(begin_ns), "to_s": _s(end_ns)} for begin_ns, end_ns in self.silent]
         return {
-            "worker": self.number, **hello, "state": self.state, "leased": self.leased, **known,
-            "late_s": _s(self.late_ns), "silent": silent, "missing": self.missing,
-        }  # fmt: skip
+            "worker": self.number,
+            **{key: self.hello[key] for key in ("name", "host", "pid")},
+            "state": self.state,
+            "leased": self.leased,
+            **record,
+            "late_s": _s(self.late_ns),
+            "silent": silent,
+            "missing": self.missing,
+        }
 
 
 def pace(workers: int) -> int:
-    """Seconds between messages with counters; parts are written less often by the same factor."""
+    """Return the seconds between messages with counters; parts are written less often by the same factor."""
     return -(-max(1, workers) // CROWD)
 
 
@@ -163,13 +144,11 @@ class RunWorkers:
     def __init__(self, alive: Callable[[str], bool]) -> None:
         self._alive = alive
         self.by_node: dict[str, RunWorker] = {}
-        self.stalls: list[
-            tuple[int, int]
-        ] = []  # times in ns in which the master itself did not run
+        # Times in ns in which the master itself did not run.
+        self.stalls: list[tuple[int, int]] = []
         self._looked_ns = 0
-        self._late_seconds: dict[
-            int, float
-        ] = {}  # seconds of the run with a stall, and how long it was
+        # Seconds of the run with a stall, and how long it was.
+        self._late_seconds: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self.by_node)
@@ -178,16 +157,18 @@ class RunWorkers:
         return iter(self.by_node.values())
 
     def add(self, node: str, hello: dict[str, Any], *, late: bool = False) -> RunWorker:
-        """A worker reported for the run, or `late` for the rest of it."""
+        """Add a worker that reported for the run, or `late` for the rest of it."""
         worker = RunWorker(
-            node, len(self.by_node), hello, monotonic_ns(), "starting" if late else "running"
+            node=node, number=len(self.by_node), hello=hello, last_message_ns=monotonic_ns()
         )
+        if late:
+            worker.state = "starting"
         self.by_node[node] = worker
         return worker
 
     def living(self) -> list[RunWorker]:
-        """Running workers."""
-        return [m for m in self if m.state == "running"]
+        """Return the running workers."""
+        return [worker for worker in self if worker.state == "running"]
 
     def have_sent_all(self) -> bool:
         """Whether every running worker has sent what it leased, and all of it has ended."""
@@ -199,7 +180,7 @@ class RunWorkers:
         return not self._alive(worker.node)
 
     def look(self) -> int:
-        """The time in ns, and whether the master ran since the last look; called often while workers are waited for."""
+        """Return the time in ns, and note if the master was stalled since the last call, which is a fraction of a second ago."""
         now_ns = monotonic_ns()
         if self._looked_ns and now_ns - self._looked_ns > STALL_S * 1e9:
             self.stalls.append((self._looked_ns, now_ns))
@@ -207,11 +188,15 @@ class RunWorkers:
         return now_ns
 
     def stalled(self, start_at_ns: int | None) -> list[dict[str, float]]:
-        """When the master itself did not run, in seconds of the run."""
+        """Return when the master itself did not run, in seconds of the run."""
         if start_at_ns is None:
             return []
-        times = [[max(0, at_ns - start_at_ns) / 1e9 for at_ns in span] for span in self.stalls]
-        return [{"from_s": from_s, "to_s": to_s} for from_s, to_s in times]
+        stalled = []
+        for begin_ns, end_ns in self.stalls:
+            begin_s = max(0, begin_ns - start_at_ns) / 1e9
+            end_s = max(0, end_ns - start_at_ns) / 1e9
+            stalled.append({"from_s": begin_s, "to_s": end_s})
+        return stalled
 
     def silent_s(self, worker: RunWorker, since_ns: int, now_ns: int) -> float:
         """For how long the master has listened to a worker in vain."""
@@ -238,39 +223,43 @@ class RunWorkers:
         worker.silent[-1] = (worker.silent[-1][0], passed_ns)
         return True
 
-    def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
-        """Sums over the last counters, for the live display."""
-        progress = describe.Progress(passed_s, duration_s)
+    def progress(self, passed_s: float, duration_s: float) -> Progress:
+        """Return the sums over the last counters, and the live verdict on the workers."""
+        progress = Progress(passed_s, duration_s)
         messages: dict[traffic_counters.Key, list[dict[str, Any]]] = {}
-        for worker in [worker for worker in self if worker.counters]:
+        for worker in self:
             counters = worker.counters
-            counts = worker.counters["counts"]
-            progress.sent += counts["dispatched"]
-            progress.dropped += counts["client_drop"]
-            progress.in_flight += 0 if self.is_gone(worker) else counters["in_flight"]
-            progress.waiting += 0 if self.is_gone(worker) else counters.get("waiting", 0)
-            slot_wait_s = 0.0 if self.is_gone(worker) else counters.get("slot_wait_ns", 0) / 1e9
-            progress.slot_wait_s = max(progress.slot_wait_s, slot_wait_s)
+            if not counters:
+                continue
+            progress.sent += counters["counts"]["dispatched"]
+            progress.dropped += counters["counts"]["client_drop"]
             progress.chunks += counters["chunks"]
+            # Nothing is open any more in a process that has ended.
+            if not self.is_gone(worker):
+                progress.in_flight += counters["in_flight"]
+                progress.waiting += counters.get("waiting", 0)
+                slot_wait_s = counters.get("slot_wait_ns", 0) / 1e9
+                progress.slot_wait_s = max(progress.slot_wait_s, slot_wait_s)
             for traffic, target, message in counters["traffic"]:
                 messages.setdefault((traffic, target), []).append(message)
-        progress.traffic = {key: traffic_counters.total(some) for key, some in messages.items()}
+        for key, counted in messages.items():
+            progress.traffic[key] = traffic_counters.total(counted)
         progress.all = traffic_counters.combined(progress.traffic.values())
-        median_ms = quantile_sketch.quantile(progress.all.ttft, 0.5)
         progress.rejected = self._rejected()
         stalls = self._stalls(passed_s)
-        progress.stalled_s = max((stall.late_s for stall in stalls), default=0.0)
         if stalls:
+            progress.stalled_s = max(stall.late_s for stall in stalls)
             second = int(passed_s)
             self._late_seconds[second] = max(
                 progress.stalled_s, self._late_seconds.get(second, 0.0)
             )
+        median_ms = quantile_sketch.quantile(progress.all.ttft, 0.5)
         progress.verdict, progress.reason = live_verdict(
-            list(self), median_ms, stalls, self._stalled_before(passed_s)
+            list(self), median_ms, stalls, self._past_stalls(passed_s)
         )
         return progress
 
-    def _stalled_before(self, passed_s: float) -> str:
+    def _past_stalls(self, passed_s: float) -> str:
         """Say in how many seconds a worker was late; empty where they are too few to matter."""
         seconds = len(self._late_seconds)
         if not seconds or seconds <= LATE_SECONDS * passed_s:
@@ -279,7 +268,7 @@ class RunWorkers:
         return f"workers were stalled in {seconds:,} of {passed_s:,.0f} s, by up to {worst_s:.1f} s"
 
     def _stalls(self, passed_s: float) -> list[Stall]:
-        """The running workers that have sent nothing for long, or say that they were late in their last second."""
+        """Return the running workers that have sent nothing for long, or say that they were late in their last second."""
         stalls = []
         now_ns = monotonic_ns()
         start_at_ns = now_ns - int(max(0.0, passed_s) * 1e9)
@@ -292,50 +281,59 @@ class RunWorkers:
         return stalls
 
     def _rejected(self) -> dict[str, Any] | None:
-        """The same 4xx with which the last calls of every worker ended, counted over them; None: they ended otherwise."""
-        called = [
-            worker.counters
-            for worker in self
-            if any(c["attempts"] for *_, c in worker.counters.get("traffic", ()))
-        ]
-        streaks = [counters.get("rejections", {}) for counters in called]
-        kinds = {(one.get("target"), one.get("status")) for one in streaks if one.get("in_a_row")}
-        if len(kinds) != 1 or not all(one.get("in_a_row") for one in streaks):
+        """Return the 4xx with which the last calls of every worker ended, counted over them; None if they ended otherwise."""
+        streaks = []
+        kinds = set()
+        for worker in self:
+            traffic = worker.counters.get("traffic", ())
+            if not any(counters["attempts"] for *_, counters in traffic):
+                continue  # it has made no call yet
+            streak = worker.counters.get("rejections", {})
+            if not streak.get("in_a_row"):
+                return None
+            streaks.append(streak)
+            kinds.add((streak.get("target"), streak.get("status")))
+        if len(kinds) != 1:
             return None
-        return {**streaks[0], "in_a_row": sum(one["in_a_row"] for one in streaks)}
+        return {**streaks[0], "in_a_row": sum(streak["in_a_row"] for streak in streaks)}
 
     def conservation(
         self, scheduled: int | None, folder: RunFolder, *, final: bool
     ) -> dict[str, Any]:
-        """The counts over all workers; with `final`, the rows count for a worker whose rows are not all here.
+        """Return the counts over all workers; with `final`, the rows count for a worker whose rows are not all here.
 
         `scheduled` is None in a closed loop: its requests are those that the workers or their rows report.
         """
-        shares = [self._share(worker, folder, scheduled is None, final=final) for worker in self]
+        shares = []
+        for worker in self:
+            counts = worker.record.get("counts") or worker.counters.get("counts") or {}
+            share = Share(worker.leased, counts)
+            if final and (worker.state == "lost" or worker.lacks_rows):
+                share = _share_of_rows(worker, counts, folder, is_closed=scheduled is None)
+            shares.append(share)
         if scheduled is None:
             scheduled = sum(share.leased for share in shares)
         return conserve(scheduled, shares)
 
-    def _share(self, worker: RunWorker, folder: RunFolder, closed: bool, *, final: bool) -> Share:
-        counts: dict[str, Any] = worker.record.get("counts") or worker.counters.get("counts") or {}
-        if not final or not (worker.state == "lost" or worker.lacks_rows):
-            return Share(worker.leased, counts)
-        here = count_rows(folder, worker.number, CLIENT_DROP)
-        seen = here["dispatched"] + here["client_drop"]
-        if worker.state != "lost":  # it reported what it did not reach
-            return Share(
-                worker.leased, here, max(0, counts["dispatched"] + counts["client_drop"] - seen)
-            )
-        if closed:  # rows may be newer than its last counters
-            worker.leased = max(worker.leased, seen)
-        return Share(worker.leased, here, worker.leased - seen)
+
+def _share_of_rows(
+    worker: RunWorker, counts: dict[str, Any], folder: RunFolder, *, is_closed: bool
+) -> Share:
+    """Return the share of a worker whose rows count; `counts` are those that it reported."""
+    row_counts = count_rows(folder, worker.number, CLIENT_DROP)
+    rows = row_counts["dispatched"] + row_counts["client_drop"]
+    if worker.state != "lost":  # it reported what it did not reach
+        reported = counts["dispatched"] + counts["client_drop"]
+        return Share(worker.leased, row_counts, max(0, reported - rows))
+    if is_closed:  # rows may be newer than its last counters
+        worker.leased = max(worker.leased, rows)
+    return Share(worker.leased, row_counts, worker.leased - rows)
 
 
 def _s(ns: int | None) -> float | None:
-    return None if ns is None else round(ns / 1e9, 3)
-
-
-Finding = tuple[str, str]  # verdict, reason
+    if ns is None:
+        return None
+    return round(ns / 1e9, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,41 +349,40 @@ def live_verdict(
     workers: Sequence[RunWorker],
     ttft_p50_ms: float | None = None,
     stalls: Sequence[Stall] = (),
-    stalled_before: str = "",
+    past_stalls: str = "",
 ) -> Finding:
-    """The live verdict on the workers' last counters, the worst with its reason; "" without.
+    """Return the live verdict on the workers' last counters, and the reason of the worst finding; "" without.
 
     It names what the report will surely name: the effect on each figure shows only in the rows.
     """
-    findings = (
+    candidates = (
         _lost(workers),
         _dropped(workers),
         _delayed(workers, ttft_p50_ms),
-        _stalled(stalls, stalled_before),
+        _stalled(stalls, past_stalls),
     )
-    found = [finding for finding in findings if finding]
-    if not found:
+    findings = [finding for finding in candidates if finding]
+    if not findings:
         return VALID, ""
-    verdict, reason = min(found, key=lambda finding: WORST_FIRST.index(finding[0]))
-    busy = [one for one in workers if one.watch.get("cpu", 0.0) >= BUSY_CPU]
+    verdict, reason = min(findings, key=lambda finding: WORST_FIRST.index(finding[0]))
+    busy = [worker for worker in workers if worker.watch.get("cpu", 0.0) >= BUSY_CPU]
     if busy:
         reason += f"; worker {busy[0].number} is at {busy[0].watch['cpu']:.0%} of its core"
     return verdict, reason
 
 
 def _lost(workers: Sequence[RunWorker]) -> Finding | None:
-    gone = [str(one.number) for one in workers if one.state in {"lost", "failed"}]
-    return (
-        (INVALID, f"worker {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone")
-        if gone
-        else None
-    )
+    numbers = [str(worker.number) for worker in workers if worker.state in {"lost", "failed"}]
+    if not numbers:
+        return None
+    verb = "is" if len(numbers) == 1 else "are"
+    return INVALID, f"worker {', '.join(numbers)} {verb} gone"
 
 
-def _stalled(stalls: Sequence[Stall], before: str) -> Finding | None:
+def _stalled(stalls: Sequence[Stall], past_stalls: str) -> Finding | None:
     """Name the worker that is latest; without one, the stalls until now that matter."""
     if not stalls:
-        return (DEGRADED, before) if before else None
+        return (DEGRADED, past_stalls) if past_stalls else None
     worst = max(stalls, key=lambda stall: stall.late_s)
     if worst.is_silent:
         return DEGRADED, f"worker {worst.worker} has been silent for {worst.late_s:.0f} s"
@@ -393,128 +390,20 @@ def _stalled(stalls: Sequence[Stall], before: str) -> Finding | None:
 
 
 def _dropped(workers: Sequence[RunWorker]) -> Finding | None:
-    drops = sum(one.count("client_drop") for one in workers)
-    scheduled = drops + sum(one.count("dispatched") for one in workers)
+    drops = sum(worker.count("client_drop") for worker in workers)
     if not drops:
         return None
-    text = f"{drops:,} of {scheduled:,} requests dropped at the in-flight cap"
-    return (INVALID if drops > DROPS * scheduled else DEGRADED), text
+    scheduled = drops + sum(worker.count("dispatched") for worker in workers)
+    verdict = INVALID if drops > DROPS * scheduled else DEGRADED
+    return verdict, f"{drops:,} of {scheduled:,} requests dropped at the in-flight cap"
 
 
 def _delayed(workers: Sequence[RunWorker], ttft_p50_ms: float | None) -> Finding | None:
-    """Every second request so late that no interval of the median is wide enough to hide it."""
-    delays = quantile_sketch.total(one.watch.get("delays", b"") for one in workers)
-    late = quantile_sketch.quantile(delays, 0.5)
-    if late is None or ttft_p50_ms is None or late <= max(LATE_MS, LATE_SHARE * ttft_p50_ms):
+    """Find every second request so late that no interval of the median is wide enough to hide it."""
+    delays = quantile_sketch.total(worker.watch.get("delays", b"") for worker in workers)
+    late_ms = quantile_sketch.quantile(delays, 0.5)
+    if late_ms is None or ttft_p50_ms is None:
         return None
-    return DEGRADED, f"every second request is sent {late:,.0f} ms late or more"
-
-
-def drain_workers(
-    workers: RunWorkers, send_drain: Callable[[RunWorker], object], changed: Event, drain_s: float,
-    note: Callable[[str], None],
-) -> None:  # fmt: skip
-    """Drain every worker and wait: each finishes its open requests and transfers its rows.
-
-    The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message.
-    `changed` is set whenever a message of a worker arrives.
-    """
-    may_drain = {"running", "failed", "lost"}
-    waiting = [m for m in workers if m.ready and m.state in may_drain and not workers.is_gone(m)]
-    began_ns = monotonic_ns()
-    for worker in waiting:
-        send_drain(worker)
-    until_ns = began_ns + int((drain_s + WRITING_S) * 1e9)
-    moved = dict.fromkeys((m.number for m in waiting), (-1, began_ns))
-    while waiting := [m for m in waiting if not m.has_drained]:
-        now_ns = workers.look()
-        for worker in list(waiting):
-            unshipped = int(worker.counters.get("unshipped", 0))
-            if unshipped != moved[worker.number][0]:
-                moved[worker.number] = (unshipped, monotonic_ns())
-            silent_s = workers.silent_s(worker, began_ns, now_ns)
-            late = monotonic_ns() > max(until_ns, moved[worker.number][1] + int(WRITING_S * 1e9))
-            if workers.is_gone(worker):
-                why = "was lost before it drained"
-            elif silent_s > RETURN_S:
-                why = f"sent nothing for {silent_s:.0f} s during the drain"
-            elif late:
-                why = "did not drain in time"
-            else:
-                continue
-            worker.state = "lost"
-            note(f"worker {worker.number} {why}")
-            waiting.remove(worker)
-        changed.clear()
-        changed.wait(timeout=0.5)
-
-
-# --- conservation -------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Share:
-    """One worker's part of the counts."""
-
-    leased: int
-    counts: dict[str, Any] | None
-    lost: int = 0  # leased requests without a count or a row
-
-
-def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
-    """The conservation counts of run.json."""
-    every = [share.counts or {} for share in shares]
-    names = ("dispatched", "client_drop", "censored")
-    dispatched, dropped, censored = (sum(counts.get(name, 0) for counts in every) for name in names)
-    lost = sum(share.lost for share in shares)
-    ended = Counter[str]()
-    for counts in every:
-        ended.update(counts.get("ended", {}))
-    return {
-        "scheduled": scheduled, "dispatched": dispatched, "client_drop": dropped,
-        "not_reached": scheduled - dispatched - dropped - lost, "lost": lost, "ended": dict(ended), "censored": censored,
-    }  # fmt: skip
-
-
-def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
-    """Counts of a lost worker, from its request rows; unreadable parts count nothing."""
-    ended = Counter(
-        name for table in _left(folder, worker, "ended") for name in table["ended"].to_pylist()
-    )
-    dropped = ended.pop(drop, 0)
-    censored = ended.pop(CENSORED, 0)
-    dispatched = ended.total() + censored
-    return {
-        "dispatched": dispatched,
-        "client_drop": dropped,
-        "ended": dict(ended),
-        "censored": censored,
-    }
-
-
-def request_ids(folder: RunFolder, worker: int) -> set[int]:
-    """Requests of which a worker wrote a row."""
-    tables = _left(folder, worker, "request_id")
-    return {number for table in tables for number in table["request_id"].to_pylist()}
-
-
-def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
-    """A column of a worker's request rows, without the preflight's; a part that has no such rows is left out."""
-    tables: dict[str, pa.Table] = {}
-    wanted = pa.schema([schema("requests").field(name) for name in ("stage", column)])
-    for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
-        with contextlib.suppress(
-            OSError, KeyError, ValueError, pa.ArrowException
-        ):  # the analysis reports it
-            table = pq.read_table(part, columns=wanted.names, page_checksum_verification=True)
-            typed = wanted.with_metadata(table.schema.metadata)
-            tables[part.name] = table.select(wanted.names).cast(typed)
-    replaced = {name for table in tables.values() for name in _replaced_by(table)}
-    counted = [table for name, table in tables.items() if name not in replaced]
-    return [table.filter(pc.not_equal(table["stage"], "preflight")) for table in counted]
-
-
-def _replaced_by(table: pa.Table) -> list[str]:
-    """Names of the parts that a compacted one replaces: a kill may have left both."""
-    named: bytes = (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"")
-    return named.decode("utf-8", "replace").split(",")
+    if late_ms <= max(LATE_MS, LATE_SHARE * ttft_p50_ms):
+        return None
+    return DEGRADED, f"every second request is sent {late_ms:,.0f} ms late or more"

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.master.workers import request_ids
+from tailgauge.master.conservation import request_ids
 from tailgauge.rows.parquet import compact, encoding, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import TABLES, HealthRow, columns

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from worker.part_transfer import ROWS, written
 
+from tailgauge.master.conservation import count_rows, request_ids
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.master.workers import count_rows, request_ids
 from tailgauge.rows.parquet import checked_rows
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import CLIENT_DROP

@@ -133,28 +133,28 @@ def deliver(runner: Runner, seal: Seal, kind: str, data: Any) -> None:
 
 def do_duties(run: Run, again: Any) -> None:
     """Do the duties of a master, from the preflight to run.json; a refusal ends them, too."""
-    assert OTHER in run.workers.by_node or run._draining, "an honest worker takes part"
-    run._plan_sent = True
-    run._await = lambda *_: None  # type: ignore[method-assign] - nobody answers here
+    assert OTHER in run.workers.by_node or run._state.is_draining, "an honest worker takes part"
+    run._start._is_plan_sent = True
+    run._state.wait_until = lambda *_: None  # type: ignore[method-assign] - nobody answers here
     try:
-        if run.preflight_result is not None:
-            run._preflight()
-            run.engine_metrics._targets = []
-            run._go()
+        if run._preflight.result is not None:
+            run._preflight.make()
+            run._engine_metrics._targets = []
+            run._start.go()
     except InternalError:
         raise
     except TailgaugeError:
         return  # the run ends with it
     if run.start_at_ns is not None:
-        run.start_at_ns = monotonic_ns() - 2_000_000_000
-        run._leases.up_to(2_000_000_000) if run._leases else None
+        run._state.start_at_ns = monotonic_ns() - 2_000_000_000
+        run._admission.leases.up_to(2_000_000_000)
     again()
     gevent.sleep(0)
     run.snapshot()
-    run._protect_target()
-    run._notice_losses()
-    run._settle()
-    run._write_run_json(ended=True)
+    run._admission.protect_target()
+    run._admission.note_losses()
+    run._drain.settle()
+    run._record.write(ended=True)
     assert isinstance(run.has_lost_rows, bool)
     facts = json.loads(run.folder.run_json.read_text(encoding="utf-8"), parse_constant=refuse)
     assert facts["run_id"] == run.run_id

@@ -13,11 +13,12 @@ from gevent.event import Event
 
 from tailgauge.channel.messages import TooLargeError
 from tailgauge.clock import monotonic_ns
-from tailgauge.master import run, workers
+from tailgauge.master import drain, workers
+from tailgauge.master.admission import Admission
 from tailgauge.master.workers import RunWorkers
 
-workers.RETURN_S = 0.6
-workers.WRITING_S = 1.2
+drain.RETURN_S = 0.6
+drain.WRITING_S = 1.2
 workers.STALL_S = 0.7
 really_sleep = monkey.get_original("time", "sleep")
 
@@ -40,7 +41,7 @@ def case(
         facts.append(one.number)
         gevent.spawn(act, one, changed)
 
-    workers.drain_workers(books, report_to, changed, drain_s, notes.append)
+    drain.drain_workers(books, report_to, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
     return {"reported": facts, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
 
@@ -86,17 +87,17 @@ def divided() -> list[int]:
     """Sizes of the messages in which a slice of ten goes through a channel for three, and one of a row for none."""
     sent: list[int] = []
 
-    def send(_: str, data: Any, __: str, most: int = 3) -> None:
-        if len(data["rows"]) > most:
+    def send(_: str, __: Any, rows: list[Any], most: int = 3) -> None:
+        if len(rows) > most:
             raise TooLargeError
-        sent.append(len(data["rows"]))
+        sent.append(len(rows))
 
-    one = SimpleNamespace(run_id="r", _link=SimpleNamespace(send=send))
-    one._give = partial(run.Run._give, one)  # type: ignore[arg-type]
-    one._give(SimpleNamespace(node="w0"), list(range(10)))
-    one._link.send = partial(send, most=0)
+    one = SimpleNamespace(_run=SimpleNamespace(send=send))
+    one._send_slice = partial(Admission._send_slice, one)  # type: ignore[arg-type]
+    one._send_slice(SimpleNamespace(node="w0"), list(range(10)))
+    one._run.send = partial(send, most=0)
     try:
-        one._give(SimpleNamespace(node="w0"), [1])
+        one._send_slice(SimpleNamespace(node="w0"), [1])
     except TooLargeError:
         sent.append(-1)
     return sent
