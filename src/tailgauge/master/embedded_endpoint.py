@@ -46,9 +46,11 @@ def fetch_server_log(
         path.with_suffix(".tmp").rename(path)
     except OSError as error:
         return [f"the endpoint's server log could not be written: {advice(error, folder.path)}"]
-    named = (f"x-tailgauge-server-log-{word}" for word in ("dropped", "open"))
-    dropped, unfinished = (headers.get(name) or "0" for name in named)
-    notes = [] if dropped == "0" else [f"the endpoint's server log left out {dropped} calls"]
+    notes = []
+    dropped = headers.get("x-tailgauge-server-log-dropped") or "0"
+    if dropped != "0":
+        notes.append(f"the endpoint's server log left out {dropped} calls")
+    unfinished = headers.get("x-tailgauge-server-log-open") or "0"
     if unfinished != "0":
         notes.append(
             f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls"
@@ -57,12 +59,11 @@ def fetch_server_log(
 
 
 def http_client(
-    authority: str | None, *more: urllib.request.BaseHandler
+    authority: str | None, *handlers: urllib.request.BaseHandler
 ) -> urllib.request.OpenerDirector:
-    """An opener without any proxy; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), *more]
+    """Return an opener without any proxy; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
+    all_handlers = [urllib.request.ProxyHandler({}), *handlers]
     if authority is not None:
-        handlers.append(
-            urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority))
-        )
-    return urllib.request.build_opener(*handlers)
+        context = ssl.create_default_context(cafile=authority)
+        all_handlers.append(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(*all_handlers)

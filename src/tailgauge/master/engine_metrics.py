@@ -33,53 +33,74 @@ MAX_BYTES = 4 << 20
 LINE = re.compile(r"([a-z]+:\w+)(\{.*\})?\s+(\S+)(?:\s+\d+)?\s*")
 ENDED = "vllm:request_success_total"
 WHOLE = re.compile(r'finished_reason="(?:stop|length)"')  # of a call that nobody cancelled
-# Tokens made; calls that run or wait; prompt tokens out of the cache; all of them.
+# Names of an engine's series: the count of a page is the sum of what it has under them.
 NAMES = {
-    "vLLM": (
-        ["vllm:generation_tokens_total"], ["vllm:num_requests_running", "vllm:num_requests_waiting"],
-        ["vllm:prefix_cache_hits_total"], ["vllm:prefix_cache_queries_total"],
-    ),
-    "llama.cpp": (
-        ["llamacpp:tokens_predicted_total"], ["llamacpp:requests_processing", "llamacpp:requests_deferred"],
-        ["llamacpp:prompt_tokens_cached_total"], ["llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"],
-    ),
-}  # fmt: skip
+    "vLLM": {
+        "tokens": ["vllm:generation_tokens_total"],
+        "calls": ["vllm:num_requests_running", "vllm:num_requests_waiting"],
+        "prompt": ["vllm:prefix_cache_queries_total"],
+        "cached": ["vllm:prefix_cache_hits_total"],
+    },
+    "llama.cpp": {
+        "tokens": ["llamacpp:tokens_predicted_total"],
+        "calls": ["llamacpp:requests_processing", "llamacpp:requests_deferred"],
+        "prompt": ["llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"],
+        "cached": ["llamacpp:prompt_tokens_cached_total"],
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Engine, tokens generated since its start, calls running or waiting; prompt tokens, and those out of its cache; calls completed."""
+    """What an engine counted since its start."""
 
     engine: str
-    tokens: int
-    calls: int
-    prompt: int | None = None
-    cached: int | None = None
-    completed: int | None = None
+    tokens: int  # generated
+    calls: int  # running or waiting now
+    prompt: int | None = None  # tokens of prompts, those out of the cache included
+    cached: int | None = None  # of these, out of the cache
+    completed: int | None = None  # calls that nobody cancelled
 
 
 def parse_count(page: str) -> TokenCount | None:
-    """The token count on a page; series of one name (models, replicas) are summed. None for an unknown engine."""
+    """Return the token count on a page; series of one name (models, replicas) are summed. None for an unknown engine."""
     sums: dict[str, float] = {}
     for line in page.splitlines():
-        found = LINE.fullmatch(line)
-        if found is not None and (found[1] != ENDED or WHOLE.search(found[2] or "")):
-            sums[found[1]] = sums.get(found[1], 0.0) + _number(found[3])
+        match = LINE.fullmatch(line)
+        if match is None:
+            continue
+        name, labels, value = match.groups()
+        if name == ENDED and not WHOLE.search(labels or ""):
+            continue
+        sums[name] = sums.get(name, 0.0) + _number(value)
     for engine, names in NAMES.items():
-        made, calls, cached, prompt = (_counted(sums, each) for each in names)
-        if made is not None and calls is not None:
-            if prompt is None or cached is None:
-                prompt = cached = None
-            return TokenCount(engine, made, calls, prompt, cached, _counted(sums, [ENDED]))
+        tokens = _sum(sums, names["tokens"])
+        calls = _sum(sums, names["calls"])
+        if tokens is None or calls is None:
+            continue
+        prompt = _sum(sums, names["prompt"])
+        cached = _sum(sums, names["cached"])
+        has_prompts = prompt is not None and cached is not None
+        return TokenCount(
+            engine=engine,
+            tokens=tokens,
+            calls=calls,
+            prompt=prompt if has_prompts else None,
+            cached=cached if has_prompts else None,
+            completed=_sum(sums, [ENDED]),
+        )
     return None
 
 
-def _counted(sums: Mapping[str, float], names: Sequence[str]) -> int | None:
-    """The sum of what a page has under these names; None unless all are there, and possible."""
-    values = [sums.get(name, math.nan) for name in names]
-    return (
-        round(sum(values)) if all(math.isfinite(value) and value >= 0 for value in values) else None
-    )
+def _sum(sums: Mapping[str, float], names: Sequence[str]) -> int | None:
+    """Return the sum of what a page has under these names; None unless all are there, and possible."""
+    total = 0.0
+    for name in names:
+        value = sums.get(name, math.nan)
+        if not math.isfinite(value) or value < 0:
+            return None
+        total += value
+    return round(total)
 
 
 def _number(text: str) -> float:
@@ -99,7 +120,7 @@ class EngineMetrics:
         traffic = scenario.traffic.values()
         self._cancels = any(table.cancel.share > 0 for table in traffic)
         self._hedges = any(table.hedge.policy != "off" for table in traffic)
-        # Behind a gateway, only the calls that the engine completed say something.
+        # Behind a gateway, only the number of calls that the engine completed can be used.
         self._has_gateway = scenario.has_gateway
         self._targets = _engines(scenario, cancels=self._cancels, hedges=self._hedges)
         self._has_cached_usage = False
@@ -109,14 +130,14 @@ class EngineMetrics:
         self._pause = pause
 
     def begin(self, note: Callable[[str], None], preflight: Sequence[Mapping[str, Any]]) -> None:
-        """Before the first request. The results of the preflight show whether the target's usage has its cached tokens."""
+        """Read the pages before the first request. The preflight shows whether the target's usage has its cached tokens."""
         self._has_cached_usage = any(call.get("cached_tokens") is not None for call in preflight)
         if self._has_cached_usage and not self._closes:
             self._targets = []
         self._before = self._at_rest(BEFORE_S, "before the first request", note)
 
     def end(self, note: Callable[[str], None]) -> None:
-        """After the last answer."""
+        """Read the pages after the last answer."""
         if self._before is not None:
             self._after = self._at_rest(AFTER_S, "after the last answer", note)
 
@@ -125,31 +146,31 @@ class EngineMetrics:
         self._hurried = True
 
     def facts(self) -> dict[str, Any]:
-        """The entries in run.json: what was made where calls are closed; the prompt tokens, and those out of the cache."""
+        """Return the entries in run.json: tokens made where calls are closed; the prompt tokens, and those out of the cache."""
+        facts: dict[str, Any] = {"engine_tokens": None}
         if self._before is None or self._after is None:
-            return {"engine_tokens": None}
+            return facts
         pairs = list(zip(self._before, self._after, strict=True))
-        if any(after.tokens < before.tokens for before, after in pairs):
-            return {"engine_tokens": None}
-        before, after = pairs[0]
+        if any(end.tokens < begin.tokens for begin, end in pairs):
+            return facts  # an engine was restarted
+        begin, end = pairs[0]
         if self._has_gateway:
-            known = before.completed is not None and after.completed is not None
-            completed = (after.completed or 0) - (before.completed or 0)
-            return {"engine_tokens": None, **({"engine_completed": completed} if known else {})}
-        found: dict[str, Any] = {"engine_tokens": None}
+            if begin.completed is not None and end.completed is not None:
+                facts["engine_completed"] = end.completed - begin.completed
+            return facts
         if len(pairs) == 1 and self._cancels:
-            found["engine_tokens"] = {
-                "engine": before.engine,
-                "before": before.tokens,
-                "after": after.tokens,
+            facts["engine_tokens"] = {
+                "engine": begin.engine,
+                "before": begin.tokens,
+                "after": end.tokens,
             }
         if len(pairs) == 1 and (self._cancels or not self._has_cached_usage):
-            prompt = _prompt(before, after)
+            prompt = _prompt(begin, end)
             if prompt is not None:
-                found["engine_cache"] = {"engine": before.engine, **prompt}
+                facts["engine_cache"] = {"engine": begin.engine, **prompt}
         if self._hedges:
-            found["engine_work"] = [_work(before, after) for before, after in pairs]
-        return found
+            facts["engine_work"] = [_work(begin, end) for begin, end in pairs]
+        return facts
 
     @property
     def _closes(self) -> bool:
@@ -160,13 +181,15 @@ class EngineMetrics:
         until_ns = monotonic_ns() + int(patience_s * 1e9)
         counts = []
         for target in self._targets:
-            while (count := read(target)) is not None and count.calls and self._closes:
+            count = read(target)
+            while count is not None and count.calls and self._closes:
                 if self._hurried or monotonic_ns() > until_ns:
                     note(
                         f"the engine was busy for {patience_s:.0f} s {when}: its token counters are not used"
                     )
                     return None
                 self._pause(POLL_S)
+                count = read(target)
             if count is None:
                 return None
             counts.append(count)
@@ -177,46 +200,50 @@ def _engines(scenario: Scenario, *, cancels: bool, hedges: bool) -> list[Target]
     """Return the targets whose pages are read, each address once; none unless all calls go to self-hosted ones."""
     targets = [scenario.target]
     if scenario.second_target is not None:
-        if scenario.has_gateway:
-            targets = targets if cancels else []
-        elif hedges:
+        # A gateway stands in front of the same engine; any other second target has its own page.
+        needs_pages = cancels if scenario.has_gateway else hedges
+        if not needs_pages:
+            return []
+        if not scenario.has_gateway:
             targets.append(scenario.second_target)
-        else:
-            targets = []
     if not all(is_self_hosted(target.url) for target in targets):
         return []
     return list({urlsplit(target.url).netloc: target for target in targets}.values())
 
 
-def _prompt(before: TokenCount, after: TokenCount) -> dict[str, int] | None:
+def _prompt(begin: TokenCount, end: TokenCount) -> dict[str, int] | None:
     """Return the prompt tokens, and those out of the cache; None where the page does not have them."""
-    if before.prompt is None or after.prompt is None:
+    if begin.prompt is None or end.prompt is None:
         return None
-    prompt = after.prompt - before.prompt
-    cached = (after.cached or 0) - (before.cached or 0)
-    return {"prompt": prompt, "cached": cached} if prompt >= cached >= 0 else None
+    prompt = end.prompt - begin.prompt
+    cached = (end.cached or 0) - (begin.cached or 0)
+    if not 0 <= cached <= prompt:
+        return None
+    return {"prompt": prompt, "cached": cached}
 
 
-def _work(before: TokenCount, after: TokenCount) -> dict[str, Any]:
-    """Return what an engine did."""
-    prompt = _prompt(before, after) or dict.fromkeys(("prompt", "cached"))
-    return {"engine": before.engine, "output": after.tokens - before.tokens, **prompt}
+def _work(begin: TokenCount, end: TokenCount) -> dict[str, Any]:
+    """Return what an engine did between the two."""
+    prompt = _prompt(begin, end) or {"prompt": None, "cached": None}
+    return {"engine": begin.engine, "output": end.tokens - begin.tokens, **prompt}
 
 
 def read(target: Target) -> TokenCount | None:
-    """The counters now; None without a page of a known engine."""
+    """Read the counters now; None without a page of a known engine."""
     parts = urlsplit(target.url)
     try:
-        get = http_client(target.ca_file, _NoRedirect())
-        with get.open(f"{parts.scheme}://{parts.netloc}/metrics", timeout=ANSWER_S) as answer:
-            page = _bounded(answer)
+        client = http_client(target.ca_file, _NoRedirect())
+        with client.open(f"{parts.scheme}://{parts.netloc}/metrics", timeout=ANSWER_S) as answer:
+            page = _read_page(answer)
     except (OSError, HTTPException, ValueError):  # many engines have no such page
         return None
-    return None if page is None else parse_count(page.decode("utf-8", errors="replace"))
+    if page is None:
+        return None
+    return parse_count(page.decode("utf-8", errors="replace"))
 
 
-def _bounded(answer: Any) -> bytes | None:
-    """The body; None if it is too long or too slow."""
+def _read_page(answer: Any) -> bytes | None:
+    """Return the body; None if it is too long or too slow."""
     until_ns = monotonic_ns() + int(ANSWER_S * 1e9)
     page = b""
     while piece := answer.read1(1 << 16):

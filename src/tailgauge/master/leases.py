@@ -16,17 +16,19 @@ from tailgauge.schedule.sessions import requests_in
 SLICE_NS = 5_000_000_000
 _NEAR_NS = 1_000_000_000  # arrivals without a row closer than this are one missing stretch
 
-Give = Callable[[RunWorker, list[Planned]], None]
+SendSlice = Callable[[RunWorker, list[Planned]], None]
 
 
 class Leases:
-    """Leases `schedule` until `until_ns`; `give` sends a worker its share of a slice."""
+    """Leases `schedule` until `until_ns`; `send_slice` sends a worker its share of a slice."""
 
-    def __init__(self, schedule: Schedule, until_ns: int, workers: RunWorkers, give: Give) -> None:
+    def __init__(
+        self, schedule: Schedule, until_ns: int, workers: RunWorkers, send_slice: SendSlice
+    ) -> None:
         self._schedule = schedule
         self._until_ns = until_ns
         self._workers = workers
-        self._give = give
+        self._send_slice = send_slice
         self._leased_ns = 0
         self._skipped: list[tuple[int, int]] = []  # leased to nobody
 
@@ -44,49 +46,58 @@ class Leases:
             until_ns = min(self._leased_ns + SLICE_NS, self._until_ns)
             if until_ns > passed_ns and not self._workers.living():
                 return  # one may come back before the slice is over
-            since_ns = max(self._leased_ns, min(passed_ns, until_ns))
-            if since_ns > self._leased_ns:
-                self._skipped.append((self._leased_ns, since_ns))
-            if since_ns < until_ns:
-                self._lease(since_ns, until_ns)
+            # What was due before now is skipped, not sent in a burst.
+            begin_ns = max(self._leased_ns, min(passed_ns, until_ns))
+            if begin_ns > self._leased_ns:
+                self._skipped.append((self._leased_ns, begin_ns))
+            if begin_ns < until_ns:
+                self._lease(begin_ns, until_ns)
             self._leased_ns = until_ns
 
-    def _lease(self, since_ns: int, until_ns: int) -> None:
-        takers = self._workers.living()[: self._schedule.users]
-        shares: list[list[Planned]] = [[] for _ in takers]
-        for row in self._schedule.slice(since_ns, until_ns):
-            shares[_share(row, len(takers))].append(row)
-        for number, (worker, rows) in enumerate(zip(takers, shares, strict=True)):
-            worker.leased += requests_in(rows)
-            worker.leases.append((since_ns, until_ns, len(takers), number))
-            self._give(worker, rows)
+    def _lease(self, begin_ns: int, end_ns: int) -> None:
+        """Divide the arrivals of a slice among the workers that run now."""
+        workers = self._workers.living()[: self._schedule.users]
+        shares: list[list[Planned]] = [[] for _ in workers]
+        for row in self._schedule.slice(begin_ns, end_ns):
+            shares[_share(row, len(workers))].append(row)
+        for number, worker in enumerate(workers):
+            worker.leased += requests_in(shares[number])
+            worker.leases.append((begin_ns, end_ns, len(workers), number))
+            self._send_slice(worker, shares[number])
 
-    def missing(self, worker: RunWorker, seen: set[int]) -> list[dict[str, float]]:
-        """Stretches (s) with arrivals that this worker leased and whose request ids are not in `seen`."""
-        return _stretches(
-            row.at_ns
-            for since_ns, until_ns, takers, number in worker.leases
-            for row in self._schedule.slice(since_ns, until_ns)
-            if _share(row, takers) == number and row.request_id not in seen
-        )
+    def missing(self, worker: RunWorker, request_ids: set[int]) -> list[dict[str, float]]:
+        """Return the stretches (s) with arrivals that this worker leased and that are not among `request_ids`."""
+        times = []
+        for begin_ns, end_ns, workers, number in worker.leases:
+            for row in self._schedule.slice(begin_ns, end_ns):
+                if _share(row, workers) == number and row.request_id not in request_ids:
+                    times.append(row.at_ns)
+        return _stretches(times)
 
     def not_leased(self) -> list[dict[str, float]]:
-        """Stretches (s) whose arrivals no worker got, once the schedule is over."""
-        spans = [*self._skipped, (self._leased_ns, self._until_ns)]
-        return _stretches(row.at_ns for span in spans for row in self._schedule.slice(*span))
+        """Return the stretches (s) whose arrivals no worker got, once the schedule is over."""
+        times: list[int] = []
+        for begin_ns, end_ns in [*self._skipped, (self._leased_ns, self._until_ns)]:
+            times.extend(row.at_ns for row in self._schedule.slice(begin_ns, end_ns))
+        return _stretches(times)
 
 
 def _stretches(times: Iterable[int]) -> list[dict[str, float]]:
-    """Times in ns, joined where they are near each other."""
+    """Join times in ns that are near each other; each stretch has its begin and end in s, and the requests in it."""
     stretches: list[list[int]] = []
     for at_ns in times:
         if stretches and at_ns - stretches[-1][-1] <= _NEAR_NS:
             stretches[-1].append(at_ns)
         else:
             stretches.append([at_ns])
-    ends = [(round(s[0] / 1e9, 3), round(s[-1] / 1e9, 3), len(s)) for s in stretches]
-    return [{"from_s": from_s, "to_s": to_s, "requests": n} for from_s, to_s, n in ends]
+    facts = []
+    for stretch in stretches:
+        from_s = round(stretch[0] / 1e9, 3)
+        to_s = round(stretch[-1] / 1e9, 3)
+        facts.append({"from_s": from_s, "to_s": to_s, "requests": len(stretch)})
+    return facts
 
 
-def _share(row: Planned, takers: int) -> int:
-    return (row.request_id // TURNS) % takers
+def _share(row: Planned, shares: int) -> int:
+    """Return which of the shares an arrival belongs to; the turns of a session go together."""
+    return (row.request_id // TURNS) % shares

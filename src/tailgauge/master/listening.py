@@ -34,7 +34,7 @@ def await_targets(scenario: Scenario, notify: Callable[[str], None]) -> None:
         while refusal := _refusal(target.url):
             waited_s = time.monotonic() - begin_s
             if waited_s >= ready_s:
-                seen = {
+                call = {
                     "status": None,
                     "ended": CONNECT_ERROR,
                     "error_type": "tcp",
@@ -42,11 +42,11 @@ def await_targets(scenario: Scenario, notify: Callable[[str], None]) -> None:
                     "url": target.url,
                 }
                 raise TargetError(
-                    preflight_failure(target.url, target.protocol, seen, target, ready_s=ready_s)
+                    preflight_failure(target.url, target.protocol, call, target, ready_s=ready_s)
                 )
             if waited_s >= note_at_s:
-                left = f"{math.ceil(ready_s - waited_s)} s at most (limits.ready_s)"
-                notify(f"{target.url} refuses the connection: waiting until it listens, {left}")
+                limit = f"{math.ceil(ready_s - waited_s)} s at most (limits.ready_s)"
+                notify(f"{target.url} refuses the connection: waiting until it listens, {limit}")
                 note_at_s = waited_s + NOTE_S
             time.sleep(PAUSE_S)
 
@@ -57,6 +57,8 @@ def _refusal(url: str) -> str:
     port = parts.port or PORTS.get(parts.scheme, 80)
     try:
         socket.create_connection((parts.hostname or "", port), timeout=PATIENCE_S).close()
-    except OSError as error:
-        return "Connection refused" if isinstance(error, ConnectionRefusedError) else ""
+    except ConnectionRefusedError:
+        return "Connection refused"
+    except OSError:
+        return ""
     return ""

@@ -38,27 +38,22 @@ class InterimLooks:
     @property
     def next(self) -> InterimLook | None:
         """The next look; none is left at the end of the run, which is the last one of the plan."""
-        return (
-            self._looks[self._done]
-            if self._done < len(self._looks) - 1 and not self.is_known
-            else None
-        )
+        if self.is_known or self._done >= len(self._looks) - 1:
+            return None
+        return self._looks[self._done]
 
     @property
     def facts(self) -> dict[str, Any]:
         """`precision` of run.json, for a report of now: after a run that ended by itself all that is left of 5% is its own."""
         if not self._looks:
             return {}
-        look = self._looks[
-            -1 if self._is_whole and not self.is_known else self._done - self.is_known
-        ]
-        return {
-            "looks": self._done,
-            **(asdict(look) if self.is_known else {"confidence": look.confidence}),
-        }
+        if self.is_known:
+            return {"looks": self._done, **asdict(self._looks[self._done - 1])}
+        look = self._looks[-1] if self._is_whole else self._looks[self._done]
+        return {"looks": self._done, "confidence": look.confidence}
 
     def stop(self, *, is_whole: bool) -> None:
-        """No more looks."""
+        """End the child: no look follows. `is_whole`: the schedule has ended."""
         self._is_whole = is_whole
         if self._child is not None:
             self._child.kill()
@@ -66,27 +61,28 @@ class InterimLooks:
 
     def is_due(self, passed_s: float) -> bool:
         """Whether to look, so many seconds into the run."""
-        if self.next is None or passed_s < max(
-            self.next.until_s + WRITTEN_S, self._tried_s + EVERY_S
-        ):
+        look = self.next
+        if look is None:
+            return False
+        due_s = max(look.until_s + WRITTEN_S, self._tried_s + EVERY_S)
+        if passed_s < due_s:
             return False
         self._tried_s = passed_s
         return True
 
     def look(self, start_at_ns: int | None) -> list[str]:
-        """What the next look sees, a sentence for each objective; nothing where rows are still missing."""
-        message = json.dumps(
-            {"start_at_ns": start_at_ns, "precision": asdict(self._looks[self._done])}
-        )
+        """Take the next look. Return a sentence for each objective; none where rows are still missing."""
+        look = self._looks[self._done]
+        message = json.dumps({"start_at_ns": start_at_ns, "precision": asdict(look)})
         try:
-            found = json.loads(self._answer(message))
+            answer = json.loads(self._answer(message))
         except (OSError, ValueError):  # the child has ended
             self._done = len(self._looks) - 1
             return ["no look at the run is possible: it goes on to its end"]
-        if found["texts"]:
-            self._done = self._done + 1
-            self.is_known = found["known"]
-        texts: list[str] = found["texts"]
+        texts: list[str] = answer["texts"]
+        if texts:
+            self._done += 1
+            self.is_known = answer["known"]
         return texts
 
     def _answer(self, message: str) -> str:
@@ -99,11 +95,14 @@ class InterimLooks:
 
 
 def reader(
-    folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None
+    folder: RunFolder, *options: str, terminal: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """A process that reads a run with pandas, which is never loaded into a process of a run. `shown`: see ReportProcess."""
+    """Start a process that reads a run with pandas, which is never loaded into a process of a run.
+
+    `terminal`: see ReportProcess.
+    """
     command = interpreter.tailgauge("report", str(folder.path), *options, *plugin.options())
-    env = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}
+    env = {**environment(with_keys=False), **(terminal or {"NO_COLOR": "1"})}
     pipe = subprocess.PIPE
     # In a session of its own, so that Ctrl-C reaches the master only.
     return subprocess.Popen(

@@ -47,25 +47,29 @@ class LiveObjectives:
         self._objectives = tuple(scenario.slo.values())
         self._stages = scenario.stages
         self._last: tuple[LiveObjective, ...] = ()
-        self._begin: tuple[float, Mapping[Key, TrafficCounters]] | None = (
-            None  # of the steady stage
-        )
+        # When the steady stage began, and the counters then.
+        self._begin: tuple[float, Mapping[Key, TrafficCounters]] | None = None
 
     def judge(
         self, passed_s: float, traffic: Mapping[Key, TrafficCounters]
     ) -> tuple[LiveObjective, ...]:
-        """Every objective at `passed_s`; there are too few requests for each before the end of the warm-up."""
+        """Judge every objective at `passed_s`; there are too few requests for each before the end of the warm-up."""
         if self._begin is None and passed_s >= self._stages.warmup:
             self._begin = passed_s, traffic
-        began_s, before = self._begin or (passed_s, traffic)
-        nothing = TrafficCounters()
-        steady = {key: difference(now, before.get(key, nothing)) for key, now in traffic.items()}
-        judged = [_judge(objective, steady, passed_s - began_s) for objective in self._objectives]
-        if self._last and passed_s > self._stages.duration_s:  # a rate ends with the last arrival
-            for index, objective in enumerate(self._objectives):
-                if objective.figure.unit == PER_S:
-                    judged[index] = self._last[index]
-        self._last = tuple(judged)
+        begin_s, begin_traffic = self._begin or (passed_s, traffic)
+        zero = TrafficCounters()
+        steady = {}
+        for key, counters in traffic.items():
+            steady[key] = difference(counters, begin_traffic.get(key, zero))
+        # A rate ends with the last arrival: after that it stays as it was.
+        is_over = bool(self._last) and passed_s > self._stages.duration_s
+        objectives = []
+        for index, objective in enumerate(self._objectives):
+            if is_over and objective.figure.unit == PER_S:
+                objectives.append(self._last[index])
+            else:
+                objectives.append(_judge(objective, steady, passed_s - begin_s))
+        self._last = tuple(objectives)
         return self._last
 
 
@@ -73,23 +77,20 @@ def _judge(
     objective: Objective, steady: Mapping[Key, TrafficCounters], seconds: float
 ) -> LiveObjective:
     counters = combined(
-        now for (name, _), now in steady.items() if objective.traffic in {None, name}
+        counters for (name, _), counters in steady.items() if objective.traffic in {None, name}
     )
     figure = objective.figure
-    measured: Measured = (IN_REPORT, None)
-    if objective.tag is None:  # tags are not counted apart
-        measured = (
-            _latency(objective, counters) if figure.sketch else _ratio(objective, counters, seconds)
-        )
-    state, value = measured
-    shown = ""
-    if value is not None:
-        shown = "no answer" if value == math.inf else figure.text(float(f"{value:.3g}"))
+    state, value = _measure(objective, counters, seconds)
+    text = ""
+    if value == math.inf:
+        text = "no answer"
+    elif value is not None:
+        text = figure.text(float(f"{value:.3g}"))
     return LiveObjective(
         label=objective.label,
         bound_text=objective.bound_text,
         state=state,
-        value=shown,
+        value=text,
         bound=objective.bound,
         sketch="" if objective.tag else figure.sketch,
     )
@@ -98,26 +99,37 @@ def _judge(
 Measured = tuple[str, float | None]  # state, and the figure in its unit
 
 
+def _measure(objective: Objective, counters: TrafficCounters, seconds: float) -> Measured:
+    if objective.tag is not None:
+        return IN_REPORT, None  # the counters have no tags
+    if objective.figure.sketch:
+        return _latency(objective, counters)
+    return _ratio(objective, counters, seconds)
+
+
 def _latency(objective: Objective, counters: TrafficCounters) -> Measured:
-    """A request without an answer has no pace, but is slower than any bound on a wait."""
-    bins = {"ttft": counters.ttft, "tpot": counters.tpot, "e2e": counters.e2e}[
-        objective.figure.sketch
-    ]
+    """Judge a latency. A request without an answer has no pace, but is slower than any bound on a wait."""
+    sketches = {"ttft": counters.ttft, "tpot": counters.tpot, "e2e": counters.e2e}
+    bins = sketches[objective.figure.sketch]
     failed = 0 if bins is counters.tpot else _failed(counters)
-    p = objective.quantile
     answers = sum(bins.values())
-    n = answers + failed
-    if n < fewest_for(p):
+    requests = answers + failed
+    if requests < fewest_for(objective.quantile):
         return TOO_FEW, None
-    slow = sum(
-        count for key, count in bins.items() if quantile_sketch.middle(key) > objective.bound
-    )
-    value = quantile_sketch.quantile(bins, p * n / answers) if p * n <= answers else math.inf
-    return MET if slow + failed <= objective.allowed * n + 1e-9 else MISSED, value
+    slow = failed
+    for key, count in bins.items():
+        if quantile_sketch.middle(key) > objective.bound:
+            slow += count
+    rank = objective.quantile * requests
+    value: float | None = math.inf
+    if rank <= answers:
+        value = quantile_sketch.quantile(bins, rank / answers)
+    state = MET if slow <= objective.allowed * requests + 1e-9 else MISSED
+    return state, value
 
 
 def _ratio(objective: Objective, counters: TrafficCounters, seconds: float) -> Measured:
-    """A share, or a rate."""
+    """Judge a share, or a rate."""
     figure = objective.figure
     if figure.ended:
         count, total = _share(figure, counters)
@@ -125,18 +137,26 @@ def _ratio(objective: Objective, counters: TrafficCounters, seconds: float) -> M
         count, total = _AMOUNTS[figure.name](counters, seconds)
     else:
         return IN_REPORT, None
-    if total < (SOON_S if figure.unit == PER_S else FEWEST):
+    min_total = SOON_S if figure.unit == PER_S else FEWEST
+    if total < min_total:
         return TOO_FEW, None
     value = count / total
-    is_met = value <= objective.bound if figure.sign == MOST else value >= objective.bound
-    return MET if is_met else MISSED, value
+    is_met = value >= objective.bound
+    if figure.sign == MOST:
+        is_met = value <= objective.bound
+    return (MET if is_met else MISSED), value
 
 
 def _share(figure: Figure, counters: TrafficCounters) -> tuple[float, float]:
-    ends = counters.attempts if figure.counted == ATTEMPTS else counters.requests
+    """Return how many requests or attempts ended as the figure counts, and all that ended."""
+    ends = counters.requests
+    if figure.counted == ATTEMPTS:
+        ends = counters.attempts
     total = sum(ends.values())
-    counted = sum(ends.get(ended, 0) for ended in figure.ended)
-    return total - counted if figure.others else counted, total
+    count = sum(ends.get(ended, 0) for ended in figure.ended)
+    if figure.others:
+        count = total - count
+    return count, total
 
 
 def _failed(counters: TrafficCounters) -> float:

@@ -23,7 +23,7 @@ from tailgauge.rows.schema import RECORDED
 OPEN = 4  # unfinished parts per worker; with more of them the oldest is dropped
 REMEMBERED = 64  # complete parts per worker whose checksum is kept to answer repeated pieces
 RESERVE = 64 * MEGABYTE  # bytes left free for the master's own files
-_FILES = 1000  # likewise files, if the file system counts them
+_RESERVED_FILES = 1000  # files left free, if the file system counts them
 _NAME = re.compile(r"part-([0-9]{1,6})-(0|[1-9][0-9]{0,8})\.parquet")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -62,29 +62,29 @@ class PartReceiver:
         self.rows: dict[int, dict[str, int]] = {}
 
     def take(self, worker: int, data: Any) -> dict[str, Any]:
-        """Take a piece from `worker`; returns the answer, to which the caller adds the run. Never raises."""
+        """Take a piece from `worker`. Return the answer, to which the caller adds the run. Never raises."""
         key = ("", "")
-        why = None
-        upto = 0
+        refusal = None
+        length = 0
         state = "refused"
         try:
             key = _checked_key(worker, data)
             _check_rest(data)
-            upto, is_whole = self._taken(worker, key, data)
+            length, is_whole = self._add_piece(worker, key, data)
             state = "done" if is_whole else "more"
         except ValueError as error:  # refused, here or by `checked_rows`
-            why = str(error)
+            refusal = str(error)
         except OSError as error:
-            why = f"the master cannot write it: {advice(error, self._folder.path)}"
-        if why is not None:
+            refusal = f"the master cannot write it: {advice(error, self._folder.path)}"
+        if refusal is not None:
             self._forget(worker, key)
-        return {"table": key[0], "name": key[1], "upto": upto, "state": state, "why": why}
+        return {"table": key[0], "name": key[1], "upto": length, "state": state, "why": refusal}
 
-    def _taken(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
-        """Length of the part so far, and whether it is complete."""
-        known = self._whole[worker].get(key)
-        if known is not None:
-            if known != data["sha256"]:
+    def _add_piece(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
+        """Return the length of the part so far, and whether it is complete."""
+        checksum = self._whole[worker].get(key)
+        if checksum is not None:
+            if checksum != data["sha256"]:
                 raise _RefusedError("another part of this name is already there")
             return data["size"], True
         if self._is_closed:
@@ -95,7 +95,7 @@ class PartReceiver:
         if coming is None:
             if data["offset"] != 0:
                 return 0, False
-            coming = self._begun(worker, key, data)
+            coming = self._begin(worker, key, data)
         elif (coming.size, coming.sha256) != (data["size"], data["sha256"]):
             raise _RefusedError("size or checksum differs from the piece before")
         if data["offset"] != coming.length:
@@ -106,22 +106,24 @@ class PartReceiver:
             self._finish(worker, key, coming)
         return coming.length, coming.length == coming.size
 
-    def _begun(self, worker: int, key: _Key, data: dict[str, Any]) -> _Incoming:
+    def _begin(self, worker: int, key: _Key, data: dict[str, Any]) -> _Incoming:
+        """Begin a part; the oldest unfinished one of this worker is dropped if there are too many."""
         path = self._folder.path / key[0] / key[1]
         if path.exists():
             raise _RefusedError("a part of this name is already there")
-        mine = self._incoming[worker]
-        if len(mine) >= OPEN:
-            self._forget(worker, next(iter(mine)))
-        mine[key] = coming = _Incoming(path, data["size"], data["sha256"])
-        return coming
+        incoming = self._incoming[worker]
+        if len(incoming) >= OPEN:
+            self._forget(worker, next(iter(incoming)))
+        incoming[key] = _Incoming(path, data["size"], data["sha256"])
+        return incoming[key]
 
     def _check_space(self, needed: int) -> None:
-        left = free_space(self._folder.path)
-        if left is None:
+        space = free_space(self._folder.path)
+        if space is None:
             return
-        if left.free < needed + self._reserve or (left.files is not None and left.files < _FILES):
-            raise _RefusedError(f"the master's disk is full: {left}")
+        lacks_files = space.files is not None and space.files < _RESERVED_FILES
+        if lacks_files or space.free < needed + self._reserve:
+            raise _RefusedError(f"the master's disk is full: {space}")
 
     def _finish(self, worker: int, key: _Key, coming: _Incoming) -> None:
         if coming.digest.hexdigest() != coming.sha256:
@@ -138,9 +140,8 @@ class PartReceiver:
     def _forget(self, worker: int, key: _Key) -> None:
         coming = self._incoming[worker].pop(key, None)
         if coming is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # a file system that has become read-only keeps its *.tmp
+            # A file system that has become read-only keeps its *.tmp.
+            with contextlib.suppress(OSError):
                 coming.temporary.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -151,68 +152,83 @@ class PartReceiver:
                 self._forget(worker, key)
 
     def fold(self, worker: int) -> list[str]:
-        """Fold the parts of a worker into one per table, once, on a thread after the run; returns problems.
+        """Fold the parts of a worker into one per table, once, on a thread after the run. Return problems.
 
         Parts that cannot be folded stay readable. Later pieces of this worker are refused.
         """
         self._folded.add(worker)
         for key in list(self._incoming[worker]):
             self._forget(worker, key)
-        wrong = []
+        problems = []
         for table in RECORDED:
             parts = self._parts(table, worker)
             try:
                 if len(parts) > 1:
                     compact(table, parts, self._folder.part(table, worker, "all"))
             except Exception as error:  # noqa: BLE001 - whatever the pages hold: the parts stay and are reported
-                why = advice(error, self._folder.path)
-                wrong.append(
-                    f"{table} of worker {worker}: {len(parts)} parts were not folded: {why}"
+                cause = advice(error, self._folder.path)
+                problems.append(
+                    f"{table} of worker {worker}: {len(parts)} parts were not folded: {cause}"
                 )
-        return wrong
+        return problems
 
     def _parts(self, table: str, worker: int) -> list[Path]:
-        """Unfolded parts of a worker in the order written."""
+        """Return the unfolded parts of a worker in the order written."""
         whole = self._folder.part(table, worker, "all")
         if whole.exists():
             return []
-        named = [
-            (_NAME.fullmatch(path.name), path)
-            for path in whole.parent.glob(f"part-{worker}-*.parquet")
-        ]
-        numbered = [(int(match[2]), path) for match, path in named if match]
-        return [path for _, path in sorted(numbered)]
+        parts = {}
+        for path in whole.parent.glob(f"part-{worker}-*.parquet"):
+            match = _NAME.fullmatch(path.name)
+            if match:
+                parts[int(match[2])] = path
+        return [parts[number] for number in sorted(parts)]
 
 
 def _append(coming: _Incoming, data: bytes) -> None:
-    with coming.temporary.open("wb" if coming.length == 0 else "ab") as file:
+    mode = "wb" if coming.length == 0 else "ab"
+    with coming.temporary.open(mode) as file:
         file.write(data)
     coming.digest.update(data)
     coming.length += len(data)
 
 
-def _is_whole_number(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST
+
+
+def _is_offset(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_checksum(value: Any) -> bool:
+    return type(value) is str and _SHA256.fullmatch(value) is not None
+
+
+def _is_piece(value: Any) -> bool:
+    return type(value) is bytes and 1 <= len(value) <= PIECE
 
 
 # Keys of a piece beside table and name: key, test, expectation.
 _KEYS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("size", lambda v: _is_whole_number(v, 1, LARGEST), f"1 to {LARGEST:,} bytes"),
-    ("sha256", lambda v: type(v) is str and bool(_SHA256.fullmatch(v)), "64 hexadecimal digits"),
-    ("offset", lambda v: _is_whole_number(v, 0, LARGEST), f"0 to {LARGEST:,} bytes"),
-    ("bytes", lambda v: type(v) is bytes and 1 <= len(v) <= PIECE, f"1 to {PIECE:,} bytes"),
+    ("size", _is_size, f"1 to {LARGEST:,} bytes"),
+    ("sha256", _is_checksum, "64 hexadecimal digits"),
+    ("offset", _is_offset, f"0 to {LARGEST:,} bytes"),
+    ("bytes", _is_piece, f"1 to {PIECE:,} bytes"),
 )
 
 
 def _checked_key(worker: int, data: Any) -> _Key:
-    """Table and name of a part of this worker."""
+    """Return table and name of a part of this worker; _RefusedError for anything else."""
     if type(data) is not dict:
         raise _RefusedError("a piece must be a table of keys")
     table = data.get("table")
     name = data.get("name")
     if type(table) is not str or table not in RECORDED:
         raise _RefusedError(f"table: expected one of {', '.join(RECORDED)}")
-    match = _NAME.fullmatch(name) if type(name) is str and len(name) < 40 else None
+    match = None
+    if type(name) is str and len(name) < 40:
+        match = _NAME.fullmatch(name)
     if match is None or match[1] != str(worker):
         raise _RefusedError(f"name: expected part-{worker}-<number>.parquet")
     return table, match[0]

@@ -45,13 +45,14 @@ _UNREACHED = ("tcp", "dns", "timeout")
 _OF_TLS = re.compile(
     rf"{TLS}|(?:HTTP request|request was sent).{{0,30}} to (?:an )?HTTPS", re.IGNORECASE
 )
-_MOST_URL = 300  # characters
+_MAX_URL = 300  # characters
 _WHOLE = (
     "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
     "(--set 'traffic.*.stream=false'); else are path and protocol right?"
 )
 _PAGE = "The response is an HTML page: is --target the address of the API, or does a proxy or gateway answer?"
-OTHER_BODIES = (_WHOLE, _PAGE)
+_BY_FIRST_CHARACTER = {"<": _PAGE, "{": _WHOLE}  # of a body that is no event stream
+OTHER_BODIES = tuple(_BY_FIRST_CHARACTER.values())
 _NO_MODEL = re.compile(
     r"model_not_(?:found|available)|unknown[_ ]model|invalid[_ ]model|no such model"
     r"|\bmodel\b.{0,120}?\b(?:not exist|not found|not (?:available|supported|loaded)|unavailable|unknown|deprecated|retired)",
@@ -106,7 +107,7 @@ def _about_a_proxy(name: str) -> str:
 
 
 def advice(
-    seen: Mapping[str, Any],
+    call: Mapping[str, Any],
     kind: str,
     text: str,
     protocol: str,
@@ -118,23 +119,24 @@ def advice(
 
     `ready_s`: how long the run has waited for the target.
     """
-    status = seen["status"]
-    if status is None and seen["ended"] == schema.TIMEOUT:
+    status = call["status"]
+    if status is None and call["ended"] == schema.TIMEOUT:
         return _NO_ANSWER
     if kind == schema.REDIRECT:
-        return _about_a_redirect(
-            seen.get("url") or "", text, target.url if target is not None else ""
-        )
+        base = target.url if target is not None else ""
+        return _about_a_redirect(call.get("url") or "", text, base)
     if status == 200:
-        return _about_an_answer(seen, kind, protocol)
-    if is_loading(status, seen["message"]):
+        return _about_an_answer(call, kind, protocol)
+    if is_loading(status, call["message"]):
         return f"Is it still loading? {_wait_longer(ready_s)}"
     if status in {400, 401, 403, 404, 405, 422}:
-        return _about_a_rejection(seen, kind, text, protocol, target)
+        return _about_a_rejection(call, kind, text, protocol, target)
     if status in {502, 504} or (status == 503 and kind == _NOT_JSON):
         kind = _GATEWAY
-    known = _about_a_port(seen.get("url") or "", kind, text) or _BY_KIND.get(kind, "")
-    return f"{known} If it is still loading: {_wait_longer(ready_s)}" if known == _TCP else known
+    advice_text = _about_a_port(call.get("url") or "", kind, text) or _BY_KIND.get(kind, "")
+    if advice_text == _TCP:
+        advice_text += f" If it is still loading: {_wait_longer(ready_s)}"
+    return advice_text
 
 
 def _wait_longer(ready_s: float) -> str:
@@ -148,9 +150,11 @@ def _wait_longer(ready_s: float) -> str:
 
 
 def _about_a_port(url: str, kind: str, text: str) -> str:
-    """Advice about what a port speaks, or about a proxy in front of it; empty where neither is known."""
+    """Return advice about what a port speaks, or about a proxy in front of it; empty where neither is known."""
     parts = urlsplit(url)
-    local_proxy = unused_proxy(url) if is_loopback(parts.hostname or "") else ""
+    local_proxy = ""
+    if is_loopback(parts.hostname or ""):
+        local_proxy = unused_proxy(url)
     if HTTP in text and parts.scheme == "https":
         return f"Write http://{parts.netloc}"
     if _OF_TLS.search(text) and parts.scheme == "http":
@@ -167,23 +171,24 @@ def _about_a_port(url: str, kind: str, text: str) -> str:
 
 
 def _about_a_rejection(
-    seen: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
+    call: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
 ) -> str:
-    status = seen["status"]
+    status = call["status"]
     if status == 401:
         return _about_the_key(target)
     if status == 400 and _OF_TLS.search(text):
-        return _about_a_port(seen.get("url") or "", kind, text)
+        return _about_a_port(call.get("url") or "", kind, text)
     is_user_defined = _is_user_defined(protocol, target)
     if _NO_MODEL.search(f"{kind} {text}") and not (is_user_defined and status in {404, 405}):
-        model = seen.get("model")
-        named = f"the model {plain(str(model))!r}" if model else "this model"
-        return f"The target does not have {named}: choose another (--model NAME)"
+        model = "this model"
+        if call.get("model"):
+            model = f"the model {plain(str(call['model']))!r}"
+        return f"The target does not have {model}: choose another (--model NAME)"
     if status == 403:
         return _about_the_key(target)
     if status in {404, 405}:
-        return _about_the_path(seen.get("url") or "", protocol, is_user_defined=is_user_defined)
-    return _about_a_field(seen, text, protocol, target)
+        return _about_the_path(call.get("url") or "", protocol, is_user_defined=is_user_defined)
+    return _about_a_field(call, text, protocol, target)
 
 
 def _is_user_defined(protocol: str, target: TargetSettings | None) -> bool:
@@ -194,11 +199,11 @@ def _is_user_defined(protocol: str, target: TargetSettings | None) -> bool:
 
 
 def _about_the_path(url: str, protocol: str, *, is_user_defined: bool) -> str:
-    """Which path has nothing, and which base URL is usual."""
+    """Return which path has nothing, and which base URL is usual."""
     if is_user_defined:
-        where = plain(url, _MOST_URL) or "the target"
-        sent = f"Protocol {protocol} sends the body in target.{protocol}.body to {where}"
-        return f"{sent}: is target.{protocol}.path right? For an OpenAI API use --protocol openai"
+        address = plain(url, _MAX_URL) or "the target"
+        call = f"Protocol {protocol} sends the body in target.{protocol}.body to {address}"
+        return f"{call}: is target.{protocol}.path right? For an OpenAI API use --protocol openai"
     question = f"Is the base URL right, and is the protocol {protocol}?"
     parts = urlsplit(url)
     if not parts.netloc:
@@ -211,20 +216,30 @@ def _about_the_key(target: TargetSettings | None) -> str:
     if target is not None and names_key(target.headers):
         return "The key in target.headers was refused: set its variable to another key"
     if target is None or target.api_key_env is None:
-        provider = PROVIDERS.get(target.protocol) if target is not None else None
-        if target is not None and provider is not None and at_provider(target.url, provider):
-            return f"The key in {provider.variable} was refused: set that variable to another key"
-        how = "export API_KEY=... and add --set target.api_key_env=API_KEY"
-        return f"No key was sent. If the target needs one: {how}"
+        variable = _provider_variable(target)
+        if variable:
+            return f"The key in {variable} was refused: set that variable to another key"
+        command = "export API_KEY=... and add --set target.api_key_env=API_KEY"
+        return f"No key was sent. If the target needs one: {command}"
     header = target.auth_header or PROTOCOLS[target.protocol].key_header
-    other = "x-api-key" if header == "authorization" else "authorization"
-    refused = f"The key in {target.api_key_env} was refused, or is expected in another header than {header}"
-    return f'{refused}: export another key in it, or set target.auth_header, such as "{other}" or "api-key"'
+    example = "x-api-key" if header == "authorization" else "authorization"
+    problem = f"The key in {target.api_key_env} was refused, or is expected in another header than {header}"
+    return f'{problem}: export another key in it, or set target.auth_header, such as "{example}" or "api-key"'
+
+
+def _provider_variable(target: TargetSettings | None) -> str:
+    """Return the variable with the key of a provider that is called at its own address, else an empty text."""
+    if target is None:
+        return ""
+    provider = PROVIDERS.get(target.protocol)
+    if provider is None or not at_provider(target.url, provider):
+        return ""
+    return provider.variable
 
 
 def _about_a_redirect(url: str, location: str, base: str) -> str:
     """Return where calls should go: `url` is the call's, `base` the target's, and a location may be a path only."""
-    new_url = plain(urljoin(url, location), _MOST_URL)
+    new_url = plain(urljoin(url, location), _MAX_URL)
     if not new_url.startswith(("http://", "https://")):
         return "No call follows a redirect: give --target the address that answers"
     if new_url.rstrip("/") == url.rstrip("/"):
@@ -235,40 +250,41 @@ def _about_a_redirect(url: str, location: str, base: str) -> str:
 
 
 def _about_a_field(
-    seen: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None
+    call: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None
 ) -> str:
-    if _MARKS.search(text) or (seen.get("marked") and _NO_LIST.search(text)):
-        field = "prompt_cache_key" if "prompt_cache_key" in text else "breakpoints"
-        setting = 'prompt_cache_key=""' if field == "prompt_cache_key" else "breakpoints=[]"
+    if _MARKS.search(text) or (call.get("marked") and _NO_LIST.search(text)):
+        setting = 'prompt_cache_key=""' if "prompt_cache_key" in text else "breakpoints=[]"
         return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"
-    refused = refused_limit_field(text)
-    if PROTOCOLS[protocol].limit_fields and refused:
-        others = [
-            name for name in PROTOCOLS[protocol].limit_fields if name not in {refused, "none"}
-        ]
-        how = " or ".join(f"--set target.max_tokens_field={name}" for name in others)
-        return f"It refuses {refused}: use {how}, or with `none` send no maximum of output tokens"
+    limit_fields = PROTOCOLS[protocol].limit_fields
+    limit_field = refused_limit_field(text)
+    if limit_fields and limit_field:
+        alternatives = [name for name in limit_fields if name not in {limit_field, "none"}]
+        options = " or ".join(f"--set target.max_tokens_field={name}" for name in alternatives)
+        return f"It refuses {limit_field}: use {options}, or with `none` send no maximum of output tokens"
     if _TOO_LONG.search(text):
         return "Prompt and answer do not fit its context: use smaller sizes, as --input-tokens 30 --output-tokens 20"
-    added = {} if target is None else dict.fromkeys(target.body, "leave it out of target.body")
-    for field, how in ({**_FIELDS, **added} if _REFUSES.search(text) else {}).items():
-        if re.search(rf"\b{re.escape(field)}\b", text):
-            return f"It refuses the field {field}: {how}"
-    return _BY_KIND.get(seen["error_type"] or "", "")
+    if _REFUSES.search(text):
+        remedies = dict(_FIELDS)
+        if target is not None:
+            remedies |= dict.fromkeys(target.body, "leave it out of target.body")
+        for field, remedy in remedies.items():
+            if re.search(rf"\b{re.escape(field)}\b", text):
+                return f"It refuses the field {field}: {remedy}"
+    return _BY_KIND.get(call["error_type"] or "", "")
 
 
 def _about_an_event(text: str, protocol: str) -> str:
-    """Advice about an event that the protocol does not have."""
-    begin, mark, other = text.partition(violations.OF_ANOTHER_PROTOCOL)
-    if mark and not begin and other in PROTOCOLS:
-        return f"The target streams as {other} does: use --protocol {other}"
+    """Return advice about an event that the protocol does not have."""
+    begin, mark, name = text.partition(violations.OF_ANOTHER_PROTOCOL)
+    if mark and not begin and name in PROTOCOLS:
+        return f"The target streams as {name} does: use --protocol {name}"
     return f"This is no event of the protocol {protocol}. {_OTHER_PROTOCOL}. {_KEEP}"
 
 
-def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
-    """Advice about a 200 that is no good answer: which event it was is in the target's text."""
+def _about_an_answer(call: Mapping[str, Any], kind: str, protocol: str) -> str:
+    """Return advice about a 200 that is no good answer: which event it was is in the target's text."""
     if kind == violations.MALFORMED_EVENT:
-        return _about_an_event(seen["message"] or "", protocol)
+        return _about_an_event(call["message"] or "", protocol)
     if kind == "no_end_mark":
         is_of_an_application = PROTOCOLS[protocol].settings_type is not None
         end = "target.sse.end matched no event" if is_of_an_application else "there was no end mark"
@@ -277,12 +293,14 @@ def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
         seen_by_users = "SDK users get null, and nobody knows whether it is whole"
         return f"The answer names no finish reason: {seen_by_users}. {_KEEP}"
     if kind == ends.UNKNOWN_FINISH_REASON:
-        reason = plain(seen.get("stop_reason") or "")
-        known = "is not in the table of vendors, so that nobody knows whether it is whole"
-        return f"Its finish reason {reason!r} {known}. {_KEEP}"
-    broken = _BROKEN.get(seen.get("ended", ""))  # a streak of rejections has no end of its own
+        reason = plain(call.get("stop_reason") or "")
+        problem = "is not in the table of vendors, so that nobody knows whether it is whole"
+        return f"Its finish reason {reason!r} {problem}. {_KEEP}"
+    broken = _BROKEN.get(call.get("ended", ""))  # a streak of rejections has no end of its own
     if broken and kind not in _BY_KIND:
         return f"{broken}. {_KEEP}"
-    body = seen["message"] or ""
-    first = body.lstrip()[:1] if kind == violations.NOT_AN_EVENT_STREAM else ""
-    return {"<": _PAGE, "{": _WHOLE}.get(first) or _BY_KIND.get(kind, "")
+    advice_text = _BY_KIND.get(kind, "")
+    if kind == violations.NOT_AN_EVENT_STREAM:
+        body = (call["message"] or "").lstrip()
+        advice_text = _BY_FIRST_CHARACTER.get(body[:1], advice_text)
+    return advice_text

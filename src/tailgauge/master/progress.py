@@ -43,9 +43,8 @@ class Progress:
     chunks: int = 0
     traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
     all: TrafficCounters = field(default_factory=TrafficCounters)  # their sum
-    rejected: Mapping[str, Any] | None = (
-        None  # the 4xx with which every call ended last, and how many
-    )
+    # The 4xx with which every call ended last, and how many.
+    rejected: Mapping[str, Any] | None = None
     objectives: tuple[LiveObjective, ...] = ()
     verdict: str = VALID
     reason: str = ""
@@ -73,12 +72,12 @@ def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
     """Yield what is sent otherwise than by default, and how to say so in the scenario."""
     field_name = adaptation.max_tokens_field
     if field_name is not None:
-        why = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
-        yield f'{why}. Set {table}.max_tokens_field = "{field_name}" to skip this try'
+        change = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
+        yield f'{change}. Set {table}.max_tokens_field = "{field_name}" to skip this try'
     engine = adaptation.automatic_cache
     if engine is not None:
-        why = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
-        yield f"{why}. Set breakpoints = [] to skip this question"
+        change = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
+        yield f"{change}. Set breakpoints = [] to skip this question"
 
 
 def not_whole(call: Mapping[str, Any]) -> str:
@@ -93,60 +92,80 @@ def not_whole(call: Mapping[str, Any]) -> str:
 
 
 def unknown_engine(table: str, url: str) -> str:
-    """What to do where exact answers are asked of a target that does not name its engine."""
+    """Return what to do where exact answers are asked of a target that does not name its engine."""
     expected = f"expected one of {', '.join(EXACT)} for output = 'exact'"
-    why = f"the list of models at {url} names no engine, or cannot be read"
-    return f"{table}.engine: {expected}: {why}. Set it, or leave `output` out"
+    cause = f"the list of models at {url} names no engine, or cannot be read"
+    return f"{table}.engine: {expected}: {cause}. Set it, or leave `output` out"
 
 
 def preflight_failure(
     url: str,
     protocol: str,
-    seen: Mapping[str, Any],
+    call: Mapping[str, Any],
     target: TargetSettings | None = None,
     *,
     ready_s: float = 0.0,
 ) -> str:
-    """Which target, what it did, what to do; `ready_s`: how long the run has waited for it."""
-    status = seen["status"]
-    kind = plain(seen["error_type"] or "") or (None if status else seen["ended"])
-    message = _message(seen["message"] or "")
+    """Return which target failed, how, and what to do; `ready_s`: how long the run has waited for it."""
+    status = call["status"]
+    kind = plain(call["error_type"] or "")
+    if not kind and not status:
+        kind = call["ended"]
+    message = _message(call["message"] or "")
     text = _shortened(plain(re.sub(r"<[^>]*>", " ", message)).rstrip("."))
-    did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
-    if kind == REDIRECT:
-        did = f"answered HTTP {status} with location {text}"
-        text = ""
+    advice = preflight_advice.advice(call, kind, message, protocol, target, ready_s=ready_s)
+    problem = _problem(call, kind, text)
+    # A location is in the sentence already; a page or JSON says nothing in its first characters.
+    if text and kind != REDIRECT and advice not in preflight_advice.OTHER_BODIES:
+        problem += f": {text}"
+    return f"target {url} {problem}. {_with_models(advice, call, message)}".strip()
+
+
+def _problem(call: Mapping[str, Any], kind: str, text: str) -> str:
+    """Return what the target did."""
+    status = call["status"]
+    if status == 200 and kind == violations.NOT_AN_EVENT_STREAM:
+        return "answered HTTP 200, but not with an event stream"
     if status == 200:
-        answer = "stream" if seen.get("streamed", True) else "answer"
-        did = f"answered HTTP 200, but the {answer} ended as {seen['ended']}"
-        if kind == violations.NOT_AN_EVENT_STREAM:
-            did = "answered HTTP 200, but not with an event stream"
-        if kind in _NAMED_IN_200:
-            did += f" ({kind})"
-    todo = preflight_advice.advice(seen, kind or "", message, protocol, target, ready_s=ready_s)
-    if todo in preflight_advice.OTHER_BODIES:
-        text = ""  # a page or JSON says nothing in its first characters
-    models = [plain(name) for name in seen.get("models", ())]
-    is_about_a_field = status in {400, 422} and todo
-    if models and seen["model"] not in models and not is_about_a_field:
-        listed = _shortened(", ".join(models))
-        if status == 404 and "model" not in message.lower():
-            todo = f"{todo} Models that it lists (--model NAME): {listed}"
-        else:
-            near = near_names(seen["model"], models)
-            no_model = f"It has no model {seen['model']!r}: choose another (--model NAME)"
-            todo = f"{no_model}. It lists {listed}{f'. Did you mean {near[0]}?' if near else ''}"
-    return f"target {url} {did}{': ' + text if text else ''}. {todo}".strip()
+        answer = "stream" if call.get("streamed", True) else "answer"
+        detail = f" ({kind})" if kind in _NAMED_IN_200 else ""
+        return f"answered HTTP 200, but the {answer} ended as {call['ended']}{detail}"
+    if kind == REDIRECT:
+        return f"answered HTTP {status} with location {text}"
+    if status:
+        return f"answered HTTP {status}"
+    return f"could not be used ({kind})"
+
+
+def _with_models(advice: str, call: Mapping[str, Any], message: str) -> str:
+    """Return the advice with the models that the target lists, if the call's is not among them."""
+    models = [plain(name) for name in call.get("models", ())]
+    status = call["status"]
+    is_about_a_field = status in {400, 422} and advice
+    if not models or call["model"] in models or is_about_a_field:
+        return advice
+    names = _shortened(", ".join(models))
+    if status == 404 and "model" not in message.lower():
+        return f"{advice} Models that it lists (--model NAME): {names}"
+    text = f"It has no model {call['model']!r}: choose another (--model NAME). It lists {names}"
+    similar = near_names(call["model"], models)
+    if similar:
+        text += f". Did you mean {similar[0]}?"
+    return text
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    if len(text) <= MAX_SHOWN:
+        return text
+    return f"{text[:MAX_SHOWN]}..."
 
 
 def _message(body: str) -> str:
-    """The message in a body that is an error as JSON; else the body, as for a page of a proxy."""
+    """Return the message in a body that is an error as JSON; else the body, as for a page of a proxy."""
     try:
         tree = json.loads(body)
     except ValueError:
         return body
-    return error_of(tree)[1] if isinstance(tree, dict) else body
+    if not isinstance(tree, dict):
+        return body
+    return error_of(tree)[1]

@@ -26,42 +26,57 @@ PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
 def scenario_facts(
     scenario: Scenario, scenario_file: str, overrides: Sequence[str], urls: Sequence[str]
 ) -> dict[str, Any]:
-    """What was run, and against what; `urls` of its targets."""
-    targets = [
-        {"url": url, "simulated": SIMULATED in {url, target.url}, "protocol": target.protocol}
-        for target, url in zip(scenario.targets.values(), urls, strict=True)
-    ]
+    """Return what was run, and against which targets: `urls` are those that calls went to."""
+    targets = []
+    for target, url in zip(scenario.targets.values(), urls, strict=True):
+        is_simulated = SIMULATED in {url, target.url}
+        targets.append({"url": url, "simulated": is_simulated, "protocol": target.protocol})
     tables = scenario.traffic.values()
     return {
-        "scenario": scenario.model_dump(mode="json"), "patterns": pattern_facts(tables), "plugins": plugin.facts(),
-        "scenario_file": scenario_file, "overrides": list(overrides), "seed": scenario.seed,
-        "arrival": loop(scenario.arrival, tables), "target": targets[0],
-        "second_target": targets[1] if targets[1:] else None,
-    }  # fmt: skip
+        "scenario": scenario.model_dump(mode="json"),
+        "patterns": pattern_facts(tables),
+        "plugins": plugin.facts(),
+        "scenario_file": scenario_file,
+        "overrides": list(overrides),
+        "seed": scenario.seed,
+        "arrival": loop(scenario.arrival, tables),
+        "target": targets[0],
+        "second_target": targets[1] if len(targets) > 1 else None,
+    }
 
 
 def frame(
     facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Keys that every run.json has; see docs/reference/data-format.md."""
-    system = {
+    """Return the keys that every run.json has; see docs/reference/data-format.md."""
+    master = {
+        **machine(),
+        "pid": os.getpid(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "boot_id": boot_id(),
     }
     return {
-        "schema_version": SCHEMA_VERSION, **facts, "state": state, "versions": installed_versions(),
-        "master": {**machine(), "pid": os.getpid(), **system}, "notes": list(notes), "preflight": list(preflight),
+        "schema_version": SCHEMA_VERSION,
+        **facts,
+        "state": state,
+        "versions": installed_versions(),
+        "master": master,
+        "notes": list(notes),
+        "preflight": list(preflight),
         "verdict": None,
-    }  # fmt: skip
+    }
 
 
 def machine() -> dict[str, Any]:
     """Return what identifies this machine."""
     return {
-        "host": platform.node(), "system": platform.system(), "machine": platform.machine(),
-        "cpu_model": _cpu_model(), "cpu_count": os.cpu_count(),
-    }  # fmt: skip
+        "host": platform.node(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_model": _cpu_model(),
+        "cpu_count": os.cpu_count(),
+    }
 
 
 def installed_versions() -> dict[str, str]:
@@ -85,5 +100,7 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -93,7 +93,7 @@ class WorkerStart:
         )
 
     def go(self) -> None:
-        """Set the start time, divide the limits of the run among its workers, and let them go."""
+        """Set the start time, divide the limits of the run among its workers, and send each its `go`."""
         run = self._run
         assert self._preflight.result is not None
         remaining = run.settings.limit.less(Amount.of_plain(self._preflight.result["spent"]))
