@@ -7,7 +7,7 @@ from random import Random
 
 from simulator.engine.fluid import fluid
 
-from tailgauge.dry_run.command import DryRun
+from tailgauge.dry_run.run import DryRun
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import plan
 from tailgauge.simulator.behaviours.stragglers import prompt_key

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from dry_run.in_memory import plan_of, scenario_of
 
-from tailgauge.dry_run import attempts
 from tailgauge.dry_run import command as dry_run
+from tailgauge.dry_run import store
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
 
@@ -66,7 +66,7 @@ def test_the_books_add_up_to_the_rows(folder):
 def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(
     folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(attempts, "ROWS_AT_ONCE", 1000)
+    monkeypatch.setattr(store, "ROWS_AT_ONCE", 1000)
     again, _ = made_of(TREE, tmp_path)
 
     for name in ("requests", "attempts", "chunks", "target"):

@@ -11,7 +11,7 @@ import pytest
 from dry_run.in_memory import UNBOUNDED, exponential_ms, plan_of, queueing, scenario_of
 
 from tailgauge.dry_run import command
-from tailgauge.dry_run.command import DryRun
+from tailgauge.dry_run.run import DryRun
 from tailgauge_analysis.report.report import make
 
 SIGMA, RHO = 0.6, 0.7

@@ -54,7 +54,7 @@ class EventQueue:
         self._heap: list[tuple[int, int, Timer]] = []
 
     def now_ns(self) -> int:
-        """The time, in ns."""
+        """Return the time, in ns."""
         return self._now_ns
 
     def call_at(self, at_ns: int, call: Callable[[], object]) -> Timer:
@@ -68,13 +68,13 @@ class EventQueue:
         """Let time pass in which nothing happens."""
         self._now_ns = at_ns
 
-    def run(self, beside: DryEndpoint) -> None:
-        """Until nothing is planned and nothing moves beside it."""
+    def run(self, endpoint: DryEndpoint) -> None:
+        """Call what is planned, until nothing is and nothing moves in the endpoint."""
         heap = self._heap
         while True:
             while heap and heap[0][2].call is None:
                 heappop(heap)
-            due_ns = beside.next_due_ns()
+            due_ns = endpoint.next_due_ns()
             if heap and (due_ns is None or heap[0][0] < due_ns):
                 self._now_ns, _, timer = heappop(heap)
                 call = timer.call
@@ -85,14 +85,14 @@ class EventQueue:
                 self._now_ns = due_ns
             else:
                 return
-            beside.settle(self._now_ns)
+            endpoint.settle(self._now_ns)
 
 
 # --- the way of an answer ---------------------------------------------------------------------------------------
 
 
 class Client(Protocol):
-    """Who waits for the answer; each method is called at its time."""
+    """The client that waits for the answer; each method is called at its time."""
 
     def on_headers(self) -> None:
         """The response has begun, with status 200."""
@@ -104,7 +104,7 @@ class Client(Protocol):
         """The chunk that the call watches for is there."""
 
     def on_end(self) -> None:
-        """The response is over; the answer's `ending` is how."""
+        """The response is over; the answer's `ending` says how."""
 
     def on_over(self) -> None:
         """Nothing more happens to the call, at the endpoint neither; it may come before `on_end` and before a `leave`."""
@@ -114,85 +114,98 @@ class Delivery:
     """One answer on its way. `watch`: number of the chunk that the client waits for, 0 for none."""
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
-        self._holds = answer.exchange.is_held
-        self._held: list[Callable[[], None]] = []  # what the client has not learned yet
+        self._is_held = answer.exchange.is_held  # by a gateway, until the answer is whole
+        self._held_calls: list[Callable[[], None]] = []  # of the client, until then
         self.answer = answer
         self._client = client
         self._queue = queue
         self._watch = watch
-        self._planned = self._contents = 0  # chunks looked at, and those of content among them
-        self._begins = self._ends = self._opened = self._left = self._ended = False
-        self._starting = True  # the caller is not ready yet: nothing happens at once
+        self._planned = 0  # chunks looked at
+        self._contents = 0  # those of content among them
+        self._has_planned_begin = False
+        self._has_planned_end = False
+        self._has_opened = False
+        self._has_left = False
+        self._has_ended = False
+        self._is_starting = True  # the caller is not ready yet: nothing happens at once
         answer.on_change = self._plan
         answer.on_over = client.on_over
         if answer.headers_at_once:
             self._open()
         self._plan()
-        self._starting = False
+        self._is_starting = False
 
     def leave(self) -> None:
-        """The client has gone."""
-        self._left = True
+        """The client has gone: it receives nothing more."""
+        self._has_left = True
         now_ns = self._queue.now_ns()
         self.answer.leave(now_ns, bisect_right(self.answer.due_ns, now_ns))
 
     def chunks(self, until_ns: int) -> tuple[list[int], list[int], list[str]]:
-        """Times, tokens and kinds of the content that was there by then."""
+        """Return times, tokens and kinds of the content that was there by then."""
         answer = self.answer
         times = answer.due_ns[: bisect_right(answer.due_ns, until_ns)]
-        if self._holds:
-            times = [until_ns] * len(times) if self._ended else []
-        sizes = [answer.tokens_in(i + 1) - answer.tokens_in(i) for i in range(len(times))]
-        every = zip(times, sizes, answer.pieces.kinds(len(times)), strict=True)
-        rows = [(at_ns, size, kind) for at_ns, size, kind in every if kind is not None]
-        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+        if self._is_held and not self._has_ended:
+            times = []
+        arrivals: list[int] = []
+        sizes: list[int] = []
+        kinds: list[str] = []
+        for index, kind in enumerate(answer.pieces.kinds(len(times))):
+            if kind is not None:
+                arrivals.append(until_ns if self._is_held else times[index])
+                sizes.append(answer.tokens_in(index + 1) - answer.tokens_in(index))
+                kinds.append(kind)
+        return arrivals, sizes, kinds
 
     def pieces(self, until_ns: int) -> list[tuple[int, bytes]]:
-        """Times and bytes of what was there by then, in their order."""
+        """Return times and bytes of what was there by then, in their order."""
         answer = self.answer
         opens_ns = answer.opens_ns
-        is_held = self._holds and not self._ended
-        if opens_ns is None or opens_ns > until_ns or is_held:
+        if opens_ns is None or opens_ns > until_ns:
+            return []
+        # A held answer, and one that is no stream, comes in one piece at its end.
+        is_whole = self._is_held or not answer.streams
+        if is_whole and not self._has_ended:
             return []
         if not answer.streams:
-            return [(until_ns, whole(answer.exchange))] if self._ended else []
+            return [(until_ns, whole(answer.exchange))]
         encoding = Encoding(answer, chunked=False)
-        sent = [(opens_ns, encoding.head())]
+        pieces = [(opens_ns, encoding.head())]
         for index, at_ns in enumerate(answer.due_ns[: bisect_right(answer.due_ns, until_ns)]):
-            sent.append((at_ns, encoding.chunk(index)))
-        if self._ended:
-            sent.append((until_ns, encoding.end()))
-        if self._holds:
-            sent = [(until_ns, data) for _, data in sent]
-        return [(at_ns, data) for at_ns, data in sent if data]
+            pieces.append((at_ns, encoding.chunk(index)))
+        if self._has_ended:
+            pieces.append((until_ns, encoding.end()))
+        if self._is_held:
+            pieces = [(until_ns, data) for _, data in pieces]
+        return [(at_ns, data) for at_ns, data in pieces if data]
 
     def log_chunks(self) -> None:
         """Complete the endpoint's row: nothing more happens to the call."""
-        left_ns = self.answer.exchange.row.cancelled_at_ns
+        cancelled_ns = self.answer.exchange.row.cancelled_at_ns
         due_ns = self.answer.due_ns
-        self.answer.log_chunks(
-            due_ns if left_ns is None else due_ns[: bisect_right(due_ns, left_ns)]
-        )
+        if cancelled_ns is not None:
+            due_ns = due_ns[: bisect_right(due_ns, cancelled_ns)]
+        self.answer.log_chunks(due_ns)
 
     def _plan(self) -> None:
-        """More of the answer is known."""
+        """Plan what has become known of the answer."""
         answer = self.answer
-        if self._left or self._ended or answer.opens_ns is None:
+        if self._has_left or self._has_ended or answer.opens_ns is None:
             return
-        if not self._begins:
-            self._begins = True
-            self._then(answer.opens_ns, self._begin)
+        if not self._has_planned_begin:
+            self._has_planned_begin = True
+            self._call_at(answer.opens_ns, self._begin)
             if answer.counts_sent:
                 for index, at_ns in enumerate(answer.due_ns):
-                    self._then(at_ns, partial(self._sent, index))
+                    self._call_at(at_ns, partial(self._count_sent, index))
         self._plan_contents()
-        if answer.complete and not self._ends:
-            self._ends = True
+        if answer.complete and not self._has_planned_end:
+            self._has_planned_end = True
             last_ns = max([answer.opens_ns, *answer.due_ns[-1:]])
-            self._then(answer.end_ns(last_ns), self._end)
+            self._call_at(answer.end_ns(last_ns), self._end)
 
     def _plan_contents(self) -> None:
-        """The first content, and the chunk that the client waits for."""
+        """Plan the first content, and the chunk that the client waits for."""
         answer = self.answer
         for index in range(self._planned, len(answer.due_ns)):
             if self._contents and self._contents >= self._watch:
@@ -200,58 +213,60 @@ class Delivery:
             if answer.is_content(index):
                 self._contents += 1
                 if self._contents == 1:
-                    self._then(answer.due_ns[index], self._content)
+                    self._call_at(answer.due_ns[index], self._content)
                 if self._contents == self._watch:
-                    self._then(answer.due_ns[index], self._watched)
+                    self._call_at(answer.due_ns[index], self._watched)
         self._planned = len(answer.due_ns)
 
-    def _then(self, at_ns: int, call: Callable[[], None]) -> None:
-        """At a time, or at once where it is now."""
-        if at_ns > self._queue.now_ns() or self._starting:
+    def _call_at(self, at_ns: int, call: Callable[[], None]) -> None:
+        """Call at a time, or at once if it has come."""
+        if at_ns > self._queue.now_ns() or self._is_starting:
             self._queue.call_at(at_ns, call)
         else:
             call()
 
     def _begin(self) -> None:
-        if not self._left:
+        if not self._has_left:
             self.answer.opened(self._queue.now_ns())
             if self.answer.streams:
                 self._open()
 
     def _open(self) -> None:
-        if not self._opened:
-            self._opened = True
+        if not self._has_opened:
+            self._has_opened = True
             self.answer.send_headers(self._queue.now_ns())
-            self._arrives(self._client.on_headers)
+            self._pass_on(self._client.on_headers)
 
-    def _sent(self, index: int) -> None:
-        if not self._left:
+    def _count_sent(self, index: int) -> None:
+        if not self._has_left:
             self.answer.sent(index, self._queue.now_ns())
 
     def _content(self) -> None:
-        if not self._left and not self._ended:
+        if not self._has_left and not self._has_ended:
             self._open()
-            self._arrives(self._client.on_content)
+            self._pass_on(self._client.on_content)
 
     def _watched(self) -> None:
-        if not (self._left or self._ended or self._holds):
+        if not (self._has_left or self._has_ended or self._is_held):
             self._client.on_watched()
 
-    def _arrives(self, at_client: Callable[[], None]) -> None:
-        if self._holds:
-            self._held.append(at_client)
+    def _pass_on(self, call: Callable[[], None]) -> None:
+        """Call the client, at the end if the answer is held until then."""
+        if self._is_held:
+            self._held_calls.append(call)
         else:
-            at_client()
+            call()
 
     def _end(self) -> None:
-        if self._left or self._ended:
+        if self._has_left or self._has_ended:
             return
         if self.answer.streams or self.answer.ending == END_MARK:
             self._open()
-        self._ended = True
+        self._has_ended = True
         self.answer.finish(self._queue.now_ns(), len(self.answer.due_ns))
-        for arrived in (*self._held, self._client.on_end):
-            arrived()
+        for call in self._held_calls:
+            call()
+        self._client.on_end()
 
 
 # --- the endpoint ----------------------------------------------------------------------------------------------
@@ -267,8 +282,14 @@ class DryEndpoint:
     """One endpoint, and the driver of its core. `engine` and `watched`: see `core.Endpoint`."""
 
     def __init__(
-        self, table: Simulated, seed: int, queue: EventQueue, *, watched: bool = False, engine: EngineConfig | None = None
-    ) -> None:  # fmt: skip
+        self,
+        table: Simulated,
+        seed: int,
+        queue: EventQueue,
+        *,
+        watched: bool = False,
+        engine: EngineConfig | None = None,
+    ) -> None:
         self._queue = queue
         self._changed = False
         self._number = 0
@@ -277,21 +298,34 @@ class DryEndpoint:
         self.core = Endpoint(table, seed, self, watched=watched, engine=engine)
 
     def wall_ns(self) -> int:
-        """The time since 1970, for headers with a date: a dry run begins on the same day each time."""
+        """Return the time since 1970, for headers with a date: a dry run begins on the same day each time."""
         return WALL_START_NS + self.now_ns()
 
     def exchange(self, key: _Key, protocol: str) -> Exchange:
-        """A call has come: its account, and its row in the server log."""
-        name = "/".join((RUN, *map(str, key)))
+        """Return the exchange of a new call, with its row in the server log."""
+        request_id, leg, attempt = key
         wire = self._wires.get(protocol, anthropic)
         row = ServerLogRow(
-            name, *key, wire.NAME, 200, self.now_ns(), None, None, [], None, None, 0, 0
+            client_request_id=f"{RUN}/{request_id}/{leg}/{attempt}",
+            request_id=request_id,
+            leg=leg,
+            attempt=attempt,
+            protocol=wire.NAME,
+            status=200,
+            received_at_ns=self.now_ns(),
+            headers_at_ns=None,
+            planned_ttft_ns=None,
+            chunk_sent_at_ns=[],
+            ended_at_ns=None,
+            cancelled_at_ns=None,
+            input_tokens=0,
+            output_tokens=0,
         )
         self._number += 1
         return Exchange(self.core, row, wire, self._number)
 
     def through_gateway(self, exchange: Exchange) -> int:
-        """A call passes the gateway: how long that takes, in ns."""
+        """Let a call pass the gateway. Return how long that takes, in ns."""
         table = self.core.table.gateway
         exchange.is_held = table.holds
         return gateway.delay_ns(table, self.core.seed, exchange.key)
@@ -299,18 +333,20 @@ class DryEndpoint:
     def serve(
         self, exchange: Exchange, call: Call, model: str, client: Client, protocol: WireProtocol
     ) -> Delivery | bytes:
-        """Take a call, or raise `Refused`; of a call about a job, the body of the answer.
+        """Take a call, or raise `Refused`. Return its answer, of a call about a job the body.
 
         `protocol`: of the client, which writes the body.
         """
         now_ns = self.now_ns()
         try:
             if call.job is not None:
-                return exchange.job(
-                    "DELETE" if call.kind == JOB_CANCEL else "GET", call.job, now_ns
-                )
+                method = "DELETE" if call.kind == JOB_CANCEL else "GET"
+                return exchange.job(method, call.job, now_ns)
             self._accept(exchange, call, model, protocol)
-            exchange.resume("" if call.event_ids is None else call.event_ids.last_id)
+            last_id = ""
+            if call.event_ids is not None:
+                last_id = call.event_ids.last_id
+            exchange.resume(last_id)
             exchange.admit(now_ns)
             if call.kind == JOB_SUBMIT:
                 return exchange.submit_job(now_ns)
@@ -322,25 +358,28 @@ class DryEndpoint:
             raise
 
     def _accept(self, exchange: Exchange, call: Call, model: str, protocol: WireProtocol) -> None:
-        """Read the call."""
+        """Let the endpoint read the call, from its body unless only the size of its text matters."""
         prompt = call.prompt
-        if self.core.table.cache.mode == "off" and not (
-            prompt.tools or prompt.system or call.schema
-        ):
-            # Messages of text only: nothing but their size is looked at.
-            count = sum(
-                tokens.count(part.text) for message in prompt.messages for part in message.parts
-            )
-            thinks = call.thinking != "off"
-            request = CallRequest(
-                model, call.max_tokens, count, call.stream, include_usage=True, thinking=thinks
-            )
-            exchange.accept(request, {})
-        else:
-            written = protocol.body(call, model)
-            assert written is not None
-            body = dict(written)
-            exchange.accept(replace(exchange.wire.parse(body, _VERSION), include_usage=True), body)
+        is_text_only = not (prompt.tools or prompt.system or call.schema)
+        if not is_text_only or self.core.table.cache.mode != "off":
+            fields = protocol.body(call, model)
+            assert fields is not None
+            body = dict(fields)
+            request = exchange.wire.parse(body, _VERSION)
+            exchange.accept(replace(request, include_usage=True), body)
+            return
+        count = 0
+        for message in prompt.messages:
+            count += sum(tokens.count(part.text) for part in message.parts)
+        request = CallRequest(
+            model,
+            call.max_tokens,
+            count,
+            call.stream,
+            include_usage=True,
+            thinking=call.thinking != "off",
+        )
+        exchange.accept(request, {})
 
     # --- the driver of the core, and what moves by itself beside the queue ------------------------------------
 
@@ -349,8 +388,10 @@ class DryEndpoint:
         self._changed = True
 
     def next_due_ns(self) -> int | None:
-        """When the engine moves next."""
-        return None if self.core.engine is None else self.core.engine.next_due_ns()
+        """Return when the engine moves next; None without an engine, or if it rests."""
+        if self.core.engine is None:
+            return None
+        return self.core.engine.next_due_ns()
 
     def settle(self, now_ns: int) -> None:
         """Let everything happen that is due in the engine, and what follows from it."""

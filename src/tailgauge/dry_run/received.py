@@ -112,15 +112,15 @@ class Received:
         return outcome(cast("Any", self._response), self.decoder)
 
     def fill(self, row: AttemptRow, result: Outcome) -> Chunks:
-        """Complete the row of the ended call; returns the chunks."""
+        """Complete the row of the ended call. Return the chunks."""
         call = self._call
-        most = _BY_BYTES.most(call, row.traffic, self.decoder.usage.largest)
-        asked = Request(
+        usage = self.decoder.usage
+        request = Request(
             prompt_bytes=call.prompt.text_bytes,
-            most_input_tokens=most,
+            most_input_tokens=_BY_BYTES.most(call, row.traffic, usage.largest),
             max_tokens=call.max_tokens if self._obeys_max_tokens else None,
         )
-        counts = self.decoder.usage.counts(asked, has_content=self.decoder.has_content)
+        counts = usage.counts(request, has_content=self.decoder.has_content)
         response = self._response
         response.sent_at_ns = row.sent_at_ns
         response.headers_at_ns = row.headers_at_ns
