@@ -1,4 +1,4 @@
-"""What a request of a task brought back."""
+"""The answer to a request of a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailgauge.transport.exchange import Exchange
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. Times in ms since the task made the request; `ttft_ms` is None without content."""
+    """The answer as a task gets it. Times in ms since the task made the request; `ttft_ms` is None without content."""
 
     text: str
     ended: str  # `ok`, or the class of what went wrong

@@ -66,13 +66,20 @@ class Sender(Protocol):
     def base_url(self) -> str:
         """Address of the run's target."""
 
-    def check_url(self, what: str, url: str) -> None:
+    def check_url(self, method: str, url: str) -> None:
         """Raise ClientError for an address that is not that of the run's calls."""
 
     def send_given(
-        self, what: str, given: GivenRequest, limit: int | None, *, name: str,
-        tags: Mapping[str, object] | None, timeout_s: float | None, is_checked: bool,
-    ) -> SentRequest:  # fmt: skip
+        self,
+        method: str,
+        request: GivenRequest,
+        limit: int | None,
+        *,
+        name: str,
+        tags: Mapping[str, object] | None,
+        timeout_s: float | None,
+        is_checked: bool,
+    ) -> SentRequest:
         """Send a body as it is, and wait for its answer."""
 
     def judge(self, sent: SentRequest, failure: str | None) -> None:
@@ -93,33 +100,40 @@ class Client:
         self._unjudged: Response | None = None
 
     def post(
-        self, url: str, data: Any = None, json: Any = None, *, name: str | None = None,
-        catch_response: bool = False, headers: Mapping[str, str] | None = None, stream: bool = False,
-        timeout: float | tuple[float, float] | None = None, context: Mapping[str, Any] | None = None,
-        tags: Mapping[str, object] | None = None, allow_redirects: bool = False, **other: Any,
-    ) -> Response:  # fmt: skip
+        self,
+        url: str,
+        data: Any = None,
+        json: Any = None,
+        *,
+        name: str | None = None,
+        catch_response: bool = False,
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
+        timeout: float | tuple[float, float] | None = None,
+        context: Mapping[str, Any] | None = None,
+        tags: Mapping[str, object] | None = None,
+        **arguments: Any,
+    ) -> Response:
         """Send a body of the run's protocol and wait for its whole answer, with HttpUser's arguments.
 
         `timeout`, in seconds, closes the call; `tags` become columns of the rows. An answer is always read as it comes: with
         `stream` Locust's statistics also have the time to its headers, which is what HttpUser measures then.
         """
         self.settle()
-        what = f"client.post({url!r})"
-        for key, value in other.items():
-            if value is not None:
-                raise ClientError(f"{what}: {key}: {_SETTINGS.get(key, 'unknown argument')}")
-        if allow_redirects:
-            raise ClientError(
-                f"{what}: allow_redirects: a redirect is an answer here: give the final host"
-            )
-        self._user.check_url(what, url)
-        body = _body_of(what, data, json)
-        given = _given(what, body, headers or {})
+        method = f"client.post({url!r})"
+        _check_arguments(method, **arguments)
+        self._user.check_url(method, url)
+        body = _body_of(method, data, json)
         sent = self._user.send_given(
-            what, given, limit_of(body), name=name or urlsplit(url).path, tags=tags, timeout_s=_seconds(timeout),
+            method,
+            _request_of(method, body, headers or {}),
+            limit_of(body),
+            name=name or urlsplit(url).path,
+            tags=tags,
+            timeout_s=_seconds(timeout),
             is_checked=catch_response,
-        )  # fmt: skip
-        response = Response.of(
+        )
+        response = Response.create(
             sent, self._user, stream=stream, catch_response=catch_response, context=context
         )
         if catch_response:
@@ -201,38 +215,43 @@ class Response(ResponseContextManager):
         return self.answer.ttft_ms
 
     @classmethod
-    def of(
-        cls, sent: SentRequest, user: Sender, *, stream: bool, catch_response: bool,
+    def create(
+        cls,
+        sent: SentRequest,
+        user: Sender,
+        *,
+        stream: bool,
+        catch_response: bool,
         context: Mapping[str, Any] | None = None,
-    ) -> Response:  # fmt: skip
-        """The response of a request that has ended."""
-        made = cls(sent, user)
-        made.has_stream_argument = stream
+    ) -> Response:
+        """Return the response of a request that has ended."""
+        response = cls(sent, user)
+        response.has_stream_argument = stream
         answer = sent.answer
         exchange = sent.exchange
         if exchange is not None and exchange.status is not None:
-            made.headers.update(
-                {
-                    name.decode("latin-1"): value.decode("latin-1")
-                    for name, value in exchange.headers
-                }
-            )
-            made._content = b"" if exchange.capture is None else body_bytes(exchange.capture)
-            made.encoding = "utf-8"
-            begun_at_ns = exchange.left_at_ns or 0
-            made.elapsed = timedelta(
-                microseconds=((exchange.headers_at_ns or begun_at_ns) - begun_at_ns) / 1e3
-            )
-        if answer.ended not in FINE and made.status_code < 400:
-            made.error = ended_error(answer.ended, answer.status)
-        meta = {
-            "request_type": TOTAL, "name": sent.name, "response_time": answer.e2e_ms, "url": sent.url,
-            "response_length": len(made._content), "response": made, "exception": None,
+            for name, value in exchange.headers:
+                response.headers[name.decode("latin-1")] = value.decode("latin-1")
+            if exchange.capture is not None:
+                response._content = body_bytes(exchange.capture)
+            response.encoding = "utf-8"
+            sent_at_ns = exchange.left_at_ns or 0
+            headers_at_ns = exchange.headers_at_ns or sent_at_ns
+            response.elapsed = timedelta(microseconds=(headers_at_ns - sent_at_ns) / 1e3)
+        if answer.ended not in FINE and response.status_code < 400:
+            response.error = ended_error(answer.ended, answer.status)
+        response._catch_response = catch_response
+        response.request_meta = {
+            "request_type": TOTAL,
+            "name": sent.name,
+            "response_time": answer.e2e_ms,
+            "url": sent.url,
+            "response_length": len(response._content),
+            "response": response,
+            "exception": None,
             "context": {**user.context(), **(context or {})},
-        }  # fmt: skip
-        made._catch_response = catch_response
-        made.request_meta = meta
-        return made
+        }
+        return response
 
     @property
     def has_entered(self) -> bool:
@@ -258,85 +277,99 @@ class Response(ResponseContextManager):
         if exception is not None and self.answer.ended in FINE:
             failure = str(exception) or type(exception).__name__
         self.user.judge(self.sent, failure)
-        headers_ms = self.sent.headers_ms if self.has_stream_argument else None
+        headers_ms = None
+        if self.has_stream_argument:
+            headers_ms = self.sent.headers_ms
         self.user.report(self.request_meta, self.answer.ttft_ms, headers_ms)
 
 
 def ended_error(ended: str, status: int | None) -> EndedError:
-    """The error of a request that failed."""
-    return EndedError(f"{ended} (HTTP {status})" if status else ended)
+    """Return the error of a request that failed."""
+    text = f"{ended} (HTTP {status})" if status else ended
+    return EndedError(text)
 
 
 def body_bytes(capture: Capture) -> bytes:
-    """The body of a captured answer, unframed; what is beyond the bound of a capture is missing."""
+    """Return the body of a captured answer, unframed; bytes beyond the bound of a capture are missing."""
     data = b"".join([piece for _, piece in capture.reads])
     while True:
-        head, end, rest = data.partition(b"\r\n\r\n")
+        # An interim response, such as 100, has no body: the next head follows.
+        head, end, data = data.partition(b"\r\n\r\n")
         if not end:
             return b""
         try:
             framing = ResponseHead.read(head).framing
             if framing is not None:
-                return framing.body().feed(rest)
+                return framing.body().feed(data)
         except WireError:
             return b""
-        data = rest
 
 
-def refused_path(what: str, url: str, address: str | None, protocol: str) -> str:
-    """Why a URL is not that of the run's calls; empty where it is."""
-    asked = urlsplit(url)
+def refused_path(method: str, url: str, address: str | None, protocol: str) -> str:
+    """Return why a URL is not that of the run's calls; empty where it is."""
+    parts = urlsplit(url)
     calls = urlsplit(address or "")
-    paths = {row.call_path: row.name for row in PROTOCOLS.values() if row.call_path}
-    end = next((path for path in paths if asked.path.endswith(path)), None)
     if not PROTOCOLS[protocol].call_path:
-        return f"{what}: not with target.protocol = {protocol!r}: use self.stream(...)"
-    if end is None:
-        known = " and ".join(f"{path} ({name})" for path, name in paths.items())
-        return f"{what}: a StreamingUser posts to {known}: use an HttpUser for other paths"
-    if paths[end] != protocol:
-        return f'{what}: this run speaks {protocol}: set protocol = "{paths[end]}" on the class'
-    is_other_host = asked.netloc not in {"", calls.netloc}
-    is_other_query = asked.query not in {"", calls.query}
-    if is_other_host or is_other_query or not calls.path.endswith(asked.path):
-        return f"{what}: the calls of this run go to {address}: change host, or the path"
+        return f"{method}: not with target.protocol = {protocol!r}: use self.stream(...)"
+    paths = {row.call_path: row.name for row in PROTOCOLS.values() if row.call_path}
+    owners = [name for path, name in paths.items() if parts.path.endswith(path)]
+    if not owners:
+        choices = " and ".join(f"{path} ({name})" for path, name in paths.items())
+        return f"{method}: a StreamingUser posts to {choices}: use an HttpUser for other paths"
+    if owners[0] != protocol:
+        return f'{method}: this run speaks {protocol}: set protocol = "{owners[0]}" on the class'
+    is_other_host = parts.netloc not in {"", calls.netloc}
+    is_other_query = parts.query not in {"", calls.query}
+    if is_other_host or is_other_query or not calls.path.endswith(parts.path):
+        return f"{method}: the calls of this run go to {address}: change host, or the path"
     return ""
 
 
-def _body_of(what: str, data: Any, tree: Any) -> dict[str, Any]:
-    """The JSON object of a request."""
+def _check_arguments(method: str, *, allow_redirects: bool = False, **arguments: Any) -> None:
+    """Raise ClientError for an argument of HttpUser's client that has no meaning here."""
+    for key, value in arguments.items():
+        if value is not None:
+            raise ClientError(f"{method}: {key}: {_SETTINGS.get(key, 'unknown argument')}")
+    if allow_redirects:
+        raise ClientError(
+            f"{method}: allow_redirects: a redirect is an answer here: give the final host"
+        )
+
+
+def _body_of(method: str, data: Any, tree: Any) -> dict[str, Any]:
+    """Return the JSON object of a request."""
     if tree is None and isinstance(data, str | bytes):
         try:
             tree = json.loads(data)
         except ValueError as error:
-            raise ClientError(f"{what}: expected JSON in data: {error}") from None
+            raise ClientError(f"{method}: expected JSON in data: {error}") from None
     if not isinstance(tree, dict):
         raise ClientError(
-            f"{what}: expected a JSON object, as in json={{...}}, got {type(tree).__name__}"
+            f"{method}: expected a JSON object, as in json={{...}}, got {type(tree).__name__}"
         )
     if not isinstance(tree.get("messages"), list) or not tree["messages"]:
-        raise ClientError(f"{what}: messages: expected a list of messages in the body")
+        raise ClientError(f"{method}: messages: expected a list of messages in the body")
     return tree
 
 
-def _given(what: str, body: dict[str, Any], headers: Mapping[str, str]) -> GivenRequest:
-    """The request as it is sent. A key in its headers is a secret from now on."""
+def _request_of(method: str, body: dict[str, Any], headers: Mapping[str, str]) -> GivenRequest:
+    """Return the request as it is sent. A key in its headers is a secret from now on."""
     lines = []
     for name, value in headers.items():
         try:
             check_header_name(name)
             str(value).encode("latin-1")
         except ValueError as error:
-            raise ClientError(f"{what}: headers: {name}: {error}") from None
+            raise ClientError(f"{method}: headers: {name}: {error}") from None
         if "\r" in str(value) or "\n" in str(value):
-            raise ClientError(f"{what}: headers: {name}: expected one line")
+            raise ClientError(f"{method}: headers: {name}: expected one line")
         if name.lower() in _SECRET_HEADERS:
             name_value(str(value).rpartition(" ")[2])
         lines.append((name, str(value)))
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ClientError(f"{what}: expected what JSON has: {error}") from None
+        raise ClientError(f"{method}: expected what JSON has: {error}") from None
     model = body.get("model")
     return GivenRequest(
         body=text,
@@ -348,10 +381,16 @@ def _given(what: str, body: dict[str, Any], headers: Mapping[str, str]) -> Given
 
 
 def limit_of(body: Mapping[str, Any]) -> int | None:
-    """The most tokens of the answer, as the body says."""
-    limits = [body[key] for key in LIMITS if isinstance(body.get(key), int)]
-    return limits[0] if limits and limits[0] > 0 else None
+    """Return the most tokens of the answer, as the body says; None without a limit."""
+    for key in LIMITS:
+        limit = body.get(key)
+        if isinstance(limit, int):
+            return limit if limit > 0 else None
+    return None
 
 
 def _seconds(timeout: float | tuple[float, float] | None) -> float | None:
-    return timeout[-1] if isinstance(timeout, tuple) else timeout
+    """Return the seconds of a timeout; of a pair, as HttpUser takes it, those for the answer."""
+    if isinstance(timeout, tuple):
+        return timeout[-1]
+    return timeout

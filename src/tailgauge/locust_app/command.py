@@ -15,13 +15,8 @@ from tailgauge.sanitize import plain
 def command_arguments(environment: Any) -> list[str]:
     """Return the arguments of `locust -f FILE ...` without the web page, as a shell reads them."""
     options = environment.parsed_options
-    arguments = [
-        "locust",
-        "-f",
-        str(options.locustfile).partition("?")[0],
-        *_classes(environment),
-        "--headless",
-    ]
+    file = str(options.locustfile).partition("?")[0]
+    arguments = ["locust", "-f", file, *_classes(environment), "--headless"]
     if environment.shape_class is None:
         arguments += ["-u", str(options.num_users or 1), "-r", f"{options.spawn_rate or 1:g}"]
     if options.run_time:
@@ -30,10 +25,11 @@ def command_arguments(environment: Any) -> list[str]:
     if environment.host:
         arguments += ["--host", environment.host]
     for option, values in (("-T", options.tags), ("-E", options.exclude_tags)):
-        arguments += [option, *values] if values else []
+        if values:
+            arguments += [option, *values]
     if options.stop_timeout:
         arguments += ["-s", f"{options.stop_timeout:g}"]
-    arguments += _of_tailgauge(options)
+    arguments += _tailgauge_arguments(options)
     return [known()(plain(word, LONGEST)) for word in arguments]
 
 
@@ -53,7 +49,7 @@ def _processes(options: Any) -> list[str]:
     return []
 
 
-def _of_tailgauge(options: Any) -> list[str]:
+def _tailgauge_arguments(options: Any) -> list[str]:
     arguments: list[str] = []
     if options.scenario:
         arguments += ["--scenario", options.scenario]

@@ -58,20 +58,17 @@ class Console:
             TABLES.info("%s", f"\n{unstyle(self._whole_result())}\n")  # the page shows it, too
 
     def _whole_result(self) -> str:
-        """The result, and what an HttpUser's response time was where tasks made the requests."""
+        """Return the result, and what an HttpUser's response time was where tasks made the requests."""
         lines = [self._result]
         if self._is_of_tasks:
-            lines += [
-                part
-                for line in http_user_lines(self._environment.stats)
-                for part in fold(line, screen.columns(), INDENT)
-            ]
+            for line in http_user_lines(self._environment.stats):
+                lines += fold(line, screen.columns(), INDENT)
         return "\n".join(lines)
 
-    def fail(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """Log why a run has no result, and print it below Locust's last tables too."""
-        log.error("%s", why)
-        self._result = "\n".join([*self._result.splitlines(), *fold(why, screen.columns())])
+        log.error("%s", reason)
+        self._result = "\n".join([*self._result.splitlines(), *fold(reason, screen.columns())])
 
     def begin(self) -> None:
         """Forget the run before."""
@@ -84,20 +81,20 @@ class Console:
         self._has_pause = False
 
     def _on_quit(self, exit_code: int, **_: Any) -> None:
-        lines = [self._whole_result()] if self._result else []
-        lines.append(f"exit code {exit_code}{self._origin(exit_code)}")
-        self.stream.write("".join(f"{line}\n" for line in lines))
+        if self._result:
+            self.stream.write(f"{self._whole_result()}\n")
+        self.stream.write(f"exit code {exit_code}{self._origin(exit_code)}\n")
         self.stream.flush()
 
     def _origin(self, exit_code: int) -> str:
-        """Whose code it is, where it is not that of the result."""
+        """Return where the code comes from, if it is not that of the result."""
         if exit_code and self._result and self._environment.process_exit_code in {None, Exit.OK}:
             return ": Locust counted failures; the result above alone would be 0"
         return ""
 
 
 def http_user_lines(stats: Any) -> list[str]:
-    """What an HttpUser would show as the response time of the same requests, from Locust's statistics."""
+    """Return what an HttpUser would show as the response time of the same requests, from Locust's statistics."""
     streamed = {name for name, kind in stats.entries if kind == HEADERS}
     to_headers = StatsEntry(stats, "", HEADERS)
     to_end = StatsEntry(stats, "", TOTAL)
@@ -120,7 +117,7 @@ def http_user_lines(stats: Any) -> list[str]:
 
 
 def _percentiles(entry: StatsEntry) -> str:
-    """The two that a reader remembers, rounded as Locust rounds them."""
+    """Return the two that a reader remembers, rounded as Locust rounds them."""
     p50 = entry.get_response_time_percentile(0.5)
     p95 = entry.get_response_time_percentile(0.95)
     return f"p50 {p50:,} ms, p95 {p95:,} ms"

@@ -82,12 +82,12 @@ class _Formatter(logging.Formatter):
         return printable(super().format(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in logging
-        """The error in a line. Of a fault of ours it names the file that has the traceback."""
+        """Return the error in a line. Of a fault of ours it names the file that has the traceback."""
         return str(plugin.failure(ei[1]))
 
 
 class _HubErrors:
-    """What no greenlet and no callback has caught, in a line: each text once, for a server that cannot accept tries each second."""
+    """Logs what no greenlet and no callback has caught: each text once, for a server that cannot accept tries each second."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
@@ -96,12 +96,11 @@ class _HubErrors:
         text = str(plugin.failure(error[1]))
         if text not in self._shown:
             self._shown.add(text)
-            what = (
-                "the web page cannot be served"
-                if isinstance(where, BaseServer)
-                else "a part of this process failed"
+            is_server = isinstance(where, BaseServer)
+            problem = (
+                "the web page cannot be served" if is_server else "a part of this process failed"
             )
-            log.error("%s: %s", what, text)
+            log.error("%s: %s", problem, text)
 
 
 def log_warnings(*, progress: bool = False) -> None:
@@ -130,15 +129,15 @@ argument_parser.LocustArgumentParser = _Defaults  # type: ignore[misc]
 
 
 def user_classes(patterns: set[str] | None = None) -> list[Any]:
-    """Classes of the packaged locustfiles by Locust's loader: all, or those of some patterns."""
+    """Return the classes of the packaged locustfiles by Locust's loader: all, or those of some patterns."""
     module_path = sys.path.copy()
-    found: list[Any] = []
+    classes: list[Any] = []
     for path in sorted(packaged("locustfiles").glob("*.py")):
         if patterns is None or path.stem in patterns:
-            found.extend(load_locustfile(str(path))[0].values())
+            classes.extend(load_locustfile(str(path))[0].values())
     # The loader puts the current folder in front: whatever is imported later would come from there.
     sys.path[:] = module_path
-    return found
+    return classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +165,12 @@ class WorkerSetup:
 
 
 @dataclass(slots=True)
-class _Shown:
-    """What was printed of a run: its URLs, so many notes; when its figures are due; whether that failed."""
+class _Printed:
+    """What was printed of a run."""
 
     urls: bool = False
-    notes: int = 0
-    next_ns: int = 0
+    notes: int = 0  # how many of them
+    next_figures_ns: int = 0  # when the figures are due again
     has_failed: bool = False
 
 
@@ -206,7 +205,7 @@ class Launch:
         self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
 
     def runs(self) -> Iterator[Outcome]:
-        """Run the scenarios; yields each result once it is known. After Ctrl-C no other run begins."""
+        """Run the scenarios. Yield each result once it is known. After Ctrl-C no other run begins."""
         self._copy_workers()
         log_warnings()
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
@@ -217,7 +216,7 @@ class Launch:
                 if self._interrupts:
                     return
                 try:
-                    run = self._one(master, settings)
+                    run = self._run(master, settings)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next one may run
                     failure = plugin.failure(error)
                     yield Outcome(failure.exit_code, None, None, failure)
@@ -232,9 +231,9 @@ class Launch:
             shutil.rmtree(self._logs, ignore_errors=True)
 
     def _start(self) -> Master:
-        first = next(iter(self._scenarios[0].scenario.traffic.values()))
+        traffic = next(iter(self._scenarios[0].scenario.traffic.values()))
         # Locust starts nothing without a user. A pattern without a locustfile takes the general one.
-        users = user_classes({first.pattern}) or user_classes({"streaming"})
+        users = user_classes({traffic.pattern}) or user_classes({"streaming"})
         environment = Environment(user_classes=users, events=locust.events)
         runner = _master(environment, self._setup.bind)
         master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
@@ -252,7 +251,8 @@ class Launch:
 
         def start() -> Exit:
             gc.disable()  # as in `tailgauge worker`
-            if not (address := os.read(LIFELINE, 1024).decode()):
+            address = os.read(LIFELINE, 1024).decode()
+            if not address:
                 return Exit.INTERRUPTED
             try:
                 return work(parse(address, "--master"), Path.cwd(), lifeline=True)
@@ -265,16 +265,16 @@ class Launch:
             self._children.append(Copy(f"worker {number}", start, log_file, self._children))
 
     @staticmethod
-    def _serve(master: Master, environment: Any, at: Address, metrics: bool) -> None:
-        url = serve(environment, at, lambda: master.run, metrics=metrics)
+    def _serve(master: Master, environment: Any, address: Address, metrics: bool) -> None:
+        url = serve(environment, address, lambda: master.run, metrics=metrics)
         screen.show(f"tailgauge: live view on {url}/tailgauge", err=True)
-        if not is_loopback(at.host):
+        if not is_loopback(address.host):
             screen.show(
                 "tailgauge: anyone who reaches that page can watch and stop this run", err=True
             )
 
-    def _one(self, master: Master, settings: Settings) -> Run:
-        """One run from its plan to its drain."""
+    def _run(self, master: Master, settings: Settings) -> Run:
+        """Conduct one run from its plan to its drain."""
         self._display = display = Display()
         workers = self._setup.number
         try:
@@ -285,7 +285,7 @@ class Launch:
             self._report = None
             self._await_workers(master, display)
             starting = gevent.spawn(master.runner.start, workers, workers)
-            return self._watch(self._begun(master, starting), display)
+            return self._watch(self._await_run(master, starting), display)
         finally:
             display.close()
 
@@ -300,34 +300,36 @@ class Launch:
     def _await_workers(self, master: Master, display: Display) -> None:
         self._await_stopped(master.runner)
         patience_s = REMOTE_S if self._setup.remote else CONNECT_S
-        wanted = self._setup.number
-        since = monotonic_ns()
-        printed_s = 0.0
-        while (connected := self._connected(master)) < wanted:
-            waited_s = (monotonic_ns() - since) / 1e9
+        expected = self._setup.number
+        begin_ns = monotonic_ns()
+        print_at_s = 0.0
+        connected = self._connected(master)
+        while connected < expected:
+            waited_s = (monotonic_ns() - begin_ns) / 1e9
+            text = f"{connected} of {expected} workers connected"
             if self._interrupts:
                 raise InterruptedRunError("interrupted before the run began")
             for child in self._children:
                 if not child.running():
                     raise TailgaugeError(f"a worker process ended: {child.log_tail()}")
             if waited_s > patience_s:
-                refused = [refusal(node, why) for node, why in list(master.refused.items())[:3]]
-                text = f"{connected} of {wanted} workers connected within {patience_s:.0f} s"
-                raise TailgaugeError("; ".join([text, *refused, *dropped_messages()]))
-            if self._setup.remote and waited_s >= printed_s:
-                display.print_line(
-                    f"{connected} of {wanted} workers connected; {self._how(master.runner)}"
-                )
-                printed_s += PRINT_EVERY_S
+                texts = [f"{text} within {patience_s:.0f} s"]
+                for node, reason in list(master.refused.items())[:3]:
+                    texts.append(refusal(node, reason))
+                raise TailgaugeError("; ".join([*texts, *dropped_messages()]))
+            if self._setup.remote and waited_s >= print_at_s:
+                display.print_line(f"{text}; {self._worker_hint(master.runner)}")
+                print_at_s += PRINT_EVERY_S
             gevent.sleep(0.02)
+            connected = self._connected(master)
 
     @staticmethod
     def _connected(master: Master) -> int:
-        """Workers that sent hello and that Locust can use."""
+        """Return how many workers have sent hello and can be used by Locust."""
         ready = {client.id for client in master.runner.clients.ready}
         return sum(node in ready for node in master.roster)
 
-    def _how(self, runner: Any) -> str:
+    def _worker_hint(self, runner: Any) -> str:
         host = "THIS-MACHINE" if self._setup.bind.host in ANYWHERE else self._setup.bind.host
         return f"on each other machine run: tailgauge worker --master {host}:{runner.server.port}"
 
@@ -344,7 +346,7 @@ class Launch:
                 child.process.kill()
 
     def _children_of(self, master: Master, node: str) -> list[Child]:
-        """The child process that is this worker; none of a worker elsewhere."""
+        """Return the child process that is this worker; none of a worker elsewhere."""
         hello = master.roster.get(node, {})
         if not hello.get("child"):
             return []
@@ -352,63 +354,64 @@ class Launch:
 
     def _await_stopped(self, runner: Any) -> None:
         """Wait until Locust has stopped the previous run: it stops the workers after the drain."""
+        idle = {runners.STATE_INIT, runners.STATE_STOPPED}
         with gevent.Timeout(STOP_S, False):
-            while runner.clients and runner.state not in {
-                runners.STATE_INIT,
-                runners.STATE_STOPPED,
-            }:
+            while runner.clients and runner.state not in idle:
                 gevent.sleep(0.02)
 
     @staticmethod
-    def _begun(master: Master, starting: Any) -> Run:
-        while (run := master.run) is None:
-            if (
-                starting.ready() and starting.get() is None
-            ):  # Locust begins nothing without a worker
+    def _await_run(master: Master, starting: Any) -> Run:
+        while master.run is None:
+            # Locust begins nothing without a worker.
+            if starting.ready() and starting.get() is None:
                 raise TailgaugeError("the workers left before the run began: run it again")
             gevent.sleep(TICK_S)
-        return run
+        return master.run
 
     def _watch(self, run: Run, display: Display) -> Run:
+        """Print the progress of a run until it is over."""
         if self._interrupts:  # it came before there was a run
             run.interrupt()
-        shown = _Shown()
+        printed = _Printed()
         is_over = False
         while not is_over:
             is_over = run.over.wait(TICK_S)
             if run.start_at_ns is not None and run.admitted.is_set():
                 self._report_process(run)  # loads pandas while open requests end
             try:
-                self._show(run, display, shown)
+                self._show(run, display, printed)
                 if is_over and run.start_at_ns is not None and self._shows_progress:
                     display.conclude(run.snapshot())
             except Exception as error:  # noqa: BLE001 - a run needs nobody who looks at it
-                if not shown.has_failed:
+                if not printed.has_failed:
                     log.warning("the progress cannot be shown: %s", plugin.failure(error))
-                shown.has_failed = True
+                printed.has_failed = True
         return run
 
-    def _show(self, run: Run, display: Display, shown: _Shown) -> None:
+    def _show(self, run: Run, display: Display, printed: _Printed) -> None:
         """Print what is new of a run, and every second its figures."""
-        if run.called and not shown.urls:
-            shown.urls = True
+        if run.called and not printed.urls:
+            printed.urls = True
             display.print_line(f"calls go to {' and '.join(run.called)}")
             for note in proxy_notes(run.called):
                 display.print_line(note)
-        notes = run.notes[shown.notes :]
-        shown.notes += len(notes)
+        notes = run.notes[printed.notes :]
+        printed.notes += len(notes)
         for note in notes:
             if note != str(run.failure):  # printed at the end
                 display.print_line(f"note: {note}")
-        if run.start_at_ns is not None and self._shows_progress and monotonic_ns() >= shown.next_ns:
-            shown.next_ns = monotonic_ns() + SHOW_NS
-            display.show(run.snapshot(), phase="draining" if run.admitted.is_set() else "")
+        if run.start_at_ns is None or not self._shows_progress:
+            return
+        if monotonic_ns() >= printed.next_figures_ns:
+            printed.next_figures_ns = monotonic_ns() + SHOW_NS
+            phase = "draining" if run.admitted.is_set() else ""
+            display.show(run.snapshot(), phase=phase)
 
     def _on_interrupt(self) -> None:
         self._interrupts += 1
-        run = self._master.run if self._master else None
-        if run is None or self._display is None:
+        if self._master is None or self._master.run is None or self._display is None:
             return
+        run = self._master.run
         if run.over.is_set():
             if self._report is not None:
                 self._report.interrupt()
@@ -436,14 +439,14 @@ class Launch:
             )
 
     def _conclude(self, run: Run) -> Outcome:
-        if run.start_at_ns is None:
-            if self._interrupts:
-                ended = InterruptedRunError("interrupted before the first request of the run")
-                return Outcome(Exit.INTERRUPTED, None, run, ended)
-            failure = run.failure or TailgaugeError("the run did not begin")
-            return Outcome(failure.exit_code, None, run, failure)
-        report = output_of(run, self._report_process(run))
-        return Outcome(report.exit_code, report, run)
+        if run.start_at_ns is not None:
+            report = output_of(run, self._report_process(run))
+            return Outcome(report.exit_code, report, run)
+        if self._interrupts:
+            interruption = InterruptedRunError("interrupted before the first request of the run")
+            return Outcome(Exit.INTERRUPTED, None, run, interruption)
+        failure = run.failure or TailgaugeError("the run did not begin")
+        return Outcome(failure.exit_code, None, run, failure)
 
     def _report_process(self, run: Run) -> ReportProcess:
         if self._report is None:
@@ -452,7 +455,7 @@ class Launch:
 
 
 def _master(environment: Any, bind: Address) -> Any:
-    """A master at `bind`; UsageError if it cannot listen, where Locust would end the process."""
+    """Return a master at `bind`; UsageError if it cannot listen, where Locust would end the process."""
     logging.getLogger("locust.runners").setLevel(logging.CRITICAL)
     try:
         return environment.create_master_runner(bind.host, bind.port)
@@ -480,8 +483,8 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     try:
         runner = environment.create_worker_runner(master.host, master.port)
     except ConnectionError as error:
-        why = str(error) or "no master answers. Is it running, and is the port open?"
-        raise TargetError(f"--master {master}: {why}") from error
+        reason = str(error) or "no master answers. Is it running, and is the port open?"
+        raise TargetError(f"--master {master}: {reason}") from error
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
 
@@ -518,12 +521,14 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
 
 def _listen(runner: Any, end: Callable[[], None]) -> None:
     """End after a long silence of the master, counted in checks, so that a stall of this worker does not count."""
-    last = None
+    heartbeat = None
     silent = 0
     while silent < MASTER_S:
         gevent.sleep(1)
-        silent = 0 if runner.last_heartbeat_timestamp != last else silent + 1
-        last = runner.last_heartbeat_timestamp
+        silent += 1
+        if runner.last_heartbeat_timestamp != heartbeat:
+            heartbeat = runner.last_heartbeat_timestamp
+            silent = 0
     end()
 
 

@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,18 +44,19 @@ class Traffic(User):
 
 
 def of_tailgauge(environment: Any) -> list[Any]:
-    """The chosen user classes whose requests are ours."""
-    return [c for c in environment.user_classes if issubclass(c, (Traffic, StreamingUser))]
+    """Return the chosen user classes whose requests are ours."""
+    kinds = (Traffic, StreamingUser)
+    return [user_class for user_class in environment.user_classes if issubclass(user_class, kinds)]
 
 
 def is_of_tasks(classes: Sequence[Any]) -> bool:
     """Whether tasks make the requests, and no schedule; UsageError where both would."""
-    scheduled = [c for c in classes if issubclass(c, Traffic)]
-    if scheduled and len(classes) > 1:
-        names = ", ".join(c.__name__ for c in classes)
-        got = f"got {len(classes)} ({names})"
-        raise UsageError(f"expected one user class, {got}: name one, as in `locust -f FILE CLASS`")
-    return not scheduled
+    has_schedule = any(issubclass(user_class, Traffic) for user_class in classes)
+    if has_schedule and len(classes) > 1:
+        names = ", ".join(user_class.__name__ for user_class in classes)
+        problem = f"expected one user class, got {len(classes)} ({names})"
+        raise UsageError(f"{problem}: name one, as in `locust -f FILE CLASS`")
+    return not has_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,52 +70,92 @@ class Options:
 
 
 def settings_of(environment: Any, options: Options, host: str | None) -> Settings:
-    """The run that the chosen classes and the options ask for. `host`: of --host or the start form. Raises TailgaugeError."""
+    """Return the run that the chosen classes and the options ask for. `host`: of --host or the start form. Raises TailgaugeError."""
     classes = of_tailgauge(environment)
     of_tasks = is_of_tasks(classes)
-    file = environment.parsed_locustfiles[0] if of_tasks else ""
-    argument = options.scenario or _same(classes, "scenario") or file
-    tree = {} if argument == file and of_tasks else read(find(argument))
+    locustfile = environment.parsed_locustfiles[0] if of_tasks else ""
+    argument = options.scenario or _same(classes, "scenario") or locustfile
+    has_scenario = not of_tasks or argument != locustfile
+    tree: dict[str, Any] = {}
+    if has_scenario:
+        tree = read(find(argument))
     if tree and options.allows_plugins:
         load_plugins(argument)
     sets = [override(text) for text in options.sets]
-    pairs, spelt = _target(classes, host, dict(sets).get(URL), _table(tree, "target").get("url"))
+    url_by_scenario = _table(tree, "target").get("url")
+    pairs, spelt = _target(classes, host, dict(sets).get(URL), url_by_scenario)
     if of_tasks:
         _check_tasks(environment, classes)
-        stem = re.sub("[^a-z0-9]+", "-", Path(environment.locustfile).stem.lower()).strip("-")[:48]
-        pairs += [("name", stem or TASKS)] if argument == file else []
-        of_target = _table(tree, "target")
         posts = read_posts(environment.parsed_locustfiles, classes)
-        protocol = {"protocol": _same(classes, "protocol")}
-        if protocol["protocol"] is None and "protocol" not in of_target:
-            protocol["protocol"] = posts.protocol
-        for key, value in {
-            **_same(classes, "target"),
-            **(protocol if protocol["protocol"] else {}),
-        }.items():
-            pairs.insert(0, (f"target.{key}", value))  # the address is the last word
-            spelt[f"target.{key}"] = (
-                f"{classes[0].__name__}.{'' if key in protocol else 'target.'}{key}"
-            )
+        target_pairs, target_spelt = _target_of_classes(classes, _table(tree, "target"), posts)
+        pairs = target_pairs + pairs  # the address is the last word
+        spelt |= target_spelt
+        if not has_scenario:
+            pairs.append(("name", _name(environment.locustfile)))
         warmup_s = _table(tree, "stages").get("warmup_s", 0.0)
-        stages = {"duration_s": ENDLESS_S, "warmup_s": warmup_s}
-        pairs += [("arrival", {"process": TASKS}), ("stages", stages)]
-        default_model = None if "model" in of_target else posts.model
-        traffic: dict[str, Any] = {}
+        pairs += [
+            ("arrival", {"process": TASKS}),
+            ("stages", {"duration_s": ENDLESS_S, "warmup_s": warmup_s}),
+            ("traffic", _traffic(classes, _table(tree, "target"), posts)),
+        ]
         for user_class in classes:
-            model = user_class.model or default_model
-            traffic[user_class.__name__] = {
-                **({"model": model} if model else {}),
-                **user_class.traffic,
-            }
-            if user_class.model is not None:
-                traffic[user_class.__name__]["model"] = user_class.model
-        pairs.append(("traffic", traffic))
-        spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
-    workers = _expected_workers(environment)
+            spelt[f"traffic.{user_class.__name__}"] = f"{user_class.__name__}.traffic"
     return resolve(
-        argument, [*pairs, *sets], options.out, spelt=spelt, workers=workers, of_tasks=of_tasks
+        argument,
+        [*pairs, *sets],
+        options.out,
+        spelt=spelt,
+        workers=_expected_workers(environment),
+        of_tasks=of_tasks,
     )
+
+
+def _name(locustfile: str) -> str:
+    """Return the name of a run after its locustfile."""
+    stem = re.sub("[^a-z0-9]+", "-", Path(locustfile).stem.lower())
+    return stem.strip("-")[:48] or TASKS
+
+
+def _target_of_classes(
+    classes: Sequence[Any], target_table: Mapping[str, Any], posts: Posts
+) -> tuple[list[tuple[str, Any]], dict[str, str]]:
+    """Return the overrides of the target by the classes, and how each was given.
+
+    Without a protocol on the class or in the scenario, it is that of the paths in the locustfile.
+    """
+    values = dict(_same(classes, "target"))
+    protocol = _same(classes, "protocol")
+    if protocol is None and "protocol" not in target_table:
+        protocol = posts.protocol
+    if protocol:
+        values["protocol"] = protocol
+    class_name = classes[0].__name__
+    pairs = []
+    spelt = {}
+    for key, value in reversed(values.items()):
+        pairs.append((f"target.{key}", value))
+        spelt[f"target.{key}"] = f"{class_name}.target.{key}"
+    if "protocol" in values:
+        spelt["target.protocol"] = f"{class_name}.protocol"
+    return pairs, spelt
+
+
+def _traffic(
+    classes: Sequence[Any], target_table: Mapping[str, Any], posts: Posts
+) -> dict[str, Any]:
+    """Return a traffic table for each class. Its model: of the class, of `traffic`, or of the calls in the locustfile."""
+    default_model = None
+    if "model" not in target_table:
+        default_model = posts.model
+    tables: dict[str, Any] = {}
+    for user_class in classes:
+        model = user_class.model or default_model
+        table: dict[str, Any] = {"model": model} if model else {}
+        table |= user_class.traffic
+        if user_class.model is not None:
+            table["model"] = user_class.model
+        tables[user_class.__name__] = table
+    return tables
 
 
 def _expected_workers(environment: Any) -> int:
@@ -126,40 +167,43 @@ def _expected_workers(environment: Any) -> int:
 
 def _check_tasks(environment: Any, classes: Sequence[Any]) -> None:
     """Raise UsageError for users whose requests would not come through our client, or not at all."""
-    asked = getattr(environment, "parsed_options", None)
+    options = getattr(environment, "parsed_options", None)
     has_shape = getattr(environment, "shape_class", None) is not None
-    if (
-        getattr(asked, "headless", False)
-        and getattr(asked, "num_users", None) == 0
-        and not has_shape
-    ):
+    has_no_users = getattr(options, "num_users", None) == 0 and not has_shape
+    if has_no_users and getattr(options, "headless", False):
         raise UsageError("-u 0 starts no user, and users make the requests: -u 1")
     for user_class in classes:
-        line = user_class.__mro__
-        for base in line[: line.index(StreamingUser)]:
+        bases = user_class.__mro__
+        for base in bases[: bases.index(StreamingUser)]:
             if issubclass(base, (HttpUser, FastHttpUser)) and not issubclass(base, StreamingUser):
-                why = f"{base.__name__} stands first, so that self.client is its own and nothing is measured"
-                raise UsageError(f"class {user_class.__name__}: {why}: leave out {base.__name__}")
+                name = base.__name__
+                problem = (
+                    f"{name} stands first, so that self.client is its own and nothing is measured"
+                )
+                raise UsageError(f"class {user_class.__name__}: {problem}: leave out {name}")
         _check_functions(user_class)
 
 
 def _check_functions(holder: Any) -> None:
     """Raise UsageError for a task that Locust would call and never await. `holder`: a user, or a set of tasks."""
-    for one in holder.tasks:
-        if inspect.isclass(one):
-            _check_functions(one)
-        elif inspect.iscoroutinefunction(one):
-            how = "Locust calls tasks as plain functions: write def without async"
-            raise UsageError(f"{holder.__name__}.{one.__name__}: {how}")
+    for user_task in holder.tasks:
+        if inspect.isclass(user_task):
+            _check_functions(user_task)
+        elif inspect.iscoroutinefunction(user_task):
+            hint = "Locust calls tasks as plain functions: write def without async"
+            raise UsageError(f"{holder.__name__}.{user_task.__name__}: {hint}")
 
 
 def explain_options(parser: Any) -> None:
     """Let a parser say where to set what is an option of `tailgauge run` alone."""
-    usual = parser.error
+    report_error = parser.error
 
     def error(message: str) -> None:
-        named = [option for option in _ELSEWHERE if re.search(rf"arguments:.*{option}\b", message)]
-        usual(f"{named[0]}: {_ELSEWHERE[named[0]]}" if named else message)
+        for option, place in _ELSEWHERE.items():
+            if re.search(rf"arguments:.*{option}\b", message):
+                message = f"{option}: {place}"
+                break
+        report_error(message)
 
     parser.error = error
 
@@ -193,41 +237,58 @@ def read_posts(files: Sequence[str], classes: Sequence[Any]) -> Posts:
                 protocols |= _protocols_at(node.value)
             elif isinstance(node, ast.Dict):
                 models += _models_in(node, classes)
-    return Posts(protocols.pop() if len(protocols) == 1 else None, models[0] if models else None)
+    return Posts(
+        protocol=protocols.pop() if len(protocols) == 1 else None,
+        model=models[0] if models else None,
+    )
 
 
-def _protocols_at(path: str) -> set[str]:
-    """The protocols whose calls go to a path."""
-    path = path.partition("?")[0]
+def _protocols_at(text: str) -> set[str]:
+    """Return the protocols whose calls go to a path."""
+    path = text.partition("?")[0]
+    if "/" not in path:
+        return set()
     rows = [row for row in PROTOCOLS.values() if row.call_path]
-    return {row.name for row in rows if "/" in path and path.endswith(row.call_path)}
+    return {row.name for row in rows if path.endswith(row.call_path)}
 
 
 def _models_in(body: ast.Dict, classes: Sequence[Any]) -> list[str]:
-    """The model that a dictionary names: a text, or a name of the locustfile that has one."""
-    found = []
+    """Return the models that a dictionary names: texts, or names of the locustfile that have one."""
+    models = []
     for key, value in zip(body.keys, body.values, strict=True):
-        if not (isinstance(key, ast.Constant) and key.value == "model"):
+        if not isinstance(key, ast.Constant) or key.value != "model":
             continue
-        model = value.value if isinstance(value, ast.Constant) else None
-        if isinstance(value, ast.Name):
-            spaces = [vars(sys.modules.get(c.__module__, object)) for c in classes]
-            model = next((space[value.id] for space in spaces if value.id in space), None)
+        model: Any = None
+        if isinstance(value, ast.Constant):
+            model = value.value
+        elif isinstance(value, ast.Name):
+            model = _value_of(value.id, classes)
         if isinstance(model, str) and model:
-            found.append(model)
-    return found
+            models.append(model)
+    return models
 
 
-def _table(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table of a scenario that is not checked yet."""
-    found = tree.get(name)
-    return found if isinstance(found, dict) else {}
+def _value_of(name: str, classes: Sequence[Any]) -> Any:
+    """Return the value of a name in the modules of the classes; None without one."""
+    for user_class in classes:
+        names = vars(sys.modules.get(user_class.__module__, object))
+        if name in names:
+            return names[name]
+    return None
+
+
+def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of a scenario that is not checked yet; empty if it is none."""
+    table = tree.get(name)
+    if not isinstance(table, dict):
+        return {}
+    return table
 
 
 def _target(
     classes: Sequence[Any], host: str | None, by_set: str | None, by_scenario: str | None
 ) -> tuple[list[tuple[str, Any]], dict[str, str]]:
-    """The override of the target's address, and how it was named."""
+    """Return the override of the target's address, and how it was named."""
     if host:
         if by_set not in {None, host}:
             raise UsageError(
@@ -236,16 +297,18 @@ def _target(
         return [(URL, host)], {URL: "--host"}
     if by_set is not None:
         return [], {}
-    of_class = _same(classes, "host")
-    where = f"{classes[0].__name__}.host"
-    if of_class:
-        if by_scenario not in {None, SIMULATED, of_class}:
-            both = f"{of_class} by {where} and {by_scenario} by the scenario"
-            raise UsageError(f"two targets are named: {both}: choose with --host")
-        return [(URL, of_class)], {URL: where}
+    class_host = _same(classes, "host")
+    attribute = f"{classes[0].__name__}.host"
+    if class_host:
+        if by_scenario not in {None, SIMULATED, class_host}:
+            targets = f"{class_host} by {attribute} and {by_scenario} by the scenario"
+            raise UsageError(f"two targets are named: {targets}: choose with --host")
+        return [(URL, class_host)], {URL: attribute}
     if by_scenario is None:
-        how = f'set {where} = "http://...", or add --host URL (`simulated`: a simulated endpoint)'
-        raise NoTargetError(f"no target is named: {how}")
+        hint = (
+            f'set {attribute} = "http://...", or add --host URL (`simulated`: a simulated endpoint)'
+        )
+        raise NoTargetError(f"no target is named: {hint}")
     return [], {}
 
 
@@ -254,35 +317,38 @@ class NoTargetError(UsageError):
 
 
 def _same(classes: Sequence[Any], attribute: str) -> Any:
-    """The value of a class attribute; a run has one of each."""
-    values = [getattr(c, attribute) for c in classes]
-    for one, value in zip(classes, values, strict=True):
-        if value != values[0]:
-            names = f"{classes[0].__name__}.{attribute} and {one.__name__}.{attribute}"
-            how = "set both alike, or start the classes one by one"
-            raise UsageError(f"{names} differ, and a run has one target: {how}")
-    return values[0]
+    """Return the value of a class attribute; UsageError if the classes differ, because a run has one of each."""
+    value = getattr(classes[0], attribute)
+    for user_class in classes:
+        if getattr(user_class, attribute) != value:
+            names = f"{classes[0].__name__}.{attribute} and {user_class.__name__}.{attribute}"
+            hint = "set both alike, or start the classes one by one"
+            raise UsageError(f"{names} differ, and a run has one target: {hint}")
+    return value
 
 
 def refuses_start(
     environment: Any,
     options: Options,
     host: str | None,
-    first: Settings | None,
+    at_launch: Settings | None,
     running: Settings | None,
 ) -> str:
-    """Why the start form's host cannot be the target; "" where it can. `first`: what the command line asked for."""
+    """Return why the start form's host cannot be the target; "" where it can. `at_launch`: settings of the command line."""
     try:
         scenario = settings_of(environment, options, host).scenario
     except UsageError as error:
         return str(error)
-    asked = scenario.target
-    if running is not None and asked.url != running.scenario.target.url:
+    target = scenario.target
+    if running is not None and target.url != running.scenario.target.url:
         return f"the run in progress has the target {running.scenario.target.url}: stop it first"
-    keys = [f"target.api_key_env ({asked.api_key_env})"] if asked.api_key_env else []
-    keys += [key for key, _ in variables(scenario.model_dump(), "")]
-    if keys and (first is None or asked.url != first.scenario.target.url):
+    secrets = [key for key, _ in variables(scenario.model_dump(), "")]
+    if target.api_key_env:
+        secrets.insert(0, f"target.api_key_env ({target.api_key_env})")
+    is_new = at_launch is None or target.url != at_launch.scenario.target.url
+    if secrets and is_new:
         return (
-            f"{keys[0]} would send a secret to {asked.url}: restart Locust with --host {asked.url}"
+            f"{secrets[0]} would send a secret to {target.url}: "
+            f"restart Locust with --host {target.url}"
         )
     return ""

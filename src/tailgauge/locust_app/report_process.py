@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,34 +30,42 @@ class ReportOutput:
     data: dict[str, Any]
 
 
-def _ending(code: int) -> str:
-    """How a process ended that left no message."""
+def _describe_end(code: int) -> str:
+    """Return how a process ended that left no message."""
     if code == -signal.SIGKILL:
         return "its process was killed (SIGKILL); was memory short?"
     if code < 0:
         return f"its process was stopped by {signal.Signals(-code).name}"
-    return (
-        "it was interrupted" if code == Exit.INTERRUPTED else f"its process ended with code {code}"
-    )
+    if code == Exit.INTERRUPTED:
+        return "it was interrupted"
+    return f"its process ended with code {code}"
 
 
 class ReportProcess:
     """Makes the report of a run folder. It begins to load pandas at once, and to read the folder with `output`."""
 
     def __init__(
-        self, folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None
+        self, folder: RunFolder, out: Path, terminal: Mapping[str, str] | None = None
     ) -> None:
-        """`shown`: what it shall know of the terminal."""
+        """`terminal`: the environment variables that describe the terminal."""
         self._folder = folder
-        self._start = partial(reader, folder, "--out", str(out), "--json", "--wait", shown=shown)
+        self._out = out
+        self._terminal = terminal
         self._process: subprocess.Popen[str] | None = None
         with suppress(OSError):  # no process can be started now; `output` tries again
-            self._process = self._start()
+            self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        """Return the process; it is started if it does not run yet."""
+        if self._process is None:
+            options = ("--out", str(self._out), "--json", "--wait")
+            self._process = reader(self._folder, *options, terminal=self._terminal)
+        return self._process
 
     def output(self) -> ReportOutput:
-        """The report of the complete folder; if it fails, the summary and the exit code say why."""
+        """Return the report of the complete folder; if it fails, the summary and the exit code say why."""
         try:
-            process = self._process = self._process or self._start()
+            process = self._start()
             output, error_text = process.communicate("complete\n")
         except OSError as error:
             self._kill()
@@ -69,15 +76,19 @@ class ReportProcess:
         try:
             data = json.loads(output)
         except ValueError:
-            code = process.returncode
-            text = self._without_report(
-                " | ".join(error_text.strip().splitlines()[-3:]) or _ending(code)
-            )
-            if code in {-signal.SIGTERM, -signal.SIGINT}:
-                return ReportOutput(text, Exit.INTERRUPTED, {})
-            failed = code in set(Exit) - {Exit.OK}
-            return ReportOutput(text, Exit(code) if failed else Exit.INTERNAL, {})
+            return self._failure(process.returncode, error_text)
         return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)
+
+    def _failure(self, code: int, error_text: str) -> ReportOutput:
+        """Return the output of a process that has made no report."""
+        error = " | ".join(error_text.strip().splitlines()[-3:])
+        text = self._without_report(error or _describe_end(code))
+        exit_code = Exit.INTERNAL
+        if code in {-signal.SIGTERM, -signal.SIGINT}:
+            exit_code = Exit.INTERRUPTED
+        elif code in set(Exit) - {Exit.OK}:
+            exit_code = Exit(code)
+        return ReportOutput(text, exit_code, {})
 
     def _without_report(self, reason: str) -> str:
         """Say why there is no report, and how to make it."""
@@ -89,19 +100,23 @@ class ReportProcess:
             self._process.kill()
 
     def _command(self) -> str:
-        """The command that makes the same report."""
+        """Return the command that makes the same report."""
         return shlex.join(["tailgauge", "report", str(self._folder.path), *plugin.options()])
 
     def interrupt(self) -> None:
-        """As Ctrl-C does: no report is made."""
+        """End the process as Ctrl-C does: no report is made."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
 
 
 def output_of(run: Run, process: ReportProcess) -> ReportOutput:
-    """The report of a run that has ended. Where it cannot be made, run.json says why: INVALID if rows are lost, else INTERNAL."""
+    """Return the report of a run that has ended.
+
+    If it cannot be made, run.json says why, and the exit code is INVALID if rows are lost, else INTERNAL.
+    """
     report = process.output()
     if report.data or report.exit_code == Exit.INTERRUPTED:
         return report
     run.note_at_end(report.summary.splitlines()[0])
-    return replace(report, exit_code=Exit.INVALID if run.has_lost_rows else Exit.INTERNAL)
+    exit_code = Exit.INVALID if run.has_lost_rows else Exit.INTERNAL
+    return replace(report, exit_code=exit_code)

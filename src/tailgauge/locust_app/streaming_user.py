@@ -72,86 +72,103 @@ class StreamingUser(User):
         self.client = Client(self)
 
     def stream(
-        self, prompt: str | None = None, *, messages: list[dict[str, Any]] | None = None,
-        system: str | list[dict[str, Any]] | None = None, tools: list[dict[str, Any]] | None = None,
-        max_tokens: int | None = None, name: str | None = None, tags: Mapping[str, object] | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        system: str | list[dict[str, Any]] | None = None,
+        tools: list[dict[str, Any]] | None = None,
+        max_tokens: int | None = None,
+        name: str | None = None,
+        tags: Mapping[str, object] | None = None,
+    ) -> Answer:
         """Send one request and wait for its whole answer; a failure is an answer whose `ok` is False.
 
         `messages`, `system` and `tools` are the protocol's own, as in prompt files. `name`, by default the task's, and `tags`
         are columns of the rows; Locust's statistics have the name.
         """
         task_name = _task_name()
-        asked = {
-            "prompt": prompt, "messages": messages, "system": system, "tools": tools, "output_tokens": max_tokens,
-        }  # fmt: skip
         self.client.settle()
         run = self.wait_for_run()
         row = _row(
             self._rules,
-            **asked,
+            prompt=prompt,
+            messages=messages,
+            system=system,
+            tools=tools,
+            output_tokens=max_tokens,
             name=plain(name or task_name, MAX_NAME),
             tags=_tags(task_name, tags),
         )
         sent = self._send(run, row)
         answer = sent.answer
+        exception = None
+        if answer.ended not in FINE:
+            exception = ended_error(answer.ended, answer.status)
         meta = {
-            "request_type": TOTAL, "name": sent.name, "response_time": answer.e2e_ms, "response": answer,
-            "response_length": len(answer.text.encode()), "context": self.context(),
-            "exception": None if answer.ended in FINE else ended_error(answer.ended, answer.status),
-        }  # fmt: skip
+            "request_type": TOTAL,
+            "name": sent.name,
+            "response_time": answer.e2e_ms,
+            "response": answer,
+            "response_length": len(answer.text.encode()),
+            "context": self.context(),
+            "exception": exception,
+        }
         self.report(meta, answer.ttft_ms)
         return answer
 
-    def check_url(self, what: str, url: str) -> None:
+    def check_url(self, method: str, url: str) -> None:
         """Raise ClientError for an address that is not that of the run's calls."""
         run = self.wait_for_run()
         if not self._address:
-            self._address = (
-                run.attempts.address(Call(Prompt.of("any"), 1), type(self).__name__) or ""
-            )
-        if why := refused_path(what, url, self._address, run.scenario.target.protocol):
-            raise ClientError(why)
+            call = Call(Prompt.of("any"), 1)
+            self._address = run.attempts.address(call, type(self).__name__) or ""
+        refusal = refused_path(method, url, self._address, run.scenario.target.protocol)
+        if refusal:
+            raise ClientError(refusal)
 
     def send_given(
-        self, what: str, given: GivenRequest, limit: int | None, *, name: str,
-        tags: Mapping[str, object] | None, timeout_s: float | None, is_checked: bool,
-    ) -> SentRequest:  # fmt: skip
+        self,
+        method: str,
+        request: GivenRequest,
+        limit: int | None,
+        *,
+        name: str,
+        tags: Mapping[str, object] | None,
+        timeout_s: float | None,
+        is_checked: bool,
+    ) -> SentRequest:
         """Send a body as it is, and wait for its answer. `limit`: of the answer, in tokens, where the body has one."""
         task_name = _task_name()
         run = self.wait_for_run()
         row: dict[str, Any] = {
-            "given": given, "name": plain(name, MAX_NAME), "tags": _tags(task_name, tags),
-            "prompt_tokens": max(1, len(given.body) // CHARACTERS_PER_TOKEN),
-        }  # fmt: skip
+            "given": request,
+            "name": plain(name, MAX_NAME),
+            "tags": _tags(task_name, tags),
+            "prompt_tokens": max(1, len(request.body) // CHARACTERS_PER_TOKEN),
+        }
         if limit is not None:
             row["output_tokens"] = limit
         elif run.scenario.guard.is_of_tokens:
             raise ClientError(
-                f"{what}: max_tokens: expected in the body, because [guard] limits tokens"
+                f"{method}: max_tokens: expected in the body, because [guard] limits tokens"
             )
         return self._send(run, row, self._address, timeout_s=timeout_s, is_checked=is_checked)
 
     def _send(
-        self, run: WorkerRun, row: dict[str, Any], address: str = "", *, timeout_s: float | None = None,
+        self,
+        run: WorkerRun,
+        row: dict[str, Any],
+        address: str = "",
+        *,
+        timeout_s: float | None = None,
         is_checked: bool = False,
-    ) -> SentRequest:  # fmt: skip
+    ) -> SentRequest:
         """Send one request of this user and wait for its end."""
-        if (table := run.scenario.traffic.get(type(self).__name__)) is None:
-            who = f"class {type(self).__name__}"
-            raise StopTest(f"the master of this run has no {who}: give it this locustfile")
         at_ns = max(0, monotonic_ns() - run.dispatcher.start_at_ns)
-        number = self._next_id
-        self._next_id = number + 1 if (number + 1) % TURNS else _first_id(run)
-        first = number - number % TURNS
-        output_tokens = row.get("output_tokens", table.output_tokens)
-        planned = Planned(
-            first, at_ns, type(self).__name__, row["prompt_tokens"], output_tokens, 0, row
-        )
+        turn = self._next_turn(run, row, at_ns)
         over = Event()
-        drive = run.dispatcher.send_now(
-            Turn(at_ns, number, planned, planned), over, is_checked=is_checked
-        )
+        drive = run.dispatcher.send_now(turn, over, is_checked=is_checked)
         if drive is not None:
             try:
                 if not over.wait(timeout_s):
@@ -160,26 +177,56 @@ class StreamingUser(User):
             finally:
                 drive.leave()  # where this user was killed
         exchange = _exchange(drive)
-        asked_at_ns = run.dispatcher.start_at_ns + at_ns
-        answer = _answer(drive, exchange, asked_at_ns)
+        scheduled_at_ns = run.dispatcher.start_at_ns + at_ns
+        answer = _answer(drive, exchange, scheduled_at_ns)
         if answer.ended == CENSORED or (drive is None and run.dispatcher.stopped):
             raise StopUser  # the run is over
         if drive is None:
             gevent.sleep(AFTER_DROP_S)
         headers_ms = answer.e2e_ms
         if exchange is not None and exchange.headers_at_ns is not None:
-            headers_ms = (exchange.headers_at_ns - asked_at_ns) / 1e6
-        return SentRequest(answer, exchange, number, row["name"], headers_ms, address)
+            headers_ms = (exchange.headers_at_ns - scheduled_at_ns) / 1e6
+        return SentRequest(
+            answer=answer,
+            exchange=exchange,
+            number=turn.request_id,
+            name=row["name"],
+            headers_ms=headers_ms,
+            url=address,
+        )
+
+    def _next_turn(self, run: WorkerRun, row: dict[str, Any], at_ns: int) -> Turn:
+        """Return the next request of this user, which is a session without end."""
+        class_name = type(self).__name__
+        table = run.scenario.traffic.get(class_name)
+        if table is None:
+            raise StopTest(
+                f"the master of this run has no class {class_name}: give it this locustfile"
+            )
+        number = self._next_id
+        self._next_id = number + 1
+        if not self._next_id % TURNS:
+            self._next_id = _first_id(run)
+        planned = Planned(
+            request_id=number - number % TURNS,
+            at_ns=at_ns,
+            traffic=class_name,
+            prompt_tokens=row["prompt_tokens"],
+            output_tokens=row.get("output_tokens", table.output_tokens),
+            turns=0,
+            source=row,
+        )
+        return Turn(at_ns, number, planned, planned)
 
     def judge(self, sent: SentRequest, failure: str | None) -> None:
-        """Record a request that was sent to be judged: as it ended, or with what its task found wrong."""
+        """Record a request that was sent to be judged: as it ended, or with the failure that its task found."""
+        if failure is not None:
+            failure = shown(failure, MAX_FAILURE)
         if self._run is not None:
-            self._run.dispatcher.judge(
-                sent.number, None if failure is None else shown(failure, MAX_FAILURE)
-            )
+            self._run.dispatcher.judge(sent.number, failure)
 
     def base_url(self) -> str:
-        """Address of the run's target, for requests that are not measured."""
+        """Return the address of the run's target, for requests that are not measured."""
         return self.wait_for_run().targets.urls[0]
 
     def wait_for_run(self) -> WorkerRun:
@@ -188,11 +235,12 @@ class StreamingUser(User):
         if worker is None:
             raise StopTest("a StreamingUser needs Locust's command: locust -f FILE")
         if self._run is None:
-            while (run := worker.run) is None or run.finished.is_set():
+            while worker.run is None or worker.run.finished.is_set():
                 gevent.sleep(POLL_S)
-            while not (start_at_ns := run.dispatcher.start_at_ns):
+            run = worker.run
+            while not run.dispatcher.start_at_ns:
                 gevent.sleep(POLL_S)
-            gevent.sleep(max(0, start_at_ns - monotonic_ns()) / 1e9)
+            gevent.sleep(max(0, run.dispatcher.start_at_ns - monotonic_ns()) / 1e9)
             self._run = run
             self._next_id = _first_id(run)
             self._rules = _rules(run)
@@ -204,7 +252,7 @@ class StreamingUser(User):
         ttft_ms: float | None,
         headers_ms: float | None = None,
     ) -> None:
-        """Tell Locust, whose listeners may raise what they may of any client.
+        """Report a request to Locust, whose listeners may raise what they may of any client.
 
         TTFT and the time to the headers have entries of their own, which are not in the sum of all requests.
         """
@@ -216,17 +264,17 @@ class StreamingUser(User):
 
 
 def serve_tasks(environment: Any, worker: Worker) -> None:
-    """Tasks of this environment's users send by this worker."""
+    """Let the tasks of this environment's users send by this worker."""
     setattr(environment, _WORKER, worker)
 
 
 def _first_id(run: WorkerRun) -> int:
-    """Request id of the first request of another user; none has it in the other workers."""
+    """Return the request id of the first request of another user; no other worker has it."""
     return (next(_USERS) * TURNS + run.number) * TURNS
 
 
 def _task_name() -> str:
-    """Name of the task that calls `stream`, through whatever functions; outside of a task that of the caller."""
+    """Return the name of the task that calls `stream`, through whatever functions; outside of a task that of the caller."""
     caller = frame = sys._getframe(2)  # noqa: SLF001 - Locust does not say which task it executes
     while frame.f_back is not None:
         if frame.f_back.f_code.co_name == "execute_task":
@@ -236,41 +284,60 @@ def _task_name() -> str:
 
 
 def _rules(run: WorkerRun) -> RowRules:
-    """What the target can be sent."""
+    """Return what the target can be sent."""
     scenario = run.scenario
     return RowRules(
         protocols=(PROTOCOLS[scenario.target.protocol],), bounded=scenario.guard.is_of_tokens
     )
 
 
-def _row(rules: RowRules, **given: Any) -> dict[str, Any]:
-    """What is asked, checked as a row of a prompt file is; ValueError for what cannot be sent."""
-    return row_of({key: value for key, value in given.items() if value is not None}, rules, {})
+def _row(rules: RowRules, **fields: Any) -> dict[str, Any]:
+    """Return the request as a row of a prompt file, checked as such; ValueError for what cannot be sent."""
+    row = {key: value for key, value in fields.items() if value is not None}
+    return row_of(row, rules, {})
 
 
 def _tags(task_name: str, tags: Mapping[str, object] | None) -> dict[str, str]:
-    return {"task": task_name, **{key: str(value) for key, value in (tags or {}).items()}}
+    texts = {"task": task_name}
+    for key, value in (tags or {}).items():
+        texts[key] = str(value)
+    return texts
 
 
 def _exchange(drive: Drive | None) -> Exchange | None:
-    """The call whose answer the user got, or the last one."""
-    calls = drive.calls.get(0, []) if drive is not None and drive.done is not None else []
-    if drive is None or drive.done is None or not calls:
-        return None
-    call = calls[-1 if drive.done.winner is None else drive.done.winner]
-    return call if isinstance(call, Exchange) else None
-
-
-def _answer(drive: Drive | None, call: Exchange | None, asked_at_ns: int) -> Answer:
+    """Return the call whose answer the user got, or the last one."""
     if drive is None or drive.done is None:
-        return Answer("", CLIENT_DROP, None, None, 0.0, {})
-    done = drive.done
+        return None
+    calls = drive.calls.get(0, [])
+    if not calls:
+        return None
+    index = -1
+    if drive.done.winner is not None:
+        index = drive.done.winner
+    call = calls[index]
+    if not isinstance(call, Exchange):
+        return None
+    return call
+
+
+def _answer(drive: Drive | None, call: Exchange | None, scheduled_at_ns: int) -> Answer:
+    """Return the answer of a request that has ended; `call`: its exchange, if there was one."""
+    if drive is None or drive.done is None:
+        return Answer("", CLIENT_DROP, None, None, e2e_ms=0.0, usage={})
+    outcome = drive.done
     ended_at_ns = getattr(call, "ended_at_ns", None) or monotonic_ns()
-    e2e_ms = (ended_at_ns - asked_at_ns) / 1e6
+    e2e_ms = (ended_at_ns - scheduled_at_ns) / 1e6
     if call is None or not isinstance(call.decoder, StreamDecoder):
-        return Answer("", done.ended, None, None, e2e_ms, {})
-    first = call.decoder.first_content
-    ttft_ms = None if first is None else (first.at - asked_at_ns) / 1e6
+        return Answer("", outcome.ended, None, None, e2e_ms=e2e_ms, usage={})
+    content = call.decoder.first_content
+    ttft_ms = None
+    if content is not None:
+        ttft_ms = (content.at - scheduled_at_ns) / 1e6
     return Answer(
-        done.text or "", done.ended, call.status, ttft_ms, e2e_ms, dict(call.decoder.usage.live())
+        text=outcome.text or "",
+        ended=outcome.ended,
+        status=call.status,
+        ttft_ms=ttft_ms,
+        e2e_ms=e2e_ms,
+        usage=dict(call.decoder.usage.live()),
     )

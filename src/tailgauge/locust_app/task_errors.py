@@ -41,9 +41,8 @@ class TaskErrors:
         def on_user_error(
             user_instance: Any, exception: BaseException, tb: TracebackType | None
         ) -> None:
-            user = getattr(
-                user_instance, "user", user_instance
-            )  # of a task Locust gives its task set
+            # Locust gives the task set of a task, which has the user.
+            user = getattr(user_instance, "user", user_instance)
             if not isinstance(user, StreamingUser):
                 return
             text = self._note(exception, tb)
@@ -56,23 +55,29 @@ class TaskErrors:
             logging.getLogger(name).addFilter(self._is_first)
 
     def _note(self, error: BaseException, trace: TracebackType | None) -> str:
-        """The text of an exception: the first one's of its place."""
+        """Return the text of an exception: that of the first one at its place."""
         file, line = self._place(trace)
         key = (type(error).__name__, file, line)
-        self._repeated[gevent.getcurrent()] = error if key in self._texts else None
-        if key not in self._texts:
+        if key in self._texts:
+            self._repeated[gevent.getcurrent()] = error
+            return self._texts[key]
+        self._repeated[gevent.getcurrent()] = None
+        text = OTHERS
+        if len(self._texts) < MAX_PLACES:
             message = plain(shown(f"{type(error).__name__}: {error}", MAX_TEXT), MAX_TEXT)
-            is_known = len(self._texts) < MAX_PLACES
-            self._texts[key] = f"{message} ({Path(file).name}:{line})" if is_known else OTHERS
-        return self._texts[key]
+            text = f"{message} ({Path(file).name}:{line})"
+        self._texts[key] = text
+        return text
 
     def _place(self, trace: TracebackType | None) -> tuple[str, int]:
-        """File and line: the innermost of the locustfile, else the innermost of all."""
-        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
-        in_locustfile = [
-            (file, line) for file, line in frames if str(Path(file).resolve()) in self._files
-        ]
-        return (in_locustfile or frames or [("?", 0)])[-1]
+        """Return file and line: the innermost of the locustfile, else the innermost of all."""
+        place = ("?", 0)
+        locustfile_place = None
+        for frame, line in traceback.walk_tb(trace):
+            place = (frame.f_code.co_filename, line)
+            if str(Path(place[0]).resolve()) in self._files:
+                locustfile_place = place
+        return locustfile_place or place
 
     def _is_first(self, record: logging.LogRecord) -> bool:
         """Whether to log this: Locust's messages with a traceback are logged inside its `except`."""

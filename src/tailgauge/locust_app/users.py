@@ -10,7 +10,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,9 +61,8 @@ log = logging.getLogger("tailgauge")
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
 WAIT_S = 0.05  # between looks at a run
-USERS_S = (
-    2.0  # for Locust's start of the users, which waits 1 s for the workers; a slow -r takes longer
-)
+# For Locust's start of the users, which waits 1 s for the workers; a slow -r takes longer.
+USERS_S = 2.0
 MAX_REFUSED = 1_000  # refused workers that are remembered
 MAX_NAME = 100  # characters of a worker's name
 TIMER_S = 1.0  # how much earlier than -t says the timer of Locust may end a test
@@ -100,43 +98,49 @@ class Master:
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self.end_run)
         self.on_end: Callable[[Run], None] = lambda _: None
-        self.before_start: Callable[[], Settings | None] = lambda: (
-            self.settings
-        )  # None: nothing to run
+        # Returns the settings of the run that begins; None: nothing to run.
+        self.before_start: Callable[[], Settings | None] = lambda: self.settings
 
     def _forward(self, kind: str) -> Callable[[str, dict[str, Any]], None]:
-        return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
+        def forward(node: str, data: dict[str, Any]) -> None:
+            if self.run is not None:
+                self.run.on_message(kind, node, data)
+
+        return forward
 
     def _on_hello(self, node: str, data: dict[str, Any]) -> None:
         data |= {key: plain(data[key], MAX_NAME) for key in ("name", "host", "version")}
         if (data["version"], data["schema"]) != (__version__, SCHEMA_VERSION):
-            theirs = f"tailgauge {data['version']} (row schema {data['schema']})"
-            ours = f"{__version__} (row schema {SCHEMA_VERSION})"
-            self._refuse(node, f"it has {theirs}, the master has {ours}: install the same version")
+            worker = f"tailgauge {data['version']} (row schema {data['schema']})"
+            master = f"{__version__} (row schema {SCHEMA_VERSION})"
+            self._refuse(
+                node, f"it has {worker}, the master has {master}: install the same version"
+            )
             return
-        if why := plugin.difference(data.get("plugins")):
-            self._refuse(node, why)
+        difference = plugin.difference(data.get("plugins"))
+        if difference:
+            self._refuse(node, difference)
             return
         self.roster[node] = data
         self._link.send("welcome", {}, node)
         if self.run is not None and not self.run.over.is_set():
             self.run.on_hello(node, data)
 
-    def _refuse(self, node: str, why: str) -> None:
+    def _refuse(self, node: str, reason: str) -> None:
         if node not in self.refused and len(self.refused) < MAX_REFUSED:
-            self.refused[node] = why
-            log.warning("%s", refusal(node, why))
+            self.refused[node] = reason
+            log.warning("%s", refusal(node, reason))
             if self.run is not None and not self.run.over.is_set():
-                self.run.notes.append(refusal(node, why))
-        self._link.send("refused", {"why": why}, node)
+                self.run.notes.append(refusal(node, reason))
+        self._link.send("refused", {"why": reason}, node)
 
     def workers(self) -> int:
-        """Workers that Locust knows and that were not refused."""
+        """Return how many workers Locust knows that were not refused."""
         if not isinstance(self.runner, MasterRunner):
             return 1
         clients = self.runner.clients
-        known = (clients.ready, clients.running, clients.spawning)
-        return sum(client.id not in self.refused for clients in known for client in clients)
+        usable = [*clients.ready, *clients.running, *clients.spawning]
+        return sum(client.id not in self.refused for client in usable)
 
     def is_known(self, node: str) -> bool:
         """Whether a worker is connected, as far as Locust knows."""
@@ -146,12 +150,13 @@ class Master:
         return client is not None and client.state != STATE_MISSING
 
     def _on_ping(self, node: str, data: dict[str, Any]) -> None:
-        arrived = monotonic_ns()
-        self._link.send("pong", {**data, "t1": arrived, "t2": monotonic_ns()}, node)
+        received_ns = monotonic_ns()
+        self._link.send("pong", {**data, "t1": received_ns, "t2": monotonic_ns()}, node)
 
     def _on_pulse(self, node: str, _: dict[str, Any]) -> None:
         """A worker lives whose hub is too busy for its messages, Locust's heartbeats included."""
-        if (client := getattr(self.runner, "clients", {}).get(node)) is not None:
+        client = getattr(self.runner, "clients", {}).get(node)
+        if client is not None:
             client.heartbeat = runners.HEARTBEAT_LIVENESS
         if self.run is not None:
             self.run.notice_life(node)
@@ -165,7 +170,8 @@ class Master:
         self.run = run = Run(
             self._link, self.settings, self.workers, self.is_alive, self.end_worker
         )
-        run.notes.extend(refusal(node, why) for node, why in self.refused.items())
+        for node, reason in self.refused.items():
+            run.notes.append(refusal(node, reason))
         for node, data in self.roster.items():
             if self.is_alive(node):
                 run.on_hello(node, data)
@@ -181,24 +187,29 @@ class Master:
 
     def stop(self) -> None:
         """Stop Locust's users; without another run to come, Locust too."""
-        (self.runner.stop if self._stays else self.runner.quit)()
+        if self._stays:
+            self.runner.stop()
+        else:
+            self.runner.quit()
 
     def end_run(self, **_: Any) -> None:
         """End the run in progress, if there is one, and report it."""
-        if (run := self.run) is not None and not run.over.is_set():
+        run = self.run
+        if run is not None and not run.over.is_set():
             self._await_run_time(run)
-            first = not run.finishing
+            is_reported = run.finishing  # by another call of this method
             run.notes.extend(dropped_messages())
             run.look_for_workers()
-            ends_here = run.scenario.arrival.process == TASKS  # and nowhere else
+            # A run of tasks has no schedule: Locust's stop is its regular end.
+            is_endless = run.scenario.arrival.process == TASKS
             gevent.sleep(0)  # the handlers of one signal follow each other
-            if self.is_interrupted and (self._run_time_s or not ends_here):
+            if self.is_interrupted and (self._run_time_s or not is_endless):
                 run.interrupt()
             else:
-                run.cut_short(run.state if ends_here else CUT_SHORT)
+                run.cut_short(run.state if is_endless else CUT_SHORT)
             run.finish()
             self._forget(run)
-            if first:
+            if not is_reported:
                 self.on_end(run)
         # A worker whose order to stop comes before that to start users never stops them.
         with gevent.Timeout(USERS_S, False):
@@ -211,7 +222,7 @@ class Master:
         return getattr(self._environment.parsed_options, "run_time", None) or 0
 
     def _await_run_time(self, run: Run) -> None:
-        """Go on until requests were sent for as long as -t says: Locust counts from the start of the test, before the preflight."""
+        """Wait until requests were sent for as long as -t says: Locust counts from the start of the test, before the preflight."""
         run_time_ns = self._run_time_s * 1_000_000_000
         tested_ns = monotonic_ns() - self._test_start_ns
         if not run_time_ns or tested_ns < run_time_ns - TIMER_S * 1e9:
@@ -225,47 +236,51 @@ class Master:
                 return
             if not is_logged:
                 is_logged = True
-                more = (
-                    "and none was sent yet"
-                    if run.start_at_ns is None
-                    else f"so the test goes on for {left_s:.1f} s"
-                )
-                log.info(
-                    "not yet: -t %s counts from the first request, %s", span(self._run_time_s), more
-                )
+                state = "and none was sent yet"
+                if run.start_at_ns is not None:
+                    state = f"so the test goes on for {left_s:.1f} s"
+                run_time = span(self._run_time_s)
+                log.info("not yet: -t %s counts from the first request, %s", run_time, state)
             gevent.sleep(min(WAIT_S, left_s))
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
         clients = getattr(self.runner, "clients", {})
-        gone = {
-            m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)
-        }
+        gone = set()
+        for worker in run.workers:
+            if worker.state == "lost" or worker.has_left or run.workers.is_gone(worker):
+                gone.add(worker.node)
         forgotten = (gone | self.refused.keys()) & clients.keys()
+        order = "stop" if self._stays else "quit"
         for node in forgotten - self.refused.keys():
-            self._tell("stop" if self._stays else "quit", node)
+            self._send_order(order, node)
         if forgotten:
             # Locust may be walking through the clients: it finds the last one missing and stops the run there.
-            self.runner.clients = kept = type(clients)()
-            kept.update({node: client for node, client in clients.items() if node not in forgotten})
+            remaining = type(clients)()
+            self.runner.clients = remaining
+            for node, client in clients.items():
+                if node not in forgotten:
+                    remaining[node] = client
 
     def release(self) -> None:
-        """Let all workers go: no other run follows. Locust tells only those it knows: none that is forgotten or is joining again."""
+        """Send all workers the order to quit: no other run follows. Locust itself reaches none that is forgotten or is joining again."""
         for node in self.roster:
-            self._tell("quit", node)
+            self._send_order("quit", node)
 
-    def _tell(self, what: str, node: str) -> None:
-        self.runner.server.send_to_client(Message(what, None, node))  # type: ignore[no-untyped-call]
+    def _send_order(self, order: str, node: str) -> None:
+        self.runner.server.send_to_client(Message(order, None, node))  # type: ignore[no-untyped-call]
 
 
 def _tries(calls: int) -> str:
     """Say how many calls of the preflight try the target."""
-    return "one short call tries" if calls == 1 else f"{calls} short calls try"
+    if calls == 1:
+        return "one short call tries"
+    return f"{calls} short calls try"
 
 
-def refusal(node: str, why: str) -> str:
-    """The message for a refused worker; its name is untrusted."""
-    return f"worker {node[:MAX_NAME]!a} was refused: {why}"
+def refusal(node: str, reason: str) -> str:
+    """Return the message for a refused worker; its name is untrusted."""
+    return f"worker {node[:MAX_NAME]!a} was refused: {reason}"
 
 
 def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = False) -> Worker:
@@ -274,10 +289,17 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
     prepare_process()
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
+        exception = None
+        if ended not in WITH_ANSWER:
+            exception = ended_error(ended, None)
         environment.events.request.fire(
-            request_type=TOTAL, name=traffic, response_time=response_time_ms, response_length=0,
-            exception=None if ended in WITH_ANSWER else ended_error(ended, None), context={},
-        )  # fmt: skip
+            request_type=TOTAL,
+            name=traffic,
+            response_time=response_time_ms,
+            response_length=0,
+            exception=exception,
+            context={},
+        )
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
     serve_tasks(environment, worker)
@@ -299,15 +321,35 @@ def _options(parser: Any) -> None:
     parser.set_defaults(master_bind_host=LOOPBACK, web_host=LOOPBACK)
     add = parser.add_argument_group("Tailgauge options").add_argument
     add("--scenario", default="", help="Scenario file or name of a packaged scenario")
-    add("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
-        help="Override a value of the scenario (repeatable)")  # fmt: skip
-    add("--plugin", dest="tailgauge_plugins", action="append", default=[], metavar="FILE|NAME",
-        help="Load this plugin (repeatable)")  # fmt: skip
-    add("--allow-plugins", dest="tailgauge_allow_plugins", action="store_true",
-        help="Load the plugins that the scenario names")  # fmt: skip
+    add(
+        "--set",
+        dest="tailgauge_set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="Override a value of the scenario (repeatable)",
+    )
+    add(
+        "--plugin",
+        dest="tailgauge_plugins",
+        action="append",
+        default=[],
+        metavar="FILE|NAME",
+        help="Load this plugin (repeatable)",
+    )
+    add(
+        "--allow-plugins",
+        dest="tailgauge_allow_plugins",
+        action="store_true",
+        help="Load the plugins that the scenario names",
+    )
     add("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")
-    add("--metrics", dest="tailgauge_metrics", action="store_true",
-        help="Add /metrics for Prometheus to the web page")  # fmt: skip
+    add(
+        "--metrics",
+        dest="tailgauge_metrics",
+        action="store_true",
+        help="Add /metrics for Prometheus to the web page",
+    )
     # Locust answers --help before it reads a locustfile.
     add("--tailgauge-help", action="help", help="Show all options with these and exit")
 
@@ -332,47 +374,80 @@ def _init(environment: Any, **_: Any) -> None:
         options = Options(
             parsed.scenario, tuple(parsed.tailgauge_set), out, parsed.tailgauge_allow_plugins
         )
-        with suppress(
-            *([NoTargetError] if page is not None else [])
-        ):  # its start form may name one
+        try:
             settings = settings_of(environment, options, environment.host)
+        except NoTargetError:
+            if page is None:
+                raise  # the start form of a page may name one
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
-        failed = plugin.failure(error)
-        screen.show(f"tailgauge: {failed}", err=True)
-        sys.exit(failed.exit_code)
+        failure = plugin.failure(error)
+        screen.show(f"tailgauge: {failure}", err=True)
+        sys.exit(failure.exit_code)
     _announce(environment, settings)
     master = Master(environment, settings, seal, stays=page is not None)
-    console = Console(environment, stays=page is not None)
+    _report_runs(environment, master)
+    _notice_interrupts(master)
+    master.before_start = _settings_at_start(environment, options, master)
+    if not isinstance(runner, MasterRunner):
+        attach_worker(environment, seal, out)
+    if page is not None:
+        _attach_page(environment, options, master, settings, metrics=metrics)
+    # Locust's `-t` starts at the time that the event loop read last, which is from before the imports.
+    gevent.get_hub().loop.update_now()
+
+
+def _report_runs(environment: Any, master: Master) -> None:
+    """Print the result of each run in the terminal of Locust."""
+    console = Console(environment, stays=environment.web_ui is not None)
     environment.events.test_start.add_listener(lambda **_: console.begin())
     master.on_end = lambda run: _conclude(environment, run, console)
     # Locust decides on its exit code before it stops a run that Ctrl-C ends.
     environment.events.quitting.add_listener(master.end_run)
-    _notice_interrupts(master)
-    asked = _asked(environment)
 
-    def before_start() -> Settings | None:
-        is_same = settings is not None and _asked(environment) == asked
-        chosen = settings if is_same else _before_start(environment, options, master)
-        if chosen is None or chosen.scenario.arrival.process != TASKS:
-            return chosen
-        return replace(chosen, command=tuple(command_arguments(environment)))
 
-    master.before_start = before_start
-    if not isinstance(runner, MasterRunner):
-        attach_worker(environment, seal, out)
-    if page is not None:
+def _settings_at_start(
+    environment: Any, options: Options, master: Master
+) -> Callable[[], Settings | None]:
+    """Return what gives the settings of each run that begins: the start form may change host and classes."""
+    first_settings = master.settings
+    first_form = _form(environment)
 
-        def refuses(host: str | None) -> str:
-            run = master.run
-            running = run.settings if run is not None and not run.over.is_set() else None
-            asked = environment.host if host is None else host
-            return locustfile.refuses_start(environment, options, asked, settings, running)
+    def settings_at_start() -> Settings | None:
+        settings = first_settings
+        if settings is None or _form(environment) != first_form:
+            settings = _before_start(environment, options, master)
+        if settings is None or settings.scenario.arrival.process != TASKS:
+            return settings
+        return replace(settings, command=tuple(command_arguments(environment)))
 
-        web.attach(
-            environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses
-        )
-    # Locust's `-t` starts at the time that the event loop read last, which is from before the imports.
-    gevent.get_hub().loop.update_now()
+    return settings_at_start
+
+
+def _attach_page(
+    environment: Any,
+    options: Options,
+    master: Master,
+    settings: Settings | None,
+    *,
+    metrics: bool,
+) -> None:
+    """Add the live view to Locust's page, whose start form is checked before a run begins."""
+
+    def refuses(form_host: str | None) -> str:
+        run = master.run
+        running = None
+        if run is not None and not run.over.is_set():
+            running = run.settings
+        host = environment.host if form_host is None else form_host
+        return locustfile.refuses_start(environment, options, host, settings, running)
+
+    web.attach(
+        environment,
+        lambda: master.run,
+        metrics=metrics,
+        host=environment.web_ui.host,
+        refuses_start=refuses,
+    )
 
 
 def _attach_to_master(environment: Any, seal: Seal, out: Path) -> None:
@@ -398,13 +473,13 @@ def _notice_interrupts(master: Master) -> None:
     gevent.signal_handler(signal.SIGTERM, notice)
 
 
-def _asked(environment: Any) -> tuple[Any, ...]:
-    """What the start form may change of the settings."""
+def _form(environment: Any) -> tuple[Any, ...]:
+    """Return what the start form may change of the settings."""
     return environment.host, *of_tailgauge(environment)
 
 
 def _before_start(environment: Any, options: Options, master: Master) -> Settings | None:
-    """What the run that begins is asked to be: the start form may have changed host and classes."""
+    """Return the settings of a run whose start form may have changed host and classes; None if it cannot begin."""
     if not of_tailgauge(environment):
         return None
     try:
@@ -426,32 +501,32 @@ def _announce(environment: Any, settings: Settings | None) -> None:
     lines = ["no target is named yet: the start form asks for it"]
     if settings is not None:
         lines = announcement(settings, getattr(options, "expect_workers", 1))
-        if not locustfile.is_of_tasks(classes):
-            classes[0].fixed_count = int(
-                len(environment.user_classes) > 1
-            )  # the other users are Locust's
-            planned_s = settings.scenario.stages.duration_s
+    if settings is not None and locustfile.is_of_tasks(classes):
+        lines.append(
+            "Locust's statistics, since the task made the request: TTFT to the first content,"
+        )
+        lines.append("total to the end. An HttpUser's response time with stream=True: headers")
+    elif settings is not None:
+        has_other_users = len(environment.user_classes) > 1
+        classes[0].fixed_count = int(has_other_users)
+        planned_s = settings.scenario.stages.duration_s
+        lines.append(
+            f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load"
+        )
+        if options.run_time and options.run_time < planned_s:
             lines.append(
-                f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load"
+                f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short"
             )
-            if options.run_time and options.run_time < planned_s:
-                lines.append(
-                    f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short"
-                )
-        else:
-            lines.append(
-                "Locust's statistics, since the task made the request: TTFT to the first content,"
-            )
-            lines.append("total to the end. An HttpUser's response time with stream=True: headers")
     for line in lines:
         screen.show(line, err=True)
 
 
 def _needs_token(environment: Any) -> str:
-    """The option that needs a token: a master that other machines can reach."""
+    """Return the option that needs a token: that of a master which other machines can reach."""
     host = getattr(environment.parsed_options, "master_bind_host", LOOPBACK)
-    is_reachable = isinstance(environment.runner, MasterRunner) and not is_loopback(host)
-    return f"--master-bind-host {host}" if is_reachable else ""
+    if not isinstance(environment.runner, MasterRunner) or is_loopback(host):
+        return ""
+    return f"--master-bind-host {host}"
 
 
 def _metrics(environment: Any) -> bool:
@@ -473,8 +548,8 @@ def _end_refused(runner: Any, worker: Worker) -> None:
 def _out(environment: Any) -> Path:
     out = environment.parsed_options.tailgauge_out
     if is_remote(out):
-        how = "use `tailgauge run --out` for object storage"
-        raise UsageError(f"--out {out}: plain Locust writes to a folder: {how}")
+        hint = "use `tailgauge run --out` for object storage"
+        raise UsageError(f"--out {out}: plain Locust writes to a folder: {hint}")
     return Path(out)
 
 
@@ -492,6 +567,7 @@ def _conclude(environment: Any, run: Run, console: Console) -> None:
     log.info("making the report")
     process = ReportProcess(run.folder, run.settings.out, screen.as_environment(console.stream))
     report = output_of(run, process)
-    console.show(report.summary, is_of_tasks=run.scenario.arrival.process == TASKS)
-    if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
+    is_of_tasks = run.scenario.arrival.process == TASKS
+    console.show(report.summary, is_of_tasks=is_of_tasks)
+    if report.exit_code or not is_of_tasks:  # else Locust's own users decide
         environment.process_exit_code = int(report.exit_code)
