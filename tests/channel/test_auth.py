@@ -72,13 +72,13 @@ def test_the_token_itself_is_in_no_message():
 def test_a_short_token_is_refused_by_its_length_and_is_not_repeated(monkeypatch):
     monkeypatch.setenv(auth.TOKEN, "secret")
     with pytest.raises(UsageError, match="expected at least 16 characters, got 6") as facts:
-        auth.given()
+        auth.configured_token()
     assert "secret" not in str(facts.value)
 
 
 def test_white_space_around_the_token_does_not_count(monkeypatch):
     monkeypatch.setenv(auth.TOKEN, " 0123456789abcdef\n")
-    sealed = Seal(auth.given("a worker")).close("plan", "w1", {"a": 1})
+    sealed = Seal(auth.configured_token("a worker")).close("plan", "w1", {"a": 1})
 
     assert OURS.open("plan", "w1", sealed) == {"a": 1}
 
@@ -88,11 +88,11 @@ def test_where_one_is_needed_and_none_is_set_it_says_what_for_and_how_to_make_on
     with pytest.raises(
         UsageError, match="TAILGAUGE_TOKEN is not set, and a worker needs it: export"
     ) as facts:
-        auth.given("a worker")
+        auth.configured_token("a worker")
     assert "openssl rand" in str(facts.value)
-    assert auth.given() == ""
+    assert auth.configured_token() == ""
 
 
 def test_each_run_that_makes_its_own_makes_another_one():
-    assert len({auth.fresh() for _ in range(100)}) == 100
-    assert len(auth.fresh()) >= auth.LEAST
+    assert len({auth.new_token() for _ in range(100)}) == 100
+    assert len(auth.new_token()) >= auth.LEAST

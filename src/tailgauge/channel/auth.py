@@ -26,8 +26,8 @@ class SealError(Exception):
     """A message without a valid mark of this run's token."""
 
 
-def given(needed_for: str = "") -> str:
-    """The token of the environment, or ""; UsageError if it is too short, or missing and `needed_for` something."""
+def configured_token(needed_for: str = "") -> str:
+    """Return the token of the environment, or ""; UsageError if it is too short, or missing and `needed_for` something."""
     token = os.environ.get(TOKEN, "").strip()  # a secret file may end with a newline
     if not token and needed_for:
         raise UsageError(f"{TOKEN} is not set, and {needed_for} needs it: {HOW}")
@@ -36,8 +36,8 @@ def given(needed_for: str = "") -> str:
     return token
 
 
-def fresh() -> str:
-    """A random token for local workers."""
+def new_token() -> str:
+    """Return a random token for local workers."""
     return secrets.token_hex(16)
 
 
@@ -48,12 +48,12 @@ class Seal:
         self._key = token.encode()
 
     def close(self, kind: str, worker: str, data: dict[str, Any]) -> dict[str, bytes]:
-        """The sealed message; `worker` is its sender or receiver."""
+        """Return the sealed message; `worker` is its sender or receiver."""
         body: bytes = msgpack.packb(data)
         return {"body": body, "mark": self._mark(kind, worker, body)}
 
     def open(self, kind: str, worker: str, sealed: Any) -> dict[str, Any]:
-        """The message inside. Raises SealError for an invalid mark before reading any content."""
+        """Return the message inside. Raises SealError for an invalid mark before reading any content."""
         if not isinstance(sealed, dict):
             raise SealError("no mark")
         body = sealed.get("body")
@@ -69,4 +69,5 @@ class Seal:
         return data
 
     def _mark(self, kind: str, worker: str, body: bytes) -> bytes:
-        return hmac.digest(self._key, b"\0".join((kind.encode(), worker.encode(), body)), "sha256")
+        content = b"\0".join((kind.encode(), worker.encode(), body))
+        return hmac.digest(self._key, content, "sha256")

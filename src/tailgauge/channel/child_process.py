@@ -33,12 +33,16 @@ class Child:
         pipe = subprocess.PIPE
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                interpreter.tailgauge(*arguments), stdin=pipe, stdout=pipe, stderr=errors,
-                start_new_session=True, env=environment(with_keys=with_keys),
-            )  # fmt: skip
+                interpreter.tailgauge(*arguments),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=errors,
+                start_new_session=True,
+                env=environment(with_keys=with_keys),
+            )
 
     def first_line(self, timeout_s: float) -> str:
-        """The first line of its output; raises with the end of its log if it ends or prints nothing."""
+        """Return the first line of its output; TailgaugeError with the end of its log if it prints nothing."""
         with gevent.Timeout(timeout_s, False):
             assert self.process.stdout is not None
             line = self.process.stdout.readline().decode("utf-8", "replace").strip()
@@ -47,10 +51,12 @@ class Child:
         raise TailgaugeError(f"a child process did not start: {self.log_tail()}")
 
     def log_tail(self) -> str:
-        """The last lines of its log."""
-        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        last = plain(" | ".join(text.strip().splitlines()[-3:]))
-        return last or f"no output (exit code {self.process.poll()})"
+        """Return the last lines of its log."""
+        text = ""
+        if self.log.exists():
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+        tail = plain(" | ".join(text.strip().splitlines()[-3:]))
+        return tail or f"no output (exit code {self.process.poll()})"
 
     def running(self) -> bool:
         """Whether the process runs."""
@@ -91,27 +97,26 @@ class Copy(Child):
     """
 
     def __init__(
-        self, name: str, work: Callable[[], int], log: Path, others: Sequence[Child]
+        self, name: str, work: Callable[[], int], log: Path, siblings: Sequence[Child]
     ) -> None:
-        """`name` is what `ps` and `top` show on Linux; `others` were copied before."""
+        """`name` is what `ps` and `top` show on Linux; `siblings` were copied before."""
         self.log = log
-        ours, lifeline = os.pipe()
+        child_end, lifeline = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                for copy in others:
+                for copy in siblings:
                     copy.cut()
                 os.close(lifeline)
-                _settle(name, ours, log)
+                _detach(name, child_end, log)
                 code = work()
             except BaseException as error:  # noqa: BLE001 - the log is all that is left of it
                 sys.stderr.write(printable(shortage(error) or traceback.format_exc()))
             finally:
-                os._exit(
-                    code
-                )  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
-        os.close(ours)
+                # The interpreter's end would take apart all that was imported: 0.13 s of CPU.
+                os._exit(code)
+        os.close(child_end)
         self.process = cast("Any", _Forked(pid, os.fdopen(lifeline, "wb", buffering=0)))
 
 
@@ -126,19 +131,21 @@ class _Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # gevent forgets how it ended after a minute
-                pid = self.pid
-                status = 0
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        if self.returncode is not None:
+            return self.returncode
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:  # gevent forgets how it ended after a minute
+            pid = self.pid
+            status = 0
+        if pid:
+            self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
     def wait(self, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         while self.poll() is None:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline_s:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
             gevent.sleep(0.01)
 
@@ -149,7 +156,7 @@ class _Forked:
         os.kill(self.pid, signal.SIGKILL)
 
 
-def _settle(name: str, lifeline: int, log: Path) -> None:
+def _detach(name: str, lifeline: int, log: Path) -> None:
     """Give a copy a session, a name, and its own standard streams."""
     os.setsid()
     with contextlib.suppress(OSError):  # not Linux

@@ -44,40 +44,46 @@ class RunOffset:
 
 
 def tightest(pings: Sequence[Ping], window: int = WINDOW) -> list[Ping]:
-    """The ping with the smallest error of every `window`; the last window ends with the last ping, and what is left
-    over belongs to the one before it.
+    """Return the ping with the smallest error of every `window`.
+
+    The last window ends with the last ping; the pings between it and the full windows belong to the window before it.
     """
+    starts = [0]
     windows = len(pings) // window
-    starts = (
-        [window * i for i in range(windows - 1)] + [len(pings) - window] if windows > 1 else [0]
-    )
-    held = [pings[a:b] for a, b in zip(starts, [*starts[1:], len(pings)], strict=True)]
-    return [min(some, key=lambda p: p.offset.error_ns) for some in held if some]
+    if windows > 1:
+        starts = [window * index for index in range(windows - 1)] + [len(pings) - window]
+    ends = [*starts[1:], len(pings)]
+    best = []
+    for start, end in zip(starts, ends, strict=True):
+        if start < end:
+            best.append(min(pings[start:end], key=lambda ping: ping.offset.error_ns))
+    return best
 
 
 def over_run(pings: Sequence[Ping]) -> RunOffset:
-    """The offset of a run with these pings, of which there is one at least."""
-    kept = tightest(pings)
-    low = min(p.offset.offset_ns - p.offset.error_ns for p in kept)
-    high = max(p.offset.offset_ns + p.offset.error_ns for p in kept)
-    return RunOffset((low + high) // 2, (high - low + 1) // 2, _drift_ppb(kept))
+    """Return the offset of a run with these pings, of which there is one at least."""
+    best = tightest(pings)
+    low = min(ping.offset.offset_ns - ping.offset.error_ns for ping in best)
+    high = max(ping.offset.offset_ns + ping.offset.error_ns for ping in best)
+    return RunOffset((low + high) // 2, (high - low + 1) // 2, _drift_ppb(best))
 
 
-def _drift_ppb(kept: Sequence[Ping]) -> int | None:
-    first = kept[0]
-    at = [p.at_ns - first.at_ns for p in kept]
-    if at[-1] < DRIFT_FROM_NS:
+def _drift_ppb(pings: Sequence[Ping]) -> int | None:
+    """Return the slope of the offsets over time, in parts in 10^9; None over too short a time."""
+    begin = pings[0]
+    times_ns = [ping.at_ns - begin.at_ns for ping in pings]
+    if times_ns[-1] < DRIFT_FROM_NS:
         return None
-    by = [p.offset.offset_ns - first.offset.offset_ns for p in kept]
-    return round(1e9 * linear_regression(at, by).slope)
+    changes_ns = [ping.offset.offset_ns - begin.offset.offset_ns for ping in pings]
+    return round(1e9 * linear_regression(times_ns, changes_ns).slope)
 
 
 class MasterClock:
-    """The master's clock from the worker's side; `send` sends a ping, `its_boot_id` identifies the master's kernel."""
+    """The master's clock from the worker's side; `send` sends a ping, `master_boot_id` identifies the master's kernel."""
 
-    def __init__(self, send: Callable[[int], object], its_boot_id: str) -> None:
+    def __init__(self, send: Callable[[int], object], master_boot_id: str) -> None:
         self._send = send
-        self._its_boot_id = its_boot_id
+        self._master_boot_id = master_boot_id
         self._pings: list[Ping] = []
         self._answered = Event()
 
@@ -86,9 +92,9 @@ class MasterClock:
         self._send(monotonic_ns())
 
     def answer(self, t0: int, t1: int, t2: int) -> None:
-        """The master's answer: sent at `t0` of this clock, received and answered at `t1` and `t2` of its own."""
-        now = monotonic_ns()
-        self._pings.append(Ping(now, offset_from_ping(t0, t1, t2, now)))
+        """Take the master's answer: sent at `t0` of this clock, received and answered at `t1` and `t2` of its own."""
+        now_ns = monotonic_ns()
+        self._pings.append(Ping(now_ns, offset_from_ping(t0, t1, t2, now_ns)))
         self._answered.set()
 
     def measure(self) -> None:
@@ -102,14 +108,13 @@ class MasterClock:
     @property
     def is_same_clock(self) -> bool:
         """Whether master and worker run on one kernel and so share one clock."""
-        if not boot_id() or boot_id() != self._its_boot_id:
+        if not boot_id() or boot_id() != self._master_boot_id:
             return False
-        return all(
-            abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self._pings[:WINDOW])
-        )
+        offsets = [ping.offset for ping in tightest(self._pings[:WINDOW])]
+        return all(abs(offset.offset_ns) <= offset.error_ns for offset in offsets)
 
     def offset(self) -> ClockFacts:
-        """Offset to the master's clock: 0 on one kernel, null without an answered ping."""
+        """Return the offset to the master's clock: 0 on one kernel, null without an answered ping."""
         if self.is_same_clock:
             return asdict(RunOffset(0, 0, None))
         if not self._pings:

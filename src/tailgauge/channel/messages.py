@@ -46,9 +46,8 @@ _PREFIX = "tailgauge:"
 _UNSEALED = "messages without a valid mark of the run's token were dropped"
 
 _TEXT = str | None
-_COST = re.compile(
-    r"\d{1,60}(?:/[1-9]\d{0,60})?"
-)  # a fraction; one like 1e999999999 would take all memory
+# A cost is a fraction: a number like 1e999999999 would take all memory.
+_COST = re.compile(r"\d{1,60}(?:/[1-9]\d{0,60})?")
 _LIMITS = ("max_requests", "max_tokens", "max_cost")
 
 
@@ -63,43 +62,87 @@ def _is_cost(value: object) -> bool:
 def _is_plain(value: object) -> bool:
     """Whether run.json can hold a value."""
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, str) or _is_finite(value)
 
 
 def _plain(shape: Any) -> Callable[[object], bool]:
-    """A test for values of a shape that run.json can hold, whatever else is in them."""
+    """Return a test for values of a shape that run.json can hold, whatever else is in them."""
     return lambda value: fits(value, shape) and _is_plain(value)
 
 
 _RUN = {"run": str}
 _CLOCK = _plain({"offset_ns": int | None, "error_ns": int | None, "drift_ppb": int | None})
 _COUNTS = {
-    "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": BY_NAME,
-}  # fmt: skip
+    "leased": int,
+    "dispatched": int,
+    "client_drop": int,
+    "not_reached": int,
+    "censored": int,
+    "ended": BY_NAME,
+}
 _CALL = {
-    "request_id": int, "target": str, "ended": str, "status": int | None, "error_type": _TEXT, "message": _TEXT, "model": _TEXT,
-    "needed": bool, "stop_reason": _TEXT, "marked": bool, "streamed": bool | None, "wanted_whole": bool, "url": _TEXT,
-    "words": int, "input_tokens": int | None, "cached_tokens": int | None,
-}  # fmt: skip
+    "request_id": int,
+    "target": str,
+    "ended": str,
+    "status": int | None,
+    "error_type": _TEXT,
+    "message": _TEXT,
+    "model": _TEXT,
+    "needed": bool,
+    "stop_reason": _TEXT,
+    "marked": bool,
+    "streamed": bool | None,
+    "wanted_whole": bool,
+    "url": _TEXT,
+    "words": int,
+    "input_tokens": int | None,
+    "cached_tokens": int | None,
+}
 _TRIED = {
-    "calls": [_plain(_CALL)], "engines": {str: _TEXT}, "adaptations": {str: (_TEXT, _TEXT)},
-    "spent": (int | None, int | None, _is_cost), "learnt": (_is_finite, int, bool, [str], [(str, str, int)]),
-}  # fmt: skip
+    "calls": [_plain(_CALL)],
+    "engines": {str: _TEXT},
+    "adaptations": {str: (_TEXT, _TEXT)},
+    "spent": (int | None, int | None, _is_cost),
+    "learnt": (_is_finite, int, bool, [str], [(str, str, int)]),
+}
 _TRAFFIC = {
-    "requests": BY_NAME, "attempts": BY_NAME, "tokens": [int], "ttft": is_packed, "tpot": is_packed, "e2e": is_packed,
-}  # fmt: skip
+    "requests": BY_NAME,
+    "attempts": BY_NAME,
+    "tokens": [int],
+    "ttft": is_packed,
+    "tpot": is_packed,
+    "e2e": is_packed,
+}
 _COUNTERS = {
-    "counts": _plain(_COUNTS), "in_flight": int, "chunks": int, "unshipped": int, "traffic": [(str, str, _TRAFFIC)],
-    "watch": {"delays": is_packed, "cpu": _is_finite, "stalled_s": _is_finite}, "clock": _CLOCK,
-}  # fmt: skip
+    "counts": _plain(_COUNTS),
+    "in_flight": int,
+    "chunks": int,
+    "unshipped": int,
+    "traffic": [(str, str, _TRAFFIC)],
+    "watch": {"delays": is_packed, "cpu": _is_finite, "stalled_s": _is_finite},
+    "clock": _CLOCK,
+}
 _RECORD = {
-    "state": str, "why": _TEXT, "clock": _CLOCK, "reader": _TEXT, "priority": _TEXT, "stamps": _TEXT, "counts": _COUNTS,
-    "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "refused": _TEXT, "faults": [str], "task_errors": BY_NAME,
-    "answers": int | None, "folder": str, "remarks": [str],
-}  # fmt: skip
+    "state": str,
+    "why": _TEXT,
+    "clock": _CLOCK,
+    "reader": _TEXT,
+    "priority": _TEXT,
+    "stamps": _TEXT,
+    "counts": _COUNTS,
+    "rows": BY_NAME,
+    "unwritten": BY_NAME,
+    "shared": bool,
+    "refused": _TEXT,
+    "faults": [str],
+    "task_errors": BY_NAME,
+    "answers": int | None,
+    "folder": str,
+    "remarks": [str],
+}
 # What the master relies on, see `fits`; a worker trusts its master.
 _SHAPES: dict[str, Any] = {
     "hello": {"name": str, "host": str, "pid": int, "version": str, "schema": int, "child": bool},
@@ -155,14 +198,17 @@ class Link:
 
         self._runner.register_message(_PREFIX + kind, listener)
 
-    def send(self, kind: str, data: dict[str, Any], to: str | None = None) -> bool:
-        """Send to the master, or from the master to the worker `to`; whether the channel accepted it."""
-        sealed = self._seal.close(kind, self._worker(to), data)
-        if len(sealed["body"]) > (most := (sockets.TO_WORKER if to else sockets.TO_MASTER) - 1024):
-            size = f"{len(sealed['body']):,} bytes"
-            raise TooLargeError(f"a message {kind!r} has {size}: expected at most {most:,}")
+    def send(self, kind: str, data: dict[str, Any], node: str | None = None) -> bool:
+        """Send to the master, or from the master to the worker `node`. Return whether the channel accepted it."""
+        sealed = self._seal.close(kind, self._worker(node), data)
+        size = len(sealed["body"])
+        limit = (sockets.TO_WORKER if node else sockets.TO_MASTER) - 1024
+        if size > limit:
+            raise TooLargeError(
+                f"a message {kind!r} has {size:,} bytes: expected at most {limit:,}"
+            )
         try:
-            self._runner.send_message(_PREFIX + kind, sealed, client_id=to)
+            self._runner.send_message(_PREFIX + kind, sealed, client_id=node)
             self._sent_ns = monotonic_ns()
         except RPCError as error:
             log.warning("%s could not be sent: %s", kind, error)
@@ -175,7 +221,7 @@ class Link:
         return bool(getattr(self._runner, "master_host", None))
 
     def beat(self, ended: Callable[[], bool], every_s: float) -> None:
-        """On a worker: have a pulse until `ended`."""
+        """Send a pulse to the master until `ended`; nothing on a local runner."""
         if self.has_other_end:
             name = self._worker(None)
             mark = self._seal.close("pulse", name, {})
@@ -183,5 +229,5 @@ class Link:
             sockets.beat(self._runner, sealed, lambda: self._sent_ns, ended, every_s)
 
     def _worker(self, node: str | None) -> str:
-        """The worker that sends or receives a message; on a worker it is always itself."""
+        """Return the worker that sends or receives a message; on a worker it is always itself."""
         return str(getattr(self._runner, "client_id", None) or node or "")

@@ -32,32 +32,31 @@ from locust.runners import MasterRunner, WorkerRunner
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from tailgauge.channel.auth import HOW, TOKEN, given
+from tailgauge.channel.auth import HOW, TOKEN, configured_token
 from tailgauge.channel.supervisor import supervised
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import UsageError, failure
 
 log = logging.getLogger("tailgauge")
 
-TO_MASTER = (
-    4 << 20
-)  # bytes of a message: 1,000 results of a preflight have 2.5 MB, a piece of a part 128 kB
+# Bytes of a message: 1,000 results of a preflight have 2.5 MB, a piece of a part 128 kB.
+TO_MASTER = 4 << 20
 TO_WORKER = 64 << 20  # one session of long prompts, which cannot be divided
 UNDECODABLE = "undecodable messages were dropped"
 MALFORMED = "malformed messages were dropped"
 REFUSED = f"connections without this run's {TOKEN} were refused"
-dropped: Counter[str] = Counter()  # what, since it was last reported
+dropped: Counter[str] = Counter()  # by problem, since the last report
 
 _FAILED = {zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
 _FAILURES = 3  # handshakes in a row; a tunnel's end without a master fails them, too
 _VERSION = b"\xff" + bytes(8) + b"\x7f\x03\x01"  # how a greeting begins
-_GREETED = 64  # bytes of one, with the mechanism
+_GREETING_SIZE = 64  # bytes, with the mechanism
 _sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
 _start: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
 
 BY_NAME = {str: int}
 _NUMBER = int | float
-_MOST = 1e18  # of a figure in Locust's statistics, which are added up
+_MAX_FIGURE = 1e18  # of a figure in Locust's statistics, which are added up
 _COUNTED = ("num_requests", "num_none_requests", "num_failures", "total_content_length")
 _TIMED = ("start_time", "total_response_time", "max_response_time")
 _MAYBE_TIMED = ("min_response_time", "last_request_timestamp")
@@ -65,11 +64,15 @@ _BY_NUMBER = ("response_times", "num_reqs_per_sec", "num_fail_per_sec")
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= _MOST
+    return isinstance(value, int) and 0 <= value <= _MAX_FIGURE
 
 
 def _is_figure(value: object) -> bool:
-    return isinstance(value, _NUMBER) and 0 <= value <= _MOST  # false for NaN
+    return isinstance(value, _NUMBER) and 0 <= value <= _MAX_FIGURE  # false for NaN
+
+
+def _is_figure_or_none(value: object) -> bool:
+    return value is None or _is_figure(value)
 
 
 def _is_entry(value: object) -> bool:
@@ -77,23 +80,24 @@ def _is_entry(value: object) -> bool:
     if not fits(value, _ENTRY):
         return False
     entry: dict[str, Any] = value  # type: ignore[assignment]
-    tables = [entry[name] for name in _BY_NUMBER]
-    if not all(
-        _is_figure(key) and _is_count(count) and count
-        for table in tables
-        for key, count in table.items()
-    ):
-        return False
+    for name in _BY_NUMBER:
+        for key, count in entry[name].items():
+            if not (_is_figure(key) and _is_count(count) and count):
+                return False
     return bool(sum(entry["response_times"].values()) <= entry["num_requests"])
 
 
 _ENTRY: dict[str, Any] = {
-    "name": str, "method": str, **dict.fromkeys(_COUNTED, _is_count), **dict.fromkeys(_TIMED, _is_figure),
-    **dict.fromkeys(_MAYBE_TIMED, lambda value: value is None or _is_figure(value)), **dict.fromkeys(_BY_NUMBER, dict),
-}  # fmt: skip
+    "name": str,
+    "method": str,
+    **dict.fromkeys(_COUNTED, _is_count),
+    **dict.fromkeys(_TIMED, _is_figure),
+    **dict.fromkeys(_MAYBE_TIMED, _is_figure_or_none),
+    **dict.fromkeys(_BY_NUMBER, dict),
+}
 _ERROR = {"name": str, "method": str, "error": str, "occurrences": _is_count}
-# What Locust keeps of a message, or uses before it has looked: shapes as of `fits`.
-_LOCUSTS: dict[type, dict[str, Any]] = {
+# The parts of Locust's messages that it keeps, or uses without a check: shapes as of `fits`.
+_LOCUST_SHAPES: dict[type, dict[str, Any]] = {
     MasterRunner: {
         "client_ready": str,
         "client_stopped": None,
@@ -129,50 +133,48 @@ def fits(value: Any, shape: Any) -> bool:
 
     A type, None, or a test of it; [shape]: a list; (shape, ...): a list of so many; {str: shape}: any keys; else these keys at least.
     """
-    if isinstance(shape, list | tuple):
-        many = (
-            shape
-            if isinstance(shape, tuple)
-            else shape * len(value)
-            if isinstance(value, list)
-            else ()
-        )
-        return isinstance(value, list) and len(value) == len(many) and all(map(fits, value, many))
-    if not isinstance(shape, dict):
-        is_type = isinstance(shape, type | UnionType)
-        return (
-            isinstance(value, shape)
-            if is_type
-            else value is None
-            if shape is None
-            else bool(shape(value))
-        )
-    if not isinstance(value, dict):
-        return False
+    if shape is None:
+        return value is None
+    if isinstance(shape, type | UnionType):
+        return isinstance(value, shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(item, shape[0]) for item in value)
+    if isinstance(shape, tuple):
+        has_length = isinstance(value, list) and len(value) == len(shape)
+        return has_length and all(map(fits, value, shape))
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and _fits_table(value, shape)
+    return bool(shape(value))
+
+
+def _fits_table(table: dict[Any, Any], shape: dict[Any, Any]) -> bool:
     if str in shape:
-        return all(isinstance(key, str) and fits(each, shape[str]) for key, each in value.items())
-    return all(key in value and fits(value[key], expected) for key, expected in shape.items())
+        return all(isinstance(key, str) and fits(item, shape[str]) for key, item in table.items())
+    return all(key in table and fits(table[key], expected) for key, expected in shape.items())
 
 
-def drop(what: str, node: str = "", kind: str = "") -> None:
+def drop(problem: str, node: str = "", kind: str = "") -> None:
     """Count a dropped message; the log has the first."""
-    dropped[what] += 1
-    whose = f", as of {node[:100]!a}: {kind[:100]!a}" if node else ""
-    log.log(logging.WARNING if dropped[what] == 1 else logging.DEBUG, "%s%s", what, whose)
+    dropped[problem] += 1
+    origin = ""
+    if node:
+        origin = f", as of {node[:100]!a}: {kind[:100]!a}"
+    level = logging.WARNING if dropped[problem] == 1 else logging.DEBUG
+    log.log(level, "%s%s", problem, origin)
 
 
 def report() -> list[str]:
-    """What was dropped since the last report."""
-    return [f"{what}: {dropped.pop(what):,}" for what in list(dropped)]
+    """Return how many messages were dropped since the last report, and why."""
+    return [f"{problem}: {dropped.pop(problem):,}" for problem in list(dropped)]
 
 
 # --- encryption -------------------------------------------------------------------------------------------------
 
 
-def protect(socket: Any, most: int) -> bool:
+def protect(socket: Any, max_size: int) -> bool:
     """Bound the messages that a new socket receives, and encrypt it with the run token; False without a token."""
-    socket.maxmsgsize = most
-    token = given()
+    socket.maxmsgsize = max_size
+    token = configured_token()
     if not token:
         return False
     secret = hashlib.blake2b(token.encode(), digest_size=32, person=b"tailgauge curve").digest()
@@ -186,16 +188,17 @@ def protect(socket: Any, most: int) -> bool:
 
 
 def _count_refusals(events: Any) -> None:
-    """On a master, until its socket is closed."""
-    while (
-        event := parse_monitor_message(events.recv_multipart())["event"]
-    ) != zmq.EVENT_MONITOR_STOPPED:
+    """Count the connections that a master refuses, until its socket is closed."""
+    while True:
+        event = parse_monitor_message(events.recv_multipart())["event"]
+        if event == zmq.EVENT_MONITOR_STOPPED:
+            return
         if event in _FAILED:
             drop(REFUSED)
 
 
 def _refusal(socket: Any, is_encrypted: bool) -> str | None:
-    """Why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
+    """Return why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
     host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""
     with (
@@ -203,15 +206,20 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
         tcp.create_connection((host.strip("[]"), int(port)), 2) as peer,
     ):
         peer.sendall(_VERSION)
-        while len(greeting) < _GREETED and (data := peer.recv(_GREETED)):
+        while len(greeting) < _GREETING_SIZE:
+            data = peer.recv(_GREETING_SIZE)
+            if not data:
+                break
             greeting += data
-    if len(greeting) < _GREETED:
+    if len(greeting) < _GREETING_SIZE:
         return None
-    other = (
-        f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
-    )
-    why = other if greeting[12:17] == b"CURVE" else f"{TOKEN} is set here and not at the master"
-    return f"the master refused this worker: {why}"
+    if greeting[12:17] != b"CURVE":
+        cause = f"{TOKEN} is set here and not at the master"
+    elif is_encrypted:
+        cause = f"its {TOKEN} differs from the master's"
+    else:
+        cause = f"{TOKEN} is not set: {HOW}"
+    return f"the master refused this worker: {cause}"
 
 
 # --- Locust's sockets -------------------------------------------------------------------------------------------
@@ -224,16 +232,16 @@ def _init(self: Any, sock_type: int, ipv4_only: bool) -> None:
     _create(self, sock_type, ipv4_only)  # type: ignore[no-untyped-call]
     is_master = sock_type == zmq.ROUTER
     try:
-        self.is_encrypted = protect(self.socket, TO_MASTER if is_master else TO_WORKER)
+        max_size = TO_MASTER if is_master else TO_WORKER
+        self.is_encrypted = protect(self.socket, max_size)
     except UsageError as error:  # under plain Locust; our commands have looked before
         sys.stderr.write(f"tailgauge: {error}\n")
         sys.exit(error.exit_code)
     self.failures = 0
     self.events = self.socket.get_monitor_socket()
     if is_master:
-        gevent.spawn(
-            supervised(_count_refusals, "refused connections cannot be counted"), self.events
-        )
+        count_refusals = supervised(_count_refusals, "refused connections cannot be counted")
+        gevent.spawn(count_refusals, self.events)
 
 
 def _send(self: Any, message: Message) -> None:
@@ -247,6 +255,7 @@ def _send(self: Any, message: Message) -> None:
 
 
 def _look_for_refusal(self: Any) -> None:
+    """Raise ConnectionRefusedError if the master has refused this worker since the last call."""
     while self.events is not None and self.events.get(zmq.EVENTS) & zmq.POLLIN:
         event = parse_monitor_message(self.events.recv_multipart())["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -256,13 +265,14 @@ def _look_for_refusal(self: Any) -> None:
         elif event in _FAILED:
             self.failures += _FAILURES if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL else 1
     if self.events is not None and self.failures >= _FAILURES:
-        if why := _refusal(self.socket, self.is_encrypted):
-            raise ConnectionRefusedError(why)
+        refusal = _refusal(self.socket, self.is_encrypted)
+        if refusal:
+            raise ConnectionRefusedError(refusal)
         self.failures = 0
 
 
 def _receive(self: Any) -> tuple[str, Message]:
-    """The next message, and the name of its sender; whatever else arrives is dropped."""
+    """Return the name of the sender, and the next message; whatever else arrives is dropped."""
     while True:
         try:
             frames = self.socket.recv_multipart()
@@ -276,28 +286,30 @@ def _receive(self: Any) -> tuple[str, Message]:
 
 
 def _message(*frames: bytes) -> tuple[str, Message]:
+    """Return the name of the sender and its message; ValueError, or whatever unpacking raises, for another form."""
     *sender, body = frames
     kind, data, node = msgpack.unpackb(body, raw=False, strict_map_key=False, object_hook=decode)
-    name = sender[0].decode() if sender else node
-    is_name = (
-        isinstance(node, str)
-        and node.isprintable()
-        and (name == node or name.startswith(f"{node}-"))
-    )
-    if len(sender) > 1 or not isinstance(kind, str) or not is_name:
+    if len(sender) > 1 or not isinstance(kind, str):
+        raise ValueError
+    if not isinstance(node, str) or not node.isprintable():
+        raise ValueError
+    name = node
+    if sender:
+        name = sender[0].decode()
+    if name != node and not name.startswith(f"{node}-"):
         raise ValueError
     return name, Message(kind, data, node)  # type: ignore[no-untyped-call]
 
 
 def _guarded(runner: Any) -> Callable[..., None]:
-    """A runner's handler of messages, which drops those that it cannot handle."""
+    """Return a runner's handler of messages, which drops those that it cannot handle."""
     handle = runner.handle_message
-    shapes = _LOCUSTS[runner]
+    shapes = _LOCUST_SHAPES[runner]
 
     def handle_message(self: Any, *sender_and_message: Any) -> None:
         message = sender_and_message[-1]
-        is_theirs = message.type in shapes and fits(message.data, shapes[message.type])
-        if not is_theirs and message.type not in self.custom_messages:
+        is_valid = message.type in shapes and fits(message.data, shapes[message.type])
+        if not is_valid and message.type not in self.custom_messages:
             drop(MALFORMED, message.node_id, message.type)
             return
         try:
@@ -309,12 +321,15 @@ def _guarded(runner: Any) -> Callable[..., None]:
     return handle_message
 
 
-_ADDED: dict[str, Callable[..., Any]] = {
-    "__init__": _init, "send": _send, "recv": lambda self: _receive(self)[1], "recv_from_client": _receive,
-}  # fmt: skip
-for _name, _function in _ADDED.items():
-    setattr(zmqrpc.BaseSocket, _name, _function)
-for _runner in _LOCUSTS:
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__init__": _init,
+    "send": _send,
+    "recv": lambda self: _receive(self)[1],
+    "recv_from_client": _receive,
+}
+for _name, _method in _METHODS.items():
+    setattr(zmqrpc.BaseSocket, _name, _method)
+for _runner in _LOCUST_SHAPES:
     _runner.handle_message = _guarded(_runner)  # type: ignore[attr-defined]
 
 
@@ -339,31 +354,31 @@ def beat(
             socket.ipv6 = by_ipv6
             socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
             protect(socket, TO_WORKER)
-            connected = False
+            is_connected = False
             while not ended():
                 _sleep(every_s)
                 if monotonic_ns() - last_sent_ns() < 2 * every_s * 1e9:
                     continue
-                if not connected:
+                if not is_connected:
                     socket.connect(address)
-                    connected = True
-                with contextlib.suppress(
-                    zmq.Again
-                ):  # the master does not read: the next one may arrive
+                    is_connected = True
+                # If the master does not read, the next one may arrive.
+                with contextlib.suppress(zmq.Again):
                     socket.send(body, zmq.NOBLOCK)
 
     def run() -> None:
-        named = False
+        is_logged = False
         while not ended():
             try:
                 send()
             except zmq.ZMQError as error:
-                if not named:  # by no logger, whose lock may wait for the hub
-                    os.write(
-                        2,
-                        f"tailgauge: the pulse of this worker stopped: {error}; it is tried again\n".encode(),
+                if not is_logged:
+                    # Not with a logger, whose lock may wait for the hub.
+                    text = (
+                        f"tailgauge: the pulse of this worker stopped: {error}; it is tried again\n"
                     )
-                named = True
+                    os.write(2, text.encode())
+                is_logged = True
                 _sleep(every_s)
 
     try:

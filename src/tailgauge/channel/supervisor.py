@@ -15,8 +15,8 @@ from tailgauge.errors import failure
 
 log = logging.getLogger("tailgauge")
 PAUSE_S = 1.0  # before a duty begins again
-# Locust's own, which it starts once and does not look after.
-_LOCUSTS: dict[type, dict[str, str]] = {
+# Duties of Locust's, which it starts once and does not look after.
+_LOCUST_DUTIES: dict[type, dict[str, str]] = {
     Runner: {"monitor_cpu_and_memory": "the CPU use of this process cannot be read"},
     MasterRunner: {
         "heartbeat_worker": "the workers cannot be watched",
@@ -37,7 +37,7 @@ def supervised(duty: Callable[..., object], problem: str) -> Callable[..., None]
 
     @wraps(duty)
     def keep_up(*arguments: object) -> None:
-        named: set[str] = set()
+        logged: set[str] = set()
         while True:
             try:
                 duty(*arguments)
@@ -45,10 +45,12 @@ def supervised(duty: Callable[..., object], problem: str) -> Callable[..., None]
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the duty is needed
                 kind = f"{type(error)}{error}"
-                if kind not in named:
-                    named.add(kind)
-                    text = str(error) if isinstance(error, psutil.Error) else failure(error)
-                    log.warning("%s: %s; it is tried again", problem, text)
+                if kind not in logged:
+                    logged.add(kind)
+                    reason: Exception = error
+                    if not isinstance(error, psutil.Error):
+                        reason = failure(error)
+                    log.warning("%s: %s; it is tried again", problem, reason)
                 gevent.sleep(PAUSE_S)
             else:
                 return
@@ -56,6 +58,6 @@ def supervised(duty: Callable[..., object], problem: str) -> Callable[..., None]
     return keep_up
 
 
-for _runner, _duties in _LOCUSTS.items():
+for _runner, _duties in _LOCUST_DUTIES.items():
     for _name, _problem in _duties.items():
         setattr(_runner, _name, supervised(getattr(_runner, _name), _problem))

@@ -6,7 +6,7 @@ its first call went.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,7 +16,6 @@ _INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_token
 K = TypeVar("K")
 Key = tuple[str, str]  # traffic table, target
 SKETCHES = ("ttft", "tpot", "e2e")
-COUNTS = ("requests", "attempts", *SKETCHES)
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 
 
@@ -29,18 +28,15 @@ class TrafficCounters:
     input_tokens: int = 0  # those of a cache included
     cached_tokens: int = 0  # of these, read from a cache
     output_tokens: int = 0
-    ttft: quantile_sketch.Bins = field(
-        default_factory=dict
-    )  # ms since scheduled, of calls with content
-    tpot: quantile_sketch.Bins = field(default_factory=dict)  # ms, of complete calls
-    e2e: quantile_sketch.Bins = field(
-        default_factory=dict
-    )  # ms since scheduled, of complete requests
+    # In ms: TTFT of calls with content, since scheduled; TPOT of complete calls; E2E of complete requests, since scheduled.
+    ttft: quantile_sketch.Bins = field(default_factory=dict)
+    tpot: quantile_sketch.Bins = field(default_factory=dict)
+    e2e: quantile_sketch.Bins = field(default_factory=dict)
 
     def end_attempt(
         self, ended: str, usage: Mapping[str, int | None], tpot_ms: float | None
     ) -> None:
-        """One more ended call."""
+        """Count an ended call."""
         self.attempts[ended] = self.attempts.get(ended, 0) + 1
         if usage:
             self.input_tokens += sum(usage.get(name) or 0 for name in _INPUT)
@@ -50,52 +46,63 @@ class TrafficCounters:
             quantile_sketch.add(self.tpot, tpot_ms)
 
     def end_request(self, ended: str, e2e_ms: float | None) -> None:
-        """One more ended request; `e2e_ms` if it is complete."""
+        """Count an ended request; `e2e_ms` if it is complete."""
         self.requests[ended] = self.requests.get(ended, 0) + 1
         if e2e_ms is not None:
             quantile_sketch.add(self.e2e, e2e_ms)
 
     def as_message(self) -> dict[str, Any]:
-        """Plain values for the channel."""
-        tokens = tuple(getattr(self, name) for name in TOKENS)
-        counts = {
+        """Return plain values for the channel."""
+        return {
             "requests": dict(self.requests),
             "attempts": dict(self.attempts),
-            "tokens": tokens,
+            "tokens": (self.input_tokens, self.cached_tokens, self.output_tokens),
+            "ttft": quantile_sketch.packed(self.ttft),
+            "tpot": quantile_sketch.packed(self.tpot),
+            "e2e": quantile_sketch.packed(self.e2e),
         }
-        return counts | {name: quantile_sketch.packed(getattr(self, name)) for name in SKETCHES}
 
 
-def total(messages: Iterable[dict[str, Any]]) -> TrafficCounters:
-    """The sum of messages."""
-    every = list(messages)
-    found = combined(
-        TrafficCounters(one["requests"], one["attempts"], *one["tokens"]) for one in every
+def total(messages: Sequence[dict[str, Any]]) -> TrafficCounters:
+    """Return the sum of messages."""
+    counters = combined(
+        TrafficCounters(message["requests"], message["attempts"], *message["tokens"])
+        for message in messages
     )
-    for name in SKETCHES:
-        setattr(found, name, quantile_sketch.total(message[name] for message in every))
-    return found
+    counters.ttft = quantile_sketch.total(message["ttft"] for message in messages)
+    counters.tpot = quantile_sketch.total(message["tpot"] for message in messages)
+    counters.e2e = quantile_sketch.total(message["e2e"] for message in messages)
+    return counters
 
 
-def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
-    """The sum of counters."""
-    found = TrafficCounters()
-    for each in many:
-        for name in COUNTS:
-            quantile_sketch.merge(getattr(found, name), getattr(each, name))
-        for name in TOKENS:
-            setattr(found, name, getattr(found, name) + getattr(each, name))
-    return found
+def combined(parts: Iterable[TrafficCounters]) -> TrafficCounters:
+    """Return the sum of counters."""
+    counters = TrafficCounters()
+    for part in parts:
+        quantile_sketch.merge(counters.requests, part.requests)
+        quantile_sketch.merge(counters.attempts, part.attempts)
+        quantile_sketch.merge(counters.ttft, part.ttft)
+        quantile_sketch.merge(counters.tpot, part.tpot)
+        quantile_sketch.merge(counters.e2e, part.e2e)
+        counters.input_tokens += part.input_tokens
+        counters.cached_tokens += part.cached_tokens
+        counters.output_tokens += part.output_tokens
+    return counters
 
 
-def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
-    """What was added since `then`."""
-    found: dict[str, Any] = {
-        name: _less(getattr(now, name), getattr(then, name)) for name in COUNTS
-    }
-    tokens = {name: getattr(now, name) - getattr(then, name) for name in TOKENS}
-    return TrafficCounters(**found, **tokens)
+def difference(end: TrafficCounters, begin: TrafficCounters) -> TrafficCounters:
+    """Return what was added between the two."""
+    return TrafficCounters(
+        requests=_subtract(end.requests, begin.requests),
+        attempts=_subtract(end.attempts, begin.attempts),
+        input_tokens=end.input_tokens - begin.input_tokens,
+        cached_tokens=end.cached_tokens - begin.cached_tokens,
+        output_tokens=end.output_tokens - begin.output_tokens,
+        ttft=_subtract(end.ttft, begin.ttft),
+        tpot=_subtract(end.tpot, begin.tpot),
+        e2e=_subtract(end.e2e, begin.e2e),
+    )
 
 
-def _less(now: dict[K, int], then: Mapping[K, int]) -> dict[K, int]:
-    return {key: n - then.get(key, 0) for key, n in now.items()}
+def _subtract(end: dict[K, int], begin: Mapping[K, int]) -> dict[K, int]:
+    return {key: count - begin.get(key, 0) for key, count in end.items()}

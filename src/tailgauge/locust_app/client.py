@@ -312,12 +312,12 @@ def refused_path(method: str, url: str, address: str | None, protocol: str) -> s
     if not PROTOCOLS[protocol].call_path:
         return f"{method}: not with target.protocol = {protocol!r}: use self.stream(...)"
     paths = {row.call_path: row.name for row in PROTOCOLS.values() if row.call_path}
-    owners = [name for path, name in paths.items() if parts.path.endswith(path)]
-    if not owners:
+    protocols = [name for path, name in paths.items() if parts.path.endswith(path)]
+    if not protocols:
         choices = " and ".join(f"{path} ({name})" for path, name in paths.items())
         return f"{method}: a StreamingUser posts to {choices}: use an HttpUser for other paths"
-    if owners[0] != protocol:
-        return f'{method}: this run speaks {protocol}: set protocol = "{owners[0]}" on the class'
+    if protocols[0] != protocol:
+        return f'{method}: this run speaks {protocol}: set protocol = "{protocols[0]}" on the class'
     is_other_host = parts.netloc not in {"", calls.netloc}
     is_other_query = parts.query not in {"", calls.query}
     if is_other_host or is_other_query or not calls.path.endswith(parts.path):

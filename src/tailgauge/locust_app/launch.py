@@ -27,7 +27,7 @@ from locust.exception import RPCError
 from locust.util.load_locustfile import load_locustfile
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
-from tailgauge.channel.auth import TOKEN, Seal, fresh, given
+from tailgauge.channel.auth import TOKEN, Seal, configured_token, new_token
 from tailgauge.channel.child_process import Child, Copy
 from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
@@ -195,7 +195,7 @@ class Launch:
         self._setup = setup
         self._page = page
         self._shows_progress = shows_progress
-        self._token = given("a remote worker" if setup.remote else "") or fresh()
+        self._token = configured_token("a remote worker" if setup.remote else "") or new_token()
         os.environ[TOKEN] = self._token  # of the sockets here and in the workers
         self._interrupts = 0
         self._display: Display | None = None
@@ -471,7 +471,7 @@ def _master(environment: Any, bind: Address) -> Any:
 def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     """`tailgauge worker`: work for a master until it ends the run; returns the exit code."""
     log_warnings(progress=not lifeline)  # the log of a child is kept with the run
-    seal = Seal(given("a worker"))
+    seal = Seal(configured_token("a worker"))
     runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
     environment = Environment(user_classes=user_classes(), events=locust.events)
 

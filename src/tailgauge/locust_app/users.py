@@ -21,7 +21,7 @@ from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from tailgauge import __version__
 from tailgauge.address import LOOPBACK, is_loopback
-from tailgauge.channel.auth import Seal, given
+from tailgauge.channel.auth import Seal, configured_token
 from tailgauge.channel.messages import Link
 from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
@@ -366,7 +366,7 @@ def _init(environment: Any, **_: Any) -> None:
         out = _out(environment)
         for name in parsed.tailgauge_plugins:
             plugin.load(name)
-        seal = Seal(given(_needs_token(environment)))
+        seal = Seal(configured_token(_needs_token(environment)))
         if isinstance(runner, WorkerRunner):
             _attach_to_master(environment, seal, out)
             return

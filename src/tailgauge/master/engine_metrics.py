@@ -224,8 +224,8 @@ def _prompt(begin: TokenCount, end: TokenCount) -> dict[str, int] | None:
 
 def _work(begin: TokenCount, end: TokenCount) -> dict[str, Any]:
     """Return what an engine did between the two."""
-    work: dict[str, Any] = {"engine": begin.engine, "output": end.tokens - begin.tokens}
-    return work | (_prompt(begin, end) or {"prompt": None, "cached": None})
+    prompt: Mapping[str, int | None] = _prompt(begin, end) or {"prompt": None, "cached": None}
+    return {"engine": begin.engine, "output": end.tokens - begin.tokens, **prompt}
 
 
 def read(target: Target) -> TokenCount | None:

@@ -1,6 +1,6 @@
-"""Plugins: loaded by file or by name, their rows given to the tables that want them, their errors named by file and line.
+"""Plugins: loaded by file or by name, their rows added to the tables of each kind, their errors named by file and line.
 
-A plugin is a Python file, or what an installed package has under `[project.entry-points."tailgauge.plugins"]`. It has one or
+A plugin is a Python file, or an entry of an installed package under `[project.entry-points."tailgauge.plugins"]`. It has one or
 more of these:
 
     PATTERNS = [...]            classes, as patterns/pattern.py describes them
@@ -68,88 +68,108 @@ _tables: list[tuple[str, Callable[[Any], object]]] = []
 _code: dict[str, str] = {}  # files, or folders of packages, with the plugin's file
 
 
-def name_of(given: str) -> str:
-    """The name of a plugin that is given by file or by name."""
-    return Path(given).stem if given.endswith(".py") else given
+def name_of(source: str) -> str:
+    """Return the name of a plugin that is given by file or by name."""
+    if source.endswith(".py"):
+        return Path(source).stem
+    return source
 
 
-def load(given: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
+def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
     """Load a plugin, once. A file lies in `folder` or here; UsageError, beginning with `where`, if it cannot be loaded.
 
     UsageError also where its code raises, with file and line.
     """
     had_pandas = "pandas" in sys.modules
-    with _refusing(given):
-        found = (
-            _file(locate(given, folder, where)) if given.endswith(".py") else _package(given, where)
-        )
-    before = LOADED.get(found.name, found)
-    if before.sha256 != found.sha256:
+    with _refuse_errors(source):
+        if source.endswith(".py"):
+            plugin = _load_file(locate(source, folder, where))
+        else:
+            plugin = _load_package(source, where)
+    name = plugin.name
+    if name in LOADED and LOADED[name].sha256 != plugin.sha256:
+        raise UsageError(f"{where} {source}: another plugin is named {name!r}: rename one of them")
+    if name in LOADED:
+        return LOADED[name]
+    if not any(hasattr(plugin.rows, kind) for kind in KINDS):
         raise UsageError(
-            f"{where} {given}: another plugin is named {found.name!r}: rename one of them"
-        )
-    if found.name in LOADED:
-        return before
-    if not any(hasattr(found.rows, kind) for kind in KINDS):
-        raise UsageError(
-            f"{where} {given}: adds nothing: expected one or more of {', '.join(KINDS)}"
+            f"{where} {source}: adds nothing: expected one or more of {', '.join(KINDS)}"
         )
     if "pandas" in sys.modules and not had_pandas:
-        how = "import it inside metrics() and sections()"
-        raise UsageError(f"{where} {given}: loads pandas, which a worker must not: {how}")
+        hint = "import it inside metrics() and sections()"
+        raise UsageError(f"{where} {source}: loads pandas, which a worker must not: {hint}")
     for kind, add in _tables:
-        _give(found, kind, add)
-    LOADED[found.name] = found
-    return found
+        _add_rows(plugin, kind, add)
+    LOADED[name] = plugin
+    return plugin
 
 
 def subscribe(kind: str, add: Callable[[Any], object]) -> None:
-    """Give a table the rows of this kind, of plugins loaded before and after; `add` raises TypeError or ValueError for what is no row."""
+    """Add the rows of this kind to a table, of plugins loaded before and after.
+
+    `add` takes a row; it raises TypeError or ValueError for anything else.
+    """
     _tables.append((kind, add))
     for plugin in LOADED.values():
-        _give(plugin, kind, add)
+        _add_rows(plugin, kind, add)
 
 
 def needed(names: object, where: str) -> None:
-    """Check that the plugins which a scenario names are loaded. UsageError naming the option that permits it."""
-    for name in names if isinstance(names, list | tuple) else ():
+    """Check that the plugins which a scenario names are loaded; UsageError with the option that loads one."""
+    if not isinstance(names, list | tuple):
+        return
+    for name in names:
         if isinstance(name, str) and name_of(name) not in LOADED:
-            how = f"add --plugin {shlex.quote(name)}, or --allow-plugins to load what the scenario names"
-            what = f"the scenario needs the plugin {name!r}, whose code runs here"
-            raise UsageError(f"{where}: {what}: look at it, then {how}")
+            options = f"--plugin {shlex.quote(name)}, or --allow-plugins"
+            problem = f"the scenario needs the plugin {name!r}, whose code runs here"
+            raise UsageError(
+                f"{where}: {problem}: look at it, then add {options} to load what the scenario names"
+            )
 
 
 def sources() -> list[str]:
-    """The files and names from which another process loads the same."""
+    """Return the files and names from which another process loads the same."""
     return [plugin.given for plugin in LOADED.values()]
 
 
 def options() -> list[str]:
-    """The options with which another process loads the same."""
-    return [word for source in sources() for word in ("--plugin", source)]
+    """Return the options with which another process loads the same."""
+    arguments = []
+    for source in sources():
+        arguments += ["--plugin", source]
+    return arguments
 
 
 def facts() -> list[dict[str, str]]:
-    """What run.json says of them."""
-    return [
-        {"name": plugin.name, "file": plugin.file, "sha256": plugin.sha256, "given": plugin.given}
-        for plugin in LOADED.values()
-    ]
+    """Return the entries in run.json."""
+    entries = []
+    for plugin in LOADED.values():
+        entries.append(
+            {
+                "name": plugin.name,
+                "file": plugin.file,
+                "sha256": plugin.sha256,
+                "given": plugin.given,
+            }
+        )
+    return entries
 
 
 def hashes() -> dict[str, str]:
-    """SHA-256 by name."""
+    """Return the SHA-256 of each plugin by name."""
     return {name: plugin.sha256 for name, plugin in LOADED.items()}
 
 
-def difference(theirs: Any) -> str:
-    """Why a worker with plugins of these hashes cannot work here; empty where it can."""
+def difference(worker_hashes: Any) -> str:
+    """Return why a worker with plugins of these hashes cannot work here; empty where it can."""
+    if not isinstance(worker_hashes, Mapping):
+        worker_hashes = {}
     for name, plugin in LOADED.items():
-        found = theirs.get(name) if isinstance(theirs, Mapping) else None
-        if found != plugin.sha256:
-            has = f"another file as plugin {name!r}" if found else f"no plugin {name!r}"
-            ours = f"{plugin.file} (SHA-256 {plugin.sha256[:SHOWN]})"
-            return f"it has {has}; the master has {ours}: start it with --plugin and the same file"
+        sha256 = worker_hashes.get(name)
+        if sha256 != plugin.sha256:
+            worker = f"another file as plugin {name!r}" if sha256 else f"no plugin {name!r}"
+            master = f"{plugin.file} (SHA-256 {plugin.sha256[:SHOWN]})"
+            return f"it has {worker}; the master has {master}: start it with --plugin and the same file"
     return ""
 
 
@@ -161,34 +181,38 @@ class MisuseError(TypeError):
 
 
 def fault(error: BaseException) -> str:
-    """`my.py, line 31: KeyError: 'x'`, of an error in a plugin's code; empty for others."""
-    if isinstance(error, MisuseError | MemoryError):
-        return str(error) if isinstance(error, MisuseError) else ""
-    places = [
-        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
+    """Return `my.py, line 31: KeyError: 'x'` of an error in a plugin's code; empty for others."""
+    if isinstance(error, MisuseError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return ""
+    places = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        places.append((frame.f_code.co_filename, line))
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno or 0))
-    shown = ((_shown(file), line) for file, line in reversed(places))
-    return next((_text(name, line, error) for name, line in shown if name), "")
+    for file, line in reversed(places):
+        name = _plugin_file(file)
+        if name:
+            return _text(name, line, error)
+    return ""
 
 
 def blamed(code: Any, error: Exception) -> Exception:
-    """An error in what a generator or a function did; of a plugin's, one whose fault names it, although it was raised here."""
-    of = getattr(code, "gi_code", None) or getattr(code, "__code__", None)
-    if (
-        of is None
-        or isinstance(error, MemoryError)
-        or fault(error)
-        or not (name := _shown(of.co_filename))
-    ):
+    """Return the error of a generator or a function; of a plugin's, one whose fault names it, although it was raised here."""
+    body = getattr(code, "gi_code", None) or getattr(code, "__code__", None)
+    if body is None or isinstance(error, MemoryError) or fault(error):
+        return error
+    name = _plugin_file(body.co_filename)
+    if not name:
         return error
     frame = getattr(code, "gi_frame", None)
-    return MisuseError(_text(name, frame.f_lineno if frame else of.co_firstlineno, error))
+    line = frame.f_lineno if frame else body.co_firstlineno
+    return MisuseError(_text(name, line, error))
 
 
-def _shown(file: str) -> str:
-    """How the file of a plugin is named; empty for other code."""
+def _plugin_file(file: str) -> str:
+    """Return how the file of a plugin is named; empty for other code."""
     for code, name in _code.items():
         if file == code:
             return name
@@ -198,30 +222,37 @@ def _shown(file: str) -> str:
 
 
 def _text(name: str, line: int, error: BaseException) -> str:
-    what = error.msg if isinstance(error, SyntaxError) else error
-    return plain(known()(f"{name}, line {line}: {type(error).__name__}: {what}"), _LONGEST)
+    message = error.msg if isinstance(error, SyntaxError) else error
+    return plain(known()(f"{name}, line {line}: {type(error).__name__}: {message}"), _LONGEST)
 
 
 def failure(error: Exception) -> TailgaugeError:
-    """An error in one line: as it is, of a plugin, of the machine, or a fault of ours."""
+    """Return an error in one line: as it is, of a plugin, of the machine, or a fault of ours."""
     if isinstance(error, TailgaugeError):
         return error
     text = fault(error)
-    return UsageError(f"plugin {text}") if text else errors.failure(error)
+    if text:
+        return UsageError(f"plugin {text}")
+    return errors.failure(error)
 
 
 class Faults:
-    """What plugins did wrong in the requests of one worker, or in one report: by file, line and class the first of them."""
+    """The errors of plugins in the requests of one worker, or in one report: by file, line and class the first of them."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
 
-    def note(self, error: Exception, what: str = "") -> str:
-        """Note an error in `what`; returns its text, which is empty for one that is no plugin's."""
-        text = fault(error) or (what and plain(known()(repr(error)), _LONGEST))
-        place = what + ": ".join(text.split(": ")[:2])
+    def note(self, error: Exception, context: str = "") -> str:
+        """Note an error. Return its text, which is empty for one that is no plugin's.
+
+        With a `context`, such as a metric that a plugin added, any error is the plugin's.
+        """
+        text = fault(error)
+        if not text and context:
+            text = plain(known()(repr(error)), _LONGEST)
+        place = context + ": ".join(text.split(": ")[:2])
         if text and len(self.texts) < MAX_FAULTS and place not in self.texts:
-            self.texts[place] = what + text
+            self.texts[place] = context + text
             log.warning("plugin %s", text)
         return text
 
@@ -232,46 +263,48 @@ NOTED = Faults()  # of reports made here
 # --- loading --------------------------------------------------------------------------------------------------------
 
 
-def _file(path: Path) -> Plugin:
+def _load_file(path: Path) -> Plugin:
     text = read_text(path, LARGEST_TOML)
     name = path.stem
-    full = str(path.resolve())
+    full_path = str(path.resolve())
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     if name in LOADED and LOADED[name].sha256 == sha256:
         return LOADED[name]
     module = ModuleType(f"tailgauge_plugin_{name}")
-    module.__file__ = full
+    module.__file__ = full_path
     sys.modules[module.__name__] = module  # dataclasses and pydantic look for it
-    _code[full] = path.name
-    exec(compile(text, full, "exec"), module.__dict__)  # noqa: S102 - what the user asked for
-    return Plugin(name, path.name, sha256, full, module)
+    _code[full_path] = path.name
+    exec(compile(text, full_path, "exec"), module.__dict__)  # noqa: S102 - what the user asked for
+    return Plugin(name, path.name, sha256, full_path, module)
 
 
-def _package(name: str, where: str) -> Plugin:
+def _load_package(name: str, where: str) -> Plugin:
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in installed:
-        others = (
-            f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
-        )
-        why = f"no installed package has this plugin, and a file ends in .py{others}"
-        raise UsageError(f"{where} {name}: {_other_kind(name, where) or why}")
+        problem = "no installed package has this plugin, and a file ends in .py"
+        if installed:
+            problem += f"; installed: {', '.join(installed)}{nearest(name, installed)}"
+        raise UsageError(f"{where} {name}: {_other_kind(name, where) or problem}")
     entry = installed[name]
     spec = importlib.util.find_spec(entry.module.partition(".")[0])
     if spec is None or spec.origin is None:
         raise UsageError(f"{where} {name}: its package has no module {entry.module}")
     origin = Path(spec.origin)
-    root = origin.parent if spec.submodule_search_locations else origin
+    root = origin
+    files = [origin]
+    if spec.submodule_search_locations:
+        root = origin.parent
+        files = sorted(root.rglob("*.py"))
     sha256 = hashlib.sha256()
-    for file in sorted(root.rglob("*.py")) if root != origin else [origin]:
-        sha256.update(
-            f"{file.relative_to(origin.parent).as_posix()}\0".encode() + file.read_bytes() + b"\0"
-        )
+    for file in files:
+        path = file.relative_to(origin.parent).as_posix()
+        sha256.update(f"{path}\0".encode() + file.read_bytes() + b"\0")
     _code[str(root)] = entry.module
     return Plugin(name, entry.module, sha256.hexdigest(), name, entry.load())
 
 
 def _other_kind(name: str, where: str) -> str:
-    """What was given instead of a plugin, and what to give; empty where it may be a plugin's name."""
+    """Return what was given instead of a plugin, and what to give; empty where it may be a plugin's name."""
     path = Path(name)
     if path.suffix == ".toml":
         return f"this is a scenario, a plugin is a Python file: tailgauge run {shlex.quote(name)}"
@@ -283,24 +316,26 @@ def _other_kind(name: str, where: str) -> str:
     return ""
 
 
-def _give(plugin: Plugin, kind: str, add: Callable[[Any], object]) -> None:
-    """Give a table the plugin's rows of a kind."""
+def _add_rows(plugin: Plugin, kind: str, add: Callable[[Any], object]) -> None:
+    """Add the plugin's rows of a kind to a table."""
     rows = getattr(plugin.rows, kind, ())
-    with _refusing(f"{plugin.file}: {kind}"):
-        for row in rows() if callable(rows) else rows:
+    with _refuse_errors(f"{plugin.file}: {kind}"):
+        if callable(rows):
+            rows = rows()
+        for row in rows:
             add(row)
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """What a plugin's code raises, or is refused for, as one line."""
+def _refuse_errors(context: str) -> Iterator[None]:
+    """Raise what a plugin's code raises, or is refused for, as a UsageError of one line."""
     try:
         yield
     except TailgaugeError:
         raise
     except (Exception, SystemExit) as error:
-        how = ""
+        text = fault(error) or f"{context}: {error}"
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = plain(error.name.partition(".")[0], 80)
-            how = f": install {package} into the Python at {interpreter.path()}"
-        raise UsageError(f"plugin {fault(error) or f'{what}: {error}'}{how}") from error
+            text += f": install {package} into the Python at {interpreter.path()}"
+        raise UsageError(f"plugin {text}") from error
