@@ -472,19 +472,9 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     """`tailgauge worker`: work for a master until it ends the run; returns the exit code."""
     log_warnings(progress=not lifeline)  # the log of a child is kept with the run
     seal = Seal(configured_token("a worker"))
-    runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
     environment = Environment(user_classes=user_classes(), events=locust.events)
-
-    def leave() -> None:
-        log.warning("interrupted: no master answered at %s", master)
-        os._exit(Exit.INTERRUPTED)  # nothing is kept yet
-
-    waiting = gevent.signal_handler(signal.SIGINT, leave)
-    try:
-        runner = environment.create_worker_runner(master.host, master.port)
-    except ConnectionError as error:
-        reason = str(error) or "no master answers. Is it running, and is the port open?"
-        raise TargetError(f"--master {master}: {reason}") from error
+    interrupts = gevent.signal_handler(signal.SIGINT, _leave, master)
+    runner = _connect(environment, master)
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
 
@@ -502,7 +492,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
 
     refused = f"the master at {master} refused this worker"
     worker.on_refused = lambda: end(Exit.TARGET, f"{refused}: {worker.refused}")
-    waiting.cancel()
+    interrupts.cancel()
     gevent.signal_handler(signal.SIGTERM, stopped, "this worker was stopped")
     gevent.signal_handler(signal.SIGINT, stopped, "this worker was interrupted")
     lost = "lost connection to the master"
@@ -517,6 +507,22 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
         text = "rows that were not transferred are in %s; run: tailgauge report %s"
         log.warning(text, worker.left, shlex.quote(str(worker.left)))
     return ends[0] if ends else Exit.OK
+
+
+def _leave(master: Address) -> None:
+    """End a worker that Ctrl-C interrupts before it has a master: nothing is kept yet."""
+    log.warning("interrupted: no master answered at %s", master)
+    os._exit(Exit.INTERRUPTED)
+
+
+def _connect(environment: Any, master: Address) -> Any:
+    """Return the runner of a worker that is connected to its master; TargetError if none answers."""
+    runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
+    try:
+        return environment.create_worker_runner(master.host, master.port)
+    except ConnectionError as error:
+        reason = str(error) or "no master answers. Is it running, and is the port open?"
+        raise TargetError(f"--master {master}: {reason}") from error
 
 
 def _listen(runner: Any, end: Callable[[], None]) -> None:

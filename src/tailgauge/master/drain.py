@@ -60,6 +60,7 @@ class Drain:
             run.note_failure()
 
     def _take_steps(self) -> None:
+        """End looks, workers, counters of the engine, parts and endpoint, in this order; then set the last state."""
         run = self._run
         if run.start_at_ns:
             run.admission_end_at_ns = monotonic_ns()

@@ -81,7 +81,10 @@ class PartReceiver:
         return {"table": key[0], "name": key[1], "upto": length, "state": state, "why": refusal}
 
     def _add_piece(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
-        """Return the length of the part so far, and whether it is complete."""
+        """Append a piece. Return the length of the part so far, and whether it is complete.
+
+        Raises ValueError with the reason if it is refused, OSError if it cannot be written.
+        """
         checksum = self._whole[worker].get(key)
         if checksum is not None:
             if checksum != data["sha256"]:
@@ -94,7 +97,7 @@ class PartReceiver:
         coming = self._incoming[worker].get(key)
         if coming is None:
             if data["offset"] != 0:
-                return 0, False
+                return 0, False  # its begin was lost: the worker sends it again
             coming = self._begin(worker, key, data)
         elif (coming.size, coming.sha256) != (data["size"], data["sha256"]):
             raise _RefusedError("size or checksum differs from the piece before")

@@ -23,29 +23,17 @@ class Preflight:
         self._run = run
         self._targets = targets
         self.result: dict[str, Any] | None = None  # the first worker's message
+        self.calls: list[dict[str, Any]] = []
+        self.learnt = Learnt()
+        # The engine of each target that has to answer exactly; None for an unknown one.
+        self.engines: dict[str, str | None] = {}
 
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """The facts of each call; empty before the end of the preflight."""
-        if self.result is None:
-            return []
-        calls: list[dict[str, Any]] = self.result["calls"]
-        return calls
-
-    @property
-    def learnt(self) -> Learnt:
-        """What the calls measured, such as the tokens per word; the defaults until then."""
-        if self.result is None:
-            return Learnt()
-        return Learnt(*self.result["learnt"])
-
-    @property
-    def engines(self) -> dict[str, str | None]:
-        """The engine of each target that has to answer exactly; None for an unknown one."""
-        if self.result is None:
-            return {}
-        engines: dict[str, str | None] = self.result["engines"]
-        return engines
+    def receive(self, result: dict[str, Any]) -> None:
+        """Take the first worker's message, with the facts of each call and what they measured."""
+        self.result = result
+        self.calls = result["calls"]
+        self.learnt = Learnt(*result["learnt"])
+        self.engines = result["engines"]
 
     @property
     def called_urls(self) -> list[str]:

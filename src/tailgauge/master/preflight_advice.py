@@ -115,8 +115,9 @@ def advice(
     *,
     ready_s: float = 0.0,
 ) -> str:
-    """Return what to set or to look at; empty where nothing is known. `text`: the target's own message.
+    """Return what to set or to look at; empty where nothing is known.
 
+    `call`: the facts of a call of the preflight. `kind`: its type of error; `text`: the target's own message.
     `ready_s`: how long the run has waited for the target.
     """
     status = call["status"]
@@ -173,6 +174,7 @@ def _about_a_port(url: str, kind: str, text: str) -> str:
 def _about_a_rejection(
     call: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
 ) -> str:
+    """Return advice about a 4xx: the key, the model, the path, or a field of the request."""
     status = call["status"]
     if status == 401:
         return _about_the_key(target)
@@ -252,6 +254,7 @@ def _about_a_redirect(url: str, location: str, base: str) -> str:
 def _about_a_field(
     call: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None
 ) -> str:
+    """Return how to leave out the field that the target refuses, or how to send a smaller prompt."""
     if _MARKS.search(text) or (call.get("marked") and _NO_LIST.search(text)):
         setting = 'prompt_cache_key=""' if "prompt_cache_key" in text else "breakpoints=[]"
         return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"

@@ -61,7 +61,7 @@ class StopRules:
         return f"to go on all the same, add --set stop.{self.broken_rule}=0"
 
     def _rejected(self, progress: Progress) -> str | None:
-        """Every call is rejected with the same status: the cause does not go away by itself."""
+        """Stop if every call is rejected with the same status: the cause does not go away by itself."""
         allowed = self._stop.rejections
         rejected = progress.rejected
         if rejected is None or not allowed:
@@ -78,7 +78,7 @@ class StopRules:
         return f"{rejected['in_a_row']:,} equal rejections in a row (stop.rejections {allowed:,}): {cause}"
 
     def _failing(self, progress: Progress) -> str | None:
-        """Too few of the last requests completed."""
+        """Stop if too few of the last requests completed."""
         history = self._history
         longest_s = LIMITED_S
         if self._stop.max_ttft_ms:
@@ -98,7 +98,7 @@ class StopRules:
         return f"{completed:,} of the last {ended:,} requests completed ({rule})"
 
     def _limited(self, progress: Progress, rule: str) -> str | None:
-        """A 429 spares the target, so it counts only where nothing was answered for longer than the window of a limit."""
+        """Stop if all got 429 for longer than the window of a limit; until then a 429 spares the target."""
         begin = self._before(progress, LIMITED_S)
         if begin is None or not self._min_completed:
             return None
@@ -111,7 +111,7 @@ class StopRules:
         return f"{limited:,} requests got 429 in {seconds:.0f} s, and none completed ({rule})"
 
     def _unreachable(self, progress: Progress) -> str | None:
-        """Every call fails to connect."""
+        """Stop if every call fails to connect."""
         allowed = self._stop.connect_errors
         in_a_row = _refused(progress) - _refused(self._connected)
         lasts_s = progress.passed_s - self._connected.passed_s
@@ -120,7 +120,7 @@ class StopRules:
         return f"{in_a_row:,} connection errors in a row (stop.connect_errors {allowed:,})"
 
     def _slow(self, progress: Progress) -> str | None:
-        """Too slow all the time, or without a first token where one was due."""
+        """Stop if the target is too slow all the time, or without a first token where one was due."""
         bound_ms = self._stop.max_ttft_ms
         window_s = self._stop.ttft_s
         begin = self._before(progress, window_s)
@@ -153,13 +153,13 @@ def _is_window(begin: Progress, end: Progress, seconds: float) -> bool:
 
 
 def _ended(progress: Progress) -> int:
-    """Requests without those whose user left, and those that a limit refused."""
+    """Return the ended requests, without those whose user left and those that a limit refused."""
     requests = progress.all.requests
     return sum(requests.values()) - requests.get(schema.CANCELLED, 0) - _limited(progress)
 
 
 def _limited(progress: Progress) -> int:
-    """Requests that ended with a 429."""
+    """Return the requests that ended with a 429."""
     return progress.all.requests.get(schema.RATE_LIMITED, 0)
 
 
@@ -168,11 +168,11 @@ def _completed(progress: Progress) -> int:
 
 
 def _refused(progress: Progress) -> int:
-    """Calls that could not connect."""
+    """Return the calls that could not connect."""
     return progress.all.attempts.get(schema.CONNECT_ERROR, 0)
 
 
 def _connected(progress: Progress) -> int:
-    """Calls that ended otherwise, but for those that the client closed."""
+    """Return the calls that could connect, without those that the client closed."""
     attempts = progress.all.attempts
     return sum(attempts.values()) - attempts.get(schema.CANCELLED, 0) - _refused(progress)

@@ -40,7 +40,7 @@ class WorkerMessages:
         self._run.changed.set()
 
     def notice_life(self, node: str) -> None:
-        """A worker gave a sign of life; one that was silent takes part again, with its leases."""
+        """Note a sign of life; a worker that was silent takes part again, with its leases."""
         run = self._run
         worker = run.workers.by_node.get(node)
         if worker is None:
@@ -60,7 +60,7 @@ class WorkerMessages:
         self._run.notes.append(plain(data["text"], MAX_NOTE))
 
     def _on_tried(self, _: RunWorker, data: dict[str, Any]) -> None:
-        self._preflight.result = data
+        self._preflight.receive(data)
 
     def _on_opened(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.opened = True
@@ -77,6 +77,7 @@ class WorkerMessages:
             worker.leased = data["counts"]["leased"]
 
     def _on_drained(self, worker: RunWorker, data: dict[str, Any]) -> None:
+        """Take the last counts of a worker, its notes, and whether all its rows have arrived."""
         run = self._run
         self._on_counters(worker, data)
         record = data["record"]

@@ -43,7 +43,7 @@ class WorkerStart:
         self._early_hellos: dict[str, dict[str, Any]] = {}  # of late joiners, before the start
 
     def receive_hello(self, node: str, hello: dict[str, Any]) -> None:
-        """A worker reports. After the start it gets a share from the next slice on, if it can join."""
+        """Add a worker that reports. After the start it gets a share from the next slice on, if it can join."""
         run = self._run
         if node in run.workers.by_node or run.is_draining:
             return

@@ -264,6 +264,7 @@ NOTED = Faults()  # of reports made here
 
 
 def _load_file(path: Path) -> Plugin:
+    """Execute a plugin's file, unless the same one is loaded already."""
     text = read_text(path, LARGEST_TOML)
     name = path.stem
     full_path = str(path.resolve())
@@ -279,6 +280,7 @@ def _load_file(path: Path) -> Plugin:
 
 
 def _load_package(name: str, where: str) -> Plugin:
+    """Load a plugin of an installed package. Its hash is over all Python files of the package."""
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in installed:
         problem = "no installed package has this plugin, and a file ends in .py"

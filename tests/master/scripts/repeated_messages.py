@@ -26,12 +26,15 @@ def started(kinds: list[str], *, run_id: str = "", is_late: bool = False) -> dic
         Link(runner, SEAL), SETTINGS[0], lambda: 1, lambda _: True, lambda _: None
     )
     run._start._is_plan_sent = is_late
-    run._preflight.result = {
-        "learnt": [1.0, 0, True, [], []],
-        "engines": {},
-        "adaptations": {},
-        "spent": [0, 0, None],
-    }
+    run._preflight.receive(
+        {
+            "calls": [],
+            "learnt": [1.0, 0, True, [], []],
+            "engines": {},
+            "adaptations": {},
+            "spent": [0, 0, None],
+        }
+    )
     run._state.start_at_ns = monotonic_ns()
     texts = SAMPLES.read_text(encoding="utf-8").replace("RUN", run_id or run.run_id).splitlines()
     trees = [json.loads(text, object_hook=from_json) for text in texts]
