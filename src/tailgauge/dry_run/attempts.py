@@ -132,7 +132,7 @@ class Attempt:
         self._row.streamed = send.call.stream
 
     def begin(self) -> None:
-        """Send it."""
+        """Send the call; it arrives now, or after the delay of a gateway."""
         attempts = self._attempts
         row = self._row
         now_ns = attempts.queue.now_ns()
@@ -152,7 +152,7 @@ class Attempt:
             self._arrive()
 
     def _arrive(self) -> None:
-        """The endpoint gets it."""
+        """Let the endpoint serve the call, unless its client has left on the way."""
         attempts = self._attempts
         exchange = self._exchange
         call = self._send.call
@@ -182,7 +182,8 @@ class Attempt:
         """Close it, unless it is over."""
         if self._ending is not None:
             return
-        self.aborted_at_ns = self._row.cancelled_at_ns = self._attempts.queue.now_ns()
+        self.aborted_at_ns = self._attempts.queue.now_ns()
+        self._row.cancelled_at_ns = self.aborted_at_ns
         self._end(Outcome(reason))
         if self._delivery is not None:
             self._delivery.leave()
@@ -209,7 +210,7 @@ class Attempt:
         self._post(Chunks(leg, number, self._attempts.queue.now_ns()))
 
     def on_end(self) -> None:
-        """The response is over."""
+        """The response is over: decode it if it is unusual, else its outcome is known."""
         exchange = self._exchange
         fault = exchange.fault
         if fault.ending == ERROR_EVENT and not exchange.request.stream:
@@ -233,8 +234,9 @@ class Attempt:
     def _receive(self) -> Received:
         """Decode what has arrived by now."""
         assert self._delivery is not None
-        received = self._received = self._new_received()
+        received = self._new_received()
         received.read(self._delivery.pieces(self._attempts.queue.now_ns()))
+        self._received = received
         return received
 
     def _outcome_of_end(self) -> Outcome:
@@ -262,6 +264,7 @@ class Attempt:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _headers(self, status: int) -> None:
+        """Note the status and the headers, whose limits go into the row."""
         row = self._row
         now_ns = self._attempts.queue.now_ns()
         row.status = status
@@ -292,12 +295,14 @@ class Attempt:
         self._end(outcome(response_of(status, exchange.headers, body), decoder))
 
     def _refuse(self, refused: Refused) -> None:
+        """End the call with an error of the endpoint, as an event in a 200 or with a status of its own."""
         exchange = self._exchange
         if refused.in_band:
             self._headers(200)
-            received = self._received = self._new_received()
+            received = self._new_received()
             event = exchange.error_event(refused, has_begun=False)
             received.read([(self._attempts.queue.now_ns(), event)])
+            self._received = received
             self._end(received.outcome())
             return
         self._headers(refused.status)

@@ -111,7 +111,10 @@ class Client(Protocol):
 
 
 class Delivery:
-    """One answer on its way. `watch`: number of the chunk that the client waits for, 0 for none."""
+    """One answer on its way: plans the client's calls at the times that the endpoint knows.
+
+    `watch`: number of the chunk that the client waits for, 0 for none.
+    """
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
         self._is_held = answer.exchange.is_held  # by a gateway, until the answer is whole

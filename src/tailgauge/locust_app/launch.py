@@ -298,6 +298,7 @@ class Launch:
         self._stop_children()
 
     def _await_workers(self, master: Master, display: Display) -> None:
+        """Wait until the expected workers are connected; the error says which worker ended or was refused."""
         self._await_stopped(master.runner)
         patience_s = REMOTE_S if self._setup.remote else CONNECT_S
         expected = self._setup.number

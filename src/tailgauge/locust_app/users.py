@@ -109,6 +109,7 @@ class Master:
         return forward
 
     def _on_hello(self, node: str, data: dict[str, Any]) -> None:
+        """Accept a worker that has our version and plugins, and let it join the run in progress; refuse others."""
         data |= {key: plain(data[key], MAX_NAME) for key in ("name", "host", "version")}
         if (data["version"], data["schema"]) != (__version__, SCHEMA_VERSION):
             worker = f"tailgauge {data['version']} (row schema {data['schema']})"
@@ -154,7 +155,7 @@ class Master:
         self._link.send("pong", {**data, "t1": received_ns, "t2": monotonic_ns()}, node)
 
     def _on_pulse(self, node: str, _: dict[str, Any]) -> None:
-        """A worker lives whose hub is too busy for its messages, Locust's heartbeats included."""
+        """Note that a worker lives whose hub is too busy for its messages, Locust's heartbeats included."""
         client = getattr(self.runner, "clients", {}).get(node)
         if client is not None:
             client.heartbeat = runners.HEARTBEAT_LIVENESS
@@ -162,6 +163,7 @@ class Master:
             self.run.notice_life(node)
 
     def _on_test_start(self, **_: Any) -> None:
+        """Begin a run with the workers that are connected; nothing if there are no settings for one."""
         self.settings = self.before_start()
         self._test_start_ns = monotonic_ns()
         self.run = None
@@ -356,6 +358,7 @@ def _options(parser: Any) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
+    """Make this process of plain Locust a master, a worker, or both; a mistake in options or scenario ends it."""
     runner = environment.runner
     page = environment.web_ui
     if not of_tailgauge(environment):

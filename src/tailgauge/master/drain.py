@@ -138,9 +138,9 @@ class Drain:
         record = worker.record
         cause = f" ({record['refused']})" if record.get("refused") else ""
         place = f"they are in {record['folder']} on {worker.hello['host']}"
-        advice_text = "pass that folder to `tailgauge report` together with this one"
+        hint = "pass that folder to `tailgauge report` together with this one"
         self._run.notes.append(
-            f"rows of worker {worker.number} were not transferred{cause}: {place}; {advice_text}"
+            f"rows of worker {worker.number} were not transferred{cause}: {place}; {hint}"
         )
 
 
