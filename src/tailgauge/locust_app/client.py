@@ -88,7 +88,7 @@ class Sender(Protocol):
     def report(
         self, request_meta: Mapping[str, Any], ttft_ms: float | None, headers_ms: float | None
     ) -> None:
-        """Tell Locust. `headers_ms`: of a call with stream=True."""
+        """Report a request to Locust. `headers_ms`: of a call with stream=True."""
 
 
 class Client:
@@ -121,7 +121,7 @@ class Client:
         """
         self.settle()
         method = f"client.post({url!r})"
-        _check_arguments(method, **arguments)
+        _check_arguments(method, arguments)
         self._user.check_url(method, url)
         body = _body_of(method, data, json)
         sent = self._user.send_given(
@@ -325,12 +325,12 @@ def refused_path(method: str, url: str, address: str | None, protocol: str) -> s
     return ""
 
 
-def _check_arguments(method: str, *, allow_redirects: bool = False, **arguments: Any) -> None:
+def _check_arguments(method: str, arguments: Mapping[str, Any]) -> None:
     """Raise ClientError for an argument of HttpUser's client that has no meaning here."""
     for key, value in arguments.items():
-        if value is not None:
+        if value is not None and key != "allow_redirects":
             raise ClientError(f"{method}: {key}: {_SETTINGS.get(key, 'unknown argument')}")
-    if allow_redirects:
+    if arguments.get("allow_redirects"):
         raise ClientError(
             f"{method}: allow_redirects: a redirect is an answer here: give the final host"
         )

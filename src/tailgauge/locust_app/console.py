@@ -81,9 +81,10 @@ class Console:
         self._has_pause = False
 
     def _on_quit(self, exit_code: int, **_: Any) -> None:
+        text = f"exit code {exit_code}{self._origin(exit_code)}\n"
         if self._result:
-            self.stream.write(f"{self._whole_result()}\n")
-        self.stream.write(f"exit code {exit_code}{self._origin(exit_code)}\n")
+            text = f"{self._whole_result()}\n{text}"
+        self.stream.write(text)
         self.stream.flush()
 
     def _origin(self, exit_code: int) -> str:
