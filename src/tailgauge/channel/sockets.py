@@ -343,7 +343,7 @@ def beat(
     ended: Callable[[], bool],
     every_s: float,
 ) -> None:
-    """From another thread, send `sealed` to the master of a Locust worker every `every_s` without another message."""
+    """Send `sealed` to the master of a Locust worker every `every_s` without another message, from another thread."""
     address = f"tcp://{runner.master_host}:{runner.master_port}"
     by_ipv6 = bool(runner.client.socket.getsockopt(zmq.IPV6))
     body = sealed.serialize()  # type: ignore[no-untyped-call]

@@ -192,11 +192,11 @@ class Attempt:
     # --- what arrives from the endpoint ------------------------------------------------------------------------------
 
     def on_headers(self) -> None:
-        """The response has begun."""
+        """Note that the response has begun."""
         self._headers(200)
 
     def on_content(self) -> None:
-        """The first content is there."""
+        """Pass the first content to the pattern."""
         now_ns = self._attempts.queue.now_ns()
         if self._attempts.book is not None:
             self._attempts.book.begun(self._key, now_ns)
@@ -205,12 +205,12 @@ class Attempt:
         self._post(FirstContent(leg, number, now_ns, sent_ns))
 
     def on_watched(self) -> None:
-        """The chunk that the call watches for is there."""
+        """Pass the chunk that the call watches for to the pattern."""
         _, leg, number = self._key
         self._post(Chunks(leg, number, self._attempts.queue.now_ns()))
 
     def on_end(self) -> None:
-        """The response is over: decode it if it is unusual, else its outcome is known."""
+        """End the call with its response: decode it if it is unusual, else its outcome is known."""
         exchange = self._exchange
         fault = exchange.fault
         if fault.ending == ERROR_EVENT and not exchange.request.stream:
@@ -257,7 +257,7 @@ class Attempt:
         return Outcome(ended.ended, ended.error_type)
 
     def on_over(self) -> None:
-        """The endpoint is through with it."""
+        """Note that the endpoint is through with the call, and write its rows if the client is too."""
         self._is_over = True
         self._write()
 

@@ -139,7 +139,7 @@ class Delivery:
         self._is_starting = False
 
     def leave(self) -> None:
-        """The client has gone: it receives nothing more."""
+        """Send nothing more to the client: it has gone."""
         self._has_left = True
         now_ns = self._queue.now_ns()
         self.answer.leave(now_ns, bisect_right(self.answer.due_ns, now_ns))
@@ -387,7 +387,7 @@ class DryEndpoint:
     # --- the driver of the core, and what moves by itself beside the queue ------------------------------------
 
     def engine_changed(self) -> None:
-        """What follows happens after the event that the queue is at."""
+        """Note a change; what follows from it happens after the event that the queue is at."""
         self._changed = True
 
     def next_due_ns(self) -> int | None:

@@ -61,7 +61,7 @@ class Sender(Protocol):
     environment: Any
 
     def context(self) -> dict[str, Any]:
-        """What Locust's listeners get of each request."""
+        """Return what Locust's listeners get of each request."""
 
     def base_url(self) -> str:
         """Address of the run's target."""

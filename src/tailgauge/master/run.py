@@ -109,15 +109,15 @@ class Run:
         )
 
     def on_hello(self, node: str, data: dict[str, Any]) -> None:
-        """A worker reports."""
+        """Take the first message of a worker."""
         self._start.receive_hello(node, data)
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
-        """A worker that takes part sends a message."""
+        """Take a message of a worker that takes part; one about another run is ignored."""
         self._messages.receive(kind, node, data)
 
     def notice_life(self, node: str) -> None:
-        """A worker gave a sign of life."""
+        """Note a sign of life of a worker."""
         self._messages.notice_life(node)
 
     def look_for_workers(self) -> None:

@@ -103,7 +103,7 @@ class RunWorker:
         return watch
 
     def count(self, name: str) -> int:
-        """One of the worker's last counts; 0 before its first counters."""
+        """Return one of the worker's last counts; 0 before its first counters."""
         return int(self.counters["counts"][name]) if self.counters else 0
 
     @property
@@ -115,7 +115,7 @@ class RunWorker:
         return sent >= self.leased and not self.counters["in_flight"]
 
     def facts(self) -> dict[str, Any]:
-        """The worker's entry in run.json."""
+        """Return the worker's entry in run.json."""
         record = {key: self.record.get(key) for key in _RECORDED}
         record["counts"] = record["counts"] or self.counters.get("counts")
         if not self.has_drained and self.counters.get("clock"):
@@ -199,7 +199,7 @@ class RunWorkers:
         return stalled
 
     def silent_s(self, worker: RunWorker, since_ns: int, now_ns: int) -> float:
-        """For how long the master has listened to a worker in vain."""
+        """Return for how long a worker has sent nothing. A stall of the master itself does not count."""
         back_ns = self.stalls[-1][1] if self.stalls else 0
         return (now_ns - max(worker.last_message_ns, since_ns, back_ns)) / 1e9
 
@@ -228,19 +228,10 @@ class RunWorkers:
         progress = Progress(passed_s, duration_s)
         messages: dict[traffic_counters.Key, list[dict[str, Any]]] = {}
         for worker in self:
-            counters = worker.counters
-            if not counters:
+            if not worker.counters:
                 continue
-            progress.sent += counters["counts"]["dispatched"]
-            progress.dropped += counters["counts"]["client_drop"]
-            progress.chunks += counters["chunks"]
-            # Nothing is open any more in a process that has ended.
-            if not self.is_gone(worker):
-                progress.in_flight += counters["in_flight"]
-                progress.waiting += counters.get("waiting", 0)
-                slot_wait_s = counters.get("slot_wait_ns", 0) / 1e9
-                progress.slot_wait_s = max(progress.slot_wait_s, slot_wait_s)
-            for traffic, target, message in counters["traffic"]:
+            self._add_counters(progress, worker)
+            for traffic, target, message in worker.counters["traffic"]:
                 messages.setdefault((traffic, target), []).append(message)
         for key, counted in messages.items():
             progress.traffic[key] = traffic_counters.total(counted)
@@ -258,6 +249,19 @@ class RunWorkers:
             list(self), median_ms, stalls, self._past_stalls(passed_s)
         )
         return progress
+
+    def _add_counters(self, progress: Progress, worker: RunWorker) -> None:
+        """Add a worker's last counters. Nothing is open any more in a process that has ended."""
+        counters = worker.counters
+        progress.sent += counters["counts"]["dispatched"]
+        progress.dropped += counters["counts"]["client_drop"]
+        progress.chunks += counters["chunks"]
+        if self.is_gone(worker):
+            return
+        progress.in_flight += counters["in_flight"]
+        progress.waiting += counters.get("waiting", 0)
+        slot_wait_s = counters.get("slot_wait_ns", 0) / 1e9
+        progress.slot_wait_s = max(progress.slot_wait_s, slot_wait_s)
 
     def _past_stalls(self, passed_s: float) -> str:
         """Say in how many seconds a worker was late; empty where they are too few to matter."""
