@@ -26,6 +26,7 @@ from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.encoding import Encoding
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import Exchange, whole
+from tailgauge.simulator.core.job_calls import answer_about_job, submit_job
 from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import CallRequest, Refused
@@ -344,7 +345,7 @@ class DryEndpoint:
         try:
             if call.job is not None:
                 method = "DELETE" if call.kind == JOB_CANCEL else "GET"
-                return exchange.job(method, call.job, now_ns)
+                return answer_about_job(exchange, method, call.job, now_ns)
             self._accept(exchange, call, model, protocol)
             last_id = ""
             if call.event_ids is not None:
@@ -352,7 +353,7 @@ class DryEndpoint:
             exchange.resume(last_id)
             exchange.admit(now_ns)
             if call.kind == JOB_SUBMIT:
-                return exchange.submit_job(now_ns)
+                return submit_job(exchange, now_ns)
             return Delivery(answer_to(exchange), client, self._queue, call.watch_chunks)
         except Refused as refused:
             row = exchange.row

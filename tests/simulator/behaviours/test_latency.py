@@ -20,7 +20,7 @@ def test_without_sigma_every_chunk_is_due_on_the_grid() -> None:
 
 @pytest.mark.parametrize(("tokens", "chunks"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_the_last_chunk_may_be_short(tokens: int, chunks: int) -> None:
-    assert len(TokenTimes(CONSTANT, 1, "any", tokens, 0, 1.0).made_ns) == chunks
+    assert len(TokenTimes(CONSTANT, 1, "any", tokens, start_ns=0, factor=1.0).made_ns) == chunks
 
 
 def test_the_same_seed_and_key_draw_the_same_delays() -> None:
@@ -79,8 +79,15 @@ def test_a_call_is_keyed_without_its_run(client_request_id: str, key: str) -> No
 
 
 def test_tokens_are_made_a_chunk_at_a_time_and_a_straggler_stretches_all_of_them() -> None:
-    plain, slow = (TokenTimes(CONSTANT, 1, "any", 10, 1000, factor) for factor in (1.0, 3.0))
+    plain, slow = (
+        TokenTimes(CONSTANT, 1, "any", 10, start_ns=1000, factor=factor) for factor in (1.0, 3.0)
+    )
 
     assert plain.made_ns == [200_001_000, 210_001_000, 220_001_000]
     assert slow.made_ns == [600_001_000, 630_001_000, 660_001_000]
-    assert [plain.by(at) for at in (200_000_999, 200_001_000, 215_000_000, 10**10)] == [0, 4, 8, 10]
+    assert [plain.tokens_made(at) for at in (200_000_999, 200_001_000, 215_000_000, 10**10)] == [
+        0,
+        4,
+        8,
+        10,
+    ]

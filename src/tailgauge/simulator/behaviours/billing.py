@@ -1,4 +1,4 @@
-"""What a call costs: the output that a cancelled call is billed for, and prices relative to one input token.
+"""The price of a call: the output that a cancelled call is billed for, and prices relative to one input token.
 
 Exact: rates are fractions. These are the endpoint's own rates, for its spend limit; what a real provider charges is in the
 price file.
@@ -31,27 +31,27 @@ class Billing:
     """The prices of an endpoint."""
 
     def __init__(self, table: BillingTable) -> None:
-        self._full = table.bill_cancelled == "full"
-        self._rates = tuple(
-            map(exact, (1, table.read, table.write_5m, table.write_1h, table.output))
-        )
+        self._bills_cancelled_in_full = table.bill_cancelled == "full"
+        self._read = exact(table.read)
+        self._write_5m = exact(table.write_5m)
+        self._write_1h = exact(table.write_1h)
+        self._output = exact(table.output)
 
     def billed_output(self, generated: int, planned: int, *, cancelled: bool) -> int:
-        """Output tokens on the bill: `generated` when the call ended, of an answer planned with `planned`."""
-        return planned if cancelled and self._full else generated
+        """Return the output tokens on the bill of a call that generated some of its planned tokens."""
+        return planned if cancelled and self._bills_cancelled_in_full else generated
 
     def cost(self, prompt: PromptTokens, output_tokens: int) -> Fraction:
-        """Price of a call, in prices of one uncached input token."""
-        counts = (
-            prompt.input_tokens,
-            prompt.read,
-            prompt.creation_5m,
-            prompt.creation_1h,
-            output_tokens,
+        """Return the price of a call, in prices of one uncached input token."""
+        return (
+            prompt.input_tokens
+            + prompt.read * self._read
+            + prompt.creation_5m * self._write_5m
+            + prompt.creation_1h * self._write_1h
+            + output_tokens * self._output
         )
-        return sum((n * rate for n, rate in zip(counts, self._rates, strict=True)), Fraction(0))
 
 
 def exact(number: float) -> Fraction:
-    """The number as it was written: 0.1 is a tenth."""
+    """Return the number as it was written: 0.1 is a tenth."""
     return Fraction(repr(number))

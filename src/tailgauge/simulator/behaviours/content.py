@@ -1,6 +1,6 @@
-"""What an answer consists of: thinking, texts and a tool call, and the chunks that carry them.
+"""The blocks of an answer: thinking, texts and a tool call, and the chunks that carry them.
 
-Every token belongs to one chunk. A chunk leaves when the token `after` of the whole answer has been made, which decides all
+Every token belongs to one chunk. A chunk leaves when `after` tokens of the whole answer have been made, which decides all
 bursts and silences:
 
     thinking   shown: chunk by chunk, then a `signature_delta` without tokens
@@ -17,7 +17,7 @@ Sources: the provider's pages on streaming, extended thinking (`display`) and fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
@@ -30,7 +30,7 @@ THINKING_DELTA = "thinking_delta"
 JSON_DELTA = "input_json_delta"
 SIGNATURE_DELTA = "signature_delta"
 SUMMARISED = 10  # tokens of thinking for each of its summary
-_LEAST_PAIR = 3  # tokens of the shortest key and value: 12 bytes
+_MIN_PAIR = 3  # tokens of the shortest key and value: 12 bytes
 _MERGED = {TEXT_DELTA, THINKING_DELTA}
 
 
@@ -50,7 +50,7 @@ class Block:
     kind: str  # text, thinking or tool_json, as in the records
     tokens: int
     chunks: tuple[Chunk, ...]
-    is_json: bool = False  # what its chunks carry, put together, is a JSON object
+    is_json: bool = False  # its content is a JSON object
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,79 +58,98 @@ class Plan:
     """The whole answer."""
 
     blocks: tuple[Block, ...]
-    thinking_tokens: int  # of the usage; omitted ones count too
+    thinking_tokens: int  # of the usage; omitted thinking counts too
     stop_reason: Literal["max_tokens", "tool_use"]
 
 
 def plan(
-    table: ContentTable, output_tokens: int, tokens_per_chunk: int, *, tools: bool, thinking: bool,
-    schema: bool = False, hidden: int = 0,
-) -> Plan:  # fmt: skip
-    """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not.
+    table: ContentTable,
+    output_tokens: int,
+    tokens_per_chunk: int,
+    *,
+    tools: bool,
+    thinking: bool,
+    schema: bool = False,
+    hidden: int = 0,
+) -> Plan:
+    """Return the answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not.
 
-    `hidden` of them are in no block: they only take their time, before the first chunk.
+    `hidden` of the tokens are in no block: they only take time, before the first chunk.
     """
-    shown = output_tokens - hidden
-    thought = round(shown * table.thinking_share) if thinking else 0
-    called = min(round(shown * table.tool_share), shown - thought) if tools else 0
-    called = called if called >= _LEAST_PAIR else 0
-    texts = shown - thought - called
-    blocks = [_thinking(table, thought, hidden, tokens_per_chunk)] if thought else []
-    made = hidden + thought
-    fields = schema and texts >= _LEAST_PAIR
-    for size in _parts(texts, 1 if fields else table.text_blocks):
-        blocks.append(
-            Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields)
-        )
-        made += size
-    if called:
-        blocks.append(_tool_use(called, made, table.tool_pair_tokens, tokens_per_chunk))
-    return Plan(tuple(blocks), thought, "tool_use" if called else "max_tokens")
+    visible = output_tokens - hidden
+    thinking_tokens = 0
+    if thinking:
+        thinking_tokens = round(visible * table.thinking_share)
+    tool_tokens = 0
+    if tools:
+        tool_tokens = min(round(visible * table.tool_share), visible - thinking_tokens)
+    if tool_tokens < _MIN_PAIR:
+        tool_tokens = 0
+    text_tokens = visible - thinking_tokens - tool_tokens
+    blocks = []
+    start = hidden  # tokens of the answer before the next block
+    if thinking_tokens:
+        blocks.append(_thinking(table, thinking_tokens, start, tokens_per_chunk))
+        start += thinking_tokens
+    is_json = schema and text_tokens >= _MIN_PAIR
+    for size in _parts(text_tokens, 1 if is_json else table.text_blocks):
+        chunks = tuple(_stream(TEXT_DELTA, size, start, tokens_per_chunk))
+        blocks.append(Block(TEXT, size, chunks, is_json))
+        start += size
+    if not tool_tokens:
+        return Plan(tuple(blocks), thinking_tokens, "max_tokens")
+    blocks.append(_tool_use(tool_tokens, start, table.tool_pair_tokens, tokens_per_chunk))
+    return Plan(tuple(blocks), thinking_tokens, "tool_use")
 
 
 def hidden_tokens(table: ContentTable, output_tokens: int, seed: int, call_key: str) -> int:
-    """Return the tokens of a call that are neither streamed nor reported as thinking; at least one is left."""
-    if (
-        not table.undeclared_share
-        or draws(seed, "undeclared", call_key).random() >= table.undeclared_calls
-    ):
+    """Draw the tokens of a call that are neither streamed nor reported as thinking; at least one is left."""
+    if not table.undeclared_share:
+        return 0
+    if draws(seed, "undeclared", call_key).random() >= table.undeclared_calls:
         return 0
     return min(round(output_tokens * table.undeclared_share), output_tokens - 1)
 
 
 def tool_pairs(size: int, pair_tokens: int) -> list[int]:
-    """Tokens of each key and value of a tool call with `size` tokens; a rest too short for one goes to the last."""
-    each = max(_LEAST_PAIR, pair_tokens)
-    whole, rest = divmod(size, each)
-    if rest >= _LEAST_PAIR or not whole:
-        return [each] * whole + [rest]
-    return [each] * (whole - 1) + [each + rest]
+    """Return the tokens of each key and value of a tool call with `size` tokens; the last pair takes a short rest."""
+    pair = max(_MIN_PAIR, pair_tokens)
+    count, rest = divmod(size, pair)
+    if rest >= _MIN_PAIR or not count:
+        return [pair] * count + [rest]
+    return [pair] * (count - 1) + [pair + rest]
 
 
 def tool_json(size: int, pair_tokens: int) -> bytes:
-    """The input of a tool call: a JSON object of exactly `size` tokens; its chunks cut it into pieces."""
+    """Return the input of a tool call: a JSON object of exactly `size` tokens, which its chunks cut into pieces."""
     sizes = tool_pairs(size, pair_tokens)
-    out = b""
+    last_index = len(sizes) - 1
+    json_bytes = b""
     for i, pair in enumerate(sizes):
-        head = b'%c"%04x":"' % (b"{"[0] if i == 0 else b","[0], i)
-        tail = b'"}' if i == len(sizes) - 1 else b'"'
-        out += (
-            head + tokens.text(pair)[: pair * tokens.BYTES_PER_TOKEN - len(head) - len(tail)] + tail
-        )
-    return out
+        separator = b"," if i else b"{"
+        head = b'%b"%04x":"' % (separator, i)
+        tail = b'"}' if i == last_index else b'"'
+        value_size = pair * tokens.BYTES_PER_TOKEN - len(head) - len(tail)
+        json_bytes += head + tokens.text(pair)[:value_size] + tail
+    return json_bytes
 
 
 def block_bytes(block: Block, pair_tokens: int) -> bytes:
-    """All that a block carries."""
-    return tool_json(block.tokens, pair_tokens) if block.is_json else tokens.text(block.tokens)
+    """Return the whole content of a block."""
+    if block.is_json:
+        return tool_json(block.tokens, pair_tokens)
+    return tokens.text(block.tokens)
 
 
 def whole_contents(answer: Plan, pair_tokens: int) -> list[str]:
-    """The content of each block, for an answer that is not streamed; empty where the thinking is omitted."""
-    return [
-        "" if block.chunks[0].delta == SIGNATURE_DELTA else block_bytes(block, pair_tokens).decode()
-        for block in answer.blocks
-    ]
+    """Return the content of each block, for an answer that is not streamed; empty where the thinking is omitted."""
+    contents = []
+    for block in answer.blocks:
+        if block.chunks[0].delta == SIGNATURE_DELTA:
+            contents.append("")
+        else:
+            contents.append(block_bytes(block, pair_tokens).decode())
+    return contents
 
 
 # --- the chunks that leave ------------------------------------------------------------------------------------
@@ -144,16 +163,18 @@ class TextPieces:
         self.per_chunk = per_chunk
         self.count = -(-tokens // per_chunk)
 
-    def ready(self, made: int) -> int:
-        """Chunks that may leave when `made` tokens of the answer have been made."""
-        return self.count if made >= self.tokens else made // self.per_chunk
+    def ready(self, tokens_made: int) -> int:
+        """Return how many chunks may leave when so many tokens of the answer have been made."""
+        if tokens_made >= self.tokens:
+            return self.count
+        return tokens_made // self.per_chunk
 
     def tokens_sent(self, chunks: int) -> int:
-        """Tokens that the first `chunks` chunks carry."""
+        """Return the tokens that the first `chunks` chunks carry."""
         return min(self.tokens, chunks * self.per_chunk)
 
     def kinds(self, chunks: int) -> list[str | None]:
-        """All of it is text."""
+        """Return the kind of each of the first chunks: text."""
         return [TEXT] * chunks
 
 
@@ -176,78 +197,92 @@ class PlanPieces:
     def __init__(self, answer: Plan, *, signatures: bool) -> None:
         self._blocks = answer.blocks
         self._signatures = signatures
-        self._steps = [
-            (i, chunk) for i, block in enumerate(answer.blocks) for chunk in block.chunks
-        ]
-        self._at = 0  # index of the next step of the plan
-        self._taken = [0] * len(answer.blocks)  # tokens of each block that are in pieces
-        self._carried = [0]  # tokens of the first i pieces
+        self._chunks: list[tuple[int, Chunk]] = []  # with the number of the block
+        for number, block in enumerate(answer.blocks):
+            self._chunks += [(number, chunk) for chunk in block.chunks]
+        self._next = 0  # index of the next chunk that is in no piece
+        self._block_starts = [0] * len(answer.blocks)  # tokens of each block that are in pieces
+        self._tokens_sent = [0]  # tokens of the first i pieces
         self.pieces: list[Piece] = []
 
-    def ready(self, made: int) -> int:
-        """Chunks that may leave when `made` tokens of the answer have been made."""
-        while self._at < len(self._steps) and self._steps[self._at][1].after <= made:
-            self._add(made)
+    def ready(self, tokens_made: int) -> int:
+        """Return how many pieces may leave when so many tokens of the answer have been made."""
+        while self._next < len(self._chunks) and self._chunks[self._next][1].after <= tokens_made:
+            self._add(tokens_made)
         return len(self.pieces)
 
     def tokens_sent(self, chunks: int) -> int:
-        """Tokens that the first `chunks` chunks carry."""
-        return self._carried[chunks]
+        """Return the tokens that the first `chunks` pieces carry."""
+        return self._tokens_sent[chunks]
 
     def kinds(self, chunks: int) -> list[str | None]:
-        """Kinds of the first chunks; None: a signature."""
-        kinds = [(piece.delta, self._blocks[piece.block].kind) for piece in self.pieces[:chunks]]
-        return [None if delta == SIGNATURE_DELTA else kind for delta, kind in kinds]
+        """Return the kind of each of the first pieces; None: a signature."""
+        kinds: list[str | None] = []
+        for piece in self.pieces[:chunks]:
+            is_signature = piece.delta == SIGNATURE_DELTA
+            kinds.append(None if is_signature else self._blocks[piece.block].kind)
+        return kinds
 
-    def _add(self, made: int) -> None:
-        number, chunk = self._steps[self._at]
+    def _add(self, tokens_made: int) -> None:
+        """Add a piece: the next chunk, with the chunks behind it that are ready too and may be merged."""
+        number, chunk = self._chunks[self._next]
         size = chunk.tokens
-        self._at += 1
-        while self._at < len(self._steps) and chunk.delta in _MERGED:
-            other, more = self._steps[self._at]
-            if other != number or more.delta != chunk.delta or more.after > made:
+        self._next += 1
+        while self._next < len(self._chunks) and chunk.delta in _MERGED:
+            next_number, next_chunk = self._chunks[self._next]
+            is_alike = next_number == number and next_chunk.delta == chunk.delta
+            if not is_alike or next_chunk.after > tokens_made:
                 break
-            size += more.tokens
-            self._at += 1
+            size += next_chunk.tokens
+            self._next += 1
         if chunk.delta == SIGNATURE_DELTA and not self._signatures:
-            self._carried[-1] += size
+            self._tokens_sent[-1] += size
             return
-        self.pieces.append(Piece(number, chunk.delta, self._taken[number], size))
+        self.pieces.append(Piece(number, chunk.delta, self._block_starts[number], size))
         if chunk.delta != SIGNATURE_DELTA:
-            self._taken[number] += size
-        self._carried.append(self._carried[-1] + size)
+            self._block_starts[number] += size
+        self._tokens_sent.append(self._tokens_sent[-1] + size)
 
 
 # --- the parts of a plan --------------------------------------------------------------------------------------
 
 
-def _thinking(table: ContentTable, size: int, made: int, tokens_per_chunk: int) -> Block:
-    # Each chunk of a summary leaves when what it sums up has been made.
-    each = {"omitted": 0, "summarised": SUMMARISED}.get(table.thinking_display, 1)
-    kept = size // each if each else 0
-    shown = [
-        Chunk(THINKING_DELTA, chunk.tokens, made + each * chunk.after)
-        for chunk in _stream(THINKING_DELTA, kept, 0, tokens_per_chunk)
-        if chunk.tokens
-    ]
-    return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, size - kept, made + size)))
+def _thinking(table: ContentTable, size: int, start: int, tokens_per_chunk: int) -> Block:
+    """Return thinking of `size` tokens, behind `start` tokens of the answer."""
+    # A chunk of a summary leaves when the tokens that it sums up have been made.
+    tokens_per_visible = {"omitted": 0, "summarised": SUMMARISED}.get(table.thinking_display, 1)
+    visible = 0
+    chunks = []
+    if tokens_per_visible:
+        visible = size // tokens_per_visible
+        for chunk in _stream(THINKING_DELTA, visible, 0, tokens_per_chunk):
+            if chunk.tokens:
+                after = start + tokens_per_visible * chunk.after
+                chunks.append(Chunk(THINKING_DELTA, chunk.tokens, after))
+    chunks.append(Chunk(SIGNATURE_DELTA, size - visible, start + size))
+    return Block(THINKING, size, tuple(chunks))
 
 
-def _tool_use(size: int, made: int, pair_tokens: int, tokens_per_chunk: int) -> Block:
-    ends = accumulate(tool_pairs(size, pair_tokens), initial=0)
-    chunks = [
-        Chunk(JSON_DELTA, piece.tokens, made + end)
-        for start, end in pairwise(ends)
-        for piece in _stream(JSON_DELTA, end - start, 0, tokens_per_chunk)
-    ]
+def _tool_use(size: int, start: int, pair_tokens: int, tokens_per_chunk: int) -> Block:
+    """Return a tool call of `size` tokens, behind `start` tokens: the chunks of each pair leave at its end."""
+    chunks = []
+    after = start
+    for pair in tool_pairs(size, pair_tokens):
+        after += pair
+        for piece in _stream(JSON_DELTA, pair, 0, tokens_per_chunk):
+            chunks.append(Chunk(JSON_DELTA, piece.tokens, after))
     return Block(TOOL_JSON, size, tuple(chunks), is_json=True)
 
 
-def _stream(delta: str, size: int, made: int, tokens_per_chunk: int) -> list[Chunk]:
-    ends = [*range(tokens_per_chunk, size, tokens_per_chunk), size]
-    return [Chunk(delta, end - start, made + end) for start, end in pairwise([0, *ends])]
+def _stream(delta: str, size: int, start: int, tokens_per_chunk: int) -> list[Chunk]:
+    """Return the chunks of `size` tokens, behind `start` tokens: each leaves when its own are made."""
+    bounds = [0, *range(tokens_per_chunk, size, tokens_per_chunk), size]
+    return [Chunk(delta, end - begin, start + end) for begin, end in pairwise(bounds)]
 
 
-def _parts(size: int, blocks: int) -> list[int]:
-    each, longer = divmod(size, max(1, blocks))
-    return [part for part in (each + (i < longer) for i in range(max(1, blocks))) if part]
+def _parts(size: int, count: int) -> list[int]:
+    """Return the sizes of at most `count` parts, which differ by one at most; none is empty."""
+    count = max(1, count)
+    small_size, large_count = divmod(size, count)
+    sizes = [small_size + 1] * large_count + [small_size] * (count - large_count)
+    return [part_size for part_size in sizes if part_size]

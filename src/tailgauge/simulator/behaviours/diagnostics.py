@@ -1,4 +1,4 @@
-"""Why a prompt cache could not read what the previous call of a conversation had in it, as the provider says it.
+"""Why a prompt cache missed the prompt of a conversation's previous call, in the provider's words.
 
 The caller names the message that answered the previous call; its prompt is compared with that of the new call, in the order
 in which the cache reads: model, tools, system, messages.
@@ -26,7 +26,7 @@ class Diagnostics:
         self._prompts: OrderedDict[str, Prompt] = OrderedDict()
 
     def remember(self, message_id: str, prompt: Prompt) -> None:
-        """Keep the prompt of a message, to compare later ones with."""
+        """Keep the prompt of a message, with which later ones are compared."""
         self._prompts[message_id] = prompt
         if len(self._prompts) > _MEMORY:
             self._prompts.popitem(last=False)
@@ -36,26 +36,25 @@ class Diagnostics:
         previous = self._prompts.get(previous_id)
         if previous is None:
             return {"cache_miss_reason": {"type": "previous_message_not_found"}}
-        missed = previous.marked_tokens - lookup.cache_read
-        if missed <= 0:
+        missed_tokens = previous.marked_tokens - lookup.cache_read
+        if missed_tokens <= 0:
             return {"cache_miss_reason": None}
         change = _change(previous, prompt)
         if change is None or change == _UNAVAILABLE:
             return {"cache_miss_reason": {"type": _UNAVAILABLE}}
-        return {"cache_miss_reason": {"type": change, "cache_missed_input_tokens": missed}}
+        return {"cache_miss_reason": {"type": change, "cache_missed_input_tokens": missed_tokens}}
 
 
 def _change(previous: Prompt, prompt: Prompt) -> str | None:
     """Return the first part in which two prompts differ; None: the new one continues the previous one."""
     if previous.model != prompt.model:
         return "model_changed"
-    before = dict(previous.sections)
-    after = dict(prompt.sections)
+    previous_sections = dict(previous.sections)
+    sections = dict(prompt.sections)
     for section, change in _CHANGES.items():
-        if before.get(section) != after.get(section):
+        if previous_sections.get(section) != sections.get(section):
             return change
-    shared = set(prompt.positions)
-    is_continued = all(
-        position in shared for position in previous.positions[: previous.marked_positions]
-    )
-    return None if is_continued else "messages_changed"
+    marked_positions = previous.positions[: previous.marked_positions]
+    if set(marked_positions) <= set(prompt.positions):
+        return None
+    return "messages_changed"

@@ -10,25 +10,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def draws(*what: object) -> Random:
-    """A generator for the seed, the purpose and the key."""
-    # Seeded with bytes it does not depend on the process.
-    return Random(_bytes(what))
+def draws(*parts: object) -> Random:
+    """Return a generator that is seeded by the seed, the purpose and the key."""
+    # Seeded with bytes, it is the same in every process.
+    return Random(_bytes(parts))
 
 
-def digest(size: int, *what: object) -> int:
-    """A number of so many bytes for the same, for generators that are seeded with numbers."""
+def digest(size: int, *parts: object) -> int:
+    """Return a number of `size` bytes, which seeds generators that take numbers."""
     # Python's own hash() is salted per process; this one is the same everywhere.
-    return int.from_bytes(blake2b(_bytes(what), digest_size=size).digest(), "little")
+    return int.from_bytes(blake2b(_bytes(parts), digest_size=size).digest(), "little")
 
 
-def _bytes(what: Iterable[object]) -> bytes:
+def _bytes(parts: Iterable[object]) -> bytes:
     # A header may hold bytes that are no text.
-    return "/".join(map(str, what)).encode("utf-8", "surrogateescape")
+    return "/".join(map(str, parts)).encode("utf-8", "surrogateescape")
 
 
 def pick(random: Random, choices: Iterable[tuple[float, T]], otherwise: T) -> T:
-    """One of the choices by their shares; `otherwise` has the rest."""
+    """Draw one of the choices by their shares; `otherwise` has the rest."""
     draw = random.random()
     for share, choice in choices:
         draw -= share

@@ -1,9 +1,9 @@
-"""Faults: which one a call meets, and what it does to the answer.
+"""Faults: which one a call meets, and its effects on the answer.
 
 A call meets one fault at most, drawn from the seed and its key. A fault is a row of `FAULTS`: its settings in, its effects
-out. The core applies them but for the way a connection ends, which its drivers do. `at_chunk` is the number of chunks that
-leave unharmed; a shorter answer meets its fault after its last chunk, before the end mark. An answer that stops early has so
-many chunks, and its end mark.
+out. The core applies them, except for the way a connection ends, which its drivers do. `at_chunk` is the number of chunks
+that leave unharmed; a shorter answer meets its fault after its last chunk, before the end mark. An answer that stops early
+has that many chunks, and its end mark.
 
 Sources: docs of the provider on errors within a stream (2026-08). Measured: both SDKs take a body that ends without its end
 mark for a success.
@@ -17,7 +17,11 @@ from dataclasses import dataclass, replace
 from tailgauge.scenario.simulated import FaultTable
 from tailgauge.simulator.behaviours.draws import draws, pick
 
-END_MARK, ERROR_EVENT, CUT, RESET = ENDINGS = ("end_mark", "error_event", "cut", "reset")
+END_MARK = "end_mark"
+ERROR_EVENT = "error_event"
+CUT = "cut"
+RESET = "reset"
+ENDINGS = (END_MARK, ERROR_EVENT, CUT, RESET)
 
 # Why an answer ends, in neutral terms; each protocol has names of its own.
 BY_ITSELF = "end_turn"
@@ -48,15 +52,17 @@ class Fault:
     category: str = "general_harms"  # of a refusal
 
     def chunk_delay_ns(self, index: int) -> int:
-        """How much later a chunk leaves."""
+        """Return how much later a chunk leaves."""
         return self.delay_ns if index >= self.delay_from else 0
 
     def end_delay_ns(self, chunks: int) -> int:
-        """How much later than its last chunk the end mark comes: a stall after the last of `chunks` chunks."""
-        return self.delay_ns - self.headers_delay_ns if self.delay_from >= chunks else 0
+        """Return how much later than its last chunk the end mark comes, for a stall behind all `chunks` chunks."""
+        if self.delay_from < chunks:
+            return 0
+        return self.delay_ns - self.headers_delay_ns
 
     def breaks_at(self, chunks: int) -> bool:
-        """Whether the stream breaks off after so many chunks."""
+        """Return whether the stream breaks off after so many chunks."""
         return self.breaks_after is not None and chunks >= self.breaks_after
 
 
@@ -103,13 +109,14 @@ class Faults:
         self._faults = [(table.share, _fault(table)) for table in tables]
 
     def draw(self, call_key: str) -> Fault:
-        """The fault that a call meets."""
+        """Draw the fault that a call meets."""
         if not self._faults:
             return NO_FAULT
         return pick(draws(self._seed, "fault", call_key), self._faults, NO_FAULT)
 
 
 def _fault(table: FaultTable) -> Fault:
+    """Return the fault of a table, with the settings that all kinds share."""
     fault = FAULTS[table.kind](table)
     return replace(
         fault,

@@ -16,7 +16,8 @@ PATH = "/gateway"  # of its base URL, below that of the endpoint
 
 
 def delay_ns(table: GatewayTable, seed: int, call_key: str) -> int:
-    """How long the gateway keeps a call."""
-    sigma = table.delay_sigma
-    factor = math.exp(draws(seed, "gateway", call_key).gauss(0.0, sigma)) if sigma else 1.0
-    return round(table.delay_ms * factor * 1e6)
+    """Return how long the gateway keeps a call."""
+    delay_ms = table.delay_ms
+    if table.delay_sigma:
+        delay_ms *= math.exp(draws(seed, "gateway", call_key).gauss(0.0, table.delay_sigma))
+    return round(delay_ms * 1e6)

@@ -1,4 +1,4 @@
-"""Rate limits: who is refused with a 429, why, and when to come back.
+"""Rate limits: which calls are refused with a 429, why, and after how long they may be sent again.
 
 Token buckets with the time passed in; a refused request costs nothing.
 
@@ -9,12 +9,12 @@ Token buckets with the time passed in; a refused request costs nothing.
     ramp           growth too fast, see `Ramp`
     spend          a budget in prices of one input token; when it is spent there is no retry-after
 
-retry-after = ceil((cost - level) / rate) seconds of the limit that is last to allow the request: whoever waits as long
-and meets no other traffic is admitted.
+retry-after = ceil((cost - level) / rate) seconds, of the limit that is the last to allow the request: a caller that waits
+as long and meets no other traffic is admitted.
 
-Sources: Anthropic's rate-limit page ("token bucket algorithm ... continuously replenished") and error codes (2026-08): one bucket per kind, `actual`; older copies of the page
-describe `reserve`. How far a limit per minute is enforced on shorter times is not documented ("60 requests per minute may
-be enforced as 1 per second"), so the burst is a setting.
+Sources: Anthropic's rate-limit page ("token bucket algorithm ... continuously replenished") and error codes (2026-08): one
+bucket per kind, `actual`; older copies of the page describe `reserve`. How far a limit per minute is enforced on shorter
+times is not documented ("60 requests per minute may be enforced as 1 per second"), so the burst is a setting.
 """
 
 from __future__ import annotations
@@ -56,31 +56,32 @@ class Bucket:
         # One token is `_unit` units: divisible by the denominators of the burst and of the rate per nanosecond.
         self._unit = rate.denominator * depth.denominator * NS_PER_S
         self._per_ns = rate.numerator * depth.denominator
-        self._burst = self._level = depth.numerator * rate.denominator * NS_PER_S
+        self._burst = depth.numerator * rate.denominator * NS_PER_S
+        self._level = self._burst
         self._at_ns = now_ns
 
     @classmethod
     def per_minute(cls, limit: int, burst: int | None = None, now_ns: int = 0) -> Bucket:
-        """A provider's limit per minute; without a burst, a whole minute may be used at once."""
+        """Return a provider's limit per minute; without a burst, a whole minute may be used at once."""
         return cls(Fraction(limit, 60), limit if burst is None else burst, now_ns)
 
     @property
     def rate_per_s(self) -> Fraction:
-        """Tokens refilled per second."""
+        """Return how many tokens are refilled per second."""
         return Fraction(self._per_ns * NS_PER_S, self._unit)
 
     @property
     def burst(self) -> Fraction:
-        """Tokens in the full bucket."""
+        """Return how many tokens the full bucket holds."""
         return Fraction(self._burst, self._unit)
 
     def level(self, now_ns: int) -> Fraction:
-        """Tokens there are, negative after a correction that was more than there was."""
+        """Return how many tokens are there, negative after a correction by more."""
         self._refill(now_ns)
         return Fraction(self._level, self._unit)
 
     def take(self, cost: int, now_ns: int) -> bool:
-        """Take `cost` tokens if there are as many; else take nothing."""
+        """Take `cost` tokens and return True if they are there; else take nothing."""
         self._refill(now_ns)
         units = cost * self._unit
         if units > self._level:
@@ -89,18 +90,20 @@ class Bucket:
         return True
 
     def force(self, cost: int, now_ns: int) -> None:
-        """Take `cost` tokens whether they are there or not; a negative cost gives back, up to the burst."""
+        """Take `cost` tokens even if they are not there; a negative cost gives back, up to the burst."""
         self._refill(now_ns)
         self._level = min(self._burst, self._level - cost * self._unit)
 
     def wait_ns(self, cost: int, now_ns: int) -> int | None:
-        """Nanoseconds until `cost` tokens are there, rounded up; None if the bucket never holds as many."""
+        """Return the nanoseconds until `cost` tokens are there, rounded up; None if the bucket never holds as many."""
         self._refill(now_ns)
         units = cost * self._unit
-        return None if units > self._burst else max(0, -((self._level - units) // self._per_ns))
+        if units > self._burst:
+            return None
+        return max(0, -((self._level - units) // self._per_ns))
 
     def full_at_ns(self, now_ns: int) -> int:
-        """When the bucket will be full if nothing more is taken; the present when it is."""
+        """Return when the bucket will be full if nothing more is taken; now if it is full."""
         self._refill(now_ns)
         return self._at_ns - (self._level - self._burst) // self._per_ns
 
@@ -122,7 +125,7 @@ MINUTE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What an admitted request was charged at its start; later corrections refer to it."""
+    """The charge of an admitted request at its start; later corrections refer to it."""
 
     input_tokens: int = 0
     reserved_tokens: int = 0
@@ -140,17 +143,17 @@ class Decision:
 
     @property
     def admitted(self) -> bool:
-        """Whether the request may go on."""
+        """Return whether the request may go on."""
         return self.charge is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One limit as it stands, for the response headers."""
+    """The state of one limit, for the response headers."""
 
     kind: str
     limit: int  # per minute
-    remaining: int  # limit - what is missing in the bucket, whole tokens, at least 0
+    remaining: int  # limit minus the tokens missing in the bucket, whole, at least 0
     full_in_ns: int
 
 
@@ -165,93 +168,96 @@ class Limits:
             OUTPUT_TOKENS: table.otpm_burst,
         }
         self._per_minute = {kind: limit for kind, limit in limits.items() if limit is not None}
-        self._buckets = {
-            kind: Bucket.per_minute(
-                limit, bursts[kind] or max(1, limit * refill_s // MINUTE_S), now_ns
-            )
-            for kind, limit in self._per_minute.items()
-        }
+        self._buckets: dict[str, Bucket] = {}
+        for kind, limit in self._per_minute.items():
+            burst = bursts[kind] or max(1, limit * refill_s // MINUTE_S)
+            self._buckets[kind] = Bucket.per_minute(limit, burst, now_ns)
         self._ramp = Ramp(table.ramp_growth, table.ramp_window_s, table.ramp_floor)
         self._reserves = table.otpm_mode == "reserve"
         self._reads_count = table.reads_count
         self._budget = None if table.spend is None else exact(table.spend)
         self._spent: Fraction | int = 0
-        self.any = bool(
-            self._buckets or table.ramp_growth
-        )  # the spend limit has no headers and no level
-        self.counts_output = (
-            OUTPUT_TOKENS in self._buckets and not self._reserves
-        )  # as it is produced
+        # Limits with headers and levels; the spend limit has neither.
+        self.any = bool(self._buckets or table.ramp_growth)
+        # Output counts when it is produced, not when the call is admitted.
+        self.counts_output = OUTPUT_TOKENS in self._buckets and not self._reserves
         self.counts_spend = self._budget is not None
 
     def admit(self, model: str, input_tokens: int, max_tokens: int, now_ns: int) -> Decision:
-        """Whether a request may start; `input_tokens` is what the endpoint estimates that will count."""
+        """Decide whether a request may start; `input_tokens`: an estimate of those that will count."""
         if self._budget is not None and self._spent >= self._budget:
             return Decision(
-                None, SPEND, None, SPEND_CODE, "You have reached your specified usage limits."
+                kind=SPEND,
+                error_code=SPEND_CODE,
+                message="You have reached your specified usage limits.",
             )
         if not self.any:
             return Decision(Charge())
-        waits = self._waits_s(input_tokens, max_tokens, now_ns)
-        if not waits:
-            reserved = max_tokens if self._reserves else 0
-            for kind, cost in (
-                (REQUESTS, 1),
-                (INPUT_TOKENS, input_tokens),
-                (OUTPUT_TOKENS, reserved),
-            ):
-                self._force(kind, cost, now_ns)
-            self._ramp.admit(now_ns)
-            return Decision(Charge(input_tokens, reserved))
-        kind = max(waits, key=lambda k: waits[k])
-        code = RAMP_CODE if kind == RAMP else None
-        return Decision(None, kind, waits[kind], code, self._message(kind, model))
+        waits_s = self._waits_s(input_tokens, max_tokens, now_ns)
+        if waits_s:
+            kind = max(waits_s, key=lambda name: waits_s[name])
+            return Decision(
+                kind=kind,
+                retry_after_s=waits_s[kind],
+                error_code=RAMP_CODE if kind == RAMP else None,
+                message=self._message(kind, model),
+            )
+        reserved = max_tokens if self._reserves else 0
+        self._force(REQUESTS, 1, now_ns)
+        self._force(INPUT_TOKENS, input_tokens, now_ns)
+        self._force(OUTPUT_TOKENS, reserved, now_ns)
+        self._ramp.admit(now_ns)
+        return Decision(Charge(input_tokens, reserved))
 
     def correct(
         self, charge: Charge, input_tokens: int, cache_read_tokens: int, now_ns: int
     ) -> None:
-        """Replace the estimate by what was counted: `input_tokens` with cache creation, without cache reads."""
-        counted = input_tokens + (cache_read_tokens if self._reads_count else 0)
-        self._force(INPUT_TOKENS, counted - charge.input_tokens, now_ns)
+        """Replace the estimate by the count: `input_tokens` includes cache creation, but no cache reads."""
+        count = input_tokens
+        if self._reads_count:
+            count += cache_read_tokens
+        self._force(INPUT_TOKENS, count - charge.input_tokens, now_ns)
 
     def produce(self, tokens: int, now_ns: int) -> None:
-        """Tokens of output that were just produced. Nothing happens in the mode `reserve`."""
+        """Charge tokens of output that were just produced. Nothing happens in the mode `reserve`."""
         if not self._reserves:
             self._force(OUTPUT_TOKENS, tokens, now_ns)
 
     def end(self, charge: Charge, output_tokens: int, now_ns: int) -> None:
-        """The call is over: give back what was reserved and not produced."""
+        """Give back the tokens that were reserved and not produced: the call is over."""
         if self._reserves:
             self._force(OUTPUT_TOKENS, output_tokens - charge.reserved_tokens, now_ns)
 
     def spend(self, cost: Fraction | int) -> None:
-        """What a call cost, in prices of one input token."""
+        """Add the price of a call, in prices of one input token."""
         self._spent += cost
 
     def readings(self, now_ns: int) -> tuple[Reading, ...]:
-        """The limits that are on, in the order of the table above."""
+        """Return the limits that are on, in the order of the table above."""
         return tuple(self._reading(kind, now_ns) for kind in self._buckets)
 
     def _reading(self, kind: str, now_ns: int) -> Reading:
-        # With a burst below the limit the header still counts from the limit, so that reset - now = (limit - remaining) / rate.
+        # The header counts from the limit even if the burst is smaller, so that reset - now = (limit - remaining) / rate.
         limit = self._per_minute[kind]
         bucket = self._buckets[kind]
         remaining = int((limit - bucket.burst + bucket.level(now_ns)) // 1)
         return Reading(kind, limit, max(0, remaining), max(0, bucket.full_at_ns(now_ns) - now_ns))
 
     def _waits_s(self, input_tokens: int, max_tokens: int, now_ns: int) -> dict[str, int]:
-        """Seconds to wait by kind of limit, for those that refuse."""
+        """Return the seconds to wait by kind of limit, for the limits that refuse."""
         costs = {
             REQUESTS: 1,
             INPUT_TOKENS: input_tokens,
             OUTPUT_TOKENS: max_tokens if self._reserves else 1,
         }
-        waits = {RAMP: self._ramp.wait_ns(now_ns)}
+        waits_ns = {RAMP: self._ramp.wait_ns(now_ns)}
         for kind, bucket in self._buckets.items():
             wait_ns = bucket.wait_ns(costs[kind], now_ns)
-            # More than the bucket ever holds: no wait is enough, and the full bucket is the most that can be hoped for.
-            waits[kind] = max(1, bucket.full_at_ns(now_ns) - now_ns) if wait_ns is None else wait_ns
-        return {kind: -(-ns // NS_PER_S) for kind, ns in waits.items() if ns > 0}
+            # No wait is enough for more than the bucket ever holds: the full bucket is the best that can be had.
+            if wait_ns is None:
+                wait_ns = max(1, bucket.full_at_ns(now_ns) - now_ns)
+            waits_ns[kind] = wait_ns
+        return {kind: -(-ns // NS_PER_S) for kind, ns in waits_ns.items() if ns > 0}
 
     def _force(self, kind: str, cost: int, now_ns: int) -> None:
         if kind in self._buckets:
@@ -265,12 +271,12 @@ class Limits:
 
 
 def tightest_tokens(readings: Sequence[Reading]) -> Mapping[str, Reading]:
-    """Readings by the names of the headers; `tokens` is the limit of input or output with the smaller share remaining."""
-    named = {reading.kind: reading for reading in readings}
-    tokens = [named[kind] for kind in (INPUT_TOKENS, OUTPUT_TOKENS) if kind in named]
-    if tokens:
-        named["tokens"] = min(tokens, key=lambda one: one.remaining / one.limit)
-    return named
+    """Return readings by the names of the headers; `tokens` is that of input or output with the smaller share remaining."""
+    by_name = {reading.kind: reading for reading in readings}
+    of_tokens = [by_name[kind] for kind in (INPUT_TOKENS, OUTPUT_TOKENS) if kind in by_name]
+    if of_tokens:
+        by_name["tokens"] = min(of_tokens, key=lambda reading: reading.remaining / reading.limit)
+    return by_name
 
 
 # --- the acceleration limit ------------------------------------------------------------------------------------
@@ -280,7 +286,7 @@ _BINS = 60  # of a window
 
 
 class Ramp:
-    """What was admitted in the last two windows; growth 0 switches the limit off.
+    """Requests admitted in the last two windows; growth 0 switches the limit off.
 
     A request is refused when the window up to now would hold more requests than `growth` times the window before it, and
     more than `floor`. Memory is two windows of sixty counters.
@@ -288,8 +294,8 @@ class Ramp:
         admitted(now - w, now] + 1 > max(floor, growth * admitted(now - 2w, now - w])
 
     Sources: the provider documents that such limits exist ("ramp up gradually"; 429 with error_code `ramp_limit_exceeded`
-    and a retry-after) and not their formula (2026-08). This one is the plainest that a geometric ramp of `growth` a window
-    just passes.
+    and a retry-after), but not their formula (2026-08). This one is the simplest that a geometric ramp of `growth` per
+    window just passes.
     """
 
     def __init__(self, growth: float = 0.0, window_s: float = 60.0, floor: int = 100) -> None:
@@ -299,27 +305,32 @@ class Ramp:
         self._counts: dict[int, int] = {}  # requests by bin, oldest first
 
     def wait_ns(self, now_ns: int) -> int:
-        """0 if a request may pass now, else nanoseconds until it may if none passes meanwhile."""
+        """Return 0 if a request may pass now, else the nanoseconds until it may if no other passes meanwhile."""
         if not self._growth:
             return 0
-        first = now_ns // self._bin_ns
-        last = 2 * _BINS  # then nothing of today counts any more
-        self._counts = {b: n for b, n in self._counts.items() if b > first - last}
-        # Requests up to each bin, from two windows before `first` to two after it.
-        totals = list(
-            accumulate(self._counts.get(b, 0) for b in range(first - last, first + last + 1))
-        )
-        ahead = next((bins for bins in range(last) if self._passes(totals, bins)), last)
-        return 0 if ahead == 0 else (first + ahead) * self._bin_ns - now_ns
+        now_bin = now_ns // self._bin_ns
+        span = 2 * _BINS  # after two windows, nothing of today counts any more
+        self._counts = {b: n for b, n in self._counts.items() if b > now_bin - span}
+        # Requests up to each bin, from two windows before now to two after it.
+        bins = range(now_bin - span, now_bin + span + 1)
+        totals = list(accumulate(self._counts.get(b, 0) for b in bins))
+        if self._passes(totals, 0):
+            return 0
+        ahead = 1
+        while ahead < span and not self._passes(totals, ahead):
+            ahead += 1
+        return (now_bin + ahead) * self._bin_ns - now_ns
 
     def admit(self, now_ns: int) -> None:
         """Count a request that was admitted."""
         if not self._growth:
             return
-        here = now_ns // self._bin_ns
-        self._counts[here] = self._counts.get(here, 0) + 1
+        now_bin = now_ns // self._bin_ns
+        self._counts[now_bin] = self._counts.get(now_bin, 0) + 1
 
     def _passes(self, totals: list[int], ahead: int) -> bool:
-        """Whether one more may pass `ahead` bins from now."""
-        before, middle, here = (totals[ahead + windows * _BINS] for windows in (0, 1, 2))
-        return here - middle + 1 <= max(self._floor, self._growth * (middle - before))
+        """Return whether one more request may pass `ahead` bins from now."""
+        end = totals[ahead + 2 * _BINS]
+        middle = totals[ahead + _BINS]
+        start = totals[ahead]
+        return end - middle + 1 <= max(self._floor, self._growth * (middle - start))

@@ -18,5 +18,7 @@ def natural_length(table: NaturalTable, seed: int, call_key: str) -> int | None:
     random = draws(seed, "natural", call_key)
     if random.random() >= table.share:
         return None
-    factor = math.exp(random.gauss(0.0, table.sigma)) if table.sigma else 1.0
+    factor = 1.0
+    if table.sigma:
+        factor = math.exp(random.gauss(0.0, table.sigma))
     return max(1, round(table.tokens * factor))

@@ -1,9 +1,9 @@
 """The prefix cache: which part of a prompt is read, which is written, and why.
 
-Time is passed in. `lookup` when a call is admitted, `begin` when its response begins: only then, and after
-`visibility_delay_s`, can others read what it writes. `abandon` if it never begins; it may always be called.
+Time is passed in. Call `lookup` when a call is admitted, and `begin` when its response begins: only then, and after
+`visibility_delay_s`, can other calls read its entries. Call `abandon` if it never begins; it may always be called.
 
-    marked      entries at the marks only; from each mark 20 positions are looked at backwards, itself the first; marks
+    marked      entries at the marks only; from each mark 20 positions are searched backwards, itself the first; marks
                 on prefixes below the model's minimum do nothing. read + creation + input = the whole prompt
     automatic   every whole block is an entry, the longest known run from the start is read, the last token never is;
                 nothing is billed as written
@@ -13,8 +13,8 @@ write of a live entry changes nothing. So with Poisson calls of rate l, TTL T, v
 
     hit share = 1 - q (sliding), lT / (1 + lT) (fixed), (1 - q) / (1 + q l w) (sliding, delayed)
 
-Sources: Anthropic's prompt-caching page (2026-08); what `route_miss_prob` and the races model is reported by users of the
-service (SDK threads on misses of back-to-back calls, and on parallel calls that each write).
+Sources: Anthropic's prompt-caching page (2026-08); users of the service report the misses that `route_miss_prob` and the
+races model (SDK threads on misses of back-to-back calls, and on parallel calls that each write).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tailgauge.simulator.behaviours.draws import draws
 HIT = "hit"  # something was read
 COLD = "cold"  # never seen
 EXPIRED = "expired"
-EVICTED = "evicted"  # by others, for lack of capacity
+EVICTED = "evicted"  # by other entries, for lack of capacity
 RACE = "race"  # a call that writes it has not begun to answer
 BELOW_MINIMUM = "below_minimum"
 LOOKBACK = "lookback"  # it is there, too far before the marks
 NO_MARKER = "no_marker"
-ROUTE_MISS = "route_miss"  # it is there, and the call came to a machine that does not know
+ROUTE_MISS = "route_miss"  # it is there, but the call came to a machine that does not have it
 OFF = "off"
 
-# The last two are of OpenAI's breakpoints, whose writes cost as much as those of 5m.
+# The last two are those of OpenAI's breakpoints, whose writes cost as much as those of 5m.
 TTLS = ("5m", "1h", "30m", "12h")
 
-_MEMORY = 65536  # keys of lost entries that are remembered, to tell a loss from a first time
+_MEMORY = 65536  # keys of lost entries that are remembered: a lost entry is not a first use
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,42 +61,46 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the cache knows of a call."""
+    """The prompt of a call, as positions and marks."""
 
     positions: tuple[Position, ...]
     total_tokens: int
     breakpoints: tuple[Breakpoint, ...] = ()  # none in a prompt of automatic blocks
     model: str = ""
-    searches_all: bool = False  # every block before a mark is searched, whatever the lookback
+    searches_all: bool = False  # every block before a mark is searched, beyond the lookback too
     # Keys at the end of the tools, of the system, and of the parameters before the messages.
     sections: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def marked_positions(self) -> int:
-        """Positions up to the last mark."""
-        return self.breakpoints[-1].position + 1 if self.breakpoints else 0
+        """Return the number of positions up to the last mark."""
+        if not self.breakpoints:
+            return 0
+        return self.breakpoints[-1].position + 1
 
     @property
     def marked_tokens(self) -> int:
-        """Tokens up to the last mark."""
-        return self.positions[self.marked_positions - 1].tokens if self.breakpoints else 0
+        """Return the tokens up to the last mark."""
+        if not self.breakpoints:
+            return 0
+        return self.positions[self.breakpoints[-1].position].tokens
 
 
 class Write(NamedTuple):
-    """An entry to be."""
+    """An entry that a call will write when it begins."""
 
     key: bytes
     tokens: int  # beyond the entry before it
     ttl_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """What the cache did for one call; the four counts add up to the prompt."""
+    """The result of the cache for one call; the four counts add up to the prompt."""
 
-    cache_read: int
-    creation_5m: int
-    creation_1h: int
+    cache_read: int = 0
+    creation_5m: int = 0
+    creation_1h: int = 0
     input_tokens: int  # the uncached remainder
     reason: str
     replica: int = 0
@@ -106,7 +110,7 @@ class Lookup:
 
     @property
     def cache_creation(self) -> int:
-        """Tokens written, with either TTL."""
+        """Return the tokens written, with either TTL."""
         return self.creation_5m + self.creation_1h
 
 
@@ -137,38 +141,43 @@ class PrefixCache:
         self._ttl_ns = {ttl: round(seconds * 1e9) for ttl, seconds in lives_s.items()}
 
     def peek(self, prompt: Prompt, now_ns: int, call_key: str = "", replica: int = 0) -> Lookup:
-        """What `lookup` would return; nothing is refreshed and nothing begins. For estimates."""
+        """Return the result that `lookup` would have, for estimates: no entry is refreshed, no write begins."""
         table = self._table
         if table.mode == "off":
-            return Lookup(0, 0, 0, prompt.total_tokens, OFF)
+            return Lookup(input_tokens=prompt.total_tokens, reason=OFF)
         machine = replica if table.per_replica else 0
         store = self._store(machine)
         store.drop_expired(now_ns)
-        share = table.route_miss_prob
-        away = bool(share) and draws(self._seed, "route", call_key).random() < share
         if table.mode == "automatic":
-            return self._automatic(prompt, store, away, machine, now_ns)
-        return self._marked(prompt, store, away, machine, now_ns)
+            lookup = self._automatic(prompt, store, self._is_routed_away(call_key), now_ns)
+        else:
+            lookup = self._marked(prompt, store, self._is_routed_away(call_key), now_ns)
+        return replace(lookup, replica=machine)
+
+    def _is_routed_away(self, call_key: str) -> bool:
+        """Draw whether a call comes to a machine that does not have the entries, and writes none here."""
+        share = self._table.route_miss_prob
+        return bool(share) and draws(self._seed, "route", call_key).random() < share
 
     def lookup(self, prompt: Prompt, now_ns: int, call_key: str = "", replica: int = 0) -> Lookup:
         """Look a prompt up at admission. `call_key` decides whether the call is routed away."""
-        found = self.peek(prompt, now_ns, call_key, replica)
-        store = self._store(found.replica)
-        store.use(found.read_keys, now_ns, sliding=self._table.sliding)
+        lookup = self.peek(prompt, now_ns, call_key, replica)
+        store = self._store(lookup.replica)
+        store.use(lookup.read_keys, now_ns, sliding=self._table.sliding)
         self._number += 1
         self._open.add(self._number)
-        store.pending.update(write.key for write in found.writes)
-        return replace(found, number=self._number)
+        store.pending.update(write.key for write in lookup.writes)
+        return replace(lookup, number=self._number)
 
     def begin(self, lookup: Lookup, now_ns: int) -> None:
-        """The response begins: what it writes becomes an entry."""
+        """Store the writes of a call as entries: its response begins."""
         if self.abandon(lookup):
             store = self._store(lookup.replica)
             for write in lookup.writes:
-                store.put(write, now_ns, now_ns + self._delay_ns)
+                store.add(write, now_ns, now_ns + self._delay_ns)
 
     def abandon(self, lookup: Lookup) -> bool:
-        """The call will not begin any more: it writes nothing. Returns whether it was open; else nothing happens."""
+        """Drop the writes of a call that will not begin any more; return whether it was open."""
         if lookup.number not in self._open:
             return False
         self._open.remove(lookup.number)
@@ -179,76 +188,99 @@ class PrefixCache:
                 del pending[write.key]
         return True
 
-    def _marked(
-        self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int
-    ) -> Lookup:
+    def _marked(self, prompt: Prompt, store: _Store, is_away: bool, now_ns: int) -> Lookup:
+        """Look up a prompt with marks. `is_away`: the call reads and writes nothing in this store."""
         positions = prompt.positions
-        least = self._table.least_tokens(prompt.model)
-        marks = [mark for mark in prompt.breakpoints if positions[mark.position].tokens >= least]
+        minimum = self._table.least_tokens(prompt.model)
+        marks = [mark for mark in prompt.breakpoints if positions[mark.position].tokens >= minimum]
         if not marks:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
-            return Lookup(0, 0, 0, prompt.total_tokens, reason, machine)
-        ends = [mark.position for mark in reversed(marks)]
-        back = len(positions) if prompt.searches_all else self._table.lookback
-        looked_at = [p for end in ends for p in range(end, max(-1, end - back), -1)]
-        there = next((p for p in looked_at if store.has(positions[p].key, now_ns)), -1)
-        hit = -1 if away else there
-        done = read = positions[hit].tokens if hit >= 0 else 0
+            return Lookup(input_tokens=prompt.total_tokens, reason=reason)
+        searched = self._searched_positions(prompt, marks)
+        known = next((i for i in searched if store.has(positions[i].key, now_ns)), -1)
+        hit = -1 if is_away else known
+        read = 0
+        read_keys = []
+        if hit >= 0:
+            read = positions[hit].tokens
+            # Reading an entry uses the marked prefixes of it, too.
+            read_keys = [positions[mark.position].key for mark in marks if mark.position < hit]
+            read_keys.append(positions[hit].key)
+        # Each mark behind the hit is written; its entry begins where the one before it ends.
         created = {"5m": 0, "1h": 0}
         writes = []
+        written_to = read
         for mark in marks:
+            if mark.position <= hit:
+                continue
             position = positions[mark.position]
-            if mark.position > hit:
-                created["1h" if mark.ttl == "1h" else "5m"] += position.tokens - done
-                writes.append(Write(position.key, position.tokens - done, self._ttl_ns[mark.ttl]))
-                done = position.tokens
-        # The prefixes of what is read are in use too.
-        used = [positions[mark.position].key for mark in marks if mark.position < hit]
-        used += [positions[hit].key] if hit >= 0 else []
+            size = position.tokens - written_to
+            created["1h" if mark.ttl == "1h" else "5m"] += size
+            writes.append(Write(position.key, size, self._ttl_ns[mark.ttl]))
+            written_to = position.tokens
         if read:
             reason = HIT
-        elif there >= 0:
+        elif known >= 0:
             reason = ROUTE_MISS
         else:
-            before = range(min(looked_at))
-            far = any(store.has(positions[p].key, now_ns) for p in before)
-            reason = store.why_not(
-                [positions[p].key for p in looked_at], now_ns, LOOKBACK if far else COLD
-            )
-        rest = prompt.total_tokens - done
-        written = () if away else tuple(writes)
+            earlier = positions[: min(searched)]
+            is_far = any(store.has(position.key, now_ns) for position in earlier)
+            searched_keys = [positions[i].key for i in searched]
+            reason = store.miss_reason(searched_keys, now_ns, LOOKBACK if is_far else COLD)
         return Lookup(
-            read, created["5m"], created["1h"], rest, reason, machine, tuple(used), written
+            cache_read=read,
+            creation_5m=created["5m"],
+            creation_1h=created["1h"],
+            input_tokens=prompt.total_tokens - written_to,
+            reason=reason,
+            read_keys=tuple(read_keys),
+            writes=() if is_away else tuple(writes),
         )
 
-    def _automatic(
-        self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int
-    ) -> Lookup:
-        blocks = [one for one in prompt.positions if one.tokens < prompt.total_tokens]
-        there = next(
-            (i for i, one in enumerate(blocks) if not store.has(one.key, now_ns)), len(blocks)
-        )
-        least = self._table.least_tokens(prompt.model)
-        if there and blocks[there - 1].tokens < least:
-            there = 0
-        run = 0 if away else there
-        read = blocks[run - 1].tokens if run else 0
-        ttl_ns = round(self._table.automatic_ttl_s * 1e9)
-        ends = [0, *(one.tokens for one in prompt.positions)]
-        writes = [
-            Write(one.key, one.tokens - start, ttl_ns)
-            for one, start in zip(prompt.positions[run:], ends[run:], strict=False)
-        ]
-        if run:
+    def _searched_positions(self, prompt: Prompt, marks: list[Breakpoint]) -> list[int]:
+        """Return the positions that are searched, from each mark backwards, the last mark first."""
+        lookback = self._table.lookback
+        if prompt.searches_all:
+            lookback = len(prompt.positions)
+        searched: list[int] = []
+        for mark in reversed(marks):
+            searched += range(mark.position, max(-1, mark.position - lookback), -1)
+        return searched
+
+    def _automatic(self, prompt: Prompt, store: _Store, is_away: bool, now_ns: int) -> Lookup:
+        """Look up a prompt whose whole blocks are entries. `is_away`: the call reads and writes nothing in this store."""
+        blocks = [block for block in prompt.positions if block.tokens < prompt.total_tokens]
+        known = 0  # blocks from the start on that are entries
+        while known < len(blocks) and store.has(blocks[known].key, now_ns):
+            known += 1
+        minimum = self._table.least_tokens(prompt.model)
+        if known and blocks[known - 1].tokens < minimum:
+            known = 0
+        hits = 0 if is_away else known
+        read = blocks[hits - 1].tokens if hits else 0
+        if hits:
             reason = HIT
-        elif not blocks or blocks[-1].tokens < least:
+        elif not blocks or blocks[-1].tokens < minimum:
             reason = BELOW_MINIMUM
+        elif known:
+            reason = ROUTE_MISS
         else:
-            reason = ROUTE_MISS if there else store.why_not([blocks[0].key], now_ns, COLD)
+            reason = store.miss_reason([blocks[0].key], now_ns, COLD)
+        ttl_ns = round(self._table.automatic_ttl_s * 1e9)
+        writes = []
+        written_to = read
+        for block in prompt.positions[hits:]:
+            writes.append(Write(block.key, block.tokens - written_to, ttl_ns))
+            written_to = block.tokens
         # The end of a prompt is used first and its start last, so that for lack of capacity the ends go first.
-        used = tuple(one.key for one in reversed(blocks[:run]))
-        written = () if away else tuple(reversed(writes))
-        return Lookup(read, 0, 0, prompt.total_tokens - read, reason, machine, used, written)
+        read_keys = tuple(block.key for block in reversed(blocks[:hits]))
+        return Lookup(
+            cache_read=read,
+            input_tokens=prompt.total_tokens - read,
+            reason=reason,
+            read_keys=read_keys,
+            writes=() if is_away else tuple(reversed(writes)),
+        )
 
     def _store(self, replica: int) -> _Store:
         if replica not in self._stores:
@@ -278,32 +310,36 @@ class _Store:
                 if sliding:
                     entry.expires_at_ns = now_ns + entry.ttl_ns
 
-    def put(self, write: Write, now_ns: int, visible_at_ns: int) -> None:
-        known = self._entries.get(write.key)
-        if known is not None:
-            if now_ns < known.expires_at_ns:
+    def add(self, write: Write, now_ns: int, visible_at_ns: int) -> None:
+        """Add an entry, unless a live one is there; drop old ones where there is no capacity for it."""
+        old_entry = self._entries.get(write.key)
+        if old_entry is not None:
+            if now_ns < old_entry.expires_at_ns:
                 return
             self._drop(write.key, EXPIRED)
         self._lost.pop(write.key, None)
-        _, tokens, ttl_ns = write
-        self._entries[write.key] = _Entry(tokens, ttl_ns, visible_at_ns, visible_at_ns + ttl_ns)
-        self._tokens += tokens
+        self._entries[write.key] = _Entry(
+            tokens=write.tokens,
+            ttl_ns=write.ttl_ns,
+            visible_at_ns=visible_at_ns,
+            expires_at_ns=visible_at_ns + write.ttl_ns,
+        )
+        self._tokens += write.tokens
         while self._tokens > self._capacity_tokens:
             self._drop(next(iter(self._entries)), EVICTED)
 
-    def why_not(self, keys: list[bytes], now_ns: int, otherwise: str) -> str:
-        """Why none of the keys was read."""
-        known = [(key, self._entries.get(key)) for key in keys]
-        if any(
-            key in self.pending or (entry and now_ns < entry.visible_at_ns) for key, entry in known
-        ):
+    def miss_reason(self, keys: list[bytes], now_ns: int, default: str) -> str:
+        """Return why none of the keys was read; `default` if none was ever there."""
+        entries = [self._entries[key] for key in keys if key in self._entries]
+        is_pending = any(key in self.pending for key in keys)
+        if is_pending or any(now_ns < entry.visible_at_ns for entry in entries):
             return RACE
-        if any(entry for _, entry in known):
+        if entries:
             return EXPIRED
-        return next((self._lost[key] for key in keys if key in self._lost), otherwise)
+        return next((self._lost[key] for key in keys if key in self._lost), default)
 
     def drop_expired(self, now_ns: int) -> None:
-        """Drop what is past its end, from the least recently used on; `has` ignores the others."""
+        """Drop expired entries, from the least recently used on, up to a live one; `has` ignores the others."""
         while self._entries:
             key, entry = next(iter(self._entries.items()))
             if now_ns < entry.expires_at_ns:

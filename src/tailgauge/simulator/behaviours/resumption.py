@@ -1,4 +1,4 @@
-"""Streams that can be resumed: which event follows the last one that a client names.
+"""Streams that can be resumed behind an event that the client names.
 
 With the profile `fixed` an answer goes on while nobody reads it; an engine makes the rest of it anew.
 """
@@ -18,10 +18,10 @@ SKIPPED = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One answer, whichever connections it comes over: what its times are drawn from, and its tokens."""
+    """One answer, over all its connections."""
 
     name: str
-    key: str
+    key: str  # of its draws
     received_ns: int
     tokens: int
     stop: str | None = None  # why it ends early
@@ -35,23 +35,30 @@ class Resumption:
         self._seed = seed
         self._streams: dict[str, Stream] = {}
 
-    def open(self, stream: Stream) -> Stream:
-        """A new answer."""
+    def open(self, stream: Stream) -> None:
+        """Remember a new answer."""
         if len(self._streams) >= KEPT:
             del self._streams[next(iter(self._streams))]
         self._streams[stream.name] = stream
-        return stream
 
     def fault(self, call_key: str) -> str | None:
-        """What is wrong with a reconnection, drawn."""
-        shares = [(getattr(self.table, kind), kind) for kind in (IGNORED, REPEATED, SKIPPED)]
+        """Draw the fault of a reconnection; None: it has none."""
+        shares = (
+            (self.table.ignored, IGNORED),
+            (self.table.repeated, REPEATED),
+            (self.table.skipped, SKIPPED),
+        )
         return pick(draws(self._seed, "resumption", call_key), shares, None)
 
-    def after(self, last_id: str, fault: str | None) -> tuple[Stream, int] | None:
-        """The stream of an event, and the number of the event to go on with; None: it is not known."""
+    def following(self, last_id: str, fault: str | None) -> tuple[Stream, int] | None:
+        """Return the stream of an event, and the number of the next event to send; None for an unknown event."""
         name, _, number = last_id.rpartition("-")
         stream = self._streams.get(name)
         if stream is None or not (number.isascii() and number.isdigit() and len(number) < 10):
             return None
-        moved = {REPEATED: -self.table.events, SKIPPED: self.table.events}.get(fault or "", 0)
-        return stream, max(0, int(number) + 1 + moved)
+        next_number = int(number) + 1
+        if fault == REPEATED:
+            next_number -= self.table.events
+        elif fault == SKIPPED:
+            next_number += self.table.events
+        return stream, max(0, next_number)

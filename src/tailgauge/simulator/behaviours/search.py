@@ -26,5 +26,5 @@ def draw_search(table: SearchTable, seed: int, call_key: str) -> Search | None:
     if not table.share or draws(seed, "search", call_key).random() >= table.share:
         return None
     words = tokens.text(table.query_tokens).decode().split()
-    pieces = ['{"query":"', *(f"{word} " for word in words), '"}']
-    return Search(round(table.seconds * 1e9), tuple(pieces), table.result_tokens)
+    query = ('{"query":"', *(f"{word} " for word in words), '"}')
+    return Search(round(table.seconds * 1e9), query, table.result_tokens)

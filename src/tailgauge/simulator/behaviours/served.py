@@ -1,4 +1,4 @@
-"""What an answer says of how it was served: by which model, in which tier, and whether another model took over.
+"""How an answer was served, as it says itself: by which model, in which tier, and whether another model took over.
 
 Sources: the types of the official SDKs (2026-11): `service_tier`, `speed` and `inference_geo` of a usage, the block `fallback`
 and the entry `fallback_message` of `usage.iterations`; a gateway names the model behind its alias.
@@ -14,7 +14,7 @@ from tailgauge.simulator.behaviours.draws import draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAs:
-    """What one answer says; empty: nothing."""
+    """How one answer was served; empty: it does not say."""
 
     model: str = ""
     service_tier: str = ""
@@ -27,7 +27,7 @@ NOTHING = ServedAs()
 
 
 def draw_served(table: ServedTable, seed: int, call_key: str) -> ServedAs:
-    """Return what the answer to a call says."""
+    """Draw how the answer to a call is served."""
     if table == ServedTable():
         return NOTHING
     has_fallback = draws(seed, "fallback", call_key).random() < table.fallback

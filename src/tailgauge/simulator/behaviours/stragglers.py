@@ -30,38 +30,37 @@ class Stragglers:
         self._off_ns = round(table.brownout_off_s * 1e9)
 
     def factor(self, draw_key: str, replica: int, now_ns: int) -> float:
-        """The product X * S * B for a call that starts now."""
+        """Return the product X * S * B for a call that starts now."""
         prompt = prompt_key(draw_key)
         return self.size(prompt) * self.slowdown(prompt, replica) * self.brownout(replica, now_ns)
 
     def size(self, prompt: str) -> float:
-        """X of a prompt."""
+        """Return X of a prompt."""
         if not self._table.size_sigma:
             return 1.0
         return exp(self._table.size_sigma * draws(self._seed, "size", prompt).gauss())
 
     def slowdown(self, prompt: str, replica: int) -> float:
-        """S of a prompt on a replica."""
+        """Return S of a prompt on a replica."""
         table = self._table
+        if not table.pareto_alpha and not table.slow_share:
+            return 1.0
+        random = draws(self._seed, "slow", prompt, replica)
         if table.pareto_alpha:
-            return draws(self._seed, "slow", prompt, replica).paretovariate(table.pareto_alpha)
-        if (
-            table.slow_share
-            and draws(self._seed, "slow", prompt, replica).random() < table.slow_share
-        ):
-            return table.slow_factor
-        return 1.0
+            return random.paretovariate(table.pareto_alpha)
+        return table.slow_factor if random.random() < table.slow_share else 1.0
 
     def brownout(self, replica: int, now_ns: int) -> float:
-        """B of a replica at a time."""
+        """Return B of a replica at a time."""
         if self._table.brownout_factor == 1.0:
             return 1.0
-        cycle, into_ns = divmod(now_ns, self._on_ns + self._off_ns)
+        cycle, offset_ns = divmod(now_ns, self._on_ns + self._off_ns)
         start_ns = round(draws(self._seed, "brownout", replica, cycle).random() * self._off_ns)
-        return self._table.brownout_factor if start_ns <= into_ns < start_ns + self._on_ns else 1.0
+        is_on = start_ns <= offset_ns < start_ns + self._on_ns
+        return self._table.brownout_factor if is_on else 1.0
 
 
 def prompt_key(draw_key: str) -> str:
-    """The key that all attempts of a call share: `request/leg` of `request/leg/attempt`."""
+    """Return the key that all attempts of a call share: `request/leg` of `request/leg/attempt`."""
     prompt, slash, _ = draw_key.rpartition("/")
     return prompt if slash else draw_key

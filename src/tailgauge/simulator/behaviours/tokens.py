@@ -19,19 +19,20 @@ _CYCLE = len(_TEXT) // BYTES_PER_TOKEN
 
 
 def count(text: str) -> int:
-    """Tokens of one text block."""
+    """Return the number of tokens of one text block."""
     # Half of a surrogate pair is legal in JSON and three bytes long; it is no reason to fail.
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
 def text(tokens: int, start: int = 0) -> bytes:
-    """`tokens` tokens of the answer, from token `start` on; the text repeats without end."""
-    first = start % _CYCLE
-    repeats = (first + tokens) // _CYCLE + 1
-    return (_TEXT * repeats)[first * BYTES_PER_TOKEN : (first + tokens) * BYTES_PER_TOKEN]
+    """Return `tokens` tokens of the answer, from token `start` on; the text repeats without end."""
+    begin = start % _CYCLE
+    end = begin + tokens
+    repeats = end // _CYCLE + 1
+    return (_TEXT * repeats)[begin * BYTES_PER_TOKEN : end * BYTES_PER_TOKEN]
 
 
 @lru_cache(maxsize=16)
 def chunk_texts(tokens_per_chunk: int) -> tuple[bytes, ...]:
-    """The texts of consecutive chunks; chunk i carries the text i modulo their number."""
+    """Return the texts of consecutive chunks; chunk i carries the text i modulo their number."""
     return tuple(text(tokens_per_chunk, i * tokens_per_chunk) for i in range(_CYCLE))

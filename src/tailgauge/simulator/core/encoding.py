@@ -1,6 +1,6 @@
-"""The bytes of one answer: its head, its content chunks, its end, as the protocol has them.
+"""The bytes of one answer in its protocol: head, content chunks, end.
 
-Everything that a stream's chunks share is encoded once, when the call starts: sending one costs a join of ready-made bytes.
+The bytes that all chunks of a stream share are encoded once, when the call starts: a chunk is a join of ready-made bytes.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ from tailgauge.simulator.protocols.wire import Wire
 
 
 class Encoding:
-    """The bytes of one answer, part by part in their order. `chunked`: in chunks of HTTP/1.1, but for the end."""
+    """The bytes of one answer, part by part in their order. `chunked`: all but the end in chunks of HTTP/1.1."""
 
     def __init__(self, answer: Answer, *, chunked: bool) -> None:
         self._answer = answer
         self._chunked = chunked
-        self._held = b""  # what the end of a search brings, before the first chunk
+        self._search_end = b""  # events at the end of a search, which leave with the first chunk
         self.chunk = self._frames()
 
     def head(self) -> bytes:
-        """What comes before the first content; once."""
+        """Return the events before the first content; called once."""
         exchange = self._answer.exchange
         if exchange.reply.search is not None:
-            self._held = exchange.wire.after_search(exchange.reply)
+            self._search_end = exchange.wire.after_search(exchange.reply)
         return framed(exchange.wire.opening(exchange.reply), self._chunked)
 
     def end(self) -> bytes:
-        """The end of the answer, or the error that ends it; nothing where the connection ends."""
+        """Return the end of the answer, or the error that ends it; nothing where the connection ends."""
         answer = self._answer
         exchange = answer.exchange
         if answer.ending == END_MARK:
-            return self._resumed(exchange.wire.closing(exchange.reply))
+            return self._after_search(exchange.wire.closing(exchange.reply))
         if answer.ending == ERROR_EVENT:
             return exchange.error_event(exchange.failure(answer.fault.status), has_begun=True)
         return b""
 
-    def _resumed(self, data: bytes) -> bytes:
-        held = self._held
-        self._held = b""
-        return held + data
+    def _after_search(self, data: bytes) -> bytes:
+        """Return the data, the first time behind the end of the search."""
+        search_end = self._search_end
+        self._search_end = b""
+        return search_end + data
 
     def _frames(self) -> Frames:
+        """Return the function that gives the bytes of a chunk."""
         answer = self._answer
         exchange = answer.exchange
         wire = exchange.wire
@@ -67,47 +69,54 @@ class Encoding:
         elif exchange.stream is not None:
             name = exchange.stream.name
             frames = numbered_frames(
-                wire.around_text(reply), pieces, name, exchange.first, chunked=chunked
+                wire.around_text(reply), pieces, name, exchange.first_event, chunked=chunked
             )
         else:
             frames = text_frames(wire.around_text(reply), pieces, chunked=chunked)
         if not searches:
             return frames
-        return lambda index: framed(self._resumed(frames(index)), self._chunked)
+        return lambda index: framed(self._after_search(frames(index)), self._chunked)
 
 
-Frames = Callable[[int], bytes]  # what is written for a chunk, by its index
+Frames = Callable[[int], bytes]  # returns the bytes of a chunk by its index
 
 
 def text_frames(around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> Frames:
-    """The chunks of one text."""
+    """Return a function for the chunks of one text; `around_text`: the bytes before and behind a chunk's text."""
     per_chunk = pieces.per_chunk
-    last = pieces.count - 1
+    last_index = pieces.count - 1
     texts = chunk_texts(per_chunk)
-    last_text = text(pieces.tokens - last * per_chunk, last * per_chunk)
-    before, behind = _around(around_text, len(texts[0]), chunked)
-    before_last, behind_last = _around(around_text, len(last_text), chunked)
-    last_frame = before_last + last_text + behind_last
+    prefix, suffix = _around(around_text, len(texts[0]), chunked)
+    last_start = last_index * per_chunk
+    last_text = text(pieces.tokens - last_start, last_start)
+    last_prefix, last_suffix = _around(around_text, len(last_text), chunked)
+    last_frame = last_prefix + last_text + last_suffix
 
     def frame(index: int) -> bytes:
-        return last_frame if index == last else before + texts[index % len(texts)] + behind
+        if index == last_index:
+            return last_frame
+        return prefix + texts[index % len(texts)] + suffix
 
     return frame
 
 
 def numbered_frames(
-    around_text: tuple[bytes, bytes], pieces: TextPieces, name: str, first: int, *, chunked: bool
+    around_text: tuple[bytes, bytes],
+    pieces: TextPieces,
+    name: str,
+    first_number: int,
+    *,
+    chunked: bool,
 ) -> Frames:
-    """The chunks of one text whose events have ids; `first` is the number of the first."""
-    before, behind = around_text
+    """Return a function for the chunks of one text whose events have ids; `first_number`: of the first event."""
+    prefix, suffix = around_text
 
     def frame(index: int) -> bytes:
         size = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index)
-        number = first + index
+        number = first_number + index
         content = text(size, number * pieces.per_chunk)
-        return framed(
-            b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked
-        )
+        event = b"id: %b-%d\n%b%b%b" % (name.encode(), number, prefix, content, suffix)
+        return framed(event, chunked)
 
     return frame
 
@@ -115,35 +124,42 @@ def numbered_frames(
 def plan_frames(
     wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool
 ) -> Frames:
-    """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
+    """Return a function for the chunks of a plan. The first chunk of a block begins with the events between blocks."""
     assert reply.plan is not None
     blocks = reply.plan.blocks
     contents = [block_bytes(block, pair_tokens) for block in blocks]
 
     def frame(index: int) -> bytes:
         number, delta, start, size = pieces.pieces[index]
-        opened = pieces.pieces[index - 1].block if index else 0
-        between = [wire.between(reply, n) for n in range(opened + 1, number + 1)]
-        before, behind = wire.delta(reply, number, delta)
+        open_block = pieces.pieces[index - 1].block if index else 0
+        separators = [wire.between(reply, n) for n in range(open_block + 1, number + 1)]
+        prefix, suffix = wire.delta(reply, number, delta)
         content = b""
-        if delta != SIGNATURE_DELTA:  # which is the protocol's own constant
-            content = contents[number][start * BYTES_PER_TOKEN : (start + size) * BYTES_PER_TOKEN]
+        # A signature is a constant of the protocol.
+        if delta != SIGNATURE_DELTA:
+            end = start + size
+            content = contents[number][start * BYTES_PER_TOKEN : end * BYTES_PER_TOKEN]
             if blocks[number].is_json:
                 content = json.dumps(content.decode())[1:-1].encode()
-        return framed(b"".join((*between, before, content, behind)), chunked)
+        return framed(b"".join((*separators, prefix, content, suffix)), chunked)
 
     return frame
 
 
 def framed(data: bytes, chunked: bool) -> bytes:
-    """Bytes of the body as HTTP/1.1 sends them; an empty chunk would end it."""
-    return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data
+    """Return bytes of the body as HTTP/1.1 sends them; an empty chunk would end it."""
+    if not chunked or not data:
+        return data
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _around(
     around_text: tuple[bytes, bytes], text_bytes: int, chunked: bool
 ) -> tuple[bytes, bytes]:
-    before, behind = around_text
-    if not chunked:  # HTTP/1.0: the end of the connection ends the body
-        return before, behind
-    return b"%x\r\n%b" % (len(before) + text_bytes + len(behind), before), behind + b"\r\n"
+    """Return the bytes before and behind a text of `text_bytes` bytes, with the frame of its HTTP chunk."""
+    prefix, suffix = around_text
+    # With HTTP/1.0, the end of the connection ends the body.
+    if not chunked:
+        return prefix, suffix
+    size = len(prefix) + text_bytes + len(suffix)
+    return b"%x\r\n%b" % (size, prefix), suffix + b"\r\n"

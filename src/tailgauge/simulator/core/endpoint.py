@@ -1,7 +1,6 @@
-"""What all calls of an endpoint share: limits, prefix cache, prices, meters, the engine and what plugs into it.
+"""The state that all calls of an endpoint share: limits, prefix cache, prices, meters, the engine and its hooks.
 
-State that outlives a call stands here. The endpoint keeps no time and moves by itself only through `advance`, which its
-driver calls when something is due in the engine.
+The endpoint has no clock. Its driver calls `advance` when something is due in the engine.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ from tailgauge.simulator.protocols.wire import Wire
 
 
 class Driver(Protocol):
-    """Who keeps the time of an endpoint: an event loop, or the event queue of a dry run."""
+    """The clock of an endpoint: an event loop, or the event queue of a dry run."""
 
     def now_ns(self) -> int:
-        """The time of everything that happens here."""
+        """Return the time of everything that happens at the endpoint."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since 1970, for headers with a date."""
+        """Return the nanoseconds since 1970, for headers with a date."""
 
     def engine_changed(self) -> None:
-        """A call was submitted or cancelled: call `advance` soon, if not from here."""
+        """Call `advance`, now or soon: a call was submitted or cancelled."""
 
 
 class Resident(Protocol):
     """A call in the engine, as its hooks see it."""
 
     def look_up(self, replica: int, now_ns: int) -> int:
-        """Prompt tokens that need not be computed."""
+        """Return the prompt tokens that need not be computed."""
 
     def first_token(self, now_ns: int) -> None:
-        """The engine has completed the call's prefill."""
+        """Note that the engine has completed the call's prefill."""
 
     def receive(self, emission: Emission) -> None:
         """Take what the engine emitted for the call."""
@@ -56,14 +55,19 @@ class Resident(Protocol):
 class Endpoint(Hooks):
     """One endpoint. `engine` replaces that of the profile.
 
-    `watched`: somebody waits for single chunks. Without that, and where nothing depends on single tokens, `every_token` is
+    `watched`: a caller waits for single chunks. Without that, and where nothing depends on single tokens, `every_token` is
     False: the engine emits the first token and the end only, which is cheaper and has the same times.
     """
 
     def __init__(
-        self, table: Simulated, seed: int, driver: Driver, *, watched: bool = True,
+        self,
+        table: Simulated,
+        seed: int,
+        driver: Driver,
+        *,
+        watched: bool = True,
         engine: EngineConfig | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.table = table
         self.seed = seed
         self.driver = driver
@@ -76,32 +80,35 @@ class Endpoint(Hooks):
         self.jobs = jobs.Jobs(table.jobs, seed)
         self.resumption = resumption.Resumption(table.resumption, seed)
         config = engine_of(table) if engine is None else engine
-        refill_s = limits.MINUTE_S if config is None else config.refill_s
+        refill_s = limits.MINUTE_S
+        drafts = False
+        if config is not None:
+            refill_s = config.refill_s
+            drafts = config.draft_tokens > 0
         self.limits = limits.Limits(table.limits, driver.now_ns(), refill_s)
-        self.plans = (
-            config is not None and config.draft_tokens > 0
-        ) or table.content != ContentTable()
+        self.plans = drafts or table.content != ContentTable()  # answers are planned by blocks
         self.every_token = watched or self._depends_on_tokens()
-        self.engine = (
-            None if config is None else Engine(config, seed, self, tokens=self.every_token)
-        )
+        self.engine: Engine | None = None
+        if config is not None:
+            self.engine = Engine(config, seed, self, tokens=self.every_token)
         self._residents: dict[int | str, Resident] = {}
 
     def _depends_on_tokens(self) -> bool:
+        """Return whether something of this endpoint depends on the time of single tokens."""
         table = self.table
-        counted = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
+        counts_output = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
         has_parts = self.plans or table.search.share > 0 or table.tokens_per_chunk > 1
-        return has_parts or counted or bool(table.faults)
+        return has_parts or counts_output or bool(table.faults)
 
     def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:
-        """The rate-limit headers of any response."""
+        """Return the rate-limit headers of any response."""
         if not self.limits.any:
             return {}
         readings = self.limits.readings(now_ns)
         return limit_headers(self.table.limits.headers, wire, readings, self.driver.wall_ns())
 
     def retry_headers(self, seconds: int | None) -> dict[str, str]:
-        """Whether and when a call beyond a limit may come back, as its answer states; `seconds` is None for never."""
+        """Return headers with whether and when a call beyond a limit may be sent again; `seconds` is None for never."""
         limits = self.table.limits
         headers = {}
         if seconds is not None:
@@ -113,50 +120,53 @@ class Endpoint(Hooks):
     # --- the engine -------------------------------------------------------------------------------------------
 
     def is_open(self, key: int | str) -> bool:
-        """Whether a call of that key is in the engine."""
+        """Return whether a call with that key is in the engine."""
         return key in self._residents
 
     def submit(self, job: Job, resident: Resident) -> bool:
-        """Hand a call over to the engine; False: refused."""
+        """Submit a call to the engine; return whether it was taken."""
         assert self.engine is not None
         self._residents[job.key] = resident
-        taken = self.engine.submit(job, self.driver.now_ns())
-        if not taken:
+        is_taken = self.engine.submit(job, self.driver.now_ns())
+        if not is_taken:
             del self._residents[job.key]
         self.driver.engine_changed()
-        return taken
+        return is_taken
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for a call; the engine stops it by its mode. One that has ended is left alone."""
+        """Cancel a call, which the engine stops by its mode. A call that has ended is left alone."""
         assert self.engine is not None
         if job.key in self._residents:
             self.engine.cancel(job, self.driver.now_ns())
             self.driver.engine_changed()
 
     def advance(self, now_ns: int) -> None:
-        """Let everything happen that is due in the engine, once: what follows from it is the next round's."""
+        """Let everything happen that is due in the engine now; its consequences wait for the next call."""
         assert self.engine is not None
         for emission in self.engine.advance(now_ns):
             key = emission.call.job.key
             resident = self._residents.get(key)
-            if resident is None:  # refused at the door
+            # A refused call has no resident.
+            if resident is None:
                 continue
             if emission.kind in ENDINGS:
                 del self._residents[key]
             resident.receive(emission)
 
     def kv_used_share(self) -> float:
-        """Share of the engine's memory in use now."""
-        return 0.0 if self.engine is None else self.engine.kv_used_share
+        """Return the share of the engine's memory in use now."""
+        if self.engine is None:
+            return 0.0
+        return self.engine.kv_used_share
 
     def cached_tokens(self, job: Job, replica: int, now_ns: int) -> int:
-        """A hook: what the cache reads, at admission."""
+        """Return how many tokens the cache reads, at admission (a hook)."""
         return self._residents[job.key].look_up(replica, now_ns)
 
     def slowdown(self, job: Job, replica: int, now_ns: int) -> float:
-        """A hook: how much slower this call is here and now."""
+        """Return how much slower this call is on this replica now (a hook)."""
         return self.stragglers.factor(str(job.key), replica, now_ns)
 
     def first_token(self, job: Job, replica: int, now_ns: int) -> None:  # noqa: ARG002 - the names are the interface
-        """A hook: what the call writes becomes visible."""
+        """Make the entries of the call visible in the cache (a hook)."""
         self._residents[job.key].first_token(now_ns)

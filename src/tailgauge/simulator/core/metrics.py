@@ -1,7 +1,7 @@
-"""What an inference server counts about its calls, and the page /metrics in the Prometheus text format, as vLLM has them.
+"""The counts of an inference server about its calls, and the page /metrics in the Prometheus text format, as vLLM has them.
 
-The page has what Tailgauge reads of an engine. A call is waiting, then running, then gone, each at most once, and may be gone
-from any state: no gauge can be left behind. Every series is there from the start, at 0.
+The page has the series that Tailgauge reads from an engine. A call is waiting, then running, then gone, each at most once,
+and may be gone from any state: no gauge can be left behind. Every series is there from the start, at 0.
 
 Source: vLLM's `v1/metrics/loggers.py` for names and labels; the Prometheus exposition format, version 0.0.4.
 """
@@ -14,11 +14,13 @@ ABORT = "abort"
 ERROR = "error"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_WAITING, _RUNNING, _GONE = range(3)
+_WAITING = 0
+_RUNNING = 1
+_GONE = 2
 
 
 class Meters:
-    """All of an endpoint's numbers. Who renders them sets `kv_cache_usage` before."""
+    """All numbers of an endpoint. `kv_cache_usage` is set just before they are rendered."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -30,12 +32,12 @@ class Meters:
         self.kv_cache_usage = 0.0  # share, 0 to 1
 
     def received(self) -> CallMeter:
-        """A call that will be answered has come; it waits."""
+        """Count a call that has come and will be answered; it waits."""
         self.waiting += 1
         return CallMeter(self)
 
     def prefix_cache(self, queried_tokens: int, hit_tokens: int) -> None:
-        """A prompt was looked up in the prefix cache."""
+        """Count a lookup of a prompt in the prefix cache."""
         self.prefix_cache_queries += queried_tokens
         self.prefix_cache_hits += hit_tokens
 
@@ -50,7 +52,7 @@ class CallMeter:
         self._state = _WAITING
 
     def admitted(self) -> None:
-        """Its answer is being made; only the first time counts."""
+        """Count the call as running; only the first time counts."""
         if self._state == _WAITING:
             self._state = _RUNNING
             self._meters.waiting -= 1
@@ -71,7 +73,7 @@ class CallMeter:
 
 
 def render(meters: Meters, model: str) -> str:
-    """The whole page."""
+    """Return the whole page."""
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     labels = f'engine="0",model_name="{escaped}"'
     series = (

@@ -21,9 +21,10 @@ from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.behaviours import gateway
 from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
 from tailgauge.simulator.behaviours.latency import draw_key
+from tailgauge.simulator.core import job_calls
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
-from tailgauge.simulator.core.exchange import JOBS_PATH, Exchange, whole
+from tailgauge.simulator.core.exchange import Exchange, whole
 from tailgauge.simulator.http import requests
 from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, sleep_until, wait_open
@@ -46,7 +47,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     for wire in WIRES:
         app.router.add_post(wire.PATH, server.answering(wire))
         app.router.add_post(gateway.PATH + wire.PATH, server.answering(wire, behind_gateway=True))
-    for path in (f"{JOBS_PATH}/{{id}}", f"{JOBS_PATH}/{{id}}/result"):
+    for path in (f"{job_calls.PATH}/{{id}}", f"{job_calls.PATH}/{{id}}/result"):
         app.router.add_get(path, server.answering(openai, _Call.job))
         app.router.add_delete(path, server.answering(openai, _Call.job))
     Api(server.core, options, server.numbers, server.log).add_to(app)
@@ -173,7 +174,7 @@ class _Call:
         exchange.resume(self._request.headers.get("last-event-id", ""))
         exchange.admit(monotonic_ns())
         if "respond-async" in self._request.headers.get("prefer", ""):
-            return await self._about_job(exchange.submit_job(monotonic_ns()))
+            return await self._about_job(job_calls.submit_job(exchange, monotonic_ns()))
         self._answer = answer = answer_to(exchange)
         if not answer.streams:
             return await self._whole(answer)
@@ -182,7 +183,10 @@ class _Call:
 
     async def job(self, _: bytes) -> web.StreamResponse:
         """Answer a call about a job, or raise `Refused`."""
-        body = self._exchange.job(self._request.method, self._request.path, monotonic_ns())
+        request = self._request
+        body = job_calls.answer_about_job(
+            self._exchange, request.method, request.path, monotonic_ns()
+        )
         return await self._about_job(body)
 
     async def _about_job(self, body: bytes) -> web.StreamResponse:

@@ -18,7 +18,7 @@ from time import monotonic_ns
 from aiohttp import HttpVersion11, web
 
 from tailgauge.simulator.behaviours.faults import END_MARK, RESET
-from tailgauge.simulator.core.answer import Answer, nobody
+from tailgauge.simulator.core.answer import Answer, do_nothing
 from tailgauge.simulator.core.encoding import Encoding, Frames, framed
 from tailgauge.simulator.http.driver import sleep_until
 
@@ -75,7 +75,9 @@ class ChunkWriter:
         finally:
             self._running = False
             self._head = None
-            self._answer.on_change = nobody  # no cycle: an answer may have megabytes of due times
+            self._answer.on_change = (
+                do_nothing  # no cycle: an answer may have megabytes of due times
+            )
             if self._timer is not None:
                 self._timer.cancel()
 
