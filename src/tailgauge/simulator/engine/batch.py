@@ -1,9 +1,9 @@
 """Continuous batching on one replica: sequences join and leave between steps.
 
 The replica plans up to the next moment at which anything can change (a call ends, memory runs out, a prompt is in
-work) and its plan is final unless a call enters or leaves: then it is cut at the end of the step in progress. A step's
-length depends on who is in it and on their context only, so cutting a plan, or looking at it step by step, never moves
-a time. Calls are admitted in the order of arrival and wait at the first that does not fit.
+work) and its plan is final unless a call enters or leaves: then it is cut at the end of the step in progress. The length of
+a step depends only on its calls and their context, so a plan may be cut, or read step by step, and no time moves. Calls are
+admitted in the order of arrival; the first one that does not fit blocks those behind it.
 
 Source: iteration-level scheduling (Orca, OSDI 2022), blocks, growth and preemption by recompute (vLLM, SOSP 2023),
 chunked prefill (Sarathi-Serve, OSDI 2024); times of a step in `config`.
@@ -23,7 +23,7 @@ from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints, Job, plan_steps
 
 _LONGEST_PLAN = 256  # steps; a plan that an arrival cuts was computed in vain
-_STEPS = 4096  # that the arrays of a ledger hold at first
+_STEPS = 4096  # length of a ledger's arrays at first
 _FEW = 6  # steps below which Python is faster than numpy
 
 
@@ -31,13 +31,13 @@ class Batch:
     """One replica under a `StepTime`. `due_ns` is the end of its plan, None while it has nothing to do."""
 
     def __init__(
-        self, index: int, config: EngineConfig, hooks: Hooks, left: Callable[[Call], None]
+        self, index: int, config: EngineConfig, hooks: Hooks, on_end: Callable[[Call], None]
     ) -> None:
         self.index = index
         self._config = config
         self._timing = config.timing
         self._hooks = hooks
-        self._left = left
+        self._on_end = on_end
         self.due_ns: int | None = None
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}  # in the order of admission
@@ -55,7 +55,7 @@ class Batch:
         self._stopping: list[Call] = []  # cancelled, but still in the step in progress
 
     def enter(self, call: Call, now_ns: int, out: list[Emission]) -> None:
-        """A call arrives and waits at least until the step in progress ends."""
+        """Queue a call that arrives; it waits at least until the step in progress ends."""
         self.waiting.append(call)
         if self.due_ns is None:
             self._begin(now_ns, out)
@@ -63,7 +63,7 @@ class Batch:
             self._cut(now_ns)
 
     def happen(self, out: list[Emission]) -> None:
-        """What `due_ns` brings: the plan is over."""
+        """Complete the plan, which is over at `due_ns`, and begin the next one."""
         assert self.due_ns is not None
         now_ns = self.due_ns
         self._settle(self._run)
@@ -86,7 +86,7 @@ class Batch:
             self.waiting.remove(call)
             call.ended_ns = now_ns
             out.append(Emission(events.CANCELLED, call, now_ns, call.tokens))
-            self._left(call)
+            self._on_end(call)
             if blocked and self.due_ns is not None:
                 self._cut(now_ns)
             return
@@ -97,10 +97,10 @@ class Batch:
             self._stopping.append(call)
 
     def next_token_ns(self) -> int | None:
-        """When the next step ends, for a driver that wants each token."""
-        return (
-            int(self._ledger.ends[self._emitted - self._ledger.base]) if self._run else self.due_ns
-        )
+        """Return when the next step ends, for a driver that wants each token."""
+        if not self._run:
+            return self.due_ns
+        return int(self._ledger.ends[self._emitted - self._ledger.base])
 
     def emit_tokens(self, until_ns: int, out: list[Emission]) -> None:
         """Emit the tokens of the plan's steps that ended by `until_ns`."""
@@ -108,28 +108,33 @@ class Batch:
             end_ns = int(self._ledger.ends[self._emitted - self._ledger.base])
             if end_ns > until_ns:
                 return
-            steps = ((call, call.tokens_at(self._emitted)) for call in self._decoding.values())
-            out.extend(
-                Emission(events.TOKENS, call, end_ns, tokens) for call, tokens in steps if tokens
-            )
+            for call in self._decoding.values():
+                tokens = call.tokens_at(self._emitted)
+                if tokens:
+                    out.append(Emission(events.TOKENS, call, end_ns, tokens))
             self._emitted += 1
 
     @property
     def kv_used_share(self) -> float:
-        """Share of the memory blocks in use after the steps emitted so far."""
-        passed = max(0, self._emitted - self._step)
-        at = self._step - self._ledger.base
-        grown = (
-            int(self._ledger.blocks[at : at + passed].sum()) if self.memory.total is not None else 0
-        )
-        return self.memory.share(grown)
+        """Return the share of the memory blocks in use after the steps emitted so far."""
+        if self.memory.total is None:
+            return 0.0
+        emitted_steps = max(0, self._emitted - self._step)
+        growth = self._ledger.blocks[self._plan_slice(emitted_steps)]
+        return self.memory.share(int(growth.sum()))
+
+    def _plan_slice(self, steps: int) -> slice:
+        """Return where the ledger has the first steps of the plan."""
+        start = self._step - self._ledger.base
+        return slice(start, start + steps)
 
     def _begin(self, now_ns: int, out: list[Emission]) -> None:
-        """Plan what comes next."""
+        """Begin the next plan: preempt or admit calls, then plan their steps."""
         if not self._preempt():
             self._admit(now_ns, out)
-        self._chunks = self._choose_chunks(now_ns, out) if self._prefilling else []
+        self._chunks = []
         if self._prefilling:
+            self._chunks = self._choose_chunks(now_ns, out)
             self._plan_step(now_ns)
         elif self._decoding:
             self._plan_run(now_ns)
@@ -138,13 +143,13 @@ class Batch:
             self._run = 0
 
     def _growth_next(self) -> int:
-        """Blocks that the next decode step adds."""
+        """Return the blocks that the next decode step adds."""
         if self.memory.total is None or not self._decoding:
             return 0
         return int(self._ledger.blocks[self._step - self._ledger.base])
 
     def _preempt(self) -> bool:
-        """Send the newest calls back to the head of the queue until the next step fits."""
+        """Send the newest calls back to the head of the queue until the next step fits; return whether any was."""
         preempted = False
         while not self.memory.fits(self._growth_next()):
             call = next(reversed(self.running.values()))
@@ -155,14 +160,16 @@ class Batch:
         return preempted
 
     def _admit(self, now_ns: int, out: list[Emission]) -> None:
+        """Admit waiting calls while there are slots and memory for them."""
         growth = self._growth_next()
         while self.waiting and len(self.running) < self._slots:
             call = self.waiting[0]
             if not len(call.counts):
                 call.slowdown = self._hooks.slowdown(call.job, self.index, now_ns)
                 plan_steps(call, self._config)
-            held = call.job.prompt_tokens + call.tokens_before(call.next)
-            context = held + int(call.counts[call.next])
+            # After a preemption, the tokens of the answer so far are computed again.
+            prefill_tokens = call.job.prompt_tokens + call.tokens_before(call.next_index)
+            context = prefill_tokens + int(call.counts[call.next_index])
             blocks = self.memory.blocks(context)
             if not self.memory.fits(blocks + growth):
                 return
@@ -170,9 +177,10 @@ class Batch:
             self.memory.used += blocks
             cached = self._hooks.cached_tokens(call.job, self.index, now_ns)
             if call.admitted_ns is None:
-                call.admitted_ns, call.cached_tokens = now_ns, min(cached, call.job.prompt_tokens)
+                call.admitted_ns = now_ns
+                call.cached_tokens = min(cached, call.job.prompt_tokens)
             # The last token is always computed: its output is the first token.
-            call.prefill_left = ceil(max(1, held - cached) * call.slowdown)
+            call.prefill_left = ceil(max(1, prefill_tokens - cached) * call.slowdown)
             call.context = context
             call.blocks = blocks
             call.running = True
@@ -181,14 +189,14 @@ class Batch:
             out.append(Emission(events.ADMITTED, call, now_ns))
 
     def _choose_chunks(self, now_ns: int, out: list[Emission]) -> list[tuple[Call, int]]:
-        """Prompt tokens for one step, oldest call first."""
-        left = self._config.token_budget - len(self._decoding)
+        """Return the prompt tokens for one step, of the oldest call first; decoding calls take one token each."""
+        budget_left = self._config.token_budget - len(self._decoding)
         chunks: list[tuple[Call, int]] = []
         for call in self._prefilling:
-            tokens = min(call.prefill_left, left)
+            tokens = min(call.prefill_left, budget_left)
             if tokens <= 0:
                 break
-            left -= tokens
+            budget_left -= tokens
             chunks.append((call, tokens))
             if call.prefill_started_ns is None:
                 call.prefill_started_ns = now_ns
@@ -196,52 +204,52 @@ class Batch:
         return chunks
 
     def _plan_step(self, now_ns: int) -> None:
-        """One step with prompts, in which the decodes take part."""
+        """Plan one step with prompts, in which the decodes take part."""
         decoding = len(self._decoding)
         prompt = sum(tokens for _, tokens in self._chunks)
         fixed, slope = self._step_ns(decoding, prompt)
         self.due_ns = now_ns + round(fixed + slope * self._context)
-        self._run = 1 if decoding else 0
+        self._run = 0
         if decoding:
+            self._run = 1
             self._ledger.ends[self._step - self._ledger.base] = self.due_ns
 
     def _plan_run(self, now_ns: int) -> None:
-        """Steps of decodes alone, until one ends or memory does."""
+        """Plan steps of decodes alone, until a call ends or memory is full."""
         ledger = self._ledger
-        at = self._step - self._ledger.base
         steps = min(self._soonest_end() - self._step + 1, _LONGEST_PLAN)
         if self.memory.total is not None:
             free = self.memory.total - self.memory.used
-            steps = min(
-                steps,
-                int(np.searchsorted(np.cumsum(ledger.blocks[at : at + steps]), free, "right")),
-            )
+            used = np.cumsum(ledger.blocks[self._plan_slice(steps)])
+            steps = min(steps, int(np.searchsorted(used, free, "right")))
         fixed, slope = self._step_ns(len(self._decoding), 0)
+        plan = self._plan_slice(steps)
+        growth = ledger.growth[plan]
         if steps < _FEW:
             end_ns = now_ns
             context = self._context
-            for i, growth in enumerate(ledger.growth[at : at + steps].tolist(), at):
+            for i, step_growth in enumerate(growth.tolist(), plan.start):
                 end_ns += round(fixed + slope * context)
-                context += growth
+                context += step_growth
                 ledger.ends[i] = end_ns
         else:
-            growth = ledger.growth[at : at + steps]
             contexts = self._context + np.cumsum(growth) - growth
             lengths = np.rint(fixed + slope * contexts).astype(np.int64)
-            np.cumsum(lengths, out=ledger.ends[at : at + steps])
-            ledger.ends[at : at + steps] += now_ns
-            end_ns = int(ledger.ends[at + steps - 1])
+            np.cumsum(lengths, out=ledger.ends[plan])
+            ledger.ends[plan] += now_ns
+            end_ns = int(ledger.ends[plan.stop - 1])
         self.due_ns = end_ns
         self._run = steps
 
     def _step_ns(self, decoding: int, prompt: int) -> tuple[float, float]:
-        """A step's length: a fixed part, and what each token of context adds."""
+        """Return the length of a step: a fixed part, and the part that each token of context adds."""
         timing = self._timing
         fixed_ms = timing.step_ms + timing.sequence_ms * decoding + timing.prefill.ms(prompt)
         return fixed_ms * 1e6, timing.context_ms * 1e3
 
     def _soonest_end(self) -> int:
-        """The last step of the call that ends first; entries of calls that left or began anew are stale."""
+        """Return the last step of the call that ends first."""
+        # Entries of calls that left or began anew are stale.
         while True:
             step, number = self._ends[0]
             call = self._decoding.get(number)
@@ -251,46 +259,46 @@ class Batch:
 
     def _cut(self, now_ns: int) -> None:
         """Let the plan end with the step in progress."""
-        if self._run > 1:
-            at = self._step - self._ledger.base
-            self._settle(
-                int(np.searchsorted(self._ledger.ends[at : at + self._run], now_ns, "right"))
-            )
-            self._run = 1
-            self.due_ns = int(self._ledger.ends[self._step - self._ledger.base])
+        if self._run <= 1:
+            return
+        ends = self._ledger.ends[self._plan_slice(self._run)]
+        self._settle(int(np.searchsorted(ends, now_ns, "right")))
+        self._run = 1
+        self.due_ns = int(self._ledger.ends[self._step - self._ledger.base])
 
     def _settle(self, steps: int) -> None:
         """Take the plan's first steps as done."""
         if not steps:
             return
-        at = self._step - self._ledger.base
-        self._context += int(self._ledger.growth[at : at + steps].sum())
+        plan = self._plan_slice(steps)
+        self._context += int(self._ledger.growth[plan].sum())
         if self.memory.total is not None:
-            self.memory.used += int(self._ledger.blocks[at : at + steps].sum())
+            self.memory.used += int(self._ledger.blocks[plan].sum())
         self._step += steps
 
     def _end_prefills(self, now_ns: int, out: list[Emission]) -> None:
+        """Let the calls decode whose prompts are complete after this step."""
         for call, tokens in self._chunks:
             call.prefill_left -= tokens
             if call.prefill_left:
                 continue
             self._prefilling.remove(call)
-            first = call.first_ns is None
-            if first:
+            kind = events.TOKENS
+            if call.first_ns is None:
+                kind = events.FIRST_TOKEN
                 call.first_ns = now_ns
                 self._hooks.first_token(call.job, self.index, now_ns)
-            count = int(call.counts[call.next])
+            count = int(call.counts[call.next_index])
             call.stint_ns = now_ns
-            call.next = call.next + 1
-            kind = events.FIRST_TOKEN if first else events.TOKENS
+            call.next_index += 1
             out.append(Emission(kind, call, now_ns, count))
             self._decode(call)
             if call.last_step < self._step:
                 self._end(call, now_ns, events.FINISHED, out)
 
     def _decode(self, call: Call) -> None:
-        """A call's prompt is done: write its steps from the next one on."""
-        steps = len(call.counts) - call.next
+        """Let a call decode: write its steps into the ledger, from the next one on."""
+        steps = len(call.counts) - call.next_index
         call.first_step = self._step
         call.last_step = self._step + steps - 1
         self._decoding[call.number] = call
@@ -299,7 +307,7 @@ class Batch:
             if self._ledger.lacks(call.last_step):
                 oldest = min(c.first_step for c in self._decoding.values())
                 self._ledger.move(oldest, call.last_step)
-            self._ledger.add(call, self._step, call.next, call.context, 1)
+            self._ledger.add(call, self._step, call.next_index, call.context, 1)
             heappush(self._ends, (call.last_step, call.number))
 
     def _withdraw(self, call: Call) -> None:
@@ -312,29 +320,31 @@ class Batch:
             self.memory.used -= call.blocks
             call.keep(NO_INTS)
             return
-        at = call.first_step - self._ledger.base
-        done = self._step - call.first_step
-        emitted = done if call.plain else int(call.counts[call.next : call.next + done].sum())
+        steps_done = self._step - call.first_step
+        emitted = steps_done
+        if not call.plain:
+            emitted = int(call.counts[call.next_index : call.next_index + steps_done].sum())
         context = call.context + emitted
         self._context -= context
         self.memory.used -= self.memory.blocks(context)
-        call.keep(self._ledger.ends[at : at + done])
-        if call.next < len(call.counts):
-            self._ledger.add(call, self._step, call.next, context, -1)
+        start = call.first_step - self._ledger.base
+        call.keep(self._ledger.ends[start : start + steps_done])
+        if call.next_index < len(call.counts):
+            self._ledger.add(call, self._step, call.next_index, context, -1)
 
     def _end(self, call: Call, now_ns: int, kind: str, out: list[Emission]) -> None:
         self._withdraw(call)
         call.ended_ns = now_ns
         out.append(Emission(kind, call, now_ns, call.tokens))
-        self._left(call)
+        self._on_end(call)
 
 
 class Ledger:
     """The decode steps of a replica: when each ended, how many tokens and memory blocks it adds.
 
-    A call writes all its future steps when it begins to decode and takes back what is left when it leaves early. So the
-    context of any later step is a running sum, many steps are computed at once, and a call's chunk times are a slice.
-    Steps are numbered for ever; the arrays hold those from `base` on. `block_tokens` 0: memory does not grow.
+    A call writes all its future steps when it begins to decode, and takes the remaining ones back when it leaves early. So
+    the context of any later step is a running sum, many steps are computed at once, and a call's chunk times are a slice.
+    Steps are numbered without end; the arrays hold those from `base` on. `block_tokens` 0: memory does not grow.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -345,46 +355,51 @@ class Ledger:
         self._block_tokens = block_tokens
 
     def lacks(self, last_step: int) -> bool:
-        """Whether a step lies behind the arrays."""
+        """Return whether a step lies behind the arrays."""
         return last_step - self.base >= len(self.ends)
 
     def move(self, oldest: int, last_step: int) -> None:
         """Forget the steps before `oldest` and extend the arrays to `last_step`."""
         size = max(_STEPS, 2 * (last_step - oldest + 1))
         skip = oldest - self.base
-        arrays = (self.ends, self.growth, self.blocks)
-        self.ends, self.growth, self.blocks = (_shifted(one, skip, size) for one in arrays)
+        self.ends = _shifted(self.ends, skip, size)
+        self.growth = _shifted(self.growth, skip, size)
+        self.blocks = _shifted(self.blocks, skip, size)
         self.base = oldest
 
     def add(self, call: Call, step: int, index: int, context: int, sign: int) -> None:
         """Add (1) or take back (-1) a call's steps from `step` on, which emit `counts[index:]` on top of `context`."""
-        at = step - self.base
+        start = step - self.base
+        end = start + len(call.counts) - index
         size = self._block_tokens
-        count = len(call.counts) - index
         if call.plain:
-            self.growth[at : at + count] += sign
+            self.growth[start:end] += sign
             if size:
                 # A token needs a new block where the tokens before it fill theirs.
-                self.blocks[at + -context % size : at + count : size] += sign
+                self.blocks[start + -context % size : end : size] += sign
             return
         tokens = call.counts[index:]
-        self.growth[at : at + count] += sign * tokens
+        self.growth[start:end] += sign * tokens
         if size:
-            after = context + np.cumsum(tokens)
-            self.blocks[at : at + count] += sign * (-(-after // size) + -(after - tokens) // size)
+            contexts = context + np.cumsum(tokens)
+            blocks_after = -(-contexts // size)
+            blocks_before = -(-(contexts - tokens) // size)
+            self.blocks[start:end] += sign * (blocks_after - blocks_before)
 
 
 def _shifted(array: Ints, skip: int, size: int) -> Ints:
-    moved: Ints = np.zeros(size, np.int64)
-    kept = array[skip : skip + size]
-    moved[: len(kept)] = kept
-    return moved
+    """Return an array of `size` elements: those of `array` from `skip` on, then zeros."""
+    shifted: Ints = np.zeros(size, np.int64)
+    remaining = array[skip : skip + size]
+    shifted[: len(remaining)] = remaining
+    return shifted
 
 
 class Memory:
     """KV memory of a replica, in blocks; `total` None means that memory is not modelled.
 
-    A call holds ceil(context / block) blocks. Blocks that a prefix cache shares between calls are counted for each of them: this memory is never overcommitted.
+    A call holds ceil(context / block) blocks. Blocks that a prefix cache shares between calls are counted for each of them:
+    this memory is never overcommitted.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -393,19 +408,23 @@ class Memory:
         self._block = config.block_tokens
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that hold so many tokens."""
-        return 0 if self.total is None else -(-tokens // self._block)
+        """Return how many blocks hold so many tokens."""
+        if self.total is None:
+            return 0
+        return -(-tokens // self._block)
 
     def holds(self, job: Job) -> bool:
-        """Whether the call would fit if it were alone; else it could never run."""
-        return (
-            self.total is None or self.blocks(job.prompt_tokens + job.output_tokens) <= self.total
-        )
+        """Return whether the call would fit if it were alone; else it could never run."""
+        if self.total is None:
+            return True
+        return self.blocks(job.prompt_tokens + job.output_tokens) <= self.total
 
     def fits(self, blocks: int) -> bool:
-        """Whether so many more blocks are free."""
+        """Return whether so many more blocks are free."""
         return self.total is None or self.used + blocks <= self.total
 
-    def share(self, grown: int) -> float:
-        """Share of the blocks in use, counting `grown` more."""
-        return (self.used + grown) / self.total if self.total else 0.0
+    def share(self, growth: int) -> float:
+        """Return the share of the blocks in use, with `growth` more."""
+        if not self.total:
+            return 0.0
+        return (self.used + growth) / self.total

@@ -1,9 +1,9 @@
-"""How an engine is built: times, memory, slots, routing; and engines by name.
+"""The settings of an engine: times, memory, slots, routing; and engines by name.
 
-A number that shapes a latency stands here only. Milliseconds, because people read and write these; what happens is in
-integers of nanoseconds. What is None or 0 by default is switched off. docs/reference/simulator.md gives each profile's source: the
-Splitwise rows are fits to measurements (Patel et al., ISCA 2024); the provider-like ones imitate what callers of a hosted
-model see (TTFT at light load, speed of the text), not how it is built.
+All numbers that shape a latency are in this file, in milliseconds, because people read and write these; the engine itself
+counts nanoseconds. A setting that is None or 0 by default is switched off. docs/reference/simulator.md has the source of each
+profile: the Splitwise rows are fits to measurements (Patel et al., ISCA 2024); the provider-like ones imitate the TTFT at
+light load and the speed of the text that callers of a hosted model see, not its engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailgauge.scenario.simulated import FIXED, CancelMode, Router, Simulated
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Time that n prompt tokens add to a step: base + n*before up to the knee, `beyond` for each token behind it."""
+    """Time that prompt tokens add to a step: a base, a time per token up to the knee, and another one beyond it."""
 
     ms_per_token: float
     knee_tokens: int = 1_000_000_000
@@ -26,13 +26,12 @@ class Prefill:
     base_ms: float = 0.0
 
     def ms(self, tokens: int) -> float:
-        """Milliseconds for the prompt tokens of one step; nothing for none."""
+        """Return the milliseconds for the prompt tokens of one step; 0 without prompt tokens."""
         if not tokens:
             return 0.0
-        behind = max(0, tokens - self.knee_tokens)
-        return (
-            self.base_ms + self.ms_per_token * (tokens - behind) + self.ms_per_token_beyond * behind
-        )
+        beyond = max(0, tokens - self.knee_tokens)
+        before = tokens - beyond
+        return self.base_ms + self.ms_per_token * before + self.ms_per_token_beyond * beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +55,25 @@ class EngineConfig:
     replicas: int = 1
     router: Router = "least_loaded"
     slots: int | None = None  # sequences in service at once, on each replica; None: no limit
-    queue_cap: int | None = (
-        None  # calls that each replica takes beyond its slots; one more is refused
-    )
+    # Calls that each replica takes beyond its slots; one more is refused. None: no limit.
+    queue_cap: int | None = None
     token_budget: int = 2048  # tokens of one step: decodes first, then prompts in chunks
     kv_blocks: int | None = None  # memory of each replica; None: no limit
     block_tokens: int = 16
-    draft_tokens: int = (
-        0  # that a step emits of one sequence beyond the first, the prefill's step too
-    )
-    overhead_ms: float = (
-        0.0  # median delay before a call reaches its replica: gateway, checks, tokeniser
-    )
-    overhead_sigma: float = 0.0  # of its logarithm
+    # Tokens that a step emits of one sequence beyond the first one, in the prefill's step too.
+    draft_tokens: int = 0
+    # Median delay before a call reaches its replica (gateway, checks, tokeniser), and sigma of its logarithm.
+    overhead_ms: float = 0.0
+    overhead_sigma: float = 0.0
     cancel_mode: CancelMode = "immediate"
     cancel_after_ms: float = 0.0
-    refill_s: int = (
-        60  # how soon an empty limit in front of it is full again, where its burst is not given
-    )
-    replica: Callable[..., Any] | None = (
-        None  # a server with the methods of `batch.Batch`, in its place
-    )
+    # Time in which an empty rate limit in front of the engine is full again, where its burst is not given.
+    refill_s: int = 60
+    # A server with the methods of `batch.Batch`, which replaces it.
+    replica: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what only a whole engine can: each value was checked by itself in the scenario."""
+        """Raise ValueError for values that contradict each other; the scenario has checked each by itself."""
         if self.queue_cap is not None and self.slots is None:
             raise ValueError("queue_cap counts calls beyond the slots, but slots has no limit")
         if self.timing.step_ms <= 0:
@@ -120,14 +114,14 @@ PROFILES: dict[str, EngineConfig] = {
 
 
 def engine_of(table: Simulated) -> EngineConfig | None:
-    """The engine of a profile with the scenario's values in the place of its own; None for the profile `fixed`."""
+    """Return the engine of a profile, with the values that the scenario sets; None for the profile `fixed`."""
     if table.profile == FIXED:
         return None
     engine = PROFILES[table.profile]
-    given = {name: value for name, value in table.engine if value is not None}
-    if "step_ms" in given:
-        given["timing"] = replace(engine.timing, step_ms=given.pop("step_ms"))
+    settings = {name: value for name, value in table.engine if value is not None}
+    if "step_ms" in settings:
+        settings["timing"] = replace(engine.timing, step_ms=settings.pop("step_ms"))
     try:
-        return replace(engine, **given)
+        return replace(engine, **settings)
     except ValueError as error:
         raise ScenarioError(f"simulated.engine with the profile {table.profile}: {error}") from None

@@ -1,8 +1,8 @@
 """The engine: calls in, events out, time as an argument.
 
-`advance`, `submit` and `cancel` first let everything happen that was due by their time, in the order of time, so
-a driver that comes late gets the same times as one that comes at each `next_due_ns()`. With `tokens=False` no single
-decode step is emitted: cheaper, and the times are the same; a call's own chunk times are filled in at its end.
+`advance`, `submit` and `cancel` first let everything happen that was due by their time, in the order of time: a driver
+that is late gets the same times as one that calls at each `next_due_ns()`. With `tokens=False` no single decode step is
+emitted: that is cheaper, and the times are the same; a call's own chunk times are filled in at its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from tailgauge.simulator.engine.batch import Batch
 from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.engine.job import NO_HOOKS, Call, Emission, Hooks, Job, lognormal, uniform
 
-_REPLICA, _ENTER, _STOP = range(3)  # kinds of entry in the queue
+# Kinds of entry in the queue: a replica's plan ends, a call enters its replica, a call stops.
+_REPLICA = 0
+_ENTER = 1
+_STOP = 2
 
 
 class Engine:
@@ -31,16 +34,17 @@ class Engine:
         self._hooks = hooks
         replica = config.replica or Batch
         indices = range(config.replicas)
-        self.replicas: list[Batch] = [replica(i, config, hooks, self._left) for i in indices]
+        self.replicas: list[Batch] = [replica(i, config, hooks, self._release) for i in indices]
         self._loads = [0] * config.replicas  # calls not ended, by replica
         self._open: dict[int | str, Call] = {}
-        self._submitted = self._planned = 0
+        self._submitted = 0  # calls
+        self._planned = 0  # entries of the queue
         # Time, order of planning, kind of entry, call or replica. A replica's entry is stale once it planned anew.
         self._queue: list[tuple[int, int, int, Any]] = []
         self._out: list[Emission] = []
 
     def submit(self, job: Job, now_ns: int) -> bool:
-        """Take a call; False: refused, because its replica's queue is full or it could never fit into memory."""
+        """Take a call; return False for a refusal, if its replica's queue is full or it can never fit into memory."""
         self._let_happen(now_ns)
         self._check(job)
         index = self._route(job)
@@ -62,7 +66,7 @@ class Engine:
         return True
 
     def cancel(self, job: Job, now_ns: int) -> None:
-        """The caller is gone: treat the call by the configured mode. One that has ended already is left alone."""
+        """Treat a call by the configured mode, because its caller is gone. A call that has ended is left alone."""
         self._let_happen(now_ns)
         call = self._open.get(job.key)
         if call is None or call.cancelled_ns is not None:
@@ -75,7 +79,7 @@ class Engine:
             self._stop(call, now_ns)
 
     def next_due_ns(self) -> int | None:
-        """When the next thing happens by itself; None: nothing until a call is submitted."""
+        """Return when the next event is due; None: nothing happens until a call is submitted."""
         queue = self._queue
         while queue and _is_stale(queue[0]):
             heappop(queue)
@@ -83,12 +87,14 @@ class Engine:
             return None
         due_ns = queue[0][0]
         if self._tokens:
-            tokens = (replica.next_token_ns() for replica in self.replicas)
-            due_ns = min([due_ns, *(at_ns for at_ns in tokens if at_ns is not None)])
+            for replica in self.replicas:
+                token_ns = replica.next_token_ns()
+                if token_ns is not None and token_ns < due_ns:
+                    due_ns = token_ns
         return due_ns
 
     def advance(self, now_ns: int) -> list[Emission]:
-        """Everything that happened up to now and was not emitted yet, in the order of time."""
+        """Return everything that happened up to now and was not emitted yet, in the order of time."""
         self._let_happen(now_ns)
         out = self._out[:]
         self._out.clear()
@@ -97,17 +103,18 @@ class Engine:
 
     @property
     def kv_used_share(self) -> float:
-        """Share of the memory of all replicas in use now."""
+        """Return the share of the memory of all replicas in use now."""
         return sum(replica.kv_used_share for replica in self.replicas) / len(self.replicas)
 
     def _check(self, job: Job) -> None:
+        """Raise ValueError for a job that the engine cannot take."""
         if job.key in self._open:
             raise ValueError(f"a call with the key {job.key!r} is still open")
         if job.prompt_tokens < 1 or job.output_tokens < 1:
             raise ValueError("a call has at least one prompt token and one output token")
 
     def _route(self, job: Job) -> int:
-        """The replica of a call; with equal loads the first."""
+        """Return the replica of a call; with equal loads the first."""
         if self.config.router == "random":
             return int(uniform(self._seed, job.key, "route") * len(self.replicas))
         return self._loads.index(min(self._loads))
@@ -120,6 +127,7 @@ class Engine:
         return self._loads[index] >= config.slots + config.queue_cap
 
     def _let_happen(self, now_ns: int) -> None:
+        """Let everything happen that is due by now, in the order of time."""
         queue = self._queue
         out = self._out
         while queue and queue[0][0] <= now_ns:
@@ -141,26 +149,29 @@ class Engine:
                 replica.emit_tokens(now_ns, out)
 
     def _enter(self, call: Call, now_ns: int) -> None:
+        """Let a call reach its replica."""
         replica = self.replicas[call.replica]
         call.entered_ns = now_ns
-        before_ns = replica.due_ns
+        planned_ns = replica.due_ns
         replica.enter(call, now_ns, self._out)
-        if replica.due_ns != before_ns:
+        if replica.due_ns != planned_ns:
             self._plan(replica)
 
     def _stop(self, call: Call, now_ns: int) -> None:
+        """Cancel a call on its replica, or before it has reached that."""
         replica = self.replicas[call.replica]
         if call.entered_ns is None:
             call.ended_ns = now_ns
             self._out.append(Emission(events.CANCELLED, call, now_ns))
-            self._left(call)
+            self._release(call)
             return
         if self._tokens:
             replica.emit_tokens(now_ns, self._out)
         replica.stop(call, now_ns, self._out, at_once=self.config.cancel_mode == "immediate")
         self._plan(replica)
 
-    def _left(self, call: Call) -> None:
+    def _release(self, call: Call) -> None:
+        """Forget a call that has ended."""
         self._loads[call.replica] -= 1
         del self._open[call.job.key]
         if call.admitted_ns is not None:
@@ -177,5 +188,8 @@ class Engine:
 
 
 def _is_stale(entry: tuple[int, int, int, Any]) -> bool:
+    """Return whether an entry of the queue has no effect: its replica planned anew, or its call ended."""
     due_ns, _, kind, subject = entry
-    return bool(subject.due_ns != due_ns if kind == _REPLICA else subject.ended_ns is not None)
+    if kind == _REPLICA:
+        return bool(subject.due_ns != due_ns)
+    return subject.ended_ns is not None
