@@ -1,7 +1,7 @@
 """The event loop as the driver of the core: one timer for the engine, and waits for single calls.
 
-The timer is at the engine's next due time: no task, future or timer per call. Whatever a step emits is handed out in one go,
-and written at once by the streams that it wakes.
+The timer is at the engine's next due time: no task, future or timer per call. All emissions of a step are handed out
+together, and the streams that they wake write at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailgauge.simulator.core.endpoint import Endpoint
 
 
 class LoopDriver:
-    """The clock of an endpoint, which lives in one event loop."""
+    """The clock of an endpoint in one event loop."""
 
     now_ns = staticmethod(monotonic_ns)  # the clock of the loop
     wall_ns = staticmethod(time.time_ns)
@@ -24,15 +24,15 @@ class LoopDriver:
     def __init__(self, table: Simulated, seed: int) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns: int | None = None
-        self._advancing = self._again = False
+        self._advancing = False
+        self._must_advance_again = False
         self.core = Endpoint(table, seed, self)
 
     def engine_changed(self) -> None:
-        """One round, never two: when the engine is behind, sockets get their turn between its steps."""
+        """Advance the engine once: when it is late, sockets get their turn between its steps."""
+        # An answer that submits or cancels a call within a round makes another one necessary.
         if self._advancing:
-            self._again = (
-                True  # an answer took or cancelled a call: what that brings is the next round's
-            )
+            self._must_advance_again = True
             return
         self._advancing = True
         try:
@@ -43,8 +43,8 @@ class LoopDriver:
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._again:
-            self._again = False
+        if self._must_advance_again:
+            self._must_advance_again = False
             loop.call_soon(self.engine_changed)
         assert self.core.engine is not None
         due_ns = self.core.engine.next_due_ns()
@@ -53,10 +53,13 @@ class LoopDriver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = due_ns
-        self._timer = None if due_ns is None else loop.call_at(due_ns / 1e9, self._wake)
+        self._timer = None
+        if due_ns is not None:
+            self._timer = loop.call_at(due_ns / 1e9, self._wake)
 
     def _wake(self) -> None:
-        self._timer = self._timer_ns = None
+        self._timer = None
+        self._timer_ns = None
         self.engine_changed()
 
 
@@ -66,7 +69,7 @@ async def sleep_until(due_ns: int) -> None:
 
 
 async def wait_open(answer: Answer) -> None:
-    """Return when the headers of an answer are due, of one in one piece all of it; report it as opened."""
+    """Return when the headers of an answer, or an answer in one piece, are due; report it as opened."""
     changed = asyncio.Event()
     answer.on_change = changed.set
     while answer.opens_ns is None:

@@ -1,12 +1,12 @@
 """Serves recorded answers, byte for byte and at their times: `tailgauge endpoint --replay FILE`.
 
-Each POST gets the next recorded answer of a POST. After the last they begin again, without those of the preflight. A GET
-gets one recorded of a GET; a list of models, whatever else was not recorded, and `POST .../tokenize`, which no file holds,
-get a 404.
+Each POST gets the next recorded answer of a POST. After the last one they begin again, without those of the preflight. A GET
+gets a recorded answer of a GET. Requests without a recorded answer get a 404, as do a list of models and
+`POST .../tokenize`, which are never recorded.
 
-Times count from the last byte of the request. The connection ends as it ended then: it stays open behind a complete
-answer, is closed or reset where the target did so and where the file holds no more, and waits for the client where
-the client had closed it.
+Times count from the last byte of the request. The connection ends as it ended in the recording: it stays open behind a
+complete answer, is closed or reset where the target did so and where the file ends, and waits for the client where the
+client had closed it.
 """
 
 from __future__ import annotations
@@ -61,13 +61,15 @@ class Replay:
         self._options = options
         self._turns: dict[str, Iterator[RawAnswer]] = {}
         for method in ("GET", "POST"):
-            of_method = [answer for answer in answers if answer.method == method]
-            of_run = [answer for answer in of_method if answer.facts.get("stage") != PREFLIGHT]
-            if of_method:
-                self._turns[method] = chain(of_method, cycle(of_run or of_method))
+            all_answers = [answer for answer in answers if answer.method == method]
+            run_answers = [
+                answer for answer in all_answers if answer.facts.get("stage") != PREFLIGHT
+            ]
+            if all_answers:
+                self._turns[method] = chain(all_answers, cycle(run_answers or all_answers))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request, whatever its body says."""
+        """Answer a request; its body does not matter."""
         try:
             await read_body(request, self._options.body_timeout_s)
         except Refused as refused:
@@ -98,14 +100,13 @@ async def play(answer: RawAnswer, request: web.Request, idle_s: float) -> Played
     elif answer.left_out_bytes or answer.end == CLOSED:
         await asyncio.sleep(delay_s)
     elif answer.end == LEFT:
-        await asyncio.sleep(idle_s)  # the client's leaving ends it
-    return Played(
-        stays_open=answer.end == COMPLETE and not answer.left_out_bytes and _stays_open(answer)
-    )
+        await asyncio.sleep(idle_s)  # the handler is cancelled when the client leaves
+    is_complete = answer.end == COMPLETE and not answer.left_out_bytes
+    return Played(stays_open=is_complete and _stays_open(answer))
 
 
 def _stays_open(answer: RawAnswer) -> bool:
-    """Whether the recorded head lets the connection go on."""
+    """Return whether the recorded head lets the connection go on."""
     try:
         started = Head().feed(answer.data)
     except WireError:
@@ -114,5 +115,5 @@ def _stays_open(answer: RawAnswer) -> bool:
 
 
 def _error(status: int, text: str) -> web.Response:
-    """An answer that is not recorded."""
+    """Return an error of the replay itself."""
     return web.json_response({"error": {"type": "replay", "message": text}}, status=status)

@@ -1,6 +1,4 @@
-"""What every route shares: the options of the server, when a request arrived, the check of its key, its body, an error in its
-provider's shape.
-"""
+"""Code that all routes share: options of the server, arrival times, the check of the key, bodies, errors in their provider's shape."""
 
 from __future__ import annotations
 
@@ -24,37 +22,38 @@ from tailgauge.simulator.protocols.wire import Wire
 class ServerOptions:
     """Options of one server."""
 
-    api_key: str | None = None  # None: every caller is welcome
+    api_key: str | None = None  # None: no key is needed
     certfile: Path | None = None  # with keyfile: serve HTTPS
     keyfile: Path | None = None
     body_timeout_s: float = 60.0  # from a request's headers to the end of its body
-    # Of an idle connection, longer than any client's, so that the client decides. aiohttp counts it from the connection's
-    # start, so it limits the arrival of the headers too.
+    # Life of an idle connection, longer than any client's, so that the client closes it. aiohttp counts it from the
+    # connection's start, so it limits the arrival of the headers too.
     keepalive_s: float = 300.0
 
 
 def admit(api_key: str | None, request: web.Request) -> None:
-    """Refuse a caller without the key, if there is one; either provider's header will do."""
+    """Refuse a caller without the key, in the header of either provider; None: no key is needed."""
     if api_key is None:
         return
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    for given in (request.headers.get("x-api-key", ""), bearer):
-        if hmac.compare_digest(given.encode("utf-8", "surrogateescape"), api_key.encode()):
+    for key in (request.headers.get("x-api-key", ""), bearer):
+        if hmac.compare_digest(key.encode("utf-8", "surrogateescape"), api_key.encode()):
             return
     raise Refused(401, "invalid API key")
 
 
 async def read_body(request: web.Request, timeout_s: float) -> bytes:
-    """The body, or `Refused`: too large, too slow, or not in the transfer coding that its headers promise."""
+    """Return the body; raise `Refused` if it is too large, too slow, or not in the transfer coding of its headers."""
     try:
-        if request.content.is_eof():  # as almost always, it came with its headers
+        # Almost every body has come with its headers.
+        if request.content.is_eof():
             return await request.read()
         async with asyncio.timeout(timeout_s):
             return await request.read()
     except TimeoutError:
         # 400, not 408, which clients send again: the provider's own SDK files this error under 400.
-        slow = "The request body did not finish arriving in time"
-        raise Refused(400, slow, error_code="request_body_timeout") from None
+        message = "The request body did not finish arriving in time"
+        raise Refused(400, message, error_code="request_body_timeout") from None
     except web.HTTPRequestEntityTooLarge:
         raise Refused(413, f"Request exceeds the maximum size of {MAX_BODY_BYTES} bytes") from None
     except web.RequestPayloadError as error:
@@ -66,7 +65,7 @@ async def read_body(request: web.Request, timeout_s: float) -> bytes:
 def error_response(
     wire: Wire, refused: Refused, number: int, more_headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """The response to a call that cannot be answered."""
+    """Return the response to a call that cannot be answered."""
     headers = id_header(wire, number)
     content = wire.error_body(refused, headers[wire.REQUEST_ID_HEADER])
     headers |= more_headers or {}
@@ -76,41 +75,42 @@ def error_response(
 
 
 def id_header(wire: Wire, number: int) -> dict[str, str]:
-    """The server's own id of a call."""
+    """Return the header with the server's own id of a call."""
     return {wire.REQUEST_ID_HEADER: f"req_{number:024d}"}
 
 
-# --- when a request arrived: the kernel's stamp of what its connection read last ---------------------------------
-# The event loop gets to it later, much later where a thousand come at once. Without Linux the time of the read serves.
+# --- arrival of a request: the kernel's stamp of its connection's last read --------------------------------------
+# The event loop handles a request later, much later where a thousand come at once. Other systems than Linux use the time of
+# the read.
 
 
-_arrived_at_ns: dict[
-    int, int
-] = {}  # by descriptor: the event loop's transports do not show their sockets
+# By descriptor, because the event loop's transports do not show their sockets.
+_arrived_at_ns: dict[int, int] = {}
 
 
 def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets that listen on every address of a host, and whose connections note arrivals."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    """Return sockets that listen on every address of a host, and whose connections note arrivals."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
-    for family, address in dict.fromkeys((one[0], one[4]) for one in found):
-        plain = socket.create_server(address, family=family, backlog=backlog)
-        listeners.append(_Listener(plain.family, plain.type, plain.proto, plain.detach()))
+    for family, address in dict.fromkeys((info[0], info[4]) for info in infos):
+        server = socket.create_server(address, family=family, backlog=backlog)
+        listener = _Listener(server.family, server.type, server.proto, server.detach())
+        # The connections of a listener inherit its options.
         if sys.platform == "linux":
-            listeners[-1].setsockopt(
-                socket.SOL_SOCKET, SO_TIMESTAMPNS, 1
-            )  # its connections inherit it
+            listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        listeners.append(listener)
     return listeners
 
 
 def arrived_at_ns(transport: Any) -> int:
-    """When the bytes that a transport read last had arrived; now, where that is unknown."""
-    connection = None if transport is None else transport.get_extra_info("socket")
-    return (
-        monotonic_ns()
-        if connection is None
-        else _arrived_at_ns.get(connection.fileno(), monotonic_ns())
-    )
+    """Return when the bytes of a transport's last read arrived; now, where that is unknown."""
+    now_ns = monotonic_ns()
+    if transport is None:
+        return now_ns
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return now_ns
+    return _arrived_at_ns.get(connection.fileno(), now_ns)
 
 
 class _Listener(socket.socket):
@@ -134,4 +134,7 @@ class _Connection(socket.socket):
         return size
 
     def _note(self, ancillary: list[tuple[int, int, bytes]]) -> None:
-        _arrived_at_ns[self.fileno()] = kernel_stamp_ns(ancillary) if ancillary else monotonic_ns()
+        if ancillary:
+            _arrived_at_ns[self.fileno()] = kernel_stamp_ns(ancillary)
+        else:
+            _arrived_at_ns[self.fileno()] = monotonic_ns()

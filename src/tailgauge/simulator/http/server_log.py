@@ -1,7 +1,7 @@
-"""The server log: what the endpoint did, call by call, in memory and as Parquet.
+"""The server log: a row for each call of the endpoint, in memory and as Parquet.
 
-A row is opened when its call is received and belongs to its call until it is closed; the log only counts, drops and hands out
-copies.
+A row is opened when its call is received, and the call writes it until it is closed; the log only counts, drops and copies
+rows.
 """
 
 from __future__ import annotations
@@ -22,36 +22,51 @@ _INT16 = 2**15
 
 
 def parse_call(client_request_id: str) -> tuple[int, int, int] | None:
-    """Request, leg and attempt of `run/request/leg/attempt`; None where it is not that."""
+    """Return request, leg and attempt of `run/request/leg/attempt`; None for any other id."""
     match = _CALL.fullmatch(client_request_id)
     if match is None:
         return None
-    request, leg, attempt = (int(part) for part in match.groups())
-    fits = -_INT64 <= request < _INT64 and leg < _INT16 and attempt < _INT16
-    return (request, leg, attempt) if fits else None
+    request, leg, attempt = map(int, match.groups())
+    if not -_INT64 <= request < _INT64 or leg >= _INT16 or attempt >= _INT16:
+        return None
+    return request, leg, attempt
 
 
 class ServerLog:
-    """Rows of open calls, and of the latest closed ones: of these the oldest go when there are too many stamps."""
+    """Rows of open calls, and of the latest closed ones: the oldest of these are dropped when there are too many stamps."""
 
     def __init__(self, max_stamps: int = MAX_STAMPS) -> None:
-        self.dropped = self._stamps = 0
+        self.dropped = 0
+        self._stamps = 0
         self._max_stamps = max_stamps
         self._has_closed = asyncio.Event()
         self._open: dict[int, ServerLogRow] = {}
         self._closed: deque[ServerLogRow] = deque()
 
     def open(self, client_request_id: str, protocol: str, received_at_ns: int) -> ServerLogRow:
-        """A new row, for the call to fill in."""
+        """Return a new row, which the call fills in."""
         request, leg, attempt = parse_call(client_request_id) or (None, None, None)
         row = ServerLogRow(
-            client_request_id, request, leg, attempt, protocol, 200, received_at_ns, None, None, [], None, None, 0, 0
-        )  # fmt: skip
+            client_request_id=client_request_id,
+            request_id=request,
+            leg=leg,
+            attempt=attempt,
+            protocol=protocol,
+            status=200,
+            received_at_ns=received_at_ns,
+            headers_at_ns=None,
+            planned_ttft_ns=None,
+            chunk_sent_at_ns=[],
+            ended_at_ns=None,
+            cancelled_at_ns=None,
+            input_tokens=0,
+            output_tokens=0,
+        )
         self._open[id(row)] = row
         return row
 
     def close(self, row: ServerLogRow) -> None:
-        """The call is over and its row will not change."""
+        """Close the row of a call that is over: it will not change any more."""
         del self._open[id(row)]
         self._closed.append(row)
         self._stamps += _weight(row)
@@ -67,19 +82,21 @@ class ServerLog:
             await self._has_closed.wait()
 
     def open_calls(self, run: str) -> int:
-        """Calls of a run whose rows may still change: an engine may go on after their clients have left."""
+        """Return how many rows of a run may still change: an engine may go on after its clients have left."""
         return sum(_of_run(row, run) for row in self._open.values())
 
     def rows(self, run: str) -> list[ServerLogRow]:
-        """Rows of a run, in the order of their end; open calls last and as they stand. No run: all rows."""
-        closed = [row for row in self._closed if _of_run(row, run)]
-        still = [row for row in self._open.values() if _of_run(row, run)]
-        return closed + [replace(row, chunk_sent_at_ns=list(row.chunk_sent_at_ns)) for row in still]
+        """Return the rows of a run, in the order of their end, then copies of its open rows. No run: all rows."""
+        rows = [row for row in self._closed if _of_run(row, run)]
+        for row in self._open.values():
+            if _of_run(row, run):
+                rows.append(replace(row, chunk_sent_at_ns=list(row.chunk_sent_at_ns)))
+        return rows
 
 
 def to_parquet(rows: list[ServerLogRow]) -> bytes:
-    """The rows as a Parquet file of the table `target`."""
-    import pyarrow.parquet as pq  # a third of a second, which the server's start need not wait for
+    """Return the rows as a Parquet file of the table `target`."""
+    import pyarrow.parquet as pq  # takes a third of a second, which the server's start does not need
 
     from tailgauge.rows.parquet import encoding, row_table
 

@@ -1,9 +1,8 @@
 """One streamed answer on its socket, from its headers to its end mark, or to the fault that ends it before.
 
-This file writes; what and when come from the answer. The server log takes the clock beside each write. Due times are
-absolute, so lateness never adds up: a late chunk leaves at once and the next one is due when it always was. Callbacks of the
-loop's timers, and of the engine's, write straight to the socket: no task, no future and no coroutine per chunk.
-
+This file writes the bytes of an answer at its due times. The server log takes the clock just before each write. Due times
+are absolute, so lateness never adds up: a late chunk leaves at once, and the next one is due at its own time. Callbacks of
+the loop's timers, and of the engine's, write straight to the socket: no task, no future and no coroutine per chunk.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from tailgauge.simulator.core.encoding import Encoding, Frames, framed
 from tailgauge.simulator.http.driver import sleep_until
 
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-_NO_LINGER = struct.pack(
-    "ii", 1, 0
-)  # on, 0 seconds: what is unsent is thrown away and the peer gets a reset
-_FULL_BYTES = 256 * 1024  # a client that does not read: wait instead of filling our memory
+# SO_LINGER on, with 0 seconds: unsent bytes are thrown away and the peer gets a reset.
+_NO_LINGER = struct.pack("ii", 1, 0)
+_FULL_BYTES = 256 * 1024  # unread by a client, after which the writer waits to save memory
 _FULL_WAIT_S = 0.002
 _EARLY_NS = 1000  # the loop's timers are floats of seconds and may fire that early
-_BURST = 64  # chunks written in one go at most, then other streams get their turn
+_BURST = 64  # most chunks that are written before other streams get their turn
 
 
 class EventStream(web.StreamResponse):
@@ -46,18 +44,22 @@ class EventStream(web.StreamResponse):
 
 
 class ChunkWriter:
-    """Writes an answer's chunks when they are due; `sent_at_ns` takes the clock just before each write.
+    """Writes an answer's chunks when they are due, and appends the time just before each write to `sent_at_ns`.
 
-    `head` gives the bytes that leave when the answer opens, with the first chunk where that is due then.
+    `head` returns the bytes that leave when the answer opens, together with the first chunk if that is due then.
     """
 
     def __init__(
-        self, writer: Writer, frames: Frames, answer: Answer, sent_at_ns: list[int],
+        self,
+        writer: Writer,
+        frames: Frames,
+        answer: Answer,
+        sent_at_ns: list[int],
         head: Callable[[], bytes] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._head = head
-        self._before = b""
+        self._opening = b""  # bytes of the head, which leave with the first chunk
         self._writer = writer
         self._frames = frames
         self._answer = answer
@@ -67,7 +69,7 @@ class ChunkWriter:
         self._running = False
 
     async def run(self) -> None:
-        """Write every chunk; what is due at once now. Cancelled, it writes no more."""
+        """Write every chunk when it is due. Cancelled, it writes no more."""
         self._running = True
         self._write_due()
         try:
@@ -87,6 +89,7 @@ class ChunkWriter:
             self._write_due()
 
     def _write_due(self) -> None:
+        """Write all chunks that are due, and set a timer for the next one."""
         self._timer = None
         writer = self._writer
         answer = self._answer
@@ -100,16 +103,17 @@ class ChunkWriter:
                 if answer.complete and not self._done.done():
                     self._done.set_result(None)
                 return
+            # The client left; the server will cancel `run`.
             if writer.is_closing():
-                return  # the client left; the server cancels `run` when the loop gets there
+                return
             now_ns = monotonic_ns()
             if due_ns[index] > now_ns + _EARLY_NS:
                 break
             if writer.get_write_buffer_size() > _FULL_BYTES:
                 self._timer = self._loop.call_later(_FULL_WAIT_S, self._write_due)
                 return
-            writer.write(self._before + self._frames(index))
-            self._before = b""
+            writer.write(self._opening + self._frames(index))
+            self._opening = b""
             sent_at_ns.append(now_ns)
             if answer.counts_sent:
                 answer.sent(index, now_ns)
@@ -119,7 +123,7 @@ class ChunkWriter:
             self._write_due()
 
     def _opens(self, head: Callable[[], bytes]) -> bool:
-        """Whether the answer opens by now; then its head leaves, or waits for a first chunk that is due."""
+        """Return whether the answer is open by now; then its head leaves, or waits for a first chunk that is due."""
         answer = self._answer
         now_ns = monotonic_ns()
         if answer.opens_ns is None or self._writer.is_closing():
@@ -129,15 +133,15 @@ class ChunkWriter:
             return False
         answer.opened(now_ns)
         self._head = None
-        self._before = head()
+        self._opening = head()
         if not answer.due_ns or answer.due_ns[0] > now_ns:
-            self._writer.write(self._before)
-            self._before = b""
+            self._writer.write(self._opening)
+            self._opening = b""
         return True
 
 
 class Stream:
-    """The parts of one streamed answer; `chunks` have left when it is over."""
+    """One streamed answer; `chunks` is the number of its chunks that left, once it is over."""
 
     def __init__(self, request: web.Request, answer: Answer, headers: dict[str, str]) -> None:
         exchange = answer.exchange
@@ -155,15 +159,15 @@ class Stream:
         self._opening = b""
 
     async def run(self) -> web.StreamResponse:
-        """Write it all; raises `ConnectionResetError` where the client has left."""
+        """Write the answer; raises `ConnectionResetError` where the client has left."""
         answer = self._answer
         row = self._exchange.row
         try:
             if answer.headers_at_once:
                 answer.send_headers(monotonic_ns())
             await self._response.prepare(self._request)
+            # The reply is complete, so its head can be encoded now: later, a thousand streams may be due at once.
             if answer.opens_ns is not None:
-                # The cache has completed the reply: a thousand may be due at once later.
                 self._opening = self._encoding.head()
             writer = self._writer()
             head = partial(self._head, writer)
@@ -178,7 +182,7 @@ class Stream:
         return self._response
 
     def _writer(self) -> Writer:
-        """Where the events go."""
+        """Return the writer for the events; raise ConnectionResetError where the client has left."""
         transport = self._request.transport
         # The transport is gone where the client left between the last await and here.
         if transport is None:
@@ -189,7 +193,7 @@ class Stream:
         return self._held
 
     def _head(self, writer: Writer) -> bytes:
-        """What leaves before the first content."""
+        """Send the headers and start the pings; return the events before the first content."""
         if self._held is None:
             self._response.send_headers()
         every_s = self._table.ping_every_s
@@ -206,7 +210,7 @@ class Stream:
             self._pinger = asyncio.get_running_loop().call_at(due_s, ping)
 
     async def _end(self) -> None:
-        """The end mark when it is due, or what a fault puts in its place."""
+        """Write the end mark when it is due, or end the stream as a fault says."""
         answer = self._answer
         sent_at_ns = self._exchange.row.chunk_sent_at_ns
         chunks = len(sent_at_ns)
@@ -230,7 +234,7 @@ class Stream:
 
 
 def reset(request: web.Request) -> None:
-    """Throw the connection away, so that the client gets a reset."""
+    """Abort the connection, so that the client gets a reset."""
     transport = request.transport
     if transport is not None:
         connection = transport.get_extra_info("socket")
@@ -243,14 +247,14 @@ class HeldWriter:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._held: list[bytes] = []
+        self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Take bytes."""
-        self._held.append(data)
+        """Keep bytes."""
+        self._parts.append(data)
 
     def get_write_buffer_size(self) -> int:
-        """Return nothing: what is held is unlimited."""
+        """Return 0: the writer keeps any number of bytes."""
         return 0
 
     def is_closing(self) -> bool:
@@ -258,8 +262,8 @@ class HeldWriter:
         return self._transport.is_closing()
 
     def release(self) -> None:
-        """Let all leave."""
-        self._transport.write(b"".join(self._held))
+        """Send all bytes."""
+        self._transport.write(b"".join(self._parts))
 
 
-Writer = asyncio.Transport | HeldWriter  # where bytes leave
+Writer = asyncio.Transport | HeldWriter
