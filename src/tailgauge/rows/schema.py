@@ -143,7 +143,7 @@ class RequestRow:
     stage: Annotated[String, "preflight, warmup, steady or cooldown, by scheduled time"]
     traffic: Annotated[String, "name of the scenario's traffic table"]
     pattern: Annotated[String, "traffic pattern: streaming, cached, fan_out, ..."]
-    session_id: Annotated[Int64 | None, "request_id of the session's or the user's first turn; null for single requests"]
+    session_id: Annotated[Int64 | None, "request_id of the first turn of the session or user"]
     scheduled_at_ns: Annotated[Int64, "planned arrival; user-visible latency starts here"]
     dispatched_at_ns: Annotated[Int64 | None, "its pattern started, or its wait for a slot; null for client_drop"]
     ended_at_ns: Annotated[Int64 | None, "outcome known; null if censored or dropped"]
@@ -156,8 +156,8 @@ class RequestRow:
     tags: Annotated[String | None, "tags of the traffic table and of the prompt, as JSON"] = None
     winner: Annotated[Int16 | None, "attempt of leg 0 whose answer was used"] = None
     joined_at_ns: Annotated[Int64 | None, "with several legs: the join condition was met"] = None
-    hedge_held: Annotated[String | None, "why a due hedge was not sent: budget, throttle, pushback or retry"] = None
-    slot_wait_ns: Annotated[Int64 | None, "wait for a slot, to the end of the drain if it never got one; null without arrival.max_concurrency"] = None
+    hedge_held: Annotated[String | None, "reason that a due hedge was not sent: budget, throttle, pushback or retry"] = None
+    slot_wait_ns: Annotated[Int64 | None, "wait for a slot; null without arrival.max_concurrency"] = None
 
 
 @dataclass(slots=True)
@@ -192,9 +192,9 @@ class AttemptRow:
     ended: Annotated[String, "class of the outcome, or censored"] = CENSORED
     limit_kind: Annotated[String | None, "of a rate limit: requests, input_tokens, output_tokens, ..."] = None
     status: Annotated[Int16 | None, "HTTP status"] = None
-    error_type: Annotated[String | None, "error name of the target or the system, or a protocol violation: see `tailgauge docs security`"] = None
+    error_type: Annotated[String | None, "error name of the target or system, or a protocol violation (`tailgauge docs security`)"] = None
     error_body: Annotated[String | None, "first 2 kB of the error, secrets removed"] = None
-    retry_after_s: Annotated[Float64 | None, "how long to wait before a retry as the target says, in seconds"] = None
+    retry_after_s: Annotated[Float64 | None, "wait before a retry that the target asks for, in seconds"] = None
     rate_limit_headers: Annotated[String | None, "every rate-limit header, as a JSON object"] = None
     server_request_id: Annotated[String | None, "the server's id of the call"] = None
     connection: Annotated[Int32 | None, "number of the connection within the worker"] = None
@@ -215,7 +215,7 @@ class AttemptRow:
     events: Annotated[Int32, "SSE events with data received, of any kind; a comment is none"] = 0
     reads: Annotated[Int32, "socket reads that returned data"] = 0
     body_bytes: Annotated[Int64, "bytes received after the headers, on the wire"] = 0
-    receive_lag_max_ns: Annotated[Int64 | None, "largest receive lag of its reads: read time - arrival"] = None
+    receive_lag_max_ns: Annotated[Int64 | None, "largest receive lag: read time - arrival"] = None
     stamps: Annotated[String, "timestamp source: kernel or user"] = "kernel"
     target: Annotated[String, "main or second"] = "main"
     streamed: Annotated[Bool, "false: a non-streamed answer"] = True
@@ -224,36 +224,36 @@ class AttemptRow:
     tool_ready_at_ns: Annotated[Int64 | None, "first tool block complete: its input is usable"] = None
     first_field_at_ns: Annotated[Int64 | None, "first field of a JSON answer complete, with a schema only"] = None
     citations: Annotated[Int32 | None, "citation events, of protocols that have them"] = None
-    phases: Annotated[String | None, "JSON: start of each phase, ns since sent; NAME;dur: duration from Server-Timing, ns"] = None
+    phases: Annotated[String | None, "JSON: start of each phase, ns since sent; NAME;dur: duration by Server-Timing"] = None
     reader_paused_ns: Annotated[Int64 | None, "total pause of a slow reader; null for others"] = None
     prefix: Annotated[Int32 | None, "number of the shared prefix in the traffic table"] = None
     prefix_hash: Annotated[String | None, "hash of the prompt up to its last mark, or of its prefix"] = None
     cache_expected: Annotated[String | None, "expectation of this worker: cold, warm or unknown"] = None
-    cache_since_use_ns: Annotated[Int64 | None, "time since this worker last saw a response start that used the readable part of the prompt, or its longest known part"] = None
+    cache_since_use_ns: Annotated[Int64 | None, "time since this worker last saw a response that used the readable part of the prompt"] = None
     cache_writers: Annotated[Int32 | None, "calls of this worker in flight that write one of its marks"] = None
     cache_marks: Annotated[Int16 | None, "cache marks in the prompt"] = None
     cache_ttl: Annotated[String | None, "lifetime of the marks, such as 5m or 30m"] = None
-    cache_blocks: Annotated[Int32 | None, "blocks from the end of that part to the mark; 20 or more: beyond the lookback"] = None
-    params_hash: Annotated[String | None, "hash of model, thinking, tool choice, schema and effort, which are part of the cache key"] = None
-    first_difference: Annotated[Int64 | None, "first byte in which the shared part differs from the last one of its number; null if equal or unknown"] = None
-    pool_wait_ns: Annotated[Int64 | None, "wait for a connection, including the time to open one; null if there was none"] = None
-    last_thinking_at_ns: Annotated[Int64 | None, "last thinking: a non-empty delta, or the start of a block, whose content may be hidden"] = None
-    error_class: Annotated[String | None, "of an error inside the answer: the class that its status would have, also after content"] = None
+    cache_blocks: Annotated[Int32 | None, "blocks from the end of that part to the mark"] = None
+    params_hash: Annotated[String | None, "hash of model, thinking, tool choice, schema and effort"] = None
+    first_difference: Annotated[Int64 | None, "first byte in which the shared part differs from the last one of its number"] = None
+    pool_wait_ns: Annotated[Int64 | None, "wait for a connection, time to open one included"] = None
+    last_thinking_at_ns: Annotated[Int64 | None, "last thinking delta, or start of a thinking block"] = None
+    error_class: Annotated[String | None, "of an error inside the answer: class of the status that it stands for"] = None
     service_tier: Annotated[String | None, "service tier named by the response"] = None
     speed: Annotated[String | None, "speed mode named by the response"] = None
     inference_geo: Annotated[String | None, "region of inference named by the response"] = None
-    fallback: Annotated[String | None, "model that another one replaced within the answer; `model` is the one that served"] = None
-    iterations: Annotated[String | None, "JSON: what is billed for each iteration of the answer, where the target lists them: type, model and token counts"] = None
-    server_tool_calls: Annotated[Int32 | None, "calls of server tools in the answer, such as web searches; null without any"] = None
-    tool_ready: Annotated[String | None, "JSON: when the input of each tool call was complete, ns since sent, by call id"] = None
-    cache_miss_reason: Annotated[String | None, "why the target's cache missed, as the target says"] = None
-    cache_missed_input_tokens: Annotated[Int64 | None, "prompt tokens of that miss, as the target says"] = None
-    stop_details: Annotated[String | None, "what the target says of its stop reason, such as the category of a refusal"] = None
-    usage_marks: Annotated[String | None, "token counts beyond what was requested, comma-separated: input, output; they are in no figure of cache, cost or TPOT"] = None
-    tolerated: Annotated[String | None, "what the answer has that is not the protocol's and was read like the SDK reads it, comma-separated"] = None
-    not_understood: Annotated[String | None, "limit headers and usage fields that the table of vendors does not have, comma-separated"] = None
-    valid_json: Annotated[Bool | None, "of a call with a schema: its answer is JSON; null without an answer"] = None
-    retry_after_from: Annotated[String | None, "where retry_after_s stands: retry-after-ms, retry-after, or a reset header"] = None
+    fallback: Annotated[String | None, "model that `model` replaced within the answer"] = None
+    iterations: Annotated[String | None, "JSON: type, model and token counts of each billed iteration"] = None
+    server_tool_calls: Annotated[Int32 | None, "calls of server tools, such as web searches"] = None
+    tool_ready: Annotated[String | None, "JSON by call id: input of the tool call complete, ns since sent"] = None
+    cache_miss_reason: Annotated[String | None, "reason of the cache miss, by the target"] = None
+    cache_missed_input_tokens: Annotated[Int64 | None, "prompt tokens of that miss, by the target"] = None
+    stop_details: Annotated[String | None, "details of the stop reason, such as the category of a refusal"] = None
+    usage_marks: Annotated[String | None, "token counts beyond the request, unused in figures: input, output"] = None
+    tolerated: Annotated[String | None, "deviations from the protocol that the SDK accepts, comma-separated"] = None
+    not_understood: Annotated[String | None, "unknown limit headers and usage fields, comma-separated"] = None
+    valid_json: Annotated[Bool | None, "of a call with a schema: its answer is JSON"] = None
+    retry_after_from: Annotated[String | None, "source of retry_after_s: retry-after-ms, retry-after, or a reset header"] = None
 
 
 @dataclass(slots=True)
@@ -270,7 +270,7 @@ class ChunkRow:
     lag_ns: Annotated[Int64, "receive lag: read time - arrived_at_ns"]
     read_index: Annotated[Int32, "number of the read within the attempt, from 0"]
     chars: Annotated[Int32, "characters of content in the chunk"]
-    exact: Annotated[Bool, "true: arrived at arrived_at_ns; false: between low_at_ns and arrived_at_ns"]
+    exact: Annotated[Bool, "false: arrived between low_at_ns and arrived_at_ns"]
 
 
 @dataclass(slots=True)
@@ -311,15 +311,15 @@ class HealthRow:
     first_chunks: Annotated[Int64 | None, "first chunks so far, preflight excluded"] = None
     first_intervals: Annotated[Int64 | None, "of these, with an interval timestamp"] = None
     chunk_intervals: Annotated[Int64 | None, "chunks so far with an interval timestamp"] = None
-    receive_lag_p50_ns: Annotated[Int64 | None, "median receive lag of the reads decoded in the second; null without reads"] = None
+    receive_lag_p50_ns: Annotated[Int64 | None, "median receive lag of the second"] = None
     receive_lag_p99_ns: Annotated[Int64 | None, "99th percentile of the same"] = None
-    dispatch_late_p99_ns: Annotated[Int64 | None, "99th percentile of the second's dispatch delays; null without requests"] = None
+    dispatch_late_p99_ns: Annotated[Int64 | None, "99th percentile of the second's dispatch delays"] = None
     pool_waits: Annotated[Int64 | None, "calls so far that waited for a connection to be opened"] = None
     pool_wait_max_ns: Annotated[Int64 | None, "longest wait for a connection that ended in the second"] = None
-    retransmits: Annotated[Int64 | None, "TCP segments retransmitted so far; null if the system does not report it"] = None
-    out_of_order: Annotated[Int64 | None, "TCP packets received out of order so far: earlier ones were late or lost"] = None
-    core_wait_ns: Annotated[Int64 | None, "time of the second in which the main thread was runnable without a core"] = None
-    read_wait_max_ns: Annotated[Int64 | None, "longest time in the second that what the reader thread had read waited for the event loop"] = None
+    retransmits: Annotated[Int64 | None, "TCP segments retransmitted so far"] = None
+    out_of_order: Annotated[Int64 | None, "TCP packets received out of order so far"] = None
+    core_wait_ns: Annotated[Int64 | None, "time of the second that the main thread waited for a core"] = None
+    read_wait_max_ns: Annotated[Int64 | None, "longest wait of read bytes for the event loop in the second"] = None
 
 
 @dataclass(slots=True)
@@ -340,22 +340,22 @@ class ServerLogRow:
     cancelled_at_ns: Annotated[Int64 | None, "the client disconnected"]
     input_tokens: Annotated[Int64, "prompt tokens"]
     output_tokens: Annotated[Int64, "tokens sent"]
-    admitted_at_ns: Annotated[Int64 | None, "the engine admitted it; null without an engine"] = None
-    prefill_started_at_ns: Annotated[Int64 | None, "first step with a part of its prompt; null without an engine"] = None
-    prefill_ended_at_ns: Annotated[Int64 | None, "the engine generated its first token; null without an engine"] = None
+    admitted_at_ns: Annotated[Int64 | None, "the engine admitted it"] = None
+    prefill_started_at_ns: Annotated[Int64 | None, "first step with a part of its prompt"] = None
+    prefill_ended_at_ns: Annotated[Int64 | None, "the engine generated its first token"] = None
     replica: Annotated[Int16 | None, "replica of the engine"] = None
-    tokens_after_cancel: Annotated[Int64 | None, "tokens generated after the client's disconnect; null without a disconnect"] = None
+    tokens_after_cancel: Annotated[Int64 | None, "tokens generated after the client's disconnect"] = None
     billed_output_tokens: Annotated[Int64 | None, "billed output tokens; null if not billed"] = None
-    cache_reason: Annotated[String | None, "result of the prefix cache: hit, cold, expired, race, ...; null without a cache"] = None
+    cache_reason: Annotated[String | None, "result of the prefix cache: hit, cold, expired, race, ..."] = None
     cache_read_tokens: Annotated[Int64 | None, "prompt tokens read from the cache"] = None
     cache_created_tokens: Annotated[Int64 | None, "prompt tokens written to the cache"] = None
     limit_kind: Annotated[String | None, "the limit that rejected it; null if none"] = None
-    bucket_levels: Annotated[String | None, "lowest level of each limit after this call was decided, as a JSON object"] = None
+    bucket_levels: Annotated[String | None, "JSON: lowest level of each limit after this call"] = None
     fault: Annotated[String | None, "its fault"] = None
     first_due_at_ns: Annotated[Int64 | None, "when the first of the content chunks sent was due"] = None
     last_due_at_ns: Annotated[Int64 | None, "when the last of them was due"] = None
-    error_status: Annotated[Int16 | None, "status that its error stands for, also of an error inside a 200; null without an error"] = None
-    stop_reason: Annotated[String | None, "why the answer ended, as it says; null where it says nothing"] = None
+    error_status: Annotated[Int16 | None, "status that its error stands for, also inside a 200"] = None
+    stop_reason: Annotated[String | None, "stop reason that was sent"] = None
 # fmt: on
 
 
@@ -366,8 +366,7 @@ class Origin:
     worker: Annotated[Int32, "number of the worker that recorded the row"] = 0
     wall_offset_ns: Annotated[
         Int64 | None,
-        "add it to a time of the row for Unix time by the master's clock, as measured before the run; "
-        "null in a dry run",
+        "a time of the row plus this is Unix time by the master's clock; null in a dry run",
     ] = None
 
 

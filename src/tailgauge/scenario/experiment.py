@@ -54,9 +54,7 @@ class Headroom(Table):
     refused: float = Field(0.01, gt=0, le=0.5)
     """allowed share of calls with a 429 or an overload at a sustained rate"""
     growth: float = Field(1.25, gt=1, le=2)
-    """rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute; without any limit
-    it is doubled
-    """
+    """rate of a step relative to the previous one; doubled without any limit"""
     most: float = Field(20.0, gt=1, le=1000)
     """highest tested rate, relative to arrival.rate_per_s"""
     precision: float = Field(0.05, gt=0, le=0.5)
@@ -66,7 +64,7 @@ class Headroom(Table):
     step_s: Positive | None = None
     """measured seconds per level, after its warm-up; default: as long as fits into `minutes`"""
     rest_s: NonNegative = REST_S
-    """pause between two steps, for limits to refill; not without limits, nor at the simulated endpoint, which resets"""
+    """pause between two steps where a limit was met, not at the simulated endpoint"""
     no_429: bool = False
     """one run at today's rate, from headers and usage, without 429s; wider interval"""
     need: float = Field(0.0, ge=0, le=1000)
@@ -83,9 +81,7 @@ class Hedging(Table):
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
-    """hedge delays tested at today's load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`;
-    `[]`: the hedge of the table
-    """
+    """hedge delays to test at today's load, `"adaptive"` among them; the best is used; `[]`: the hedge of the table"""
     pairs: int = Field(10, ge=6, le=500)
     """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
     block_s: Positive | None = None
@@ -151,9 +147,7 @@ class Curve(Table):
     most: Annotated[float, Field(gt=1, le=100_000)] = 256.0
     """highest tested load, relative to today's"""
     step_s: Positive | None = None
-    """measured seconds per load, after its warm-up; with `requests` the most that they may take; default: as long as fits into
-    `minutes`
-    """
+    """measured seconds per load, after its warm-up; with `requests` the longest; default: as fits into `minutes`"""
     rest_s: NonNegative = REST_S
     """pause before a load once a limit was met; none at the simulated endpoint, which resets"""
     gpus: Positive | None = None

@@ -130,9 +130,7 @@ class Limits(Table):
     """Limits of one worker."""
 
     in_flight_per_worker: int = Field(1000, ge=1, le=MAX_IN_FLIGHT)
-    """maximum requests in flight; further arrivals are dropped and counted. Not set, it rises to the worker's share of
-    `closed.users` or `max_concurrency`
-    """
+    """maximum requests in flight; further arrivals are dropped. Default rises to the worker's share of `closed.users` or `max_concurrency`"""
     attempt_deadline_s: Positive = 120.0
     """a call that takes longer ends as `timeout`"""
     connect_timeout_s: Positive = 10.0
@@ -140,7 +138,7 @@ class Limits(Table):
     drain_s: NonNegative = 60.0
     """time for open requests at the end; then they are censored"""
     ready_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    """time for a target that is still loading: its calls are refused, or answered with 502, 503 or 504; 0: no wait"""
+    """longest wait for a target that is loading (refuses, or answers 502, 503 or 504)"""
 
 
 class Guard(Table):
@@ -165,9 +163,7 @@ class Stop(Table):
     """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
 
     min_completed: float = Field(0.5, ge=0, le=1)
-    """least share completed of the requests that ended last, 50 and 5 s of them, without 429s; 0: any; off where an objective
-    bounds errors
-    """
+    """least completed share of the last 50 requests and of the last 5 s, without 429s; 0: any; off where an objective bounds errors"""
     connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
     """connection errors in a row, for 5 s or more; 0: any number"""
     rejections: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
@@ -195,17 +191,15 @@ class Scenario(Table):
     seed: int = Field(1, ge=0, lt=2**63)
     """seed of arrivals, sizes and prompts"""
     repeat_prompts: bool = False
-    """send the same prompts in every run with this seed: a cache may know them. Otherwise every prompt begins with twelve
-    letters of its run
-    """
+    """send the same prompts in every run with this seed; a cache may know them"""
     clock: Literal["kernel", "user"] = "kernel"
     """timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do"""
     reader: Literal["compiled", "python"] = "compiled"
     """what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`"""
     keep_answers: int | None = Field(None, ge=1, le=1000)
-    """keep the raw bytes of so many answers of each worker, and of the first of each outcome; see `tailgauge docs keep-answers`"""
+    """raw answers to keep per worker, and the first of each outcome; see `tailgauge docs keep-answers`"""
     plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = ()
-    """plugins that it needs, by file or name; loaded only with `--plugin` or `--allow-plugins`, see `tailgauge docs plugins`"""
+    """plugins by file or name, loaded only with `--plugin` or `--allow-plugins`; see `tailgauge docs plugins`"""
     target: Target = Field(default_factory=Target)
     second_target: Target | None = None
     arrival: Arrival = Arrival()

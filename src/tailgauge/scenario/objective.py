@@ -60,7 +60,7 @@ class Objective(Table):
     tag: str | None = None
     """only requests with this tag, as `key=value`"""
     precision: Annotated[float, Field(ge=0.001, le=0.5)] | None = None
-    """of a latency: end the run when half of the interval is at most this share of the value; `duration_s` is the longest time"""
+    """of a latency: end the run when half of the interval is at most this share of the value"""
     gate: bool = True
     """`false`: report the outcome only; neither the result nor the exit code depends on it"""
 

@@ -123,7 +123,7 @@ class LimitsTable(Table):
     headers: HeaderFamily = "provider"
     """whose limit headers a response has"""
     retry_after: RetryAfter = "seconds"
-    """how a rejection says when to come back: `retry-after` in seconds or as a date, `retry-after-ms`, or not at all"""
+    """form of the wait in a rejection: `retry-after` in seconds or as a date, `retry-after-ms`, or none"""
     should_retry: bool | None = None
     """`x-should-retry` of a rejection; default: no such header"""
 
