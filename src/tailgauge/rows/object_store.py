@@ -34,7 +34,7 @@ WAIT_S = 1.0
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)/*([^?#]*)(.*)")
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY")
 _PIECE = 1 << 22
-LISTING_S = 120.0  # for a listing; a copy has as long, and a second for each MiB
+LISTING_S = 120.0  # for a listing, or the file that tries a URL; a copy has as long, and a second for each MiB
 SLOWEST = 1 << 20  # bytes a second
 # Bytes of the process that lists and copies, of which Arrow reserves one half.
 READING_MEMORY = 2 << 30
@@ -131,7 +131,7 @@ def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
     url = str(out).rstrip("/")
     # In a process of its own: workers are forked from this one, which must have no threads yet.
     try:
-        _in_child("written", None, check, url)
+        _in_child("written", LISTING_S, check, url)
     except ObjectStoreError as error:
         raise ObjectStoreError(f"--out {error}") from error
     folder = Path(tempfile.mkdtemp(prefix="tailgauge-out-")).resolve()
@@ -236,7 +236,7 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
 
 
 def _in_child(
-    action: str, seconds: float | None, function: Callable[..., None], url: str, *arguments: str
+    action: str, seconds: float, function: Callable[..., None], url: str, *arguments: str
 ) -> None:
     """Call a function of this module in a process of its own, which is ended after so long; `action`: what fails with it.
 
