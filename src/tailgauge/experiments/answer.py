@@ -114,6 +114,7 @@ def answered(
     result: Result,
     finding: Any,
     tables: Iterable[Table],
+    *,
     notes: Iterable[str] = (),
     smallest: str = "",
     pictures: Sequence[Picture] = (),
