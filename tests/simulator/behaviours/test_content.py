@@ -69,7 +69,7 @@ def test_a_tool_call_stops_the_answer() -> None:
 def test_shown_thinking_streams_and_ends_with_its_signature() -> None:
     chunks = plan(FULL, 20, 4, tools=False, thinking=True).blocks[0].chunks
 
-    assert [(one.delta, one.tokens, one.after) for one in chunks] == [
+    assert [(one.delta, one.tokens, one.due_tokens) for one in chunks] == [
         (THINKING_DELTA, 4, 4),
         (THINKING_DELTA, 4, 8),
         (THINKING_DELTA, 2, 10),
@@ -88,7 +88,7 @@ def test_omitted_thinking_is_a_silence_and_one_signature() -> None:
 
     assert found.blocks[0].chunks == (Chunk(SIGNATURE_DELTA, 10, 10),)
     assert found.thinking_tokens == 10
-    assert found.blocks[1].chunks[0].after == 14
+    assert found.blocks[1].chunks[0].due_tokens == 14
 
 
 def test_a_tool_call_comes_in_bursts_of_one_key_and_value() -> None:
@@ -96,7 +96,7 @@ def test_a_tool_call_comes_in_bursts_of_one_key_and_value() -> None:
     chunks = plan(settings, 25, 4, tools=True, thinking=False).blocks[0].chunks
 
     assert {one.delta for one in chunks} == {JSON_DELTA}
-    assert [(one.tokens, one.after) for one in chunks] == [
+    assert [(one.tokens, one.due_tokens) for one in chunks] == [
         (4, 10), (4, 10), (2, 10), (4, 20), (4, 20), (2, 20), (4, 25), (1, 25),
     ]  # fmt: skip
 
@@ -147,12 +147,12 @@ def test_tokens_are_conserved_and_made_in_order(
     assert [sum(chunk.tokens for chunk in block.chunks) for block in found.blocks] == [
         b.tokens for b in found.blocks
     ]
-    assert all(a.after <= b.after for a, b in pairwise(chunks))
-    assert chunks[-1].after == size
+    assert all(a.due_tokens <= b.due_tokens for a, b in pairwise(chunks))
+    assert chunks[-1].due_tokens == size
     made = 0
     for chunk in chunks:
         made += chunk.tokens
-        assert chunk.after >= made
+        assert chunk.due_tokens >= made
 
 
 @pytest.mark.parametrize("tokens_asked", [3, 7, 40])
@@ -163,7 +163,7 @@ def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_aske
     assert [(block.kind, block.tokens) for block in answer.blocks] == [("text", tokens_asked)]
     assert all(json.loads(content).values())
     assert len(content) == 4 * tokens_asked
-    assert [chunk.after for chunk in answer.blocks[0].chunks][:2] == [
+    assert [chunk.due_tokens for chunk in answer.blocks[0].chunks][:2] == [
         2,
         min(4, tokens_asked),
     ]  # no burst, as a tool's

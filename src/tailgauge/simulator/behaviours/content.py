@@ -1,6 +1,6 @@
 """The blocks of an answer: thinking, texts and a tool call, and the chunks that carry them.
 
-Every token belongs to one chunk. A chunk leaves when `after` tokens of the whole answer have been made, which decides all
+Every token belongs to one chunk. A chunk leaves when `due_tokens` tokens of the whole answer have been made, which decides all
 bursts and silences:
 
     thinking   shown: chunk by chunk, then a `signature_delta` without tokens
@@ -40,7 +40,7 @@ class Chunk:
 
     delta: str
     tokens: int
-    after: int  # tokens of the answer that have been made when it leaves
+    due_tokens: int  # tokens of the answer that are made when the chunk leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,9 @@ class PlanPieces:
 
     def ready(self, tokens_made: int) -> int:
         """Return how many pieces may leave when so many tokens of the answer have been made."""
-        while self._next < len(self._chunks) and self._chunks[self._next][1].after <= tokens_made:
+        while (
+            self._next < len(self._chunks) and self._chunks[self._next][1].due_tokens <= tokens_made
+        ):
             self._add(tokens_made)
         return len(self.pieces)
 
@@ -231,7 +233,7 @@ class PlanPieces:
         while self._next < len(self._chunks) and chunk.delta in _MERGED:
             next_number, next_chunk = self._chunks[self._next]
             is_alike = next_number == number and next_chunk.delta == chunk.delta
-            if not is_alike or next_chunk.after > tokens_made:
+            if not is_alike or next_chunk.due_tokens > tokens_made:
                 break
             size += next_chunk.tokens
             self._next += 1
@@ -257,8 +259,8 @@ def _thinking(table: ContentTable, size: int, start: int, tokens_per_chunk: int)
         visible = size // tokens_per_visible
         for chunk in _stream(THINKING_DELTA, visible, 0, tokens_per_chunk):
             if chunk.tokens:
-                after = start + tokens_per_visible * chunk.after
-                chunks.append(Chunk(THINKING_DELTA, chunk.tokens, after))
+                due_tokens = start + tokens_per_visible * chunk.due_tokens
+                chunks.append(Chunk(THINKING_DELTA, chunk.tokens, due_tokens))
     chunks.append(Chunk(SIGNATURE_DELTA, size - visible, start + size))
     return Block(THINKING, size, tuple(chunks))
 
@@ -266,11 +268,11 @@ def _thinking(table: ContentTable, size: int, start: int, tokens_per_chunk: int)
 def _tool_use(size: int, start: int, pair_tokens: int, tokens_per_chunk: int) -> Block:
     """Return a tool call of `size` tokens, behind `start` tokens: the chunks of each pair leave at its end."""
     chunks = []
-    after = start
+    due_tokens = start
     for pair in tool_pairs(size, pair_tokens):
-        after += pair
+        due_tokens += pair
         for piece in _stream(JSON_DELTA, pair, 0, tokens_per_chunk):
-            chunks.append(Chunk(JSON_DELTA, piece.tokens, after))
+            chunks.append(Chunk(JSON_DELTA, piece.tokens, due_tokens))
     return Block(TOOL_JSON, size, tuple(chunks), is_json=True)
 
 

@@ -197,8 +197,8 @@ class PrefixCache:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
             return Lookup(input_tokens=prompt.total_tokens, reason=reason)
         searched = self._searched_positions(prompt, marks)
-        known = next((i for i in searched if store.has(positions[i].key, now_ns)), -1)
-        hit = -1 if is_away else known
+        entry_index = next((i for i in searched if store.has(positions[i].key, now_ns)), -1)
+        hit = -1 if is_away else entry_index
         read = 0
         read_keys = []
         if hit >= 0:
@@ -220,7 +220,7 @@ class PrefixCache:
             written_to = position.tokens
         if read:
             reason = HIT
-        elif known >= 0:
+        elif entry_index >= 0:
             reason = ROUTE_MISS
         else:
             earlier = positions[: min(searched)]
@@ -250,19 +250,19 @@ class PrefixCache:
     def _automatic(self, prompt: Prompt, store: _Store, is_away: bool, now_ns: int) -> Lookup:
         """Look up a prompt whose whole blocks are entries. `is_away`: the call reads and writes nothing in this store."""
         blocks = [block for block in prompt.positions if block.tokens < prompt.total_tokens]
-        known = 0  # blocks from the start on that are entries
-        while known < len(blocks) and store.has(blocks[known].key, now_ns):
-            known += 1
+        known_blocks = 0  # blocks from the start on that are entries
+        while known_blocks < len(blocks) and store.has(blocks[known_blocks].key, now_ns):
+            known_blocks += 1
         minimum = self._table.least_tokens(prompt.model)
-        if known and blocks[known - 1].tokens < minimum:
-            known = 0
-        hits = 0 if is_away else known
+        if known_blocks and blocks[known_blocks - 1].tokens < minimum:
+            known_blocks = 0
+        hits = 0 if is_away else known_blocks
         read = blocks[hits - 1].tokens if hits else 0
         if hits:
             reason = HIT
         elif not blocks or blocks[-1].tokens < minimum:
             reason = BELOW_MINIMUM
-        elif known:
+        elif known_blocks:
             reason = ROUTE_MISS
         else:
             reason = store.miss_reason([blocks[0].key], now_ns, COLD)

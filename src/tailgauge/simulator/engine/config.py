@@ -29,9 +29,13 @@ class Prefill:
         """Return the milliseconds for the prompt tokens of one step; 0 without prompt tokens."""
         if not tokens:
             return 0.0
-        beyond = max(0, tokens - self.knee_tokens)
-        before = tokens - beyond
-        return self.base_ms + self.ms_per_token * before + self.ms_per_token_beyond * beyond
+        tokens_beyond = max(0, tokens - self.knee_tokens)
+        tokens_before = tokens - tokens_beyond
+        return (
+            self.base_ms
+            + self.ms_per_token * tokens_before
+            + self.ms_per_token_beyond * tokens_beyond
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""What the endpoint answers, path by path, and a call from its body to its row in the server log.
+"""The routes of the endpoint, and a call from its body to its row in the server log.
 
-The order in which things happen to a call: body, limits, faults before the answer, the engine or the latency model, then the
-stream or the answer in one piece. A call that cannot be answered is answered by an error in its provider's shape, and has a
-row in the server log too.
+The steps of a call: body, limits, faults before the answer, the engine or the latency model, then the stream or the answer
+in one piece. A call that is refused gets an error in its provider's shape, and has a row in the server log too.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Answering = Callable[["_Call", bytes], Awaitable[web.StreamResponse]]
 
 
 def application(table: Simulated, seed: int, options: ServerOptions) -> web.Application:
-    """The routes of one endpoint, with an empty server log."""
+    """Return an application with the routes of one endpoint, and an empty server log."""
     server = Server(table, seed, options)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.shape_errors])
     for wire in WIRES:
@@ -57,7 +56,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
 
 
 class Server:
-    """The handlers and what they share."""
+    """The handlers of the calls, with the endpoint and the log that they share."""
 
     def __init__(self, table: Simulated, seed: int, options: ServerOptions) -> None:
         self._options = options
@@ -68,33 +67,31 @@ class Server:
     def answering(
         self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False
     ) -> Handler:
-        """The handler of a protocol's calls, or of those about their jobs."""
+        """Return the handler of a protocol's calls. `do`: the step that answers a call, by default from its body."""
         do = do or _Call.answer
         table = self.core.table.gateway
 
         async def answer(request: web.Request) -> web.StreamResponse:
             number = next(self.numbers)
+            # A refused body is refused below, where the call has its row.
+            body: bytes | Refused
             try:
-                raw: bytes | Refused = await requests.read_body(
-                    request, self._options.body_timeout_s
-                )
+                body = await requests.read_body(request, self._options.body_timeout_s)
             except Refused as refused:
-                raw = refused
+                body = refused
             name = request.headers.get("x-client-request-id", "")
             received_ns = requests.arrived_at_ns(request.transport)
             if behind_gateway:
                 received_ns += gateway.delay_ns(table, self.core.seed, draw_key(name, number))
                 await sleep_until(received_ns)
-            exchange = Exchange(
-                self.core, self.log.open(name, wire.NAME, received_ns), wire, number
-            )
+            row = self.log.open(name, wire.NAME, received_ns)
+            exchange = Exchange(self.core, row, wire, number)
             if behind_gateway:
                 exchange.is_held = table.holds
-            row = exchange.row
             call = _Call(request, exchange, self._options)
             try:
                 requests.admit(self._options.api_key, request)
-                return await do(call, _arrived(raw))
+                return await do(call, _body_or_raise(body))
             except Refused as refused:
                 exchange.log_refusal(refused)
                 return await call.refuse(refused)
@@ -107,11 +104,11 @@ class Server:
         return answer
 
     async def health(self, request: web.Request) -> web.StreamResponse:  # noqa: ARG002
-        """The server answers."""
+        """Answer that the server is running."""
         return web.json_response({"status": "ok"})
 
     async def server_log(self, request: web.Request) -> web.StreamResponse:
-        """The server log of a run, or all of it, as Parquet; with `settled`, when its calls are over, if that is soon."""
+        """Return the server log of a run, or all of it, as Parquet; with `settled`, wait a while for its calls to end."""
         run = request.query.get("run", "")
         if "settled" in request.query:
             with contextlib.suppress(TimeoutError):
@@ -129,7 +126,7 @@ class Server:
 
     @property
     def shape_errors(self) -> Any:
-        """Middleware: errors of the routing itself, unknown paths and methods, in the provider's shape."""
+        """Return middleware that gives errors of the routing, such as unknown paths, the provider's shape."""
 
         @web.middleware
         async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -137,9 +134,8 @@ class Server:
                 return await handler(request)
             except web.HTTPException as error:
                 refused = Refused(error.status, f"{error.reason}: {request.method} {request.path}")
-                response = requests.error_response(
-                    wire_of_path(request.path), refused, next(self.numbers)
-                )
+                wire = wire_of_path(request.path)
+                response = requests.error_response(wire, refused, next(self.numbers))
                 if "Allow" in error.headers:
                     response.headers["Allow"] = error.headers["Allow"]
                 return response
@@ -147,11 +143,11 @@ class Server:
         return shape
 
 
-def _arrived(raw: bytes | Refused) -> bytes:
-    """A body; raises what was wrong with it."""
-    if isinstance(raw, Refused):
-        raise raw
-    return raw
+def _body_or_raise(body: bytes | Refused) -> bytes:
+    """Return a body, or raise its error."""
+    if isinstance(body, Refused):
+        raise body
+    return body
 
 
 class _Call:
@@ -165,17 +161,18 @@ class _Call:
         self._stream: Stream | None = None
 
     async def answer(self, raw: bytes) -> web.StreamResponse:
-        """Answer its body, or raise `Refused`."""
+        """Answer a call by its body, or raise `Refused`."""
         exchange = self._exchange
-        wire = self._exchange.wire
+        wire = exchange.wire
+        headers = self._request.headers
         body = decode(raw)
-        wanted = wire.parse(body, version_of(wire, self._request.headers))
-        exchange.accept(wanted, body)
-        exchange.resume(self._request.headers.get("last-event-id", ""))
+        exchange.accept(wire.parse(body, version_of(wire, headers)), body)
+        exchange.resume(headers.get("last-event-id", ""))
         exchange.admit(monotonic_ns())
-        if "respond-async" in self._request.headers.get("prefer", ""):
+        if "respond-async" in headers.get("prefer", ""):
             return await self._about_job(job_calls.submit_job(exchange, monotonic_ns()))
-        self._answer = answer = answer_to(exchange)
+        answer = answer_to(exchange)
+        self._answer = answer
         if not answer.streams:
             return await self._whole(answer)
         self._stream = Stream(self._request, answer, self._headers())
@@ -198,29 +195,32 @@ class _Call:
     async def refuse(self, refused: Refused) -> web.StreamResponse:
         """Send an error before any answer."""
         exchange = self._exchange
-        row = self._exchange.row
-        limits = exchange.headers or exchange.endpoint.limit_headers(exchange.wire, monotonic_ns())
+        wire = exchange.wire
+        row = exchange.row
+        limits = exchange.headers or exchange.endpoint.limit_headers(wire, monotonic_ns())
         if refused.in_band:
-            headers = HEADERS | requests.id_header(exchange.wire, exchange.number) | limits
+            headers = HEADERS | requests.id_header(wire, exchange.number) | limits
             body = exchange.error_event(refused, has_begun=False)
             response = web.Response(body=body, headers=headers)
         else:
-            response = requests.error_response(exchange.wire, refused, exchange.number, limits)
+            response = requests.error_response(wire, refused, exchange.number, limits)
         await response.prepare(self._request)
-        row.headers_at_ns = now_ns = monotonic_ns()
+        now_ns = monotonic_ns()
+        row.headers_at_ns = now_ns
         await response.write_eof()
         row.ended_at_ns = now_ns
         return response
 
     def leave(self, now_ns: int) -> None:
-        """The client has left."""
+        """Note that the client has left."""
         if self._answer is None:
             self._exchange.row.cancelled_at_ns = now_ns
-        else:
-            self._answer.leave(now_ns, 0 if self._stream is None else self._stream.chunks)
+            return
+        chunks = 0 if self._stream is None else self._stream.chunks
+        self._answer.leave(now_ns, chunks)
 
     def when_over(self, close: Callable[[], None]) -> None:
-        """Close the row when nothing more can happen to the call: an engine may work on when the client has long left."""
+        """Close the row when nothing more can happen to the call: an engine may go on after the client has left."""
 
         def close_both() -> None:
             self._exchange.close()
@@ -242,7 +242,7 @@ class _Call:
         )
 
     async def _whole(self, answer: Answer) -> web.StreamResponse:
-        """An answer in one piece: of a fault within a stream it takes what can be seen of it."""
+        """Send an answer in one piece. A fault that would cut its stream resets the connection."""
         await wait_open(answer)
         response = self._response(answer)
         if answer.ending in {CUT, RESET}:
@@ -250,7 +250,7 @@ class _Call:
             answer.finish(monotonic_ns(), 0)
             return response
         await response.prepare(self._request)
-        now_ns = monotonic_ns()  # beside the write, not after the handler's return
+        now_ns = monotonic_ns()  # just before the write, not after the handler's return
         await response.write_eof()
         answer.finish(now_ns, 1)
         return response

@@ -23,18 +23,22 @@ from tailgauge.simulator.http.requests import ServerOptions, listen
 
 BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
 _MAX_HEADERS = 64  # an SDK sends some twenty, of 8 kB at most
-_SHUTDOWN_S = (
-    0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
-)
+# aiohttp waits for this twice: for open streams to end, then for their cancellation.
+_SHUTDOWN_S = 0.4
 
 
 def serve(
-    app: web.Application, options: ServerOptions, host: str, port: int, *,
-    on_listening: Callable[[str], None], lifeline: bool,
-) -> None:  # fmt: skip
+    app: web.Application,
+    options: ServerOptions,
+    host: str,
+    port: int,
+    *,
+    on_listening: Callable[[str], None],
+    lifeline: bool,
+) -> None:
     """Serve an application until SIGTERM or SIGINT, or with `lifeline` until standard input ends: its writer has died.
 
-    Port 0 takes a free one; `on_listening` is called once with the address, when it accepts connections.
+    Port 0 takes a free one; `on_listening` is called once with the address, when the server accepts connections.
     """
 
     async def until_stopped() -> None:
@@ -42,10 +46,13 @@ def serve(
         loop = asyncio.get_running_loop()
         stop = _stop_event(lifeline=lifeline)
         runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=options.keepalive_s,
-            max_headers=_MAX_HEADERS, shutdown_timeout=_SHUTDOWN_S,
+            app,
+            access_log=None,
+            keepalive_timeout=options.keepalive_s,
+            max_headers=_MAX_HEADERS,
+            shutdown_timeout=_SHUTDOWN_S,
             handler_cancellation=True,  # a client that leaves ends its call at once
-        )  # fmt: skip
+        )
         await runner.setup()
         try:
             await _listen(runner, host, port, tls)
@@ -57,14 +64,16 @@ def serve(
             await runner.cleanup()
 
     descriptors.raise_limit()
-    with asyncio.Runner(
-        loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())
-    ) as event_loop:
+    with asyncio.Runner(loop_factory=_event_loop) as event_loop:
         event_loop.run(until_stopped())
 
 
+def _event_loop() -> asyncio.SelectorEventLoop:
+    return asyncio.SelectorEventLoop(FineSelector())
+
+
 def _stop_event(*, lifeline: bool) -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set, with `lifeline` also the end of standard input."""
+    """Return an event that SIGTERM and SIGINT set, with `lifeline` also the end of standard input."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,11 +88,11 @@ async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLConte
         for listener in listen(host, port, BACKLOG):
             await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
     except OSError as error:
-        raise UsageError(f"cannot listen on {host} port {port}: {_why_not(error, host)}") from error
+        raise UsageError(f"cannot listen on {host} port {port}: {_advice(error, host)}") from error
 
 
-def _why_not(error: OSError, host: str) -> str:
-    """Why an address cannot be used, and what to do."""
+def _advice(error: OSError, host: str) -> str:
+    """Return why an address cannot be used, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return "another program listens there: --port 0 takes a free one"
     if error.errno == errno.EACCES:
@@ -98,31 +107,35 @@ def _why_not(error: OSError, host: str) -> str:
 def _url(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
     host, port = runner.addresses[0][:2]
     scheme = "http" if tls is None else "https"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{scheme}://{host}:{port}"
 
 
 def _follow_wall_clock(loop: asyncio.AbstractEventLoop) -> None:
-    """Once a second: the kernel's stamps are of that clock, which may be set."""
+    """Refresh the wall clock's offset once a second: the kernel's stamps are of that clock, which may be set."""
     WALL.refresh()
     loop.call_later(1.0, _follow_wall_clock, loop)
 
 
 def _tls(options: ServerOptions) -> ssl.SSLContext | None:
-    """TLS with the certificate of the options, if they name one."""
+    """Return a TLS context with the certificate of the options; None without one."""
     if options.certfile is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(options.certfile, options.keyfile)
     except OSError as error:  # ssl.SSLError is one
-        why = error.strerror or error
-        raise UsageError(f"{options.certfile}: cannot be used as a certificate: {why}") from error
+        reason = error.strerror or error
+        raise UsageError(
+            f"{options.certfile}: cannot be used as a certificate: {reason}"
+        ) from error
     return context
 
 
 def _calm_garbage_collector() -> None:
-    """Few collections, and small ones: with the defaults one took 30 ms under 2,000 streams, and every stream waited."""
-    gc.freeze()  # what was loaded by now lives as long as the process: never look at it again
+    """Make collections few and small: with the defaults one took 30 ms under 2,000 streams, and every stream waited."""
+    gc.freeze()  # all objects loaded by now live as long as the process
     # Calls leave no cycles behind; a closed connection leaves some, a few kB that can wait.
     gc.set_threshold(10_000, 50, 10)
 

@@ -1,7 +1,7 @@
 """The Anthropic Messages protocol, from the server's side.
 
-An event is `event:` and `data:` lines and an empty line. What the answer depends on is checked as the provider checks it;
-other fields pass. Absent and null mean the same, except for the removed sampling fields, whose mere presence is an error.
+An event is `event:` and `data:` lines and an empty line. The fields that shape the answer are checked as the provider checks
+them, others are ignored. Absent and null mean the same, except for the removed sampling fields, whose presence is an error.
 
     version       2026-10-21 refuses temperature, top_p and top_k; 2023-06-01 takes them. No version: the newer one.
     max_tokens 0  fills the cache and answers nothing: not streamed, no forced tool, no output format
@@ -9,9 +9,10 @@ other fields pass. Absent and null mean the same, except for the removed samplin
                   `remaining` of tokens is rounded to the nearest 1,000; `reset` is the RFC 3339 instant of the FULL refill,
                   whole seconds, rounded up; `tokens` repeats the more restrictive of input and output
 
-Sources: Anthropic's notes on version 2026-10-21 (a document in an assistant's message is refused), its error page (prefill), thinking page (budget of at least 1,024, below max_tokens), prompt-caching page
-(pre-warm); the SDK's own parameter types (2.11). Its rate-limit page (2026-08), checked on a recorded response: limit
-16000, remaining 12000, reset 15 s later = 4000 / (16000 / 60).
+Sources: Anthropic's notes on version 2026-10-21 (a document in an assistant's message is refused), its error page (prefill),
+thinking page (budget of at least 1,024, below max_tokens), prompt-caching page (pre-warm); the SDK's own parameter types
+(2.11). Its rate-limit page (2026-08), checked on a recorded response: limit 16000, remaining 12000, reset 15 s later =
+4000 / (16000 / 60).
 """
 
 from __future__ import annotations
@@ -51,23 +52,33 @@ WITH_SAMPLING = "2023-06-01"
 MIN_THINKING_BUDGET = 1024
 
 _SAMPLING = ("temperature", "top_p", "top_k")
-_CALL: checks.Fields = {"id": str, "name": str, "input": dict}
-_SERVER_RESULTS = (
-    "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
-    "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
-)  # fmt: skip
+_TOOL_USE: checks.Fields = {"id": str, "name": str, "input": dict}
+_TOOL_RESULT: checks.Fields = {"tool_use_id": str}
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "user": {
-        **checks.TEXT_BLOCK, "image": {"source": dict}, "document": {"source": dict},
+        **checks.TEXT_BLOCK,
+        "image": {"source": dict},
+        "document": {"source": dict},
         "search_result": {"source": str, "title": str, "content": list},
-        "tool_result": {"tool_use_id": str}, "container_upload": {"file_id": str},
+        "tool_result": _TOOL_RESULT,
+        "container_upload": {"file_id": str},
     },
     "assistant": {
-        **checks.TEXT_BLOCK, "thinking": {"thinking": str, "signature": str}, "redacted_thinking": {"data": str},
-        "tool_use": _CALL, "server_tool_use": _CALL, **{kind: {"tool_use_id": str} for kind in _SERVER_RESULTS},
+        **checks.TEXT_BLOCK,
+        "thinking": {"thinking": str, "signature": str},
+        "redacted_thinking": {"data": str},
+        "tool_use": _TOOL_USE,
+        "server_tool_use": _TOOL_USE,
+        "web_search_tool_result": _TOOL_RESULT,
+        "web_fetch_tool_result": _TOOL_RESULT,
+        "code_execution_tool_result": _TOOL_RESULT,
+        "bash_code_execution_tool_result": _TOOL_RESULT,
+        "text_editor_code_execution_tool_result": _TOOL_RESULT,
+        "tool_search_tool_result": _TOOL_RESULT,
     },
-}  # fmt: skip
-_CARRIER = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial_json"}
+}
+# The field of a delta that has its content.
+_CONTENT_FIELD = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial_json"}
 _COUNTS = (
     "input_tokens",
     "cache_creation_input_tokens",
@@ -77,38 +88,53 @@ _COUNTS = (
 _SIGNATURE = "c2ltdWxhdGVkIHRoaW5raW5nLCBzaWduZWQgYnkgbm9ib2R5"
 
 _ERROR_TYPES = {
-    **dict.fromkeys((400, 405, 408), "invalid_request_error"),
-    401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error",
-    413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error", 529: "overloaded_error",
-}  # fmt: skip
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 def parse(body: dict[str, Any], version: str = "") -> CallRequest:
-    """Check a Messages body under a version of the API; `max_tokens` is required, and 0 fills the cache only."""
+    """Check a Messages body under a version of the API, or raise `Refused`; `max_tokens` 0 fills the cache only."""
     model = checks.model(body)
-    max_tokens = checks.max_tokens(body.get("max_tokens"), "max_tokens", least=0)
+    max_tokens = checks.max_tokens(body.get("max_tokens"), "max_tokens", minimum=0)
     stream = checks.flag(body, "stream", "stream")
     input_tokens = prompt_tokens(body, version)
     _check_length(body, max_tokens)
     thinking = body.get("thinking") or {}
     tools = body.get("tools")
     output_format = (body.get("output_config") or {}).get("format") or {}
+    diagnostics = body.get("diagnostics") or {}
     return CallRequest(
-        model, max_tokens, input_tokens, stream,
+        model=model,
+        max_tokens=max_tokens,
+        input_tokens=input_tokens,
+        stream=stream,
         tool=tools[0]["name"] if tools else None,
         thinking=thinking.get("type") in {"enabled", "adaptive"},
         thinking_omitted=thinking.get("display") == "omitted",
         schema=output_format.get("type") == "json_schema",
         diagnoses=body.get("diagnostics") is not None,
-        previous_message=(body.get("diagnostics") or {}).get("previous_message_id"),
-    )  # fmt: skip
+        previous_message=diagnostics.get("previous_message_id"),
+    )
 
 
 def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
-    """Check what makes up the prompt and count it: all of a `count_tokens` call."""
+    """Check the fields of the prompt and count its tokens, as a `count_tokens` call does."""
     conversation = checks.messages(body, tuple(_BLOCKS))
     system = body.get("system")
-    count = checks.content_tokens(system, "system", checks.TEXT_BLOCK) if system else 0
+    count = 0
+    if system:
+        count = checks.content_tokens(system, "system", checks.TEXT_BLOCK)
     for i, message in enumerate(conversation):
         param = f"messages.{i}.content"
         count += checks.content_tokens(message.get("content"), param, _BLOCKS[message["role"]])
@@ -117,75 +143,77 @@ def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
 
 
 def error_body(refused: Refused, request_id: str) -> bytes:
-    """The error body."""
+    """Return the error body."""
     return checks.to_json(_error(refused) | {"request_id": request_id})
 
 
 def error_event(refused: Refused) -> bytes:
-    """The event of an error within a stream."""
+    """Return the event of an error within a stream."""
     return _event(_error(refused))
 
 
 def ping() -> bytes:
-    """The event that keeps a silent stream alive."""
+    """Return the event that keeps a silent stream alive."""
     return _event({"type": "ping"})
 
 
 def opening(reply: Reply) -> bytes:
-    """The events before the first delta."""
+    """Return the events before the first delta of the answer; a search comes before it."""
     message = _message(reply, [], None, _usage(reply, 1))
-    start = _event({"type": "message_start", "message": message})
+    events = _event({"type": "message_start", "message": message})
     if reply.search is None:
-        return start + _before_text(reply, 0)
-    events = start + _event(
-        {"type": "content_block_start", "index": 0, "content_block": _search_call(reply)}
-    )
+        return events + _before_text(reply, 0)
+    search_call = _search_call(reply)
+    events += _event({"type": "content_block_start", "index": 0, "content_block": search_call})
     for piece in reply.search.query:
         events += _event(_delta(0, {"type": JSON_DELTA, "partial_json": piece}))
     return events + _event({"type": "content_block_stop", "index": 0})
 
 
 def after_search(reply: Reply) -> bytes:
-    """The results of the search, and what stands before the first text."""
+    """Return the results of the search, and the events before the first text."""
     return _complete_block(1, _search_results(reply)) + _before_text(reply, 2)
 
 
 def around_text(reply: Reply) -> tuple[bytes, bytes]:
-    """The bytes of a text delta before and behind its text."""
+    """Return the bytes of a text delta before and behind its text."""
     return delta(reply, 0, TEXT_DELTA)
 
 
 def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:
-    """The bytes of any delta before and behind what it carries; a signature is carried already."""
+    """Return the bytes of a delta before and behind its content; a signature delta has its content already."""
     index = _index(reply, block)
     if kind == SIGNATURE_DELTA:
         return _event(_delta(index, {"type": kind, "signature": _SIGNATURE})), b""
-    before, _, behind = _event(_delta(index, {"type": kind, _CARRIER[kind]: "|"})).partition(b"|")
-    return before, behind
+    event = _event(_delta(index, {"type": kind, _CONTENT_FIELD[kind]: "|"}))
+    prefix, _, suffix = event.partition(b"|")
+    return prefix, suffix
 
 
 def between(reply: Reply, block: int) -> bytes:
-    """The end of the block before, and the start of this one."""
+    """Return the end of the block before, and the start of this one."""
     end = _event({"type": "content_block_stop", "index": _index(reply, block) - 1})
     return end + _block_start(reply, block)
 
 
 def closing(reply: Reply) -> bytes:
-    """The events after the last delta."""
-    last = 0 if reply.plan is None else len(reply.plan.blocks) - 1
-    ended: dict[str, Any] = {"stop_reason": reply.reason(STOP_REASONS), "stop_sequence": None}
+    """Return the events behind the last delta."""
+    last_block = 0
+    if reply.plan is not None:
+        last_block = len(reply.plan.blocks) - 1
+    ending: dict[str, Any] = {"stop_reason": reply.reason(STOP_REASONS), "stop_sequence": None}
     if reply.is_refusal:
-        ended["stop_details"] = _stop_details(reply)
+        ending["stop_details"] = _stop_details(reply)
     usage = _final_usage(reply, cumulative=True)
     return (
-        _event({"type": "content_block_stop", "index": _index(reply, last)})
-        + _event({"type": "message_delta", "delta": ended, "usage": usage})
+        _event({"type": "content_block_stop", "index": _index(reply, last_block)})
+        + _event({"type": "message_delta", "delta": ending, "usage": usage})
         + _event({"type": "message_stop"})
     )
 
 
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
-    """The body of an answer that is not streamed, with the content of each of its blocks."""
+    """Return the body of an answer that is not streamed, with the content of each of its blocks."""
     if not reply.request.max_tokens and reply.stop is None:
         return checks.to_json(_message(reply, [], "max_tokens", _usage(reply, 0)))
     blocks: list[dict[str, Any]] = []
@@ -203,19 +231,18 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
 
 
 def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
-    """Rate-limit headers of a response at `wall_ns`, nanoseconds since 1970 UTC. No limit, no header."""
+    """Return the rate-limit headers of a response at `wall_ns`, nanoseconds since 1970 UTC. No limit, no header."""
     headers = {}
     for name, reading in tightest_tokens(readings).items():
         remaining = reading.remaining
         if reading.kind != REQUESTS:
             remaining = (remaining + 500) // 1000 * 1000
+        reset_s = -(-(wall_ns + reading.full_in_ns) // 1_000_000_000)
+        reset = datetime.fromtimestamp(reset_s, UTC)
         prefix = f"anthropic-ratelimit-{name.replace('_', '-')}"
-        seconds = -(-(wall_ns + reading.full_in_ns) // 1_000_000_000)
         headers[f"{prefix}-limit"] = str(reading.limit)
         headers[f"{prefix}-remaining"] = str(remaining)
-        headers[f"{prefix}-reset"] = datetime.fromtimestamp(seconds, UTC).strftime(
-            "%Y-%m-%dT%H:%M:%SZ"
-        )
+        headers[f"{prefix}-reset"] = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
     return headers
 
 
@@ -236,14 +263,21 @@ def _delta(index: int, delta: dict[str, str]) -> dict[str, Any]:
 
 
 def _index(reply: Reply, block: int) -> int:
-    """Where a block of the plan stands, behind a search and its results and the mark of a fallback."""
-    return block + (0 if reply.search is None else 2) + bool(reply.served.fallback)
+    """Return the index of a block of the plan, behind a search and its results and the mark of a fallback."""
+    index = block
+    if reply.search is not None:
+        index += 2
+    if reply.served.fallback:
+        index += 1
+    return index
 
 
 def _before_text(reply: Reply, index: int) -> bytes:
-    """The mark of a fallback, if there is one, as block number `index`, and the start of the first block."""
-    mark = _complete_block(index, _fallback_mark(reply)) if reply.served.fallback else b""
-    return mark + _block_start(reply, 0)
+    """Return the mark of a fallback, if there is one, as block number `index`, and the start of the first block."""
+    events = b""
+    if reply.served.fallback:
+        events = _complete_block(index, _fallback_mark(reply))
+    return events + _block_start(reply, 0)
 
 
 def _complete_block(index: int, block: dict[str, Any]) -> bytes:
@@ -254,9 +288,12 @@ def _complete_block(index: int, block: dict[str, Any]) -> bytes:
 
 def _fallback_mark(reply: Reply) -> dict[str, Any]:
     """Return the block that says that another model has taken over."""
-    asked = {"model": reply.request.model}
-    to = {"model": reply.served.fallback}
-    return {"type": "fallback", "from": asked, "to": to, "trigger": {"type": "refusal"}}
+    return {
+        "type": "fallback",
+        "from": {"model": reply.request.model},
+        "to": {"model": reply.served.fallback},
+        "trigger": {"type": "refusal"},
+    }
 
 
 def _search_call(reply: Reply) -> dict[str, Any]:
@@ -269,13 +306,13 @@ def _search_call(reply: Reply) -> dict[str, Any]:
 
 
 def _search_results(reply: Reply) -> dict[str, Any]:
-    page = {
+    result = {
+        "type": "web_search_result",
         "title": "A page",
         "url": "https://example.com/",
         "encrypted_content": "",
         "page_age": None,
     }
-    result = {"type": "web_search_result", **page}
     return {
         "type": "web_search_tool_result",
         "tool_use_id": f"srvtoolu_{reply.id}",
@@ -290,8 +327,10 @@ def _block_start(reply: Reply, number: int) -> bytes:
 
 
 def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -> dict[str, Any]:
-    """A content block with all its content, or as it starts."""
-    kind = TEXT if reply.plan is None else reply.plan.blocks[number].kind
+    """Return a content block with all its content; `starting`: as its start event has it."""
+    kind = TEXT
+    if reply.plan is not None:
+        kind = reply.plan.blocks[number].kind
     if kind == TEXT:
         return {"type": "text", "text": content}
     if kind == THINKING:
@@ -300,12 +339,11 @@ def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -
             "thinking": content,
             "signature": "" if starting else _SIGNATURE,
         }
-    given = json.loads(content) if content else {}
     return {
         "type": "tool_use",
         "id": f"toolu_{reply.id}",
         "name": reply.request.tool or "",
-        "input": given,
+        "input": json.loads(content or "{}"),
     }
 
 
@@ -334,36 +372,35 @@ def _message(
 
 
 def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dict[str, Any]:
-    """`cumulative`: of the end of the stream, without the lifetime of what was written to the cache."""
-    prompted = reply.prompt or PromptTokens(reply.request.input_tokens)
-    short = prompted.creation_5m
-    long = prompted.creation_1h
+    """Return a usage with this output; `cumulative`: at the end of a stream, which does not split cache writes by life."""
+    prompt = reply.prompt or PromptTokens(reply.request.input_tokens)
     usage: dict[str, Any] = {
-        "input_tokens": prompted.input_tokens, "cache_creation_input_tokens": short + long,
-        "cache_read_input_tokens": prompted.read, "output_tokens": output_tokens,
-    }  # fmt: skip
+        "input_tokens": prompt.input_tokens,
+        "cache_creation_input_tokens": prompt.creation_5m + prompt.creation_1h,
+        "cache_read_input_tokens": prompt.read,
+        "output_tokens": output_tokens,
+    }
     if reply.prompt is not None and not cumulative:
         usage["cache_creation"] = {
-            "ephemeral_5m_input_tokens": short,
-            "ephemeral_1h_input_tokens": long,
+            "ephemeral_5m_input_tokens": prompt.creation_5m,
+            "ephemeral_1h_input_tokens": prompt.creation_1h,
         }
-    if (
-        reply.plan is not None
-        and reply.plan.thinking_tokens
-        and output_tokens == reply.request.max_tokens
-    ):
-        usage["output_tokens_details"] = {"thinking_tokens": reply.plan.thinking_tokens}
+    thinking_tokens = 0
+    if reply.plan is not None and output_tokens == reply.request.max_tokens:
+        thinking_tokens = reply.plan.thinking_tokens
+    if thinking_tokens:
+        usage["output_tokens_details"] = {"thinking_tokens": thinking_tokens}
     return usage
 
 
 def _final_usage(reply: Reply, *, cumulative: bool = False) -> dict[str, Any]:
-    """Return the usage of the whole answer, a fallback's two runs and a search included."""
+    """Return the usage of the whole answer, including a search and both models of a fallback."""
     usage = _usage(reply, reply.request.max_tokens, cumulative=cumulative)
     if reply.served.fallback:
         counts = {name: usage[name] for name in _COUNTS}
         declined = {"type": "message", "model": reply.request.model, **counts, "output_tokens": 0}
-        served = {"type": "fallback_message", "model": reply.served.fallback, **counts}
-        usage["iterations"] = [declined, served]
+        fallback = {"type": "fallback_message", "model": reply.served.fallback, **counts}
+        usage["iterations"] = [declined, fallback]
     if reply.search is not None:
         usage["server_tool_use"] = {"web_search_requests": 1, "web_fetch_requests": 0}
         usage["input_tokens"] += reply.search.result_tokens
@@ -374,11 +411,11 @@ def _event(data: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), checks.to_json(data))
 
 
-# --- what the provider refuses ---------------------------------------------------------------------------------
+# --- the provider's checks ---------------------------------------------------------------------------------------
 
 
 def _check(body: dict[str, Any], version: str) -> None:
-    """Raise `Refused` where a field is not as it must be."""
+    """Raise `Refused` for a field that the provider refuses."""
     _sampling(body, version)
     checks.apply(_RULES, body)
     if body["messages"][-1]["role"] == "assistant":
@@ -387,7 +424,7 @@ def _check(body: dict[str, Any], version: str) -> None:
 
 
 def _check_length(body: dict[str, Any], max_tokens: int) -> None:
-    """What depends on `max_tokens`: the thinking budget, and what a pre-warming call may not ask for."""
+    """Raise `Refused` for a thinking budget that `max_tokens` does not allow, and for options of a call with 0."""
     thinking = body.get("thinking") or {}
     if thinking.get("type") == "enabled" and thinking["budget_tokens"] >= max_tokens:
         raise invalid("thinking.budget_tokens", "must be less than max_tokens")
@@ -402,6 +439,7 @@ def _check_length(body: dict[str, Any], max_tokens: int) -> None:
 
 
 def _sampling(body: dict[str, Any], version: str) -> None:
+    """Check the version of the API, and the sampling fields, which only the older one takes."""
     if version and version not in VERSIONS:
         raise invalid("anthropic-version", f"must be one of {', '.join(VERSIONS)}")
     for field in _SAMPLING:
@@ -422,7 +460,9 @@ def _thinking(_: dict[str, Any], value: object) -> None:
         table, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools")
     )
     checks.one_of(table, "display", "thinking.display", ("summarized", "omitted"))
-    budget = table.get("budget_tokens") if kind == "enabled" else MIN_THINKING_BUDGET
+    if kind != "enabled":
+        return
+    budget = table.get("budget_tokens")
     if not isinstance(budget, int) or isinstance(budget, bool) or budget < MIN_THINKING_BUDGET:
         expected = f"a whole number of at least {MIN_THINKING_BUDGET} is required"
         raise invalid("thinking.budget_tokens", expected)
@@ -432,15 +472,17 @@ def _tools(_: dict[str, Any], value: object) -> None:
     if not isinstance(value, list):
         raise invalid("tools", "must be a list of objects")
     for i, tool in enumerate(value):
-        schema = {} if _of_provider(tool) else {"input_schema": dict}
-        require(tool, f"tools.{i}", {"name": str, **schema})
+        fields: dict[str, type] = {"name": str}
+        if not _is_of_provider(tool):
+            fields["input_schema"] = dict
+        require(tool, f"tools.{i}", fields)
     for name, times in Counter(tool["name"] for tool in value).items():
         if times > 1:
             raise invalid("tools", f"names must be unique, {name[:64]!r} is there {times} times")
 
 
-def _of_provider(tool: object) -> bool:
-    """A tool that the provider defines has a dated type in place of a schema."""
+def _is_of_provider(tool: object) -> bool:
+    """Return whether the provider defines a tool: it has a dated type in place of a schema."""
     return isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] != "custom"
 
 
@@ -456,16 +498,16 @@ def _tool_choice(body: dict[str, Any], value: object) -> None:
 
 
 def _output_config(_: dict[str, Any], value: object) -> None:
-    given = require(value, "output_config", {}).get("format")
-    if given is not None:
-        require(given, "output_config.format", {"type": str, "schema": dict})
-        checks.one_of(given, "type", "output_config.format.type", ("json_schema",))
+    output_format = require(value, "output_config", {}).get("format")
+    if output_format is not None:
+        require(output_format, "output_config.format", {"type": str, "schema": dict})
+        checks.one_of(output_format, "type", "output_config.format.type", ("json_schema",))
 
 
 _RULES = {
     "thinking": _thinking,
     "tools": _tools,
-    "tool_choice": _tool_choice,  # after the tools it names
+    "tool_choice": _tool_choice,  # behind the tools, which it names
     "output_config": _output_config,
     "diagnostics": _diagnostics,
 }

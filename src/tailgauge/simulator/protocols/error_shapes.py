@@ -1,4 +1,4 @@
-"""How an error is written inside a stream whose status is 200: a row each.
+"""The shapes of an error inside a stream whose status is 200: a row each.
 
     provider  as the provider does: an `error` event in Messages, an object in chat completions
     wrapped   `{"error": {...}}` without the name of an event, whatever the protocol: LiteLLM
@@ -46,11 +46,14 @@ def error_in_stream(shape: str, wire: Wire, reply: Reply | None, refused: Refuse
         "chunk": _chunk(reply) | {"error": {"code": status, "message": message}},
     }
     field = b"error" if shape == "field" else b"data"
-    event = b"%b: %b\n\n" % (field, to_json(trees[shape]))
-    return event + b"data: [DONE]\n\n" if shape in _WITH_DONE else event
+    events = b"%b: %b\n\n" % (field, to_json(trees[shape]))
+    if shape in _WITH_DONE:
+        events += b"data: [DONE]\n\n"
+    return events
 
 
 def _chunk(reply: Reply | None) -> dict[str, Any]:
+    """Return a chunk with the finish reason `error`; None: no chunk has come before it."""
     choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": "error"}
     chunk: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [choice]}
     if reply is None:

@@ -1,4 +1,4 @@
-"""Whose limit headers a response has: a row each, for the same limits.
+"""The families of limit headers, for the same limits: a row each.
 
     provider   those of the protocol's own provider
     groq       as OpenAI's
@@ -37,13 +37,15 @@ def limit_headers(
             return anthropic.limit_headers(readings, wall_ns)
         case "openai" | "groq":
             return openai.limit_headers(readings, wall_ns)
-    by_name = tightest_tokens(readings)
-    named = {name: by_name[name] for name in ("requests", "tokens") if name in by_name}
-    return _fields(named) if family == "ietf" else _of_gateway(family, named, wall_ns)
+    all_readings = tightest_tokens(readings)
+    by_name = {name: all_readings[name] for name in ("requests", "tokens") if name in all_readings}
+    if family == "ietf":
+        return _fields(by_name)
+    return _of_gateway(family, by_name, wall_ns)
 
 
 def retry_headers(form: str, seconds: int, wall_ns: int) -> dict[str, str]:
-    """Return what a rejection says of when to come back, in one of its forms."""
+    """Return the headers of a rejection that say when to retry, in one of their forms."""
     if form == "none":
         return {}
     if form == "milliseconds":
@@ -55,11 +57,12 @@ def retry_headers(form: str, seconds: int, wall_ns: int) -> dict[str, str]:
 
 
 def _of_gateway(family: str, readings: dict[str, Reading], wall_ns: int) -> dict[str, str]:
+    """Return the headers of a gateway's family, whose resets have different forms."""
     headers = {}
     for name, reading in readings.items():
-        shown = _MISTRAL[name] if family == "mistral" else name
-        headers[f"x-ratelimit-limit-{shown}"] = str(reading.limit)
-        headers[f"x-ratelimit-remaining-{shown}"] = str(reading.remaining)
+        header_name = _MISTRAL[name] if family == "mistral" else name
+        headers[f"x-ratelimit-limit-{header_name}"] = str(reading.limit)
+        headers[f"x-ratelimit-remaining-{header_name}"] = str(reading.remaining)
         full_at_ns = wall_ns + reading.full_in_ns
         resets = {
             "azure": _seconds(reading),
@@ -72,6 +75,7 @@ def _of_gateway(family: str, readings: dict[str, Reading], wall_ns: int) -> dict
 
 
 def _fields(readings: dict[str, Reading]) -> dict[str, str]:
+    """Return the headers of the IETF draft."""
     policies = []
     states = []
     for name, reading in readings.items():

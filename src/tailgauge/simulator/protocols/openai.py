@@ -1,8 +1,8 @@
 """The OpenAI chat completions protocol, from the server's side.
 
 An event is a `data:` line and an empty line; the stream opens with the role, then an empty content, and ends with `[DONE]`.
-What the answer depends on is checked as the provider checks it, other fields pass; absent and null mean the same. This
-endpoint answers with one choice: `n` above 1 is refused, which the provider itself would take.
+The fields that shape the answer are checked as the provider checks them, others are ignored; absent and null mean the same.
+This endpoint answers with one choice: `n` above 1 is refused, though the provider itself takes it.
 
     limits    x-ratelimit-{limit,remaining,reset}-{requests,tokens}
               `reset` is a duration as Go writes it: 120ms, 1.5s, 6m0s
@@ -30,17 +30,22 @@ SIGNATURES = False
 PROMPT_USAGE_FIRST = False
 CACHE_LIVES = False
 SERVER_TOOLS = False
-REFUSAL_CHUNKS = 1  # a field of its own says that it is one
+REFUSAL_CHUNKS = 1  # a refusal is a field of the delta, so it needs a chunk
 STOP_REASONS: Mapping[str, str] = {
-    "tool_use": "tool_calls", "max_tokens": "length", "end_turn": "stop", "refusal": "stop",
-}  # fmt: skip
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "end_turn": "stop",
+    "refusal": "stop",
+}
 
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "developer": checks.TEXT_BLOCK,
     "system": checks.TEXT_BLOCK,
     "user": {
         **checks.TEXT_BLOCK,
-        **{kind: {kind: dict} for kind in ("image_url", "input_audio", "file")},
+        "image_url": {"image_url": dict},
+        "input_audio": {"input_audio": dict},
+        "file": {"file": dict},
     },
     "assistant": {**checks.TEXT_BLOCK, "refusal": {"refusal": str}},
     "tool": checks.TEXT_BLOCK,
@@ -52,9 +57,13 @@ _CHOICES = ("none", "auto", "required")
 _TOOLS = ("function", "custom")
 _DEFAULT_MAX_TOKENS = 16
 _ERROR_CODES = {
-    401: "invalid_api_key", 404: "unknown_url", 405: "method_not_supported", 413: "request_too_large",
-    429: "rate_limit_exceeded", 503: "engine_overloaded",
-}  # fmt: skip
+    401: "invalid_api_key",
+    404: "unknown_url",
+    405: "method_not_supported",
+    413: "request_too_large",
+    429: "rate_limit_exceeded",
+    503: "engine_overloaded",
+}
 _ERROR_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 
@@ -67,85 +76,95 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG0
     for i, message in enumerate(checks.messages(body, tuple(_BLOCKS))):
         content = message.get("content")
         role = message["role"]
-        if (
-            content is not None or role != "assistant"
-        ):  # an assistant may send nothing but tool calls
-            input_tokens += checks.content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
+        # An assistant's message may have tool calls and no content.
+        if content is None and role == "assistant":
+            continue
+        input_tokens += checks.content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
     checks.apply(_RULES, body)
     tools = body.get("tools") or []
+    tool = None
+    if tools:
+        tool = tools[0].get("function", {}).get("name", "")
+    stream_options = body.get("stream_options") or {}
     response_format = body.get("response_format") or {}
     return CallRequest(
-        model, max_tokens, input_tokens + sum(map(checks.json_tokens, tools)), stream,
-        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
-        tool=tools[0].get("function", {}).get("name", "") if tools else None,
+        model=model,
+        max_tokens=max_tokens,
+        input_tokens=input_tokens + sum(map(checks.json_tokens, tools)),
+        stream=stream,
+        include_usage=bool(stream_options.get("include_usage")),
+        tool=tool,
         thinking=bool(body.get("reasoning_effort")),
         schema=response_format.get("type") == "json_schema",
-    )  # fmt: skip
+    )
 
 
 def error_body(refused: Refused, request_id: str) -> bytes:  # noqa: ARG001 - this protocol names it in the header only
-    """The error body."""
+    """Return the error body."""
     return checks.to_json(_error(refused))
 
 
 def error_event(refused: Refused) -> bytes:
-    """The event of an error within a stream."""
+    """Return the event of an error within a stream."""
     return _event(_error(refused))
 
 
 def ping() -> bytes:
-    """Nothing: this protocol has no such event."""
+    """Return nothing: this protocol has no such event."""
     return b""
 
 
 def opening(reply: Reply) -> bytes:
-    """The role, with an empty content: it is no content chunk."""
+    """Return the role, with an empty content: it is no content chunk."""
     return _event(_choice(reply, {"role": "assistant", "content": ""})) + between(reply, 0)
 
 
 def after_search(reply: Reply) -> bytes:  # noqa: ARG001 - there are no searches
-    """Nothing: this protocol has no searches."""
+    """Return nothing: this protocol has no searches."""
     return b""
 
 
 def around_text(reply: Reply) -> tuple[bytes, bytes]:
-    """The bytes of a content chunk before and behind its text."""
+    """Return the bytes of a content chunk before and behind its text."""
     return _around(reply, {"refusal" if reply.is_refusal else "content": "|"})
 
 
 def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:  # noqa: ARG001 - the interface
-    """The bytes of any delta before and behind what it carries; there are no signatures."""
+    """Return the bytes of a delta before and behind its content; there are no signatures."""
     if kind == JSON_DELTA:
         return _around(reply, {"tool_calls": [{"index": 0, "function": {"arguments": "|"}}]})
     return _around(reply, {"content" if kind == TEXT_DELTA else "reasoning_content": "|"})
 
 
 def between(reply: Reply, block: int) -> bytes:
-    """Blocks have no marks between them; a tool call begins with its name."""
+    """Return the event with the name of a tool call; other blocks have no event at their start."""
     if reply.plan is None or reply.plan.blocks[block].kind != TOOL_JSON:
         return b""
     return _event(_choice(reply, {"tool_calls": [{"index": 0, **_call(reply, "")}]}))
 
 
 def closing(reply: Reply) -> bytes:
-    """The finish reason, the usage where asked for, and the end mark."""
+    """Return the finish reason, the usage where the request wants it, and the end mark."""
     reason = reply.reason(STOP_REASONS)
-    events = b"" if reason is None else _event(_choice(reply, {}, reason))
+    events = b""
+    if reason is not None:
+        events = _event(_choice(reply, {}, reason))
     if reply.request.include_usage:
         events += _event(_chunk(reply, []) | {"usage": _usage(reply)})
     return events + b"data: [DONE]\n\n"
 
 
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
-    """The body of an answer that is not streamed, with the content of each of its blocks."""
+    """Return the body of an answer that is not streamed, with the content of each of its blocks."""
     message: dict[str, Any] = {"role": "assistant", "content": "".join(contents), "refusal": None}
     if reply.plan is not None:
         texts: dict[str, list[str]] = {TEXT: [], THINKING: [], TOOL_JSON: []}
         for block, text in zip(reply.plan.blocks, contents, strict=True):
             texts[block.kind].append(text)
         message["content"] = "".join(texts[TEXT]) or None
-        if thoughts := "".join(texts[THINKING]):
-            message["reasoning_content"] = thoughts
+        thinking = "".join(texts[THINKING])
+        if thinking:
+            message["reasoning_content"] = thinking
         if texts[TOOL_JSON]:
             message["tool_calls"] = [_call(reply, text) for text in texts[TOOL_JSON]]
     if reply.is_refusal:
@@ -153,13 +172,12 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
         message["content"] = None
     reason = reply.reason(STOP_REASONS)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
-    return checks.to_json(
-        _chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)}
-    )
+    completion = _chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)}
+    return checks.to_json(completion)
 
 
 def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001 - durations need no date
-    """Rate-limit headers of a response; the tokens are those of the more restrictive limit."""
+    """Return the rate-limit headers of a response; the tokens are those of the more restrictive limit."""
     headers = {}
     for name, reading in tightest_tokens(readings).items():
         if name in {"requests", "tokens"}:
@@ -170,7 +188,7 @@ def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]: 
 
 
 def duration(ns: int) -> str:
-    """Text of a duration, to the millisecond, rounded up: 0s, 120ms, 1.5s, 6m0s, 1h0m0s."""
+    """Return the text of a duration, to the millisecond, rounded up: 0s, 120ms, 1.5s, 6m0s, 1h0m0s."""
     ms = -(-ns // 1_000_000)
     if 0 < ms < 1000:
         return f"{ms}ms"
@@ -193,9 +211,10 @@ def _error(refused: Refused) -> dict[str, Any]:
 
 
 def _around(reply: Reply, delta: dict[str, Any]) -> tuple[bytes, bytes]:
-    # The model's name stands before the delta and may hold anything, so cut at the last mark, not at the first.
-    before, _, behind = _event(_choice(reply, delta)).rpartition(b"|")
-    return before, behind
+    """Return the bytes of a chunk before and behind the mark `|` in its delta."""
+    # The name of the model comes before the delta and may have this mark too, so the last mark is the right one.
+    prefix, _, suffix = _event(_choice(reply, delta)).rpartition(b"|")
+    return prefix, suffix
 
 
 def _call(reply: Reply, arguments: str) -> dict[str, Any]:
@@ -208,8 +227,10 @@ def _choice(
 ) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     chunk = _chunk(reply, [choice])
-    # The provider sends `usage: null` in every chunk of a stream that will end with one.
-    return chunk | {"usage": None} if reply.request.include_usage else chunk
+    # The provider sends `usage: null` in every chunk of a stream whose last chunk has the usage.
+    if reply.request.include_usage:
+        chunk["usage"] = None
+    return chunk
 
 
 def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -247,19 +268,21 @@ def _event(data: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % checks.to_json(data)
 
 
-# --- what the provider refuses ---------------------------------------------------------------------------------
+# --- the provider's checks ---------------------------------------------------------------------------------------
 
 
 def _max_tokens(body: dict[str, Any], default: int) -> int:
-    """The answer's length, under its new name or its old one; both at once must not contradict each other."""
-    old = body.get("max_tokens")
-    new = body.get("max_completion_tokens")
-    if new is None:
-        return default if old is None else checks.max_tokens(old, "max_tokens")
-    asked = checks.max_tokens(new, "max_completion_tokens")
-    if old is not None and checks.max_tokens(old, "max_tokens") != asked:
+    """Return the answer's length, under its new name or its old one; both at once must not contradict each other."""
+    old_value = body.get("max_tokens")
+    new_value = body.get("max_completion_tokens")
+    if new_value is None and old_value is None:
+        return default
+    if new_value is None:
+        return checks.max_tokens(old_value, "max_tokens")
+    count = checks.max_tokens(new_value, "max_completion_tokens")
+    if old_value is not None and checks.max_tokens(old_value, "max_tokens") != count:
         raise invalid("max_tokens", "contradicts max_completion_tokens, give one of them")
-    return asked
+    return count
 
 
 def _n(_: dict[str, Any], value: object) -> None:
@@ -271,9 +294,8 @@ def _tools(_: dict[str, Any], value: object) -> None:
     if not isinstance(value, list):
         raise invalid("tools", "must be a list of objects")
     for i, tool in enumerate(value):
-        kind = checks.one_of(
-            require(tool, f"tools.{i}", {"type": str}), "type", f"tools.{i}.type", _TOOLS
-        )
+        require(tool, f"tools.{i}", {"type": str})
+        kind = checks.one_of(tool, "type", f"tools.{i}.type", _TOOLS)
         table = require(tool.get(kind), f"tools.{i}.{kind}", {"name": str})
         if "parameters" in table:
             require(table, f"tools.{i}.{kind}", {"parameters": dict})
@@ -290,8 +312,9 @@ def _tool_choice(body: dict[str, Any], value: object) -> None:
     if kind == "allowed_tools":
         require(table.get(kind), f"tool_choice.{kind}", {"mode": str, "tools": list})
         return
-    chosen = require(table.get(str(kind)), f"tool_choice.{kind}", {"name": str})
-    if chosen["name"] not in [tool[tool["type"]]["name"] for tool in body["tools"]]:
+    choice = require(table.get(str(kind)), f"tool_choice.{kind}", {"name": str})
+    names = [tool[tool["type"]]["name"] for tool in body["tools"]]
+    if choice["name"] not in names:
         raise invalid(f"tool_choice.{kind}.name", "must be the name of one of the tools")
 
 
@@ -311,7 +334,7 @@ def _stream_options(body: dict[str, Any], value: object) -> None:
 _RULES = {
     "n": _n,
     "tools": _tools,
-    "tool_choice": _tool_choice,  # after the tools it names
+    "tool_choice": _tool_choice,  # behind the tools, which it names
     "response_format": _response_format,
     "stream_options": _stream_options,
 }

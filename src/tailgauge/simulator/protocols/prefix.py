@@ -1,16 +1,16 @@
-"""Extracts what a prefix cache uses from a body: ordered positions, their sizes, and the marks on them.
+"""Extracts from a body the parts that a prefix cache uses: ordered positions, their sizes, and the marks on them.
 
-A position's key hashes everything before it and itself, so that two prompts share a key exactly when they
-share the prefix. The marks are no content, or moving one would change the prefix; the order of JSON keys is.
+A position's key hashes everything before it and itself, so that two prompts share a key exactly when they share the prefix.
+The marks are not hashed, because a moved mark must not change the prefix; the order of JSON keys is.
 
     order     tools, system, messages; a string is one block
     tokens    one per 4 UTF-8 bytes of a block: of its text, or of its JSON if it is not text
     key       model first; before a section's first block the parameters whose change invalidates from there on:
               `speed` before system; `tool_choice`, `thinking` and `output_config` before messages
 
-Chat completions: content blocks have breakpoints. Four are written, the latest, one of them by the provider itself at the
-end of the prompt unless the mode is `explicit`; a call without breakpoints and options has no cache. All blocks before one
-are searched.
+Chat completions: content blocks have breakpoints. The latest four are written; one of them is that of the provider at the
+end of the prompt, unless the mode is `explicit`. A call without breakpoints and options has no cache. All blocks before a
+breakpoint are searched.
 
 Sources: Anthropic's prompt-caching page (2026-08) and the wording of its 400s; the types of the openai SDK (3.57) on
 `prompt_cache_breakpoint` and `prompt_cache_options`; vLLM for the blocks without marks.
@@ -58,32 +58,37 @@ _LATE_1H = (
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One block of the body, by where it stands."""
+    """One block of the body."""
 
-    name: str
+    name: str  # its place, as in an error
     section: str
     role: str
     content: dict[str, Any]
 
     @property
     def text(self) -> str:
-        """What counts and is hashed: the text, or the JSON of what is no text."""
+        """Return the text that counts and is hashed; for other blocks, their JSON."""
         if self.content.get("type") == "text" and isinstance(self.content.get("text"), str):
             return str(self.content["text"])
         return bare_json(self.content)
 
+    @property
+    def fixed_tokens(self) -> int | None:
+        """Return the tokens of a block whose content is not read; None: its text counts."""
+        return FIXED_TOKENS.get(str(self.content.get("type")))
+
 
 def marked_prompt(body: dict[str, Any]) -> Prompt:
-    """The prompt of a body that its protocol's file accepted; raises `Refused` where the marks are wrong.
+    """Return the prompt of a body that its protocol's file accepted; raise `Refused` where the marks are wrong.
 
     The marks are those of Messages, or the breakpoints of chat completions.
     """
     positions: list[Position] = []
-    marks: list[tuple[str, Breakpoint]] = []
-    breakpoints: list[Breakpoint] = []
+    marks: list[tuple[str, Breakpoint]] = []  # with the place of each
+    chat_points: list[Breakpoint] = []
     sections: dict[str, bytes] = {}
     key = _hash(b"", body["model"])
-    total = 0
+    total_tokens = 0
     section = ""
     for block in _blocks(body):
         if block.section != section:
@@ -92,70 +97,77 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
             if section == "messages":
                 sections["parameters"] = key
         text = block.text
-        fixed = FIXED_TOKENS.get(str(block.content.get("type")))
         key = _hash(key, block.role, text)
-        total = total + (tokens.count(text) if fixed is None else fixed)
+        fixed_tokens = block.fixed_tokens
+        total_tokens += tokens.count(text) if fixed_tokens is None else fixed_tokens
         mark = block.content.get(_MARK)
         if mark is not None:
             param = f"{block.name}.{_MARK}"
             marks.append((param, Breakpoint(len(positions), _ttl(mark, param))))
-        mark = block.content.get(_CHAT_MARK)
-        if mark is not None:
-            breakpoints.append(
-                Breakpoint(len(positions), _chat_ttl(mark, f"{block.name}.{_CHAT_MARK}"))
-            )
-        positions.append(Position(key, total))
+        chat_mark = block.content.get(_CHAT_MARK)
+        if chat_mark is not None:
+            ttl = _chat_ttl(chat_mark, f"{block.name}.{_CHAT_MARK}")
+            chat_points.append(Breakpoint(len(positions), ttl))
+        positions.append(Position(key, total_tokens))
         if section != "messages":
             sections[section] = key
-    _mark_last(body, marks, len(positions) - 1)
+    last_position = len(positions) - 1
+    _mark_last(body, marks, last_position)
     _check(marks)
     points = tuple(point for _, point in marks)
-    is_chat = bool(breakpoints) or body.get(_CHAT_OPTIONS) is not None
+    is_chat = bool(chat_points) or body.get(_CHAT_OPTIONS) is not None
     if is_chat:
-        points = _chat_points(body, breakpoints, len(positions) - 1)
+        points = _chat_points(body, chat_points, last_position)
     return Prompt(
-        tuple(positions),
-        total,
-        points,
-        body["model"],
+        positions=tuple(positions),
+        total_tokens=total_tokens,
+        breakpoints=points,
+        model=body["model"],
         searches_all=is_chat,
         sections=tuple(sections.items()),
     )
 
 
 def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
-    """The prompt of either protocol's body in whole blocks of `block_tokens` tokens; a last, partial one has no position."""
-    counted = bytearray()
-    starts: list[tuple[int, str]] = []
+    """Return the prompt of either protocol's body in whole blocks of `block_tokens` tokens.
+
+    A last, partial block has no position.
+    """
+    prompt_bytes = bytearray()
+    starts: list[tuple[int, str]] = []  # of each content block: its offset, role and length
     for block in _blocks(body):
-        raw = _counted(block)
-        starts.append((len(counted), f"{block.role} {len(raw)}"))
-        counted += raw + b"\0" * (-len(raw) % tokens.BYTES_PER_TOKEN)  # each text begins on a token
+        raw = _sized_bytes(block)
+        starts.append((len(prompt_bytes), f"{block.role} {len(raw)}"))
+        # Each text begins on a token.
+        prompt_bytes += raw + b"\0" * (-len(raw) % tokens.BYTES_PER_TOKEN)
     size = block_tokens * tokens.BYTES_PER_TOKEN
     positions: list[Position] = []
     key = _hash(b"", body["model"], *_parameters(body, "system"))
     next_start = 0
-    for end in range(size, len(counted) + 1, size):
-        first = next_start
+    for end in range(size, len(prompt_bytes) + 1, size):
+        first_start = next_start
         while next_start < len(starts) and starts[next_start][0] < end:
             next_start += 1
-        key = _hash(key, str(starts[first:next_start]), bytes(counted[end - size : end]))
+        starts_within = str(starts[first_start:next_start])
+        key = _hash(key, starts_within, bytes(prompt_bytes[end - size : end]))
         positions.append(Position(key, end // tokens.BYTES_PER_TOKEN))
-    return Prompt(tuple(positions), len(counted) // tokens.BYTES_PER_TOKEN, model=body["model"])
+    total_tokens = len(prompt_bytes) // tokens.BYTES_PER_TOKEN
+    return Prompt(tuple(positions), total_tokens, model=body["model"])
 
 
-def _counted(block: _Block) -> bytes:
-    """Bytes that stand for a block: as many as its tokens take, different where the block differs."""
+def _sized_bytes(block: _Block) -> bytes:
+    """Return bytes that stand for a block: as many as its tokens take, and others for any other block."""
     raw = _bytes(block.text)
-    fixed = FIXED_TOKENS.get(str(block.content.get("type")))
-    if fixed is None:
+    fixed_tokens = block.fixed_tokens
+    if fixed_tokens is None:
         return raw
-    size = fixed * tokens.BYTES_PER_TOKEN
+    size = fixed_tokens * tokens.BYTES_PER_TOKEN
     digest = _hash(b"", raw)
     return (digest * (size // len(digest) + 1))[:size]
 
 
 def _blocks(body: dict[str, Any]) -> Iterator[_Block]:
+    """Yield the blocks of a body in the order of the cache: tools, system, messages."""
     for i, tool in enumerate(_list(body.get("tools"), "tools")):
         yield _Block(f"tools.{i}", "tools", "tool", tool)
     for name, content in _contents(body.get("system"), "system"):
@@ -177,7 +189,7 @@ def _contents(value: object, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _list(value: object, param: str) -> list[dict[str, Any]]:
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise invalid(param, "must be a list of objects")
     return value
 
@@ -191,12 +203,14 @@ def _ttl(mark: object, param: str) -> str:
     return str(ttl)
 
 
-def _mark_last(body: dict[str, Any], marks: list[tuple[str, Breakpoint]], last: int) -> None:
-    """The mark of the whole body stands on its last block and takes one of the places."""
+def _mark_last(
+    body: dict[str, Any], marks: list[tuple[str, Breakpoint]], last_position: int
+) -> None:
+    """Add the mark of the whole body, which is on its last block and counts as one of the marks."""
     if body.get(_MARK) is None:
         return
-    automatic = Breakpoint(last, _ttl(body[_MARK], _MARK))
-    if not marks or marks[-1][1].position != last:
+    automatic = Breakpoint(last_position, _ttl(body[_MARK], _MARK))
+    if not marks or marks[-1][1].position != last_position:
         marks.append((_MARK, automatic))
     elif marks[-1][1].ttl != automatic.ttl:
         raise invalid(f"{_MARK}.ttl", "differs from that of the last block, which is marked too")
@@ -209,34 +223,37 @@ def _chat_ttl(mark: object, param: str) -> str:
 
 
 def _chat_points(
-    body: dict[str, Any], marked: list[Breakpoint], last: int
+    body: dict[str, Any], points: list[Breakpoint], last_position: int
 ) -> tuple[Breakpoint, ...]:
-    """The latest breakpoints, of which the provider sets one itself, at the end, where it is not told otherwise."""
+    """Return the latest breakpoints; unless the mode is explicit, the provider sets the last one at the end."""
     options = require(body.get(_CHAT_OPTIONS) or {}, _CHAT_OPTIONS, {})
     mode = one_of(options, "mode", f"{_CHAT_OPTIONS}.mode", ("implicit", _EXPLICIT))
     one_of(options, "ttl", f"{_CHAT_OPTIONS}.ttl", (_CHAT_DEFAULT_TTL,))
     if mode == _EXPLICIT:
-        return tuple(marked[-MAX_BREAKPOINTS:])
-    earlier = [point for point in marked if point.position < last]
-    return (*earlier[-(MAX_BREAKPOINTS - 1) :], Breakpoint(last, _CHAT_DEFAULT_TTL))
+        return tuple(points[-MAX_BREAKPOINTS:])
+    earlier = [point for point in points if point.position < last_position]
+    return (*earlier[-(MAX_BREAKPOINTS - 1) :], Breakpoint(last_position, _CHAT_DEFAULT_TTL))
 
 
 def _check(marks: list[tuple[str, Breakpoint]]) -> None:
+    """Raise `Refused` for too many marks, and for a 1h mark behind a 5m mark."""
     if len(marks) > MAX_BREAKPOINTS:
-        most = f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided."
-        raise Refused(400, f"{most} Found {len(marks)}.", _MARK)
-    short = False
+        message = f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided."
+        raise Refused(400, f"{message} Found {len(marks)}.", _MARK)
+    has_5m = False
     for param, point in marks:
-        if short and point.ttl == "1h":
+        if has_5m and point.ttl == "1h":
             raise invalid(f"{param}.ttl", _LATE_1H)
-        short = short or point.ttl == "5m"
+        has_5m = has_5m or point.ttl == "5m"
 
 
 def _parameters(body: dict[str, Any], section: str) -> list[str]:
+    """Return the parameters whose change invalidates the cache from a section on, as JSON."""
     return [compact(body.get(parameter)) for parameter in _PARAMETERS[section]]
 
 
 def _hash(key: bytes, *parts: str | bytes) -> bytes:
+    """Return a key that depends on another key and on these parts."""
     digest = blake2b(key, digest_size=16)
     for part in parts:
         raw = part if isinstance(part, bytes) else _bytes(part)

@@ -1,4 +1,4 @@
-"""A call as every protocol gives it: what was requested, what answers it, why it is refused, and the checks of its body.
+"""A call in the same form for every protocol: its request, its reply, its refusal, and the checks of its body.
 
 tokens    text: one per 4 UTF-8 bytes; pictures and files: a fixed number; any other block: its JSON without the
           `cache_control` mark, as in `prefix`
@@ -31,17 +31,17 @@ class CallRequest:
     input_tokens: int
     stream: bool
     include_usage: bool = False  # OpenAI: a last chunk with the usage
-    tool: str | None = None  # name of the first tool; None: it gives none
+    tool: str | None = None  # name of the first tool; None: there is no tool
     thinking: bool = False
-    thinking_omitted: bool = False  # whatever the endpoint's own setting is
-    schema: bool = False  # the answer is to be a JSON object
-    diagnoses: bool = False  # the caller asks why the prompt cache missed,
-    previous_message: str | None = None  # compared with the prompt of this message
+    thinking_omitted: bool = False  # overrides the setting of the endpoint
+    schema: bool = False  # the answer must be a JSON object
+    diagnoses: bool = False  # the caller wants to know why the prompt cache missed
+    previous_message: str | None = None  # id of the message whose prompt is compared for that
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer's identity, the same in every event of its stream, and what it consists of."""
+    """The answer's identity, the same in every event of its stream, and its contents."""
 
     request: CallRequest
     id: str
@@ -50,32 +50,34 @@ class Reply:
     prompt: PromptTokens | None = None  # None: there is no prefix cache
     stop: str | None = None  # why it ends early, in the terms of `faults`
     category: str = ""  # of a refusal
-    diagnostics: Mapping[str, Any] | None = (
-        None  # of the prompt cache, where the caller asks for them
-    )
+    diagnostics: Mapping[str, Any] | None = None  # of the prompt cache, if the caller wants them
     served: ServedAs = NOTHING
     search: Search | None = None  # before the text
 
     @property
     def stop_reason(self) -> str:
-        """Why the answer ends, in the terms of `faults`."""
+        """Return why the answer ends, in the terms of `faults`."""
         if self.stop is not None:
             return self.stop
-        return BY_LIMIT if self.plan is None else self.plan.stop_reason
+        if self.plan is None:
+            return BY_LIMIT
+        return self.plan.stop_reason
 
     @property
     def is_refusal(self) -> bool:
-        """Whether its text is a refusal."""
+        """Return whether the text is a refusal."""
         return self.stop == REFUSAL
 
     def reason(self, names: Mapping[str, str]) -> str | None:
-        """Return why it ends by a protocol's `names`; None: it does not say."""
+        """Return why the answer ends, by a protocol's `names`; None: it does not say."""
         reason = self.stop_reason
-        return None if reason == NO_REASON else names.get(reason, reason)
+        if reason == NO_REASON:
+            return None
+        return names.get(reason, reason)
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A call answered by an error: HTTP status, reason, and the body's field at fault or the provider's error code.
+    """A call answered by an error: HTTP status, reason, and the wrong field of the body or the provider's error code.
 
     `in_band`: the response is a stream with status 200, and the error is in it.
     """
@@ -97,12 +99,12 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
         self.in_band = in_band
 
 
-# Made once: it costs more than an event.
+# Made once, because an encoder takes longer to make than an event.
 compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def to_json(value: object) -> bytes:
-    """A body or an event: compact, and UTF-8 in place of escapes, so that a client meets chunks that end inside a character."""
+    """Return a body or an event as compact JSON, with UTF-8 instead of escapes, so that chunks may end inside a character."""
     # An error may quote half of a surrogate pair, which has no UTF-8.
     return compact(value).encode("utf-8", "replace")
 
@@ -118,8 +120,13 @@ _MAX_MODEL_CHARS = 256  # the OpenAI stream repeats the name in every chunk
 
 # A picture of a megapixel, a page or two of PDF, half a minute of sound: the contents are not read.
 FIXED_TOKENS = {
-    "image": 1600, "image_url": 1600, "document": 3000, "file": 3000, "container_upload": 3000, "input_audio": 300,
-}  # fmt: skip
+    "image": 1600,
+    "image_url": 1600,
+    "document": 3000,
+    "file": 3000,
+    "container_upload": 3000,
+    "input_audio": 300,
+}
 
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 TEXT_BLOCK: Kinds = {"text": {"text": str}}
@@ -127,12 +134,12 @@ _TYPE_NAMES: Mapping[type, str] = {str: "a text", dict: "an object", list: "a li
 
 
 def invalid(param: str, expected: str) -> Refused:
-    """A 400 that names the field."""
+    """Return a 400 that names the field."""
     return Refused(400, f"{param}: {expected}", param)
 
 
 def decode(raw: bytes) -> dict[str, Any]:
-    """The body as a JSON object."""
+    """Return the body as a JSON object, or raise `Refused`."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -143,54 +150,52 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 
 def model(body: dict[str, Any]) -> str:
-    """The model's name; any will do."""
+    """Return the model's name; any name is accepted."""
     value = body.get("model")
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_MODEL_CHARS:
         raise invalid("model", f"a name of 1 to {_MAX_MODEL_CHARS} characters is required")
+    # The stream repeats the name as UTF-8.
     if any("\ud800" <= char <= "\udfff" for char in value):
-        raise invalid(
-            "model", "half of a surrogate pair is no character"
-        )  # the stream repeats it as UTF-8
+        raise invalid("model", "half of a surrogate pair is no character")
     return value
 
 
 def flag(table: dict[str, Any], key: str, param: str) -> bool:
-    """An optional boolean, false where missing or null."""
+    """Return an optional boolean, false where missing or null."""
     value = table.get(key)
     if value is not None and not isinstance(value, bool):
         raise invalid(param, "must be true or false")
     return bool(value)
 
 
-def max_tokens(value: object, param: str, least: int = 1) -> int:
-    """How many tokens the answer has."""
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or not least <= value <= MAX_OUTPUT_TOKENS
-    ):
-        raise invalid(param, f"a whole number from {least} to {MAX_OUTPUT_TOKENS} is required")
+def max_tokens(value: object, param: str, minimum: int = 1) -> int:
+    """Return how many tokens the answer has."""
+    expected = f"a whole number from {minimum} to {MAX_OUTPUT_TOKENS} is required"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise invalid(param, expected)
+    if not minimum <= value <= MAX_OUTPUT_TOKENS:
+        raise invalid(param, expected)
     return value
 
 
 def messages(body: dict[str, Any], roles: Collection[str]) -> list[dict[str, Any]]:
-    """The conversation: objects, each with a role; what they say is not looked at."""
-    given = body.get("messages")
-    if not isinstance(given, list) or not given:
+    """Return the conversation: objects, each with a role. Their contents are not checked."""
+    value = body.get("messages")
+    if not isinstance(value, list) or not value:
         raise invalid("messages", "a list of at least one message is required")
-    if len(given) > MAX_MESSAGES:
+    if len(value) > MAX_MESSAGES:
         raise invalid("messages", f"at most {MAX_MESSAGES} messages are allowed")
-    for i, message in enumerate(given):
+    for i, message in enumerate(value):
         if not isinstance(message, dict):
             raise invalid(f"messages.{i}", "must be an object")
         role = message.get("role")
         if not isinstance(role, str) or role not in roles:
             raise invalid(f"messages.{i}.role", f"must be one of {', '.join(roles)}")
-    return given
+    return value
 
 
 def one_of(table: dict[str, Any], key: str, param: str, allowed: Collection[str]) -> str | None:
-    """An optional word of a closed list."""
+    """Return an optional word of a closed list."""
     value = table.get(key)
     if value is not None and (not isinstance(value, str) or value not in allowed):
         raise invalid(param, f"must be one of {', '.join(allowed)}")
@@ -201,7 +206,7 @@ def one_of(table: dict[str, Any], key: str, param: str, allowed: Collection[str]
 
 
 def content_tokens(content: object, param: str, kinds: Kinds) -> int:
-    """Tokens of a text or of a list of blocks, all of them of these kinds."""
+    """Return the tokens of a text or of a list of blocks; raise `Refused` for a block of another kind."""
     if isinstance(content, str) and content:
         return tokens.count(content)
     if not isinstance(content, list) or not content:
@@ -212,20 +217,22 @@ def content_tokens(content: object, param: str, kinds: Kinds) -> int:
 
 
 def block_tokens(block: Mapping[str, Any]) -> int:
-    """Tokens of a block that was checked."""
+    """Return the tokens of a block that was checked."""
     if block["type"] == "text":
         return tokens.count(block["text"])
-    fixed = FIXED_TOKENS.get(block["type"])
-    return json_tokens(block) if fixed is None else fixed
+    fixed_tokens = FIXED_TOKENS.get(block["type"])
+    if fixed_tokens is None:
+        return json_tokens(block)
+    return fixed_tokens
 
 
 def json_tokens(value: Mapping[str, Any]) -> int:
-    """Tokens of what is no text: of its JSON, without its mark."""
+    """Return the tokens of an object that is no text: those of its JSON, without its mark."""
     return tokens.count(bare_json(value))
 
 
 def bare_json(value: Mapping[str, Any]) -> str:
-    """A block's JSON without its mark."""
+    """Return a block's JSON without its mark."""
     return compact({key: item for key, item in value.items() if key not in CACHE_MARKS})
 
 
@@ -237,7 +244,7 @@ def apply(rules: Mapping[str, Callable[[dict[str, Any], Any], None]], body: dict
 
 
 def require(table: object, param: str, fields: Fields) -> dict[str, Any]:
-    """`table`, an object that has these fields, each of its type."""
+    """Return `table` if it is an object that has these fields, each of its type; else raise `Refused`."""
     if not isinstance(table, dict):
         raise invalid(param, "must be an object")
     for name, kind in fields.items():
@@ -247,6 +254,7 @@ def require(table: object, param: str, fields: Fields) -> dict[str, Any]:
 
 
 def _check(block: object, param: str, kinds: Kinds) -> None:
+    """Raise `Refused` for a content block that is not of these kinds, or lacks a field of its kind."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         raise invalid(param, "must be an object with a type")
     kind = block["type"]

@@ -1,6 +1,6 @@
-"""What a protocol's file offers, and the table of protocols.
+"""The interface of a protocol's file, and the table of protocols.
 
-The rest of the simulator knows a protocol by these names only; a new one is a new file and one more entry of `WIRES`.
+The rest of the simulator uses a protocol by these names only; a new one is a new file and one more entry of `WIRES`.
 """
 
 from __future__ import annotations
@@ -19,76 +19,76 @@ class Wire(Protocol):
 
     NAME: str  # of the protocol in the records
     PATH: str  # the route that answers
-    VERSION_HEADER: (
-        str  # the request header with the version of the API; empty where there are no versions
-    )
-    REQUEST_ID_HEADER: str  # the response header with the server's own id of the call
-    OVERLOADED_STATUS: int  # of a call that is not taken because there are too many
-    SIGNATURES: bool  # whether thinking ends with a delta of its own, its signature
-    PROMPT_USAGE_FIRST: bool  # whether the first event of a stream has the usage of the prompt
-    CACHE_LIVES: bool  # whether usage splits cache writes by their life
-    SERVER_TOOLS: bool  # whether the server can search before it answers
-    REFUSAL_CHUNKS: int  # chunks that a refusal has at least
-    STOP_REASONS: Mapping[
-        str, str
-    ]  # where the protocol's names differ from those of `Reply.stop_reason`
+    VERSION_HEADER: str  # request header with the version of the API; empty: there are no versions
+    REQUEST_ID_HEADER: str  # response header with the server's own id of the call
+    OVERLOADED_STATUS: int  # status of a call that is refused because there are too many
+    SIGNATURES: bool  # thinking ends with a delta of its own, its signature
+    PROMPT_USAGE_FIRST: bool  # the first event of a stream has the usage of the prompt
+    CACHE_LIVES: bool  # usage splits cache writes by their life
+    SERVER_TOOLS: bool  # the server can search before it answers
+    REFUSAL_CHUNKS: int  # smallest number of chunks of a refusal
+    STOP_REASONS: Mapping[str, str]  # names that differ from those of `Reply.stop_reason`
 
     def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
         """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""
 
     def limit_headers(self, readings: Sequence[Reading], wall_ns: int, /) -> dict[str, str]:
-        """The rate-limit headers of a response."""
+        """Return the rate-limit headers of a response."""
 
     def error_body(self, refused: Refused, request_id: str, /) -> bytes:
-        """The body of an error."""
+        """Return the body of an error."""
 
     def error_event(self, refused: Refused, /) -> bytes:
-        """The event of an error within a stream."""
+        """Return the event of an error within a stream."""
 
     def ping(self) -> bytes:
-        """The event that keeps a silent stream alive; empty where there is none."""
+        """Return the event that keeps a silent stream alive; empty without such an event."""
 
     def opening(self, reply: Reply, /) -> bytes:
-        """The stream up to the first content."""
+        """Return the stream up to the first content."""
 
     def after_search(self, reply: Reply, /) -> bytes:
-        """What comes between a search and the first content; asked for where SERVER_TOOLS is set."""
+        """Return the events between a search and the first content; called where SERVER_TOOLS is set."""
 
     def around_text(self, reply: Reply, /) -> tuple[bytes, bytes]:
-        """A content chunk's bytes before and after its text, where the answer is one text."""
+        """Return a content chunk's bytes before and behind its text, where the answer is one text."""
 
     def delta(self, reply: Reply, block: int, kind: str, /) -> tuple[bytes, bytes]:
-        """A delta's bytes before and after what it carries."""
+        """Return a delta's bytes before and behind its content."""
 
     def between(self, reply: Reply, block: int, /) -> bytes:
-        """The events that open block number `block`, not the first, the end of the one before included."""
+        """Return the events between block number `block`, which is not the first, and the block before it."""
 
     def closing(self, reply: Reply, /) -> bytes:
-        """The stream after the last content."""
+        """Return the stream behind the last content."""
 
     def whole(self, reply: Reply, contents: Sequence[str], /) -> bytes:
-        """The body of an answer that is not streamed, with the content of each of its blocks."""
+        """Return the body of an answer that is not streamed, with the content of each of its blocks."""
 
 
 WIRES: tuple[Wire, ...] = (anthropic, openai)  # errors of other paths have the shape of the first
 
 
 def wire_of_path(path: str) -> Wire:
-    """The protocol whose error shape fits a path: the one that shares the most of it."""
+    """Return the protocol whose error shape fits a path: the one with the longest common start."""
 
-    def shared(wire: Wire) -> int:
-        parts = zip(wire.PATH.split("/"), path.split("/"), strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], parts))
+    def common_parts(wire: Wire) -> int:
+        pairs = zip(wire.PATH.split("/"), path.split("/"), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    return max(WIRES, key=shared)
+    return max(WIRES, key=common_parts)
 
 
 def wire_of_headers(headers: Mapping[str, str]) -> Wire:
-    """The protocol of a caller on a path that several have: the one whose version it names, else one without versions."""
-    named = (wire for wire in WIRES if wire.VERSION_HEADER and wire.VERSION_HEADER in headers)
-    return next(named, next(wire for wire in WIRES if not wire.VERSION_HEADER))
+    """Return the protocol whose version a caller names, else one without versions; for paths that several have."""
+    for wire in WIRES:
+        if wire.VERSION_HEADER and wire.VERSION_HEADER in headers:
+            return wire
+    return next(wire for wire in WIRES if not wire.VERSION_HEADER)
 
 
 def version_of(wire: Wire, headers: Mapping[str, str]) -> str:
-    """The version of the API that a caller names; empty for none."""
-    return headers.get(wire.VERSION_HEADER, "") if wire.VERSION_HEADER else ""
+    """Return the version of the API that a caller names; empty for none."""
+    if not wire.VERSION_HEADER:
+        return ""
+    return headers.get(wire.VERSION_HEADER, "")
