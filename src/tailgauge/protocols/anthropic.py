@@ -1,8 +1,8 @@
 """Anthropic Messages: the official SDK builds the request, this file reads the stream.
 
 message_start, ping, content_block_start, signature deltas and empty deltas are no content. `usage` of message_delta is
-cumulative. A stream without message_stop is truncated. Unknown events are tolerated. A text without a cache mark is sent as a
-plain string; sampling parameters are sent only where the scenario adds them to the body.
+cumulative. A stream without message_stop is truncated. Unknown events are tolerated. A text without a cache mark is sent as
+a plain string; sampling parameters are sent only where the scenario adds them to the body.
 """
 
 from __future__ import annotations

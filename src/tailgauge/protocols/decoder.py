@@ -507,6 +507,7 @@ class StreamDecoder:
         self.content(_TEXT, text)
 
     def _begin_thinking_in_text(self, closing_tag: str) -> None:
+        """Take the text behind an opening tag as thinking, until the closing tag comes."""
         self.tolerate(violations.THINKING_IN_TEXT)
         self._closing_tag = closing_tag
         self._tail = ""

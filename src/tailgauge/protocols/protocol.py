@@ -383,7 +383,7 @@ class WireProtocol(ABC):
         return {header: key}
 
     def sends_key_as_sdk(self, key: str) -> bool:
-        """Return whether the SDK sends the key: at the provider, where the scenario names no other header, or without an SDK."""
+        """Return whether a key is sent as the SDK sends it: at the provider, without another header, or without an SDK."""
         if self.sdk is None:
             return True
         return self.at_provider and key != PLACEHOLDER_KEY and self.auth_header is None

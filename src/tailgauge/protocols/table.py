@@ -45,6 +45,7 @@ class _Checked(TargetSettings):
 
     @model_validator(mode="after")
     def _used(self) -> _Checked:
+        """Raise ValueError for settings that the protocol does not use, and for a URL that it refuses."""
         used_by = {
             row.name: {row.name} for row in PROTOCOLS.values() if row.settings_type is not None
         }

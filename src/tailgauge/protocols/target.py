@@ -192,7 +192,7 @@ class Endpoint:
     def send_at(
         self, due_ns: int, request: bytes, on_due: Callable[[Departure], object]
     ) -> Callable[[], bool] | None:
-        """Let a prepared request leave at its due time; return a function that withdraws it, or None if it cannot be sent so."""
+        """Let a prepared request leave at its due time; return what withdraws it, or None if it cannot be sent so."""
         return self._transport.prepare(self._origin, due_ns, request, on_due)
 
     def attach(self, exchange: Exchange, departure: Departure) -> None:

@@ -161,7 +161,17 @@ class PlainAnswer:
         payload = self._payload(data)
         if payload:
             rests = self._body.at_rest and self.emptied and not self._is_user_clock
-            self._pieces.append(Piece(0, (), payload, low, arrived, read_at, self._reads, rests))
+            piece = Piece(
+                chunks_before=0,
+                kept_before=(),
+                payload=payload,
+                low=low,
+                arrived=arrived,
+                read_at=read_at,
+                read_index=self._reads,
+                rests=rests,
+            )
+            self._pieces.append(piece)
         self._body_bytes += len(data)
         self._lag_max = max(self._lag_max, read_at - arrived)
         self._has_user_stamps |= read_at == arrived

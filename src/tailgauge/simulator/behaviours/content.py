@@ -1,7 +1,7 @@
 """The blocks of an answer: thinking, texts and a tool call, and the chunks that carry them.
 
-Every token belongs to one chunk. A chunk leaves when `due_tokens` tokens of the whole answer have been made, which decides all
-bursts and silences:
+Every token belongs to one chunk. A chunk leaves when `due_tokens` tokens of the whole answer have been made, which decides
+all bursts and silences:
 
     thinking   shown: chunk by chunk, then a `signature_delta` without tokens
                summarised: a tenth of the tokens as chunks, the others in the `signature_delta`

@@ -206,18 +206,6 @@ class PrefixCache:
             # Reading an entry uses the marked prefixes of it, too.
             read_keys = [positions[mark.position].key for mark in marks if mark.position < hit]
             read_keys.append(positions[hit].key)
-        # Each mark behind the hit is written; its entry begins where the one before it ends.
-        created = {"5m": 0, "1h": 0}
-        writes = []
-        written_to = read
-        for mark in marks:
-            if mark.position <= hit:
-                continue
-            position = positions[mark.position]
-            size = position.tokens - written_to
-            created["1h" if mark.ttl == "1h" else "5m"] += size
-            writes.append(Write(position.key, size, self._ttl_ns[mark.ttl]))
-            written_to = position.tokens
         if read:
             reason = HIT
         elif entry_index >= 0:
@@ -227,15 +215,36 @@ class PrefixCache:
             is_far = any(store.has(position.key, now_ns) for position in earlier)
             searched_keys = [positions[i].key for i in searched]
             reason = store.miss_reason(searched_keys, now_ns, LOOKBACK if is_far else COLD)
+        new_marks = [mark for mark in marks if mark.position > hit]
+        writes, created_5m, created_1h = self._writes(prompt, new_marks, read)
         return Lookup(
             cache_read=read,
-            creation_5m=created["5m"],
-            creation_1h=created["1h"],
-            input_tokens=prompt.total_tokens - written_to,
+            creation_5m=created_5m,
+            creation_1h=created_1h,
+            input_tokens=prompt.total_tokens - read - created_5m - created_1h,
             reason=reason,
             read_keys=tuple(read_keys),
             writes=() if is_away else tuple(writes),
         )
+
+    def _writes(
+        self, prompt: Prompt, marks: list[Breakpoint], read: int
+    ) -> tuple[list[Write], int, int]:
+        """Return the entries that the marks write behind the tokens read, and their tokens by price: of 5m and of 1h."""
+        writes = []
+        created_5m = 0
+        created_1h = 0
+        start = read  # each entry begins where the one before it ends
+        for mark in marks:
+            position = prompt.positions[mark.position]
+            size = position.tokens - start
+            start = position.tokens
+            writes.append(Write(position.key, size, self._ttl_ns[mark.ttl]))
+            if mark.ttl == "1h":
+                created_1h += size
+            else:
+                created_5m += size
+        return writes, created_5m, created_1h
 
     def _searched_positions(self, prompt: Prompt, marks: list[Breakpoint]) -> list[int]:
         """Return the positions that are searched, from each mark backwards, the last mark first."""
@@ -268,10 +277,10 @@ class PrefixCache:
             reason = store.miss_reason([blocks[0].key], now_ns, COLD)
         ttl_ns = round(self._table.automatic_ttl_s * 1e9)
         writes = []
-        written_to = read
+        start = read
         for block in prompt.positions[hits:]:
-            writes.append(Write(block.key, block.tokens - written_to, ttl_ns))
-            written_to = block.tokens
+            writes.append(Write(block.key, block.tokens - start, ttl_ns))
+            start = block.tokens
         # The end of a prompt is used first and its start last, so that for lack of capacity the ends go first.
         read_keys = tuple(block.key for block in reversed(blocks[:hits]))
         return Lookup(

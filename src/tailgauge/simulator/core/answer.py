@@ -6,7 +6,7 @@ An answer has no clock. Its driver waits for the next part that is due, sends it
     due_ns[i]     when chunk i may leave; grows until `complete`
     end_ns        when the end may leave, given the time of the last chunk; `ending` is the kind of end
 
-    send_headers, opened, sent, finish, leave    reports of the driver: they settle cache, limits, bill and the server-log row
+    send_headers, opened, sent, finish, leave    reports of the driver: they settle cache, limits, bill and the log's row
     on_change, on_over    called when more times are known, and when nothing more can happen to the call
 
 Faults are applied here, except for the way a connection ends, which the driver does. The times of tokens come from a latency

@@ -157,7 +157,7 @@ class Hooks:
         return 0
 
     def slowdown(self, job: Job, replica: int, now_ns: int) -> float:  # noqa: ARG002
-        """Return the factor on the call's work on this replica (S; times X, its size, which all attempts of a call share)."""
+        """Return the factor on the call's work on this replica: S, times X, which all attempts of a call share."""
         return 1.0
 
     def first_token(self, job: Job, replica: int, now_ns: int) -> None:

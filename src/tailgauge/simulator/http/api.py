@@ -2,9 +2,9 @@
 
 The limits of the calls do not apply to them. Long work on batches pauses for the streams, which share the event loop.
 
-A message batch holds requests that are answered together, later: it is submitted, polled and fetched. Wall time is passed in,
-and the state of a batch is computed from it, so that nothing runs in between. An error of a batch as a whole is refused here;
-an error of one request becomes that request's result.
+A message batch holds requests that are answered together, later: it is submitted, polled and fetched. Wall time is passed
+in, and the state of a batch is computed from it, so that nothing runs in between. An error of a batch as a whole is refused
+here; an error of one request becomes that request's result.
 
 The counts stay `processing` until the batch has ended. A request whose params are wrong does not fail the batch: it is
 an errored result, since the provider checks params only when it comes to them. So are `stream: true` and `max_tokens: 0`.

@@ -42,6 +42,7 @@ class LoopDriver:
             self._set_timer()
 
     def _set_timer(self) -> None:
+        """Set the timer to the engine's next due time."""
         loop = asyncio.get_running_loop()
         if self._must_advance_again:
             self._must_advance_again = False

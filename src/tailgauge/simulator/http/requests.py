@@ -1,4 +1,4 @@
-"""Code that all routes share: options of the server, arrival times, the check of the key, bodies, errors in their provider's shape."""
+"""Code that all routes share: options, arrival times, the check of the key, bodies, errors in a provider's shape."""
 
 from __future__ import annotations
 

@@ -72,6 +72,7 @@ class Server:
         table = self.core.table.gateway
 
         async def answer(request: web.Request) -> web.StreamResponse:
+            """Open a row, answer the call, and close the row when the call is over."""
             number = next(self.numbers)
             # A refused body is refused below, where the call has its row.
             body: bytes | Refused

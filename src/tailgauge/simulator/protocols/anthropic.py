@@ -469,6 +469,7 @@ def _thinking(_: dict[str, Any], value: object) -> None:
 
 
 def _tools(_: dict[str, Any], value: object) -> None:
+    """Raise `Refused` for tools without a name or a schema, and for two of one name."""
     if not isinstance(value, list):
         raise invalid("tools", "must be a list of objects")
     for i, tool in enumerate(value):

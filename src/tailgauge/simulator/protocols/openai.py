@@ -248,6 +248,7 @@ def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
+    """Return the usage of the whole answer; details only where there are a cache or thinking."""
     request = reply.request
     prompt = request.input_tokens
     completion = request.max_tokens
@@ -302,6 +303,7 @@ def _tools(_: dict[str, Any], value: object) -> None:
 
 
 def _tool_choice(body: dict[str, Any], value: object) -> None:
+    """Raise `Refused` for a choice without tools, of an unknown kind, or of a tool that is not there."""
     if not body.get("tools") and value != "none":
         raise invalid("tool_choice", "is only allowed when tools are specified")
     if isinstance(value, str):

@@ -104,7 +104,7 @@ compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def to_json(value: object) -> bytes:
-    """Return a body or an event as compact JSON, with UTF-8 instead of escapes, so that chunks may end inside a character."""
+    """Return a body or an event as compact JSON, in UTF-8 without escapes, so that chunks may end inside a character."""
     # An error may quote half of a surrogate pair, which has no UTF-8.
     return compact(value).encode("utf-8", "replace")
 
