@@ -190,19 +190,22 @@ class Exchange:
     def _read_body(
         self, answer: Answer, data: bytes, arrived: int, read_at: int, empty_at: int
     ) -> None:
+        # Only what emptied the socket bounds when the bytes of a slow reader came.
         if isinstance(answer, PlainAnswer) and self.bytes_per_s and self.connection is not None:
-            answer.emptied = self.connection.emptied
+            hub_reads = self.connection.hub_reads
+            if hub_reads is not None:
+                answer.emptied = hub_reads.emptied
         answer.read(data, arrived, read_at, empty_at)
 
     def _hold(self, size: int, bytes_per_s: float) -> None:
         """Pause a slow reader after a read, once the first content has arrived."""
         stream = self._stream
-        if self.connection is not None and (
-            self._whole or (stream is not None and not stream.watching)
-        ):
-            self.connection.pause(
-                size / bytes_per_s, max(SLOW_READ, int(bytes_per_s * SLOW_READ_S))
-            )
+        hub_reads = None if self.connection is None else self.connection.hub_reads
+        if hub_reads is None:
+            return
+        if self._whole or (stream is not None and not stream.watching):
+            read_size = max(SLOW_READ, int(bytes_per_s * SLOW_READ_S))
+            hub_reads.pause(size / bytes_per_s, read_size)
 
     def on_end(self, error: str | None) -> None:
         """The peer closed the connection, or it failed."""

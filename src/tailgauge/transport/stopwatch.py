@@ -23,14 +23,13 @@ from tailgauge.transport.connection import (
     NO_THREAD,
     ConnectError,
     Connection,
-    Origin,
-    Pool,
     connect,
     resolve,
 )
 from tailgauge.transport.exchange import STALE, Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
+from tailgauge.transport.pool import Origin, Pool
 from tailgauge.transport.reader import COMPILED, READER, Departure
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)

@@ -166,7 +166,7 @@ class CacheBook:
         )
 
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
-        """Expectation of a call that is sent now; None if its prompt has no prefix.
+        """Return the expectation of a call that is sent now; None if its prompt has no prefix.
 
         `traffic` names the table that numbers the prefixes.
         """
@@ -188,10 +188,8 @@ class CacheBook:
         if longest is not None:
             since_use_ns = now_ns - self._entries[spots[longest].key].used_at_ns
             blocks = min(place for place in written if place >= longest) - longest
-        writers = max((self._writers[spots[place].key] for place in written), default=0)
-        self._writers.update(spots[place].key for place in written)
         read_key = None if readable is None else spots[readable].key
-        self._open[key] = _OpenCall([spots[place] for place in written], read_key)
+        writers = self._add_call(key, [spots[place] for place in written], read_key)
         prefix_end = marks[-1] if marks else shared_end
         prefix_hash = spots[prefix_end].key[-1] if prefix_end >= 0 else sha256().hexdigest()
         return CacheNote(
@@ -206,6 +204,13 @@ class CacheBook:
             params_hash=params[:_HEX],
             first_difference=self._difference((traffic, prompt.prefix), prompt),
         )
+
+    def _add_call(self, key: CallKey, written: list[_Spot], read: _EntryKey | None) -> int:
+        """Keep an open call; returns how many others write one of its entries, at most."""
+        writers = max((self._writers[spot.key] for spot in written), default=0)
+        self._writers.update(spot.key for spot in written)
+        self._open[key] = _OpenCall(written, read)
+        return writers
 
     def begun(self, key: CallKey, now_ns: int) -> None:
         """Note that the response begins: entries that it writes or reads are in use. A second call does nothing."""

@@ -89,7 +89,7 @@ def made(make: Any) -> Any:
     ):
         gevent.sleep(0.002)
 
-    really_read, really_close = Connection._pass_on, Connection.close
+    really_read, really_close = Connection.pass_on, Connection.close
 
     def read(self: Connection, *read_now: Any) -> Any:
         log.append(["read", self.number])
@@ -99,14 +99,14 @@ def made(make: Any) -> Any:
         log.append(["close", self.number])
         really_close(self)
 
-    Connection._pass_on, Connection.close = read, close  # type: ignore[method-assign]
+    Connection.pass_on, Connection.close = read, close  # type: ignore[method-assign]
     for sock in socks:
         sock.sendall(chunk(STREAM) + b"0\r\n\r\n")  # fits: it is sent without a switch of greenlets
     unread = len(log)
     with gevent.Timeout(5):
         while attempts.open:
             gevent.sleep(0.002)
-    Connection._pass_on, Connection.close = really_read, really_close  # type: ignore[method-assign]
+    Connection.pass_on, Connection.close = really_read, really_close  # type: ignore[method-assign]
     ends = []
     for sock in socks:
         try:
