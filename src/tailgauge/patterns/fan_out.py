@@ -72,7 +72,9 @@ class FanOutSettings(Table):
     @property
     def total(self) -> int:
         """Legs of a request."""
-        return sum(kind.count for kind in self.kinds) if self.kinds else self.legs
+        if not self.kinds:
+            return self.legs
+        return sum(kind.count for kind in self.kinds)
 
 
 class FanOut(Pattern):
@@ -88,8 +90,12 @@ class FanOut(Pattern):
     def __init__(self, traffic: TrafficSettings) -> None:
         super().__init__(traffic)
         table: FanOutSettings = self.settings
-        self._sizes = [kind.output_tokens for kind in table.kinds for _ in range(kind.count)]
-        self._at_once = 1 if table.order == "sequential" else table.at_once or table.total
+        self._sizes: list[int] = []  # by leg, where there are kinds of them
+        for kind in table.kinds:
+            self._sizes += [kind.output_tokens] * kind.count
+        self._at_once = table.at_once or table.total
+        if table.order == "sequential":
+            self._at_once = 1
 
     def steps(self, request: Request) -> Steps:
         """Start legs as places allow, until the join is met or cannot be met any more."""
@@ -111,8 +117,12 @@ class FanOut(Pattern):
 
     def _leg(self, request: Request, number: int) -> Leg:
         """Return a leg with its prompt and its size, and with its place among the legs of the worker."""
-        prompt = request.prompts[number] if len(request.prompts) > 1 else request.prompt
-        max_tokens = self._sizes[number] if self._sizes else request.output_tokens
+        prompt = request.prompt
+        if len(request.prompts) > 1:
+            prompt = request.prompts[number]
+        max_tokens = request.output_tokens
+        if self._sizes:
+            max_tokens = self._sizes[number]
         call = replace(self.call(prompt, max_tokens), keep_text=False)
         calling = leg(call, request, self.policies, number)
         limit = self.settings.at_once_per_worker
@@ -122,8 +132,12 @@ class FanOut(Pattern):
 
     def prompt_sizes(self, prompt_tokens: int) -> list[int]:
         """Return the size of one prompt for each leg."""
-        sizes = [kind.prompt_tokens for kind in self.settings.kinds for _ in range(kind.count)]
-        return sizes or [prompt_tokens] * self.settings.legs
+        if not self.settings.kinds:
+            return [prompt_tokens] * self.settings.legs
+        sizes: list[int] = []
+        for kind in self.settings.kinds:
+            sizes += [kind.prompt_tokens] * kind.count
+        return sizes
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """Count every leg as a call."""
@@ -178,4 +192,5 @@ def _class_of_join(
         return None
     if answered:
         return next(ended for ended in (CUT, OK, EMPTY) if ended in answered)
-    return failed[-1] if len(ends) == table.total else TIMEOUT
+    is_over = len(ends) == table.total
+    return failed[-1] if is_over else TIMEOUT

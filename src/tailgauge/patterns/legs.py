@@ -154,7 +154,9 @@ class _Leg:
         if cause != schema.HEDGE:
             self.primary = sent.attempt
             self.sent_at_ns = sent.at_ns
-            draw = self._draw("hedge", self.retries) if self.hedger.draws else 0.0
+            draw = 0.0
+            if self.hedger.draws:
+                draw = self._draw("hedge", self.retries)
             self.due_at_ns = self.hedger.due_at_ns(sent.at_ns, draw)
 
     def _hedge(self, now_ns: int) -> Generator[Step, Event, None]:
@@ -208,7 +210,9 @@ class _Leg:
             if self.open:
                 return None
         is_retried = yield from self._retry(event)
-        return None if is_retried else self._end(event)
+        if is_retried:
+            return None
+        return self._end(event)
 
     def _retry(self, event: Ended) -> Generator[Step, Event, bool]:
         """Wait for the time of a retry and send it; False if there is to be none."""

@@ -34,8 +34,8 @@ from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, Ta
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.http_transport import HttpTransport, origin_of
 from tailgauge.transport.reader import Departure
-from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
 Values = Mapping[str, str | int]  # of the placeholders of a call
 # Returns the body of a request with this id, and the lines of the headers that are added.
@@ -59,7 +59,7 @@ class Endpoint:
         self,
         url: str,
         target: TargetSettings,
-        transport: Stopwatch,
+        transport: HttpTransport,
         tables: Mapping[str, TableAdds] | None = None,
     ) -> None:
         self.protocol = target.protocol

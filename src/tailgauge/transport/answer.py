@@ -17,7 +17,10 @@ except ImportError:
     _core = None  # type: ignore[assignment]
 
 COMPILED = _core is not None
-_CHUNKED, _COUNTED, _UNTIL_CLOSE = range(3)  # `FramingKind` of core/framing.h
+# `FramingKind` of core/framing.h.
+_CHUNKED = 0
+_COUNTED = 1
+_UNTIL_CLOSE = 2
 _NO_MEMORY = 1  # `FramingError` of core/framing.h, whose others these are
 _ERRORS = {
     2: f"a line of over {MAX_HEAD:,} bytes in chunked framing",
@@ -86,17 +89,17 @@ class News(NamedTuple):
 class Answer(Protocol):
     """The body of one answer."""
 
-    def begin(self, framing: Framing, sent_at: int, before: int) -> None:
-        """The body comes next. `before`: arrival of the read before it; 0: there was none."""
+    def begin(self, framing: Framing, sent_at: int, previous_arrival: int) -> None:
+        """Expect the body next. `previous_arrival`: of the read before it; 0: there was none."""
 
     def read(self, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
-        """One read of the body; `empty_at`: when nothing of it had come yet, 0 if unknown."""
+        """Take one read of the body; `empty_at`: when nothing of it had come yet, 0 if unknown."""
 
     def allow(self, kinds: int) -> bool:
         """Decode plain events with content of these kinds, a bit each, from now on. False: take what is new first."""
 
     def take(self) -> News:
-        """What is new."""
+        """Return what is new."""
 
 
 class CompiledAnswer:
@@ -108,12 +111,12 @@ class CompiledAnswer:
         self.read = self.core.read
         self.allow = self.core.allow
 
-    def begin(self, framing: Framing, sent_at: int, before: int) -> None:
+    def begin(self, framing: Framing, sent_at: int, previous_arrival: int) -> None:
         """See `Answer`."""
-        kind = (
-            _CHUNKED if framing.is_chunked else _UNTIL_CLOSE if framing.length is None else _COUNTED
-        )
-        self.core.begin(kind, framing.length or 0, sent_at, before)
+        kind = _UNTIL_CLOSE if framing.length is None else _COUNTED
+        if framing.is_chunked:
+            kind = _CHUNKED
+        self.core.begin(kind, framing.length or 0, sent_at, previous_arrival)
 
     def take(self) -> News:
         """See `Answer`."""
@@ -125,13 +128,12 @@ class CompiledAnswer:
         if error:
             received = (error_line.strip(),) if error in _WITH_LINE else ()
             wire_error = WireError(_ERRORS[error], *received)
-        found = Facts._make((*facts[:10], wire_error, held))
         return News(
             None if columns is None else Columns(*columns),
-            [Piece(*one) for one in pieces],
+            [Piece(*piece) for piece in pieces],
             kept,
             events,
-            found,
+            Facts._make((*facts[:10], wire_error, held)),
         )
 
 
@@ -143,21 +145,28 @@ class PlainAnswer:
         self._is_user_clock = is_user_clock
         self._body = Body()
         self._pieces: list[Piece] = []
-        self._before = self._sent_at = 0
-        self._reads = self._body_bytes = self._lag_max = 0
-        self._last_arrived = self._last_read_at = self._last_low = 0
+        self._sent_at = 0
+        self._previous_arrival = 0  # of the last read that emptied the socket
+        self._reads = 0
+        self._body_bytes = 0
+        self._lag_max = 0
+        self._last_arrived = 0
+        self._last_read_at = 0
+        self._last_low = 0
         self._has_user_stamps = False
         self._error: WireError | None = None
 
-    def begin(self, framing: Framing, sent_at: int, before: int) -> None:
+    def begin(self, framing: Framing, sent_at: int, previous_arrival: int) -> None:
         """See `Answer`."""
         self._body = framing.body()
         self._sent_at = sent_at
-        self._before = before
+        self._previous_arrival = previous_arrival
 
     def read(self, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
         """See `Answer`."""
-        low = min(max(self._before or self._sent_at or arrived, empty_at), arrived)
+        # Nothing of this read came before the read before it, nor before a poll that found the socket empty.
+        earliest = self._previous_arrival or self._sent_at or arrived
+        low = min(max(earliest, empty_at), arrived)
         payload = self._payload(data)
         if payload:
             rests = self._body.at_rest and self.emptied and not self._is_user_clock
@@ -180,7 +189,7 @@ class PlainAnswer:
         self._last_read_at = read_at
         self._reads += 1
         if self.emptied:
-            self._before = arrived
+            self._previous_arrival = arrived
 
     def _payload(self, data: bytes) -> bytes:
         if self._error is not None:

@@ -16,11 +16,11 @@ RESET = "reset"  # the connection failed
 class OpenBytes:
     """Bytes that the captures of one worker's open calls hold."""
 
-    __slots__ = ("held", "most")
+    __slots__ = ("held", "limit")
 
-    def __init__(self, most: int = MAX_OPEN) -> None:
+    def __init__(self, limit: int = MAX_OPEN) -> None:
         self.held = 0
-        self.most = most
+        self.limit = limit
 
 
 class Capture:
@@ -31,9 +31,8 @@ class Capture:
     def __init__(self, open_bytes: OpenBytes) -> None:
         self.open_bytes = open_bytes
         self._held = 0
-        self.reads: list[
-            tuple[int, bytes]
-        ] = []  # arrival in ns of the monotonic clock, and the bytes
+        # Arrival in ns of the monotonic clock, and the bytes.
+        self.reads: list[tuple[int, bytes]] = []
         self.size = 0
         self.left_out_bytes = 0
         self.peer_end: str | None = None  # CLOSED or RESET, where the peer ended the connection
@@ -43,9 +42,8 @@ class Capture:
         """Keep a read, or its beginning where a bound is reached; after that nothing more."""
         left_bytes = 0
         if not self.left_out_bytes:
-            left_bytes = min(
-                MAX_ANSWER - self.size, self.open_bytes.most - self.open_bytes.held - READ_BYTES
-            )
+            room = self.open_bytes
+            left_bytes = min(MAX_ANSWER - self.size, room.limit - room.held - READ_BYTES)
         piece = data[: max(0, left_bytes)]
         self.left_out_bytes += len(data) - len(piece)
         if not piece:
@@ -56,7 +54,7 @@ class Capture:
         self.open_bytes.held += len(piece) + READ_BYTES
 
     def peer_closed(self, error: str | None) -> None:
-        """The peer closed the connection, or it failed with an error."""
+        """Note that the peer closed the connection, or that it failed with an error."""
         self.peer_end = CLOSED if error is None else RESET
 
     def release(self) -> None:

@@ -43,17 +43,18 @@ Release = Callable[[Connection, bool], None]  # takes a connection back, and whe
 class HeldBytes:
     """Bytes that the open answers of one worker hold."""
 
-    __slots__ = ("answers", "bytes", "most")
+    __slots__ = ("answers", "bytes", "limit")
 
-    def __init__(self, most: int = MAX_HELD) -> None:
-        self.answers = self.bytes = 0
-        self.most = most
+    def __init__(self, limit: int = MAX_HELD) -> None:
+        self.answers = 0
+        self.bytes = 0
+        self.limit = limit
 
-    def change(self, before: int, now: int) -> bool:
-        """One of them holds `now` bytes instead of `before`; returns whether it must be dropped: it holds more than its share."""
-        self.bytes += now - before
-        self.answers += (now > 0) - (before > 0)
-        return self.bytes > self.most and now * self.answers > self.most
+    def change(self, old: int, new: int) -> bool:
+        """Count that one of them holds other bytes; returns whether it must be dropped: it holds more than its share."""
+        self.bytes += new - old
+        self.answers += (new > 0) - (old > 0)
+        return self.bytes > self.limit and new * self.answers > self.limit
 
 
 class Decoder(Protocol):
@@ -166,7 +167,7 @@ class Exchange:
 
     def on_reads(self, reads: list[Read]) -> None:
         """What was read of the response and is not decoded: the head first, then the body."""
-        began = self._answer is None
+        had_no_head = self._answer is None
         for data, arrived, read_at, empty_at in reads:
             if self.done:
                 return
@@ -178,7 +179,7 @@ class Exchange:
                 self._read_body(self._answer, data, arrived, read_at, empty_at)
         if self._answer is not None:
             self.advance()
-            if began:
+            if had_no_head:
                 self._feed()
         if self.bytes_per_s and not self.done:
             self._hold(len(reads[-1][0]), self.bytes_per_s)
@@ -215,12 +216,9 @@ class Exchange:
             if self.connection_is_new and self.left_at_ns is None and error is not None:
                 self.fail("tcp", error)  # of a connection that was opened for it
                 return
-            stale = (
-                self.connection is not None
-                and self.connection.used
-                and self.first_byte_at_ns is None
-            )
-            kind = STALE if stale else "closed"
+            was_used = self.connection is not None and self.connection.used
+            is_stale = was_used and self.first_byte_at_ns is None
+            kind = STALE if is_stale else "closed"
             self.fail(kind, error or "the target closed the connection before it answered")
             return
         self.advance()
@@ -233,6 +231,7 @@ class Exchange:
         self._finish(keep=False, at_ns=monotonic_ns())
 
     def _on_head(self, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
+        """Take a read of the head; where the head ends in it, the rest is the begin of the body."""
         if self.first_byte_at_ns is None:
             self.first_byte_at_ns = arrived
         try:
@@ -267,12 +266,11 @@ class Exchange:
         self._wake()
 
     def _begin_body(self, framing: Framing) -> None:
+        """Choose what takes the reads of the body: compiled code, unless the reader is slow or reads in the hub."""
         connection = self.connection
-        is_compiled = (
-            COMPILED and not self.bytes_per_s and (connection is None or connection.is_compiled)
-        )
+        is_in_hub = connection is not None and not connection.is_compiled
         stream = self._stream
-        if is_compiled:
+        if COMPILED and not self.bytes_per_s and not is_in_hub:
             shapes = None if stream is None else stream.shapes
             kept_kinds = 0 if stream is None else stream.kept_kinds
             self._answer = CompiledAnswer(shapes, kept_kinds, is_user_clock=self._user_clock)
@@ -357,24 +355,29 @@ class Exchange:
             self._feed()
 
     def _hold_bytes(self, held: int) -> bool:
-        """It holds so many bytes now; returns whether that is too much."""
-        before = self._held
+        """Count that it holds so many bytes now; returns whether that is too much."""
+        is_too_much = self._all_held.change(self._held, held)
         self._held = held
-        return self._all_held.change(before, held)
+        return is_too_much
 
     def _too_much(self) -> str:
-        return f"the open answers of this worker hold over {self._all_held.most >> 20} MiB"
+        return f"the open answers of this worker hold over {self._all_held.limit >> 20} MiB"
 
     def _bound(self, stream: Decoder | None, body_held: int) -> None:
         """Drop the response if it exceeds its limits or those of all open responses."""
-        held = len(self._plain) + (0 if stream is None else stream.held)
-        too_much = self._hold_bytes(self._held_by_head + body_held + held)
-        most = MAX_BODY if stream else MAX_WHOLE if self._whole else MAX_ERROR_BODY
+        limit = MAX_ERROR_BODY
+        size = self._held_by_head + body_held + len(self._plain)
+        if stream is not None:
+            limit = MAX_BODY
+            size += stream.held
+        elif self._whole is not None:
+            limit = MAX_WHOLE
+        is_too_much = self._hold_bytes(size)
         if stream is not None and stream.broken:
             self._close_and_finish()
-        elif self.body_bytes > most:
-            self._drop(TOO_LARGE, f"over {most >> 20} MiB")
-        elif too_much:
+        elif self.body_bytes > limit:
+            self._drop(TOO_LARGE, f"over {limit >> 20} MiB")
+        elif is_too_much:
             self._drop(TOO_LARGE, self._too_much())
 
     def _drop(self, kind: str, text: str) -> None:

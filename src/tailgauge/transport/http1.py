@@ -18,9 +18,7 @@ MAX_SHOWN = 80  # characters of what was wrong
 MAX_LINES = 256  # headers, or trailers
 MAX_INTERIM = 100  # responses (1xx) before the response
 NO_BODY = frozenset({204, 304})
-MAX_DIGITS = (
-    16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
-)
+MAX_DIGITS = 16  # of a length: more is none, and Python refuses to read thousands
 _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 _CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
 _BEGIN = b"HTTP/1."
@@ -33,7 +31,7 @@ class WireError(Exception):
     """The peer does not speak HTTP/1.1 as we understand it; `received` is what it sent instead."""
 
     def __init__(self, text: str, *received: bytes) -> None:
-        shortened = " and ".join(repr(shown(one, MAX_SHOWN)) for one in received)
+        shortened = " and ".join(repr(shown(data, MAX_SHOWN)) for data in received)
         super().__init__(f"{text}: {shortened}" if received else text)
 
 
@@ -41,46 +39,35 @@ class HeadSizeError(WireError):
     """A head beyond its bounds."""
 
 
-def _no_response(first: bytes) -> WireError:
-    """The error of a peer that answers in another protocol; `first`: its first bytes."""
+def _no_response(first_bytes: bytes) -> WireError:
+    """Return the error of a peer that answers in another protocol."""
     text = "not an HTTP/1.1 response"
-    if name := _other_protocol(first):
+    name = _other_protocol(first_bytes)
+    if name:
         text += f", {name}"
-    return WireError(text, first)
+    return WireError(text, first_bytes)
 
 
-def _other_protocol(first: bytes) -> str:
-    """What a peer speaks instead of HTTP; empty where its first bytes tell nothing else."""
-    name = peer_name(first)
+def _other_protocol(first_bytes: bytes) -> str:
+    """Return what a peer speaks instead of HTTP; empty where its first bytes tell nothing else."""
+    name = peer_name(first_bytes)
     return "" if name == HTTP else name
 
 
 def request_bytes(
     method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes
 ) -> bytes:
-    """One request, head and body in a single piece so that it leaves in one segment where it fits."""
+    """Return a request, head and body in a single piece so that it leaves in one segment where it fits."""
     head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
     return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (method.encode("ascii"), target, head, body)
 
 
 def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """Status and headers of a complete head (up to and without its blank line)."""
-    first, *lines = head.split(b"\r\n")
+    """Return status and headers of a complete head (up to and without its blank line). Raises WireError."""
+    status_line, *lines = head.split(b"\r\n")
     if len(lines) > MAX_LINES:
         raise HeadSizeError(f"{len(lines)} header lines, over {MAX_LINES}")
-    parts = first.split(b" ", 2)
-    if (
-        len(parts) < 2
-        or not parts[0].startswith(b"HTTP/1.")
-        or not parts[1].isdigit()
-        or len(parts[1]) != 3
-    ):
-        raise _no_response(first)
-    if _STRAY.search(first):
-        raise WireError("malformed status line", first)
-    status = int(parts[1])
-    if status < 100 or status == 101:  # nobody has asked for another protocol
-        raise WireError(f"not a status: {status}")
+    status = _status(status_line)
     headers = []
     for line in lines:
         name, colon, value = line.partition(b":")
@@ -88,6 +75,21 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
             raise WireError("malformed header line", line)
         headers.append((name, value.strip(b" \t")))
     return status, headers
+
+
+def _status(line: bytes) -> int:
+    """Return the status of a status line. Raises WireError."""
+    parts = line.split(b" ", 2)
+    if len(parts) < 2 or not parts[0].startswith(_BEGIN):
+        raise _no_response(line)
+    if not parts[1].isdigit() or len(parts[1]) != 3:
+        raise _no_response(line)
+    if _STRAY.search(line):
+        raise WireError("malformed status line", line)
+    status = int(parts[1])
+    if status < 100 or status == 101:  # nobody has asked for another protocol
+        raise WireError(f"not a status: {status}")
+    return status
 
 
 class Body:
@@ -101,12 +103,11 @@ class Body:
     def __init__(self, length: int | None = None) -> None:
         self.length = length
         self.done = length == 0
-        self.has_excess = (
-            False  # more came than the body: what follows on the connection cannot be known
-        )
+        # More came than the body: what follows on the connection cannot be known.
+        self.has_excess = False
 
     def feed(self, data: bytes) -> bytes:
-        """Payload in `data`; bytes beyond the end are dropped."""
+        """Return the payload in `data`; bytes beyond the end are dropped."""
         if self.length is None:
             return data
         payload = data[: self.length]
@@ -122,7 +123,7 @@ class Body:
 
     @property
     def held(self) -> int:
-        """Bytes of framing that wait for their end."""
+        """Return the bytes of framing that wait for their end."""
         return 0
 
 
@@ -140,20 +141,20 @@ class ChunkedBody(Body):
         self._trailers = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Payload in `data`, joined over its chunks. Raises WireError."""
-        out = []
-        at = 0
+        """Return the payload in `data`, joined over its chunks. Raises WireError."""
+        pieces = []
+        position = 0
         end = len(data)
-        while at < end and not self.done:
+        while position < end and not self.done:
             if self._left:
-                piece = data[at : at + self._left]
-                out.append(piece)
-                at += len(piece)
+                piece = data[position : position + self._left]
+                pieces.append(piece)
+                position += len(piece)
                 self._left -= len(piece)
                 self._gap = not self._left
                 continue
-            stop = data.find(b"\n", at)
-            line = self._line + data[at : stop if stop >= 0 else end]
+            stop = data.find(b"\n", position)
+            line = self._line + data[position : stop if stop >= 0 else end]
             if len(line) > MAX_HEAD:
                 raise WireError(f"a line of over {MAX_HEAD:,} bytes in chunked framing")
             if stop < 0:
@@ -161,11 +162,12 @@ class ChunkedBody(Body):
                 break
             self._line = b""
             self._on_line(line.strip())
-            at = stop + 1
-        self.has_excess |= at < end and self.done
-        return out[0] if len(out) == 1 else b"".join(out)
+            position = stop + 1
+        self.has_excess |= position < end and self.done
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _on_line(self, line: bytes) -> None:
+        """Take a line of framing: the end of a chunk, the size of the next one, or a trailer."""
         if self._trailer:
             self.done = not line
             self._trailers += 1
@@ -184,12 +186,12 @@ class ChunkedBody(Body):
 
     @property
     def held(self) -> int:
-        """Of an unfinished line."""
+        """Return the bytes of an unfinished line."""
         return len(self._line)
 
     @property
     def at_rest(self) -> bool:
-        """True between chunks: no later framing bytes came in the same read as the payload before."""
+        """Whether it is between chunks: no later framing bytes came in the same read as the payload before."""
         return not (self._left or self._line or self._trailer)
 
 
@@ -202,22 +204,23 @@ class Framing(NamedTuple):
 
     @property
     def ends_with_connection(self) -> bool:
-        """No other mark of the end: the peer's close is regular."""
+        """Whether there is no other mark of the end: the peer's close is regular."""
         return self.length is None and not self.is_chunked
 
     def body(self) -> Body:
-        """A body to be read."""
+        """Return a body to be read."""
         return ChunkedBody() if self.is_chunked else Body(self.length)
 
 
 def framing_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Framing:
-    """Framing of a response's body by its head."""
-    found: dict[bytes, list[bytes]] = {name: [] for name in _FRAMING}
+    """Return the framing of a response's body by its head."""
+    values: dict[bytes, list[bytes]] = {name: [] for name in _FRAMING}
     for name, value in headers:
-        if (key := name.lower()) in found:
-            found[key].append(value)
-    length, is_chunked = _framing(found[b"content-length"], found[b"transfer-encoding"])
-    options = b",".join(found[b"connection"]).lower().split(b",")
+        key = name.lower()
+        if key in values:
+            values[key].append(value)
+    length, is_chunked = _framing(values[b"content-length"], values[b"transfer-encoding"])
+    options = b",".join(values[b"connection"]).lower().split(b",")
     keep = b"close" not in map(bytes.strip, options)
     if status in NO_BODY:
         return Framing(0, False, keep)
@@ -225,7 +228,7 @@ def framing_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Framing:
 
 
 def _framing(lengths: list[bytes], codings: list[bytes]) -> tuple[int | None, bool]:
-    """Length, if there is one, and whether the body is chunked.
+    """Return the length, if there is one, and whether the body is chunked.
 
     Headers that contradict each other are an error (RFC 9112, 6.3): each reader would find another end. So is a coding
     that was not offered.
@@ -260,21 +263,17 @@ class ResponseHead(NamedTuple):
 
     @classmethod
     def read(cls, head: bytes) -> ResponseHead:
-        """A head without its blank line. Raises WireError."""
+        """Read a head without its blank line. Raises WireError."""
         status, headers = response_head(head)
+        framing = None
+        if status >= 200:
+            framing = framing_of(status, headers)
         named = {name.lower(): value for name, value in reversed(headers)}
-        return cls(
-            len(head),
-            status,
-            tuple(headers),
-            named,
-            framing_of(status, headers) if status >= 200 else None,
-        )
+        return cls(len(head), status, tuple(headers), named, framing)
 
 
-_read_head = lru_cache(maxsize=16)(
-    ResponseHead.read
-)  # many targets send the same head again and again
+# Many targets send the same head again and again.
+_read_head = lru_cache(maxsize=16)(ResponseHead.read)
 
 
 class Head:
@@ -288,11 +287,11 @@ class Head:
 
     @property
     def held(self) -> int:
-        """Bytes that wait for the head's end."""
+        """Return the bytes that wait for the head's end."""
         return len(self._data)
 
     def feed(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
-        """The response and what came behind it, once its head is whole. Raises WireError, of which HeadSizeError is one."""
+        """Return the response and what came behind it, once its head is whole. Raises WireError, of which HeadSizeError is one."""
         self._data += data
         while True:
             head, blank, rest = self._data.partition(b"\r\n\r\n")
@@ -304,10 +303,10 @@ class Head:
                 if _BARE_BLANK.search(head):
                     raise WireError("a head whose lines end with a bare LF", head)
                 return None
-            found = _read_head(head)
-            if found.framing is not None:
+            response = _read_head(head)
+            if response.framing is not None:
                 self._data = b""
-                return found, rest
+                return response, rest
             self._data = rest
             self._interim += 1
             if self._interim > MAX_INTERIM:

@@ -15,9 +15,8 @@ AT_ONCE = 64  # connections read per second; 2 us each
 _TCP_INFO = 11
 _SIZE = 232
 _SENT_AGAIN = struct.Struct("100xI").unpack_from  # tcpi_total_retrans
-_OUT_OF_ORDER = struct.Struct(
-    "224xI"
-).unpack_from  # tcpi_rcv_ooopack, which older kernels do not have
+# tcpi_rcv_ooopack, which older kernels do not have.
+_OUT_OF_ORDER = struct.Struct("224xI").unpack_from
 
 Lost = tuple[int, int]  # segments sent again, packets out of order
 
@@ -26,18 +25,20 @@ class Losses:
     """Sums over the connections of one transport, so far."""
 
     def __init__(self) -> None:
-        self.sent_again = self.out_of_order = 0
+        self.sent_again = 0
+        self.out_of_order = 0
         self._open: dict[_socket.socket, Lost] = {}  # last values; the next to read is first
 
     def opened(self, raw: _socket.socket) -> None:
-        """A connection was opened."""
+        """Count a connection from now on."""
         if HAS_TCP_INFO:
             self._open[raw] = (0, 0)
 
     def closing(self, raw: _socket.socket) -> None:
-        """A connection is about to be closed: read it a last time."""
-        if (before := self._open.pop(raw, None)) is not None:
-            self._read(raw, before)
+        """Read a connection that is about to be closed a last time."""
+        lost_before = self._open.pop(raw, None)
+        if lost_before is not None:
+            self._read(raw, lost_before)
 
     def look(self) -> Lost:
         """Read the next few and return the sums."""
@@ -46,18 +47,23 @@ class Losses:
             self._open[raw] = self._read(raw, self._open.pop(raw))
         return self.sent_again, self.out_of_order
 
-    def _read(self, raw: _socket.socket, before: Lost) -> Lost:
+    def _read(self, raw: _socket.socket, lost_before: Lost) -> Lost:
+        """Add what a connection has lost since then; returns its values."""
         try:
-            now = lost(raw.getsockopt(_socket.IPPROTO_TCP, _TCP_INFO, _SIZE))
+            values = lost(raw.getsockopt(_socket.IPPROTO_TCP, _TCP_INFO, _SIZE))
         except OSError:  # it has failed: keep its last values
-            return before
-        self.sent_again += max(0, now[0] - before[0])
-        self.out_of_order += max(0, now[1] - before[1])
-        return now
+            return lost_before
+        self.sent_again += max(0, values[0] - lost_before[0])
+        self.out_of_order += max(0, values[1] - lost_before[1])
+        return values
 
 
 def lost(tcp_info: bytes) -> Lost:
-    """Losses in the kernel's answer; 0 for fields that it is too short for."""
-    sent_again = _SENT_AGAIN(tcp_info)[0] if len(tcp_info) >= 104 else 0
-    out_of_order = _OUT_OF_ORDER(tcp_info)[0] if len(tcp_info) >= 228 else 0
+    """Return the losses in the kernel's answer; 0 for fields that it is too short for."""
+    sent_again = 0
+    out_of_order = 0
+    if len(tcp_info) >= 104:
+        sent_again = _SENT_AGAIN(tcp_info)[0]
+    if len(tcp_info) >= 228:
+        out_of_order = _OUT_OF_ORDER(tcp_info)[0]
     return sent_again, out_of_order

@@ -114,7 +114,7 @@ class Reader:
         self._sockets.remove(number)
 
     def listen(self, number: int, answer: Any, *, is_urgent: bool) -> None:
-        """Whose body comes next; urgent: somebody waits for what comes, else it comes some milliseconds later, with others."""
+        """Set whose body comes next; urgent: somebody waits for what comes, else it comes some milliseconds later, with others."""
         self._sockets.listen(number, answer, is_urgent)
 
     def feed(self, number: int) -> None:
@@ -130,7 +130,7 @@ class Reader:
         return bool(self._sockets.waits(number))
 
     def pool(self, host: str | None, port: int) -> int:
-        """A pool of connections to an address of IP, for prepared requests; without an address none is opened for them."""
+        """Return a pool of connections to an IP address, for prepared requests; without an address none is opened for them."""
         self._begin()
         return int(self._sockets.add_pool(host, port))
 
@@ -162,11 +162,11 @@ class Reader:
             self._sockets.set_most_sent(self._left + more)
 
     def withdraw(self, token: int) -> bool:
-        """Send it not. False: it has left, or come back; `on_due` says so."""
-        was_there = bool(self._sockets.withdraw(token))
-        if was_there:
+        """Do not send a prepared request. False: it has left, or come back; `on_due` says so."""
+        has_not_left = bool(self._sockets.withdraw(token))
+        if has_not_left:
             self._pop(token)
-        return was_there
+        return has_not_left
 
     def _pop(self, token: int) -> Callable[[Departure], object]:
         on_due, size = self._prepared.pop(token)
@@ -192,7 +192,7 @@ class Reader:
                 get_hub().handle_error(self._pass_on, *sys.exc_info())
 
     def longest_wait_ns(self) -> int:
-        """For how long a read waited for the event loop at most, since the last call."""
+        """Return for how long a read waited for the event loop at most, since the last call."""
         longest = self._wait_max_ns
         self._wait_max_ns = 0
         return longest
@@ -202,7 +202,7 @@ class Reader:
         self._python_lags.append(lag_ns)
 
     def lags(self) -> array[int]:
-        """How long after its arrival each read was read, in ns, since the last call."""
+        """Return how long after its arrival each read was read, in ns, since the last call."""
         lags = self._python_lags
         self._python_lags = array("q")
         if self._sockets is not None:
@@ -210,6 +210,7 @@ class Reader:
         return lags
 
     def _collect(self) -> None:
+        """Take from the thread which connections have news, and which prepared requests have left."""
         if self._sockets is None:
             return
         connections, since_ns, notices = self._sockets.ready(WALL.offset_ns)
@@ -230,7 +231,7 @@ class Reader:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """For a few milliseconds: then others of the hub have their turn."""
+        """Pass on what waits, for a few milliseconds: then other callbacks of the hub have their turn."""
         waiting = self._waiting
         until_ns = monotonic_ns() + AT_ONCE_NS
         self._is_passing = True
@@ -265,10 +266,10 @@ class Polls:
     __slots__ = ("_last_ns", "_prepare", "_ready", "_ticks", "at_ns", "number")
 
     def __init__(self) -> None:
-        self.at_ns = (
-            0  # the last time at which sockets that are readable now were empty; 0 if unknown
-        )
-        self.number = self._last_ns = 0
+        # The last time at which sockets that are readable now were empty; 0 if unknown.
+        self.at_ns = 0
+        self.number = 0
+        self._last_ns = 0
         self._prepare: Any = None
         self._ticks: Any = None
         self._ready: Callable[[int], list[Any]]
@@ -288,11 +289,11 @@ class Polls:
         self._prepare.start(self.begins)
 
     def begins(self) -> None:
-        """The loop is about to poll."""
-        now = monotonic_ns()
-        empty = now - self._last_ns > JUST_NOW_NS and not self._ready(0)
-        self.at_ns = now if empty else self._last_ns
-        self._last_ns = now
+        """Take the time: the loop is about to poll."""
+        now_ns = monotonic_ns()
+        is_empty = now_ns - self._last_ns > JUST_NOW_NS and not self._ready(0)
+        self.at_ns = now_ns if is_empty else self._last_ns
+        self._last_ns = now_ns
         self.number += 1
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ class Tls:
         self.over: str | None = None  # no more can be decrypted: why, or empty after a regular end
 
     def handshake(self, data: bytes) -> bool:
-        """Go on with what was received; True at its end. `to_send` is to be sent then. Raises ssl.SSLError."""
+        """Go on with what was received; True at the handshake's end. `to_send` is to be sent then. Raises ssl.SSLError."""
         try:
             self._incoming.write(data)
             self._state.do_handshake()
@@ -32,32 +32,33 @@ class Tls:
         return True
 
     def to_send(self) -> bytes:
-        """What is to be sent now."""
+        """Return what is to be sent now."""
         return self._outgoing.read()
 
     def sealed(self, data: bytes) -> bytes:
-        """These bytes as they are to be sent."""
+        """Return these bytes as they are to be sent."""
         self._state.write(data)
         return self._outgoing.read()
 
     def unsealed(self, reads: Sequence[Read]) -> list[Read]:
-        """What sealed reads bring: those that bring something, with their times; `over` is set at the end of all.
+        """Return the reads that bring plain text, with their times; `over` is set at the end of all.
 
         Many at once take a third as long as one by one. A record belongs to the read in which it ends.
         """
         sizes = [len(read[0]) for read in reads]
         self._incoming.write(b"".join(read[0] for read in reads))
-        plain = [b""] * len(reads)
-        behind = [*accumulate(sizes, sub, initial=sum(sizes))][1:]  # bytes behind each read
+        texts = [b""] * len(reads)
+        # Bytes that come after each read.
+        rests = [*accumulate(sizes, sub, initial=sum(sizes))][1:]
         number = 0
-        for record, left in self._records():
-            while left < behind[number]:
+        for record, rest in self._records():
+            while rest < rests[number]:
                 number += 1
-            plain[number] += record
-        return [(text, *read[1:]) for text, read in zip(plain, reads, strict=True) if text]
+            texts[number] += record
+        return [(text, *read[1:]) for text, read in zip(texts, reads, strict=True) if text]
 
     def _records(self) -> list[tuple[bytes, int]]:
-        """The plain text of every whole record, and the bytes that are left behind it."""
+        """Return the plain text of every whole record, and the bytes that are left after it."""
         decrypt = self._state.read
         incoming = self._incoming
         records: list[tuple[bytes, int]] = []

@@ -263,7 +263,9 @@ def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
     for header_name, value in exchange.headers:
         if header_name.lower() == b"server-timing":
             phases.update(_durations(value.decode("latin-1")))
-    return json.dumps(dict(islice(phases.items(), MAX_PHASES))) if phases else None
+    if not phases:
+        return None
+    return json.dumps(dict(islice(phases.items(), MAX_PHASES)))
 
 
 def _durations(server_timing: str) -> Iterator[tuple[str, int]]:

@@ -27,7 +27,7 @@ from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import usage
 from tailgauge.protocols.additions import CACHES_BY_ITSELF, ENGINE_OF, OF_MODEL
-from tailgauge.protocols.decoder import MAX_NAME, StreamDecoder
+from tailgauge.protocols.decoder import MAX_NAME, Stamp, StreamDecoder
 from tailgauge.protocols.errors import MAX_ERROR_TEXT
 from tailgauge.protocols.protocol import Adaptation, Opened
 from tailgauge.protocols.target import Endpoint
@@ -48,8 +48,8 @@ from tailgauge.rows.schema import (
 from tailgauge.transport.capture import Capture, OpenBytes
 from tailgauge.transport.connection import OF_THIS_MACHINE
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
+from tailgauge.transport.http_transport import watched_by
 from tailgauge.transport.reader import READER, Departure
-from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_diagnostics import CacheDiagnostics
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
@@ -175,6 +175,9 @@ class Attempts:
             exchange.capture = self.answers.capture()
         if call.prompt.given is not None and exchange.capture is None:
             exchange.capture = Capture(self._given_bytes)
+        begun_at_ns = monotonic_ns()
+        if departure is not None:
+            begun_at_ns = departure.at_ns
         open_call = OpenCall(
             origin=origin,
             send=send,
@@ -183,7 +186,7 @@ class Attempts:
             exchange=exchange,
             decoder=decoder,
             post=post,
-            begun_at_ns=monotonic_ns() if departure is None else departure.at_ns,
+            begun_at_ns=begun_at_ns,
             key=(origin.request_id, send.leg, attempt),
         )
         is_bounded = self.guard is not None and not self.guard.is_of_calls_only
@@ -327,8 +330,7 @@ class Attempts:
 
     def _on_content(self, call: OpenCall) -> None:
         """Take notice of the first content of a call."""
-        content = call.decoder.first_content
-        at_ns = content.at if content else monotonic_ns()
+        at_ns = _time(call.decoder.first_content)
         if self._cache is not None:
             self._cache.begun(call.key, at_ns)
         if call.origin.stage != PREFLIGHT:
@@ -339,8 +341,7 @@ class Attempts:
 
     def _on_watched(self, call: OpenCall) -> None:
         """Take notice of the chunk that a call watches for."""
-        stamp = call.decoder.watched
-        at_ns = stamp.at if stamp else monotonic_ns()
+        at_ns = _time(call.decoder.watched)
         call.post(Chunks(call.send.leg, call.attempt, at_ns))
 
     def _send(self, call: OpenCall) -> None:
@@ -555,6 +556,13 @@ class Attempts:
                 exchange.fail("not_sent", repr(error))
                 return error
         return None
+
+
+def _time(stamp: Stamp | None) -> int:
+    """Return the time of a stamp; the present where there is none."""
+    if stamp is None:
+        return monotonic_ns()
+    return stamp.at
 
 
 def _end_event(call: OpenCall, result: Outcome, ended_at_ns: int) -> Ended:

@@ -182,7 +182,9 @@ class CacheBook:
         written = marks or sorted({shared_end, len(spots) - 1} - {-1})
         lookback = self._lookbacks.get(call.target, self._lookback)
         readable = self._readable(spots, marks, now_ns, lookback)
-        longest = self._longest_seen(spots, written) if readable is None else readable
+        longest = readable
+        if longest is None:
+            longest = self._longest_seen(spots, written)
         since_use_ns = None
         blocks = None
         if longest is not None:
@@ -190,16 +192,22 @@ class CacheBook:
             blocks = min(place for place in written if place >= longest) - longest
         read_key = None if readable is None else spots[readable].key
         writers = self._add_call(key, [spots[place] for place in written], read_key)
-        prefix_end = marks[-1] if marks else shared_end
-        prefix_hash = spots[prefix_end].key[-1] if prefix_end >= 0 else sha256().hexdigest()
+        prefix_end = shared_end
+        ttl = None
+        if marks:
+            prefix_end = marks[-1]
+            ttl = spots[prefix_end].ttl
+        prefix_hash = sha256().hexdigest()
+        if prefix_end >= 0:
+            prefix_hash = str(spots[prefix_end].key[-1])
         return CacheNote(
             prefix=prompt.prefix,
-            prefix_hash=str(prefix_hash)[:_HEX],
+            prefix_hash=prefix_hash[:_HEX],
             cache_expected=self._expected(readable is not None, writers, prompt.unique),
             cache_since_use_ns=since_use_ns,
             cache_writers=writers,
             cache_marks=len(marks),
-            cache_ttl=spots[marks[-1]].ttl if marks else None,
+            cache_ttl=ttl,
             cache_blocks=blocks,
             params_hash=params[:_HEX],
             first_difference=self._difference((traffic, prompt.prefix), prompt),

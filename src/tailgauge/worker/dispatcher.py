@@ -143,7 +143,9 @@ class Dispatcher(Requests):
                 self._make_one(self._coming.popleft())
             elif self._near:
                 due_ns = start_at_ns + self._near[0][0]
-                send_at_ns = self._overload.sends_at(now_ns, due_ns) if is_open else due_ns
+                send_at_ns = due_ns
+                if is_open:
+                    send_at_ns = self._overload.sends_at(now_ns, due_ns)
                 if send_at_ns > now_ns:
                     in_a_row = 0
                     self._timer.wait_until(min(send_at_ns, self._next_to_prepare()))
@@ -301,7 +303,9 @@ class Dispatcher(Requests):
         late_ns = int(LATE_S * 1e9)
         while not self.stopped and monotonic_ns() - now_ns < late_ns:
             times_ns = [heap[0][0] for heap in (self._near, self._waiting) if heap]
-            due_ns = self.start_at_ns + min(times_ns) if times_ns else 0
+            due_ns = 0
+            if times_ns:
+                due_ns = self.start_at_ns + min(times_ns)
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
             gevent.sleep(_POLL_S)
@@ -331,8 +335,9 @@ class Dispatcher(Requests):
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
-        wait_ns = 0 if self._hurried else int(seconds * 1e9)
-        deadline_ns = monotonic_ns() + wait_ns
+        deadline_ns = monotonic_ns()
+        if not self._hurried:
+            deadline_ns += int(seconds * 1e9)
         while self._is_open() and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
         closing_s = self.scenario.limits.connect_timeout_s + CLOSING_S

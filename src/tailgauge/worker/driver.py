@@ -241,8 +241,9 @@ class Drive:
         number = len(leg)
         leg.append(self._attempts.start(self.origin, step, number, self.post))
         self._unended += 1
-        sent_at_ns = self._timing.now_ns() if departure is None else departure.at_ns
-        return Sent(step.leg, number, sent_at_ns)
+        if departure is not None:
+            return Sent(step.leg, number, departure.at_ns)
+        return Sent(step.leg, number, self._timing.now_ns())
 
     # --- time -------------------------------------------------------------------------------------------------
 

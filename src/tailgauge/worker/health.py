@@ -24,9 +24,9 @@ from tailgauge.rows.disk import MEGABYTE
 from tailgauge.rows.schema import HealthRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.transport.connection import SPARE_DESCRIPTORS
+from tailgauge.transport.http_transport import HttpTransport
 from tailgauge.transport.losses import HAS_TCP_INFO
 from tailgauge.transport.reader import READER
-from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
 
 _PROBE_S = 0.05
@@ -61,7 +61,7 @@ _SIZE = ProcessFile("/proc/self/statm")  # address space, resident memory, and o
 class Health:
     """Samples a worker; `row` closes the current second."""
 
-    def __init__(self, counters: Counters, transports: Sequence[Stopwatch] = ()) -> None:
+    def __init__(self, counters: Counters, transports: Sequence[HttpTransport] = ()) -> None:
         self._counters = counters
         self._transports = transports
         counters.second.close(READER.lags())  # drop what came before this run
@@ -257,4 +257,6 @@ def _check_descriptors(scenario: Scenario) -> None:
 def _memory_left() -> int | None:
     """Return the bytes of address space that the process may still take; None without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if limit == resource.RLIM_INFINITY else limit - _memory()[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return limit - _memory()[0]

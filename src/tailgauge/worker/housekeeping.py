@@ -121,7 +121,9 @@ class Housekeeping:
         run.recorder.health(row)
         late_ns = max(row.loop_lag_max_ns, row.dispatch_late_max_ns)
         self._cpu_share = row.cpu_share
-        self._stalled_s = late_ns / 1e9 if late_ns > VISIBLE_STALL_NS else 0.0
+        self._stalled_s = 0.0
+        if late_ns > VISIBLE_STALL_NS:
+            self._stalled_s = late_ns / 1e9
 
     def report_counters(self) -> None:
         """Send the counters to the master."""

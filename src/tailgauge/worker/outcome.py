@@ -252,8 +252,12 @@ def _retry_delay(exchange: Exchange) -> tuple[float, str] | None:
         delay = retry_delay_of(json.loads(exchange.plain_body))
     except (ValueError, RecursionError):
         return None
-    seconds = limits.duration_of(delay) if isinstance(delay, str) else None
-    return None if seconds is None else (seconds, "retryDelay")
+    if not isinstance(delay, str):
+        return None
+    seconds = limits.duration_of(delay)
+    if seconds is None:
+        return None
+    return seconds, "retryDelay"
 
 
 def not_understood(headers: limits.Headers) -> str | None:

@@ -15,7 +15,9 @@ class PromptMakers:
 
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         self._scenario = scenario
-        self.salt = "" if scenario.repeat_prompts else run_salt(run_id)
+        self.salt = ""
+        if not scenario.repeat_prompts:
+            self.salt = run_salt(run_id)
         self.by_table: dict[str, Maker] = {}
         self._unmarked: frozenset[str] = frozenset()  # targets whose engines cache without marks
         self.learn(Learnt())

@@ -112,8 +112,9 @@ def _headers(text: str) -> Iterator[Span]:
     end = text.find(_HEAD_END)
     while end >= 0 and text.startswith(_INTERIM, end + len(_HEAD_END)):
         end = text.find(_HEAD_END, end + len(_HEAD_END))
-    head = text[:end] if end >= 0 else text
-    head = head.replace("\r\n", " \n")
+    if end >= 0:
+        text = text[:end]
+    head = text.replace("\r\n", " \n")
     for match in _HEADER.finditer(head):
         if secret_like(match[1], match[2].strip()):
             yield match.span(2)

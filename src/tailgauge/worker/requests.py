@@ -78,8 +78,9 @@ class Requests(ABC):
         for pattern in self._patterns.values():
             pattern.keeps_text |= scenario.arrival.process == TASKS  # a task may look at its answer
         self._until_ns = int(scenario.stages.duration_s * 1e9)
-        is_counted = scenario.arrival.is_counted
-        self._pool = RequestPool(scenario.arrival, scenario.seed) if is_counted else None
+        self._pool: RequestPool | None = None
+        if scenario.arrival.is_counted:
+            self._pool = RequestPool(scenario.arrival, scenario.seed)
         self.slots: int | None = None  # requests in flight at most: others wait
         self._queue: deque[Waiting] = deque()
         self._sends_no_more = False

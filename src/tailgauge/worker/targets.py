@@ -9,8 +9,8 @@ from tailgauge.call import MAIN, SECOND
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.scenario.model import Scenario
+from tailgauge.transport.http_transport import HttpTransport
 from tailgauge.transport.reader import COMPILED
-from tailgauge.transport.stopwatch import Stopwatch
 
 
 class RunTargets:
@@ -22,7 +22,7 @@ class RunTargets:
     def __init__(self, scenario: Scenario, run: Mapping[str, Any]) -> None:
         self.endpoints: dict[str, Endpoint] = {}
         self.urls: list[str] = []
-        self.transports: list[Stopwatch] = []
+        self.transports: list[HttpTransport] = []
         self.reader = scenario.reader if COMPILED else "python"
         self._preopened: list[int] = []
         for name, (key, target) in zip((MAIN, SECOND), scenario.targets.items(), strict=False):
@@ -54,9 +54,9 @@ class RunTargets:
             transport.close()
 
 
-def _transport(scenario: Scenario, target: Target, reader: str) -> Stopwatch:
+def _transport(scenario: Scenario, target: Target, reader: str) -> HttpTransport:
     limits = scenario.limits
-    return Stopwatch(
+    return HttpTransport(
         idle_connections=target.connections,
         ca_file=target.ca_file,
         connect_timeout_s=limits.connect_timeout_s,

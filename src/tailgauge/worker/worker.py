@@ -110,7 +110,9 @@ class Worker:
             return False
         log.warning("%s: closing open requests and writing rows", reason)
         run.leave(reason, master_gone=master_gone)
-        self.left = "" if run.delivery.is_delivered else str(run.folder.path)
+        self.left = ""
+        if not run.delivery.is_delivered:
+            self.left = str(run.folder.path)
         return True
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:

@@ -28,7 +28,7 @@ from transport.scripts.scripted_server import (
 
 from tailgauge.transport.answer import News
 from tailgauge.transport.exchange import Exchange, HeldBytes
-from tailgauge.transport.stopwatch import watched_by
+from tailgauge.transport.http_transport import watched_by
 
 BOMB = gzip.compress(bytes(10 << 20))  # ten megabytes in ten kilobytes
 EVENTS = chunk(b"data: a\n\n") + chunk(b"data: b\n\n")

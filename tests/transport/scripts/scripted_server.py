@@ -22,7 +22,7 @@ from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS
 from tailgauge.transport.answer import News
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.exchange import Exchange
-from tailgauge.transport.stopwatch import Stopwatch, watched_by
+from tailgauge.transport.http_transport import HttpTransport, watched_by
 
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -200,7 +200,7 @@ class Payload:
         return b"".join(item[0] for item in self.fed)
 
 
-def stopwatch(**other: Any) -> Stopwatch:
+def stopwatch(**other: Any) -> HttpTransport:
     """A stopwatch with short patience."""
     settings = {
         "idle_connections": 10,
@@ -209,11 +209,11 @@ def stopwatch(**other: Any) -> Stopwatch:
         "ca_file": None,
         "reader": READER,
     }
-    return Stopwatch(**{**settings, **other})
+    return HttpTransport(**{**settings, **other})
 
 
 def call(
-    watch: Stopwatch, url: str, body: bytes = b"{}", exchange: Exchange | None = None
+    watch: HttpTransport, url: str, body: bytes = b"{}", exchange: Exchange | None = None
 ) -> Exchange:
     """One call to its end; what the SDK would have been told is in `exchange.told`."""
     exchange = exchange or Exchange(Payload())

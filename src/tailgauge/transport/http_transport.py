@@ -35,18 +35,19 @@ from tailgauge.transport.reader import COMPILED, READER, Departure
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
 OPENED_AT_ONCE = 32  # connections opened beforehand at the same time
-AHEAD_NS = (
-    1_000_000_000  # before it is due a request may be prepared: thousands may be due together
-)
-LATEST_NS = 1_000_000_000  # behind its due time a prepared request does not leave on the connection kept for it
-SEALED_AHEAD_NS = 30_000_000  # under TLS, where it keeps a connection from other requests
+# How long before it is due a request may be prepared: thousands may be due together. Under TLS it keeps a connection from
+# other requests.
+AHEAD_NS = 1_000_000_000
+SEALED_AHEAD_NS = 30_000_000
+# So long after its due time a prepared request does not leave any more on the connection kept for it.
+LATEST_NS = 1_000_000_000
 SMALL = 8192  # bytes of a request that an empty socket buffer takes at once, whatever its size
 SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
 
 
 @contextlib.contextmanager
 def watched_by(exchange: Exchange) -> Iterator[None]:
-    """The next request of this greenlet is timed by `exchange`."""
+    """Time the next request of this greenlet by `exchange`."""
     token = _CURRENT.set(exchange)
     try:
         yield
@@ -76,13 +77,19 @@ class _Received(httpx2.SyncByteStream):
         self._exchange.abort("cancelled")
 
 
-class Stopwatch(httpx2.BaseTransport):
+class HttpTransport(httpx2.BaseTransport):
     """Sends requests over a keep-alive pool and timestamps responses."""
 
     def __init__(
-        self, *, idle_connections: int, connect_timeout_s: float, send_timeout_s: float, ca_file: str | None,
-        user_clock: bool = False, reader: str = "compiled",
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        idle_connections: int,
+        connect_timeout_s: float,
+        send_timeout_s: float,
+        ca_file: str | None,
+        user_clock: bool = False,
+        reader: str = "compiled",
+    ) -> None:
         self._pool = Pool(idle_connections)
         self._ca_file = ca_file
         self._user_clock = user_clock
@@ -92,9 +99,8 @@ class Stopwatch(httpx2.BaseTransport):
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._lent_pools: dict[tuple[str, int], int] = {}
-        self._reserved_pools: list[
-            int
-        ] = []  # of the compiled reader: each for one connection at a time
+        # Of the compiled reader: each for one connection at a time.
+        self._reserved_pools: list[int] = []
         self._numbers = 0
         self.losses = Losses()
         self.waits = 0  # calls that waited for a new connection
@@ -137,11 +143,11 @@ class Stopwatch(httpx2.BaseTransport):
         """
         if exchange.aborted or exchange.bytes_per_s is not None or len(data) > SMALL:
             return False
-        began_ns = monotonic_ns()
+        begin_ns = monotonic_ns()
         connection = self._pool.take(origin)
         if connection is None:
             return False
-        self._listen(exchange, connection, origin, began_ns, is_new=False)
+        self._listen(exchange, connection, origin, begin_ns, is_new=False)
         self._pass(exchange, connection, data)
         return True
 
@@ -166,11 +172,10 @@ class Stopwatch(httpx2.BaseTransport):
         if origin[0] == "https":
             return self._prepare_sealed(origin, due_ns, data, on_due)
         pool = self._lent_pool(origin)
-        return (
-            None
-            if pool is None
-            else partial(READER.withdraw, READER.prepare(pool, due_ns, data, on_due))
-        )
+        if pool is None:
+            return None
+        token = READER.prepare(pool, due_ns, data, on_due)
+        return partial(READER.withdraw, token)
 
     def _prepare_sealed(
         self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Departure], object]
@@ -196,10 +201,10 @@ class Stopwatch(httpx2.BaseTransport):
             on_due(departure)
 
         def withdraw() -> bool:
-            was_there = READER.withdraw(token)
-            if was_there:
+            has_not_left = READER.withdraw(token)
+            if has_not_left:
                 end(has_left=False)
-            return was_there
+            return has_not_left
 
         token = READER.prepare(pool, due_ns, connection.sealed(data), on_notice)
         return withdraw
@@ -232,20 +237,25 @@ class Stopwatch(httpx2.BaseTransport):
         return not (self._in_hub or self._user_clock)
 
     def _lent_pool(self, origin: Origin) -> int | None:
-        """The compiled reader's pool; None under TLS, on the user's clock, in the hub, or while no address is known."""
+        """Return the compiled reader's pool; None under TLS, on the user's clock, in the hub, or while no address is known."""
         scheme, host, port = origin
         if not self._is_prepared_for or scheme != "http":
             return None
         _, addresses = self._addresses.get((host, port), (0, []))
-        address = addresses[0][4][0] if addresses else None
+        if not addresses:
+            return None
+        address = addresses[0][4][0]
         if not isinstance(address, str) or "%" in address:
             return None
-        if (address, port) not in self._lent_pools:
-            self._lent_pools[address, port] = READER.pool(address, port)
-            self._pool.lend_to(origin, self._lent_pools[address, port])
-        return self._lent_pools[address, port]
+        pool = self._lent_pools.get((address, port))
+        if pool is None:
+            pool = READER.pool(address, port)
+            self._lent_pools[address, port] = pool
+            self._pool.lend_to(origin, pool)
+        return pool
 
     def _send(self, exchange: Exchange, origin: Origin, data: bytes) -> None:
+        """Send a request and wait for the response's head; raises NoAnswerError."""
         if exchange.aborted:
             raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
         connection = self._connection(exchange, origin)
@@ -277,41 +287,43 @@ class Stopwatch(httpx2.BaseTransport):
         """Open connections until `count` are idle; returns how many are, and the first failure."""
         origin = origin_of(httpx2.URL(base_url))
         missing = max(0, count - self._pool.resting(origin))
-        left = iter(range(missing))
+        numbers = iter(range(missing))  # taken by all greenlets together
         failures: list[str] = []
 
         def open_some() -> None:
-            for _ in left:
+            for _ in numbers:
                 try:
                     connection = self._open(*origin, None)
                 except ConnectError as error:
                     failures.append(f"{error.kind}: {error}")
                     return
-                connection.used = (
-                    True  # if the peer closes it meanwhile it is stale, as after a request
-                )
+                # If the peer closes it meanwhile it is stale, as after a request.
+                connection.used = True
                 self._pool.give(origin, connection, b"", answered=False)
 
-        opening = [gevent.spawn(open_some) for _ in range(min(missing, OPENED_AT_ONCE))]
-        gevent.joinall(opening, raise_error=True)
+        greenlets = [gevent.spawn(open_some) for _ in range(min(missing, OPENED_AT_ONCE))]
+        gevent.joinall(greenlets, raise_error=True)
         return self._pool.resting(origin), failures[0] if failures else None
 
     def _connection(self, exchange: Exchange, origin: Origin) -> Connection:
+        """Return an idle connection or a new one, to which the exchange listens; raises NoAnswerError."""
         # A slow reader has a connection of its own, with a small buffer.
-        slow = exchange.bytes_per_s is not None
-        began_ns = monotonic_ns()
-        connection = None if slow else self._pool.take(origin)
+        is_slow = exchange.bytes_per_s is not None
+        begin_ns = monotonic_ns()
+        connection = None
+        if not is_slow:
+            connection = self._pool.take(origin)
         is_new = connection is None
         if connection is None:
             try:
-                connection = self._open(*origin, SLOW_BUFFER if slow else None)
+                connection = self._open(*origin, SLOW_BUFFER if is_slow else None)
             except ConnectError as error:
                 exchange.fail(error.kind, str(error))
                 raise NoAnswerError(httpx2.ConnectError, f"{error.kind}: {error}") from None
         if exchange.aborted or exchange.done:
             connection.close()
             raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
-        waited_ns = self._listen(exchange, connection, origin, began_ns, is_new=is_new)
+        waited_ns = self._listen(exchange, connection, origin, begin_ns, is_new=is_new)
         if is_new:
             self.waits += 1
             self.wait_max_ns = max(self.wait_max_ns, waited_ns)
@@ -322,7 +334,7 @@ class Stopwatch(httpx2.BaseTransport):
         exchange: Exchange,
         connection: Connection,
         origin: Origin,
-        began_ns: int,
+        begin_ns: int,
         *,
         is_new: bool,
     ) -> int:
@@ -336,22 +348,28 @@ class Stopwatch(httpx2.BaseTransport):
             else:
                 used.close()
 
-        exchange.pool_wait_ns = waited_ns = monotonic_ns() - began_ns
+        waited_ns = monotonic_ns() - begin_ns
+        exchange.pool_wait_ns = waited_ns
         exchange.begin(connection, is_new=is_new, release=release)
         return waited_ns
 
     def _open(self, scheme: str, host: str, port: int, receive_buffer: int | None) -> Connection:
-        known_at, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))
+        """Open a connection that is read from now on; `receive_buffer` in bytes, for a slow reader. Raises ConnectError."""
+        resolved_at_ns, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))
         dns_ns = 0
-        if monotonic_ns() - known_at > RESOLVE_AGAIN_NS:
+        if monotonic_ns() - resolved_at_ns > RESOLVE_AGAIN_NS:
             addresses, dns_ns = resolve(host, port, self._connect_timeout_s)
             self._addresses[host, port] = (monotonic_ns(), addresses)
         self._numbers += 1
         in_hub = self._in_hub or receive_buffer is not None
         connection = connect(
-            self._numbers, addresses, self._connect_timeout_s, receive_buffer,
-            user_clock=self._user_clock, in_hub=in_hub,
-        )  # fmt: skip
+            self._numbers,
+            addresses,
+            self._connect_timeout_s,
+            receive_buffer,
+            user_clock=self._user_clock,
+            in_hub=in_hub,
+        )
         connection.dns_ns = dns_ns
         connection.watched_by(self.losses)
         if scheme == "https":
@@ -375,17 +393,16 @@ class Stopwatch(httpx2.BaseTransport):
             try:
                 self._tls = ssl.create_default_context(cafile=self._ca_file)
             except OSError as error:
-                why = (
-                    "no PEM file of a certificate"
-                    if isinstance(error, ssl.SSLError)
-                    else error.strerror
-                )
-                raise ConnectError("ca_file", f"{self._ca_file}: {why}") from None
+                cause = error.strerror
+                if isinstance(error, ssl.SSLError):
+                    cause = "no PEM file of a certificate"
+                raise ConnectError("ca_file", f"{self._ca_file}: {cause}") from None
             self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
             self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
 
 
 def origin_of(url: httpx2.URL) -> Origin:
-    """Scheme, host and port of a URL."""
-    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
+    """Return scheme, host and port of a URL."""
+    default_port = 443 if url.scheme == "https" else 80
+    return url.scheme, url.host, url.port or default_port
