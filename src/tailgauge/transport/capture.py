@@ -42,8 +42,8 @@ class Capture:
         """Keep a read, or its beginning where a bound is reached; after that nothing more."""
         left_bytes = 0
         if not self.left_out_bytes:
-            room = self.open_bytes
-            left_bytes = min(MAX_ANSWER - self.size, room.limit - room.held - READ_BYTES)
+            totals = self.open_bytes
+            left_bytes = min(MAX_ANSWER - self.size, totals.limit - totals.held - READ_BYTES)
         piece = data[: max(0, left_bytes)]
         self.left_out_bytes += len(data) - len(piece)
         if not piece:

@@ -31,7 +31,7 @@ from tailgauge.transport.losses import Losses
 from tailgauge.transport.peer import TLS, peer_name
 from tailgauge.transport.reader import READER, Found
 from tailgauge.transport.tls import Read, Tls
-from tailgauge.transport.waits import READABLE, WRITABLE, SendRoom, wait_for
+from tailgauge.transport.waits import READABLE, WRITABLE, SendBuffer, wait_for
 
 KERNEL_STAMPS = sys.platform == "linux"
 # Failures of this machine, not of the target.
@@ -94,7 +94,7 @@ class Connection:
         self._awaits_send = False
         self._is_lent = False
         self._raw = raw
-        self._room = SendRoom(raw)
+        self._send_buffer = SendBuffer(raw)
         self._tls: Tls | None = None
 
     def watched_by(self, losses: Losses) -> None:
@@ -129,7 +129,9 @@ class Connection:
 
     def sealed(self, data: bytes) -> bytes:
         """Return a request as it is to be sent next on this connection, before anything else; under TLS encrypted."""
-        return data if self._tls is None else self._tls.sealed(data)
+        if self._tls is None:
+            return data
+        return self._tls.sealed(data)
 
     def lend(self, pool: int, usable_from_ns: int, usable_until_ns: int) -> None:
         """Let prepared requests take it while it is idle."""
@@ -169,7 +171,7 @@ class Connection:
             try:
                 size = self._raw.send(rest)
             except BlockingIOError:
-                if not self._room.wait(timeout_s):
+                if not self._send_buffer.wait(timeout_s):
                     raise TimeoutError("the target did not accept the request in time") from None
                 continue
             rest = rest[size:]
@@ -208,7 +210,7 @@ class Connection:
         if self._reading is not None:
             READER.remove(self._reading)
             self._reading = None
-        self._room.close()
+        self._send_buffer.close()
         self.on_close(self._raw)
         self._raw.close()
 
@@ -249,27 +251,28 @@ class Connection:
         """Return the next bytes of the peer's handshake; raises ConnectError where none come."""
         left_s = (deadline_ns - monotonic_ns()) / 1e9
         if left_s <= 0 or not wait_for(self._raw, READABLE, left_s):
-            name = self._peer_behind_silence() if is_first else ""
-            if name:
-                raise ConnectError("tls", name)
+            if is_first:
+                self._probe_silent_peer()
             raise ConnectError("timeout", "TLS handshake timed out")
         data = self._raw.recv(READ_SIZE)
         if not data:
             raise ConnectError("tls", "the target hung up during the TLS handshake")
         return data
 
-    def _peer_behind_silence(self) -> str:
-        """Return what a peer speaks that waits for the end of a line where the handshake came; empty if it stays silent."""
-        try:
+    def _probe_silent_peer(self) -> None:
+        """Raise ConnectError with what a peer speaks that waits for the end of a line where the handshake came."""
+        name = ""
+        with contextlib.suppress(OSError):
             self._raw.send(b"\r\n\r\n")
             if wait_for(self._raw, READABLE, LINE_S):
-                return peer_name(self._raw.recv(READ_SIZE))
-        except OSError:
-            return ""
-        return ""
+                name = peer_name(self._raw.recv(READ_SIZE))
+        if name:
+            raise ConnectError("tls", name)
 
     def _flush_handshake(self) -> None:
-        data = self._tls.to_send() if self._tls is not None else b""
+        """Send what TLS has for the peer."""
+        assert self._tls is not None
+        data = self._tls.to_send()
         while data:
             data = data[self._raw.send(data) :]
 
@@ -287,7 +290,8 @@ class Connection:
         self.pass_on(news.reads)
         self.end_with_tls()
         if news.end is not None and not self.closed:
-            self.end(os.strerror(news.end) if news.end else None)
+            error = os.strerror(news.end) if news.end else None
+            self.end(error)
 
     def await_send(self) -> None:
         """Expect the compiled reader to send a prepared request on it."""
@@ -344,7 +348,7 @@ def resolve(host: str, port: int, timeout_s: float) -> tuple[list[Any], int]:
     begin_ns = monotonic_ns()
     with contextlib.suppress(_socket.gaierror, UnicodeError):  # a name
         numeric = _socket.AI_NUMERICHOST
-        return _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM, 0, numeric), 0
+        return _socket.getaddrinfo(host, port, type=_socket.SOCK_STREAM, flags=numeric), 0
     try:
         with gevent.Timeout(timeout_s):
             addresses = get_hub().threadpool.apply(_look_up, (host, port))

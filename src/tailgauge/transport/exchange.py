@@ -159,7 +159,7 @@ class Exchange:
     # --- called by the connection, in the hub -------------------------------------------------------------------
 
     def on_sent(self) -> None:
-        """A prepared request has left."""
+        """Take over when a prepared request has left."""
         connection = self.connection
         if connection is not None:
             self.sent_at_ns = connection.sent_at_ns
@@ -235,21 +235,26 @@ class Exchange:
         if self.first_byte_at_ns is None:
             self.first_byte_at_ns = arrived
         try:
-            started = self._head.feed(data)
+            head = self._head.feed(data)
         except WireError as error:
-            self.fail(HEAD_TOO_LARGE if isinstance(error, HeadSizeError) else NOT_HTTP, str(error))
+            is_too_large = isinstance(error, HeadSizeError)
+            self.fail(HEAD_TOO_LARGE if is_too_large else NOT_HTTP, str(error))
             return
-        if started is None:
+        if head is None:
             self._head_reads += 1
             self._low = arrived
             if self._hold_bytes(self._head.held):
                 self.fail(HEAD_TOO_LARGE, self._too_much())
             return
-        (size, self.status, self.headers, self._named, framing), rest = started
+        response, rest = head
+        framing = response.framing
         assert framing is not None
+        self.status = response.status
+        self.headers = response.headers
+        self._named = response.named
         self._framing = framing
         self._keep = framing.keep
-        self._held_by_head = size + HEADER_BYTES * len(self.headers)
+        self._held_by_head = response.size + HEADER_BYTES * len(self.headers)
         self._hold_bytes(self._held_by_head)
         self.headers_at_ns = arrived
         self._choose()
@@ -312,6 +317,7 @@ class Exchange:
                 break
 
     def _take(self, news: News) -> None:
+        """Decode what is new, call back, and end the response with its body or where a limit is exceeded."""
         stream = self._stream
         facts = news.facts
         was_watching = stream is not None and stream.watching
@@ -429,7 +435,7 @@ class Exchange:
             self._close_and_finish()
 
     def fail(self, kind: str, message: str) -> None:
-        """No connection, or it broke before the response's head was complete."""
+        """End without a response: there is no connection, or it broke before the response's head was complete."""
         self.failure = (kind, message)
         self._close_and_finish()
 
@@ -460,12 +466,12 @@ class Exchange:
     # --- waited for by greenlets ------------------------------------------------------------------------------
 
     def wait_head(self) -> None:
-        """Until the head is complete, or the exchange is over."""
+        """Wait until the head is complete, or the exchange is over."""
         while self._answer is None and not self.done:
             self._wait()
 
     def wait_end(self) -> None:
-        """Until the exchange is over."""
+        """Wait until the exchange is over."""
         while not self.done:
             self._wait()
 
@@ -478,24 +484,24 @@ class Exchange:
             self._changed.set()
 
     def header(self, name: bytes) -> bytes:
-        """Value of a response header, or empty; `name` in lower case."""
+        """Return the value of a response header, or empty; `name` in lower case."""
         return self._named.get(name, b"")
 
     @property
     def left_at_ns(self) -> int | None:
-        """When the request's first byte was sent, also while the rest is still being sent."""
+        """Return when the request's first byte was sent, also while the rest is still being sent."""
         if self.sent_at_ns is None and self.connection is not None:
             return self.connection.sent_at_ns
         return self.sent_at_ns
 
     @property
     def paused_ns(self) -> int | None:
-        """Pauses of a slow reader; None for others."""
+        """Return for how long a slow reader has paused; None for others."""
         if not self.bytes_per_s:
             return None
         return self.connection.paused_ns if self.connection else 0
 
     @property
     def plain_body(self) -> bytes:
-        """Unframed body of a response without events."""
+        """Return the unframed body of a response without events."""
         return bytes(self._plain)

@@ -184,7 +184,9 @@ class HttpTransport(httpx2.BaseTransport):
 
         Where the request does not leave, the connection is closed: its peer expects these bytes next.
         """
-        connection = self._pool.take(origin) if self._is_prepared_for else None
+        if not self._is_prepared_for:
+            return None
+        connection = self._pool.take(origin)
         if connection is None:
             return None
         pool = self._reserved_pools.pop() if self._reserved_pools else READER.pool(None, 0)
@@ -227,6 +229,7 @@ class HttpTransport(httpx2.BaseTransport):
             gevent.spawn_later(self._connect_timeout_s, self._end_connecting, exchange, connection)
 
     def _end_connecting(self, exchange: Exchange, connection: Connection) -> None:
+        """Fail an exchange whose new connection has not taken the request in time."""
         connection.look()  # it may have left: nothing else tells before the answer comes
         if connection.sent_at_ns is None and not exchange.done:
             exchange.fail("timeout", "no answer to TCP connect in time")

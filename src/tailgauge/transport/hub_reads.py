@@ -16,7 +16,7 @@ from tailgauge.transport.waits import READABLE
 READ_SIZE = 65_536
 
 
-class Owner(Protocol):
+class Receiver(Protocol):
     """The connection whose socket is read."""
 
     def pass_on(self, reads: list[Read]) -> None:
@@ -32,12 +32,12 @@ class Owner(Protocol):
 class HubReads:
     """What reads one socket in the hub. A slow reader pauses between its reads, so that the kernel's buffer fills."""
 
-    def __init__(self, raw: _socket.socket, owner: Owner) -> None:
+    def __init__(self, raw: _socket.socket, receiver: Receiver) -> None:
         self.emptied = True  # the last read emptied the socket
         self.paused_ns = 0  # time in which `pause` kept it from reading
         self._raw = raw
         self._recvmsg = raw.recvmsg
-        self._owner = owner
+        self._receiver = receiver
         self._watcher: Any = None
         self._read_size = READ_SIZE
         self._is_slow = False
@@ -87,8 +87,8 @@ class HubReads:
     def _on_readable(self) -> None:
         read = self._read()
         if read is not None:
-            self._owner.pass_on([read])
-            self._owner.end_with_tls()
+            self._receiver.pass_on([read])
+            self._receiver.end_with_tls()
 
     def _read(self) -> Read | None:
         """Return bytes, arrival (kernel timestamp of the last byte, else the read time), read time, an earlier empty socket.
@@ -100,7 +100,7 @@ class HubReads:
         except BlockingIOError:
             return None
         except OSError as error:
-            self._owner.end(os.strerror(error.errno or 0))
+            self._receiver.end(os.strerror(error.errno or 0))
             return None
         now_ns = monotonic_ns()
         empty_ns = POLLS.at_ns if POLLS.number >= self._seen_from and not self._is_slow else 0
@@ -108,7 +108,7 @@ class HubReads:
         if not self.emptied:
             self._seen_from = POLLS.number + SETTLED
         if not data:
-            self._owner.end(None)
+            self._receiver.end(None)
             return None
         arrived_ns = kernel_stamp_ns(ancillary) if ancillary else now_ns
         if not self._is_slow:  # a pause is not receive lag

@@ -20,7 +20,7 @@ _FIRST_BYTES = (
 _LONGEST = 200  # bytes that are looked at
 
 
-def peer_name(first: bytes) -> str:
-    """What the peer is that sent these bytes first; empty where they tell nothing."""
-    head = first[:_LONGEST]
+def peer_name(data: bytes) -> str:
+    """Return what the peer is that sent these bytes first; empty where they tell nothing."""
+    head = data[:_LONGEST]
     return next((name for pattern, name in _FIRST_BYTES if pattern.match(head)), "")

@@ -156,10 +156,10 @@ class Reader:
         self._sockets.prepare(pool, due_ns, token, data)
         return token
 
-    def let_leave(self, more: int) -> None:
+    def let_leave(self, extra: int) -> None:
         """Let so many more prepared requests leave than have left by the notices; others come back when they are due."""
         if self._sockets is not None:
-            self._sockets.set_most_sent(self._left + more)
+            self._sockets.set_most_sent(self._left + extra)
 
     def withdraw(self, token: int) -> bool:
         """Do not send a prepared request. False: it has left, or come back; `on_due` says so."""

@@ -25,8 +25,8 @@ def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:
         watcher.close()
 
 
-class SendRoom:
-    """Room in the send buffer of a socket."""
+class SendBuffer:
+    """The send buffer of a socket, which may be full."""
 
     def __init__(self, raw: _socket.socket) -> None:
         self._raw = raw
