@@ -63,8 +63,9 @@ class GapRanges:
         is_selected = mask[self.gap]
         if not is_selected.any():
             return NO_RANGES
-        new_number = np.cumsum(mask) - 1
-        gap = new_number[self.gap[is_selected]]
+        # Half the memory of the usual 64 bits: a run has fewer than four billion gaps.
+        number = np.cumsum(mask, dtype=np.uint32)
+        gap = number[self.gap[is_selected]].astype(np.int64) - 1
         return GapRanges(gap, self.ns[is_selected], self.begins[is_selected])
 
 
