@@ -31,7 +31,7 @@ EXACT: Mapping[str, Mapping[str, Any]] = {
     "sglang": {"ignore_eos": True, "min_tokens": MAX_TOKENS},
     "llama.cpp": {"ignore_eos": True, "n_predict": MAX_TOKENS},
 }
-EXACT_KEYS = frozenset(key for fields in EXACT.values() for key in fields)
+EXACT_KEYS = frozenset[str]().union(*EXACT.values())
 OF_MODEL = "owned_by"
 # Engines that cache without marks, and may refuse a request that has some.
 CACHES_BY_ITSELF = frozenset({"vllm", "sglang", "llamacpp"})

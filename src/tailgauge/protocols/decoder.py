@@ -792,9 +792,11 @@ class ToolCalls:
         """Take a piece of a call. More input of one that seemed complete opens it again: calls may be interleaved."""
         self.is_new = key not in self._names
         if self.is_new and len(self._names) < MAX_TOOLS:
-            name = call_id if isinstance(call_id, str) and call_id else f"#{len(self._names)}"
-            self._names[key] = shown(name, MAX_NAME)
-            self.open[key] = self._names[key]
+            name = f"#{len(self._names)}"
+            if isinstance(call_id, str) and call_id:
+                name = shown(call_id, MAX_NAME)
+            self._names[key] = name
+            self.open[key] = name
         elif has_input and key in self._names and key not in self.open:
             self.open[key] = self._names[key]
             self.ready_at_ns.pop(self._names[key], None)

@@ -141,7 +141,11 @@ class IdSplitter(Splitter):
 
     def _event(self, block: bytes) -> tuple[bytes, bytes] | None:
         event = super()._event(block)
-        if event is not None:
-            lines = [line for line in block.split(b"\n") if line.startswith(b"id:")]
-            self.ids.append(lines[-1][3:].removeprefix(b" ") if lines else None)
+        if event is None:
+            return None
+        event_id = None
+        for line in block.split(b"\n"):
+            if line.startswith(b"id:"):
+                event_id = line[3:].removeprefix(b" ")
+        self.ids.append(event_id)
         return event

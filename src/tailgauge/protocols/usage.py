@@ -224,7 +224,7 @@ class UsageTable:
 def _table(protocol: str) -> UsageTable:
     rows = vendors.TABLE["usage"].get(protocol, {})
     counts = {
-        name: tuple(steps(pointer) for pointer in pointers)
+        name: tuple(map(steps, pointers))
         for name, pointers in rows.items()
         if name not in _NOT_COUNTS
     }

@@ -178,7 +178,7 @@ class Limits:
         self._budget = None if table.spend is None else exact(table.spend)
         self._spent: Fraction | int = 0
         # Limits with headers and levels; the spend limit has neither.
-        self.any = bool(self._buckets or table.ramp_growth)
+        self.has_levels = bool(self._buckets or table.ramp_growth)
         # Output counts when it is produced, not when the call is admitted.
         self.counts_output = OUTPUT_TOKENS in self._buckets and not self._reserves
         self.counts_spend = self._budget is not None
@@ -191,7 +191,7 @@ class Limits:
                 error_code=SPEND_CODE,
                 message="You have reached your specified usage limits.",
             )
-        if not self.any:
+        if not self.has_levels:
             return Decision(Charge())
         waits_s = self._waits_s(input_tokens, max_tokens, now_ns)
         if waits_s:

@@ -102,7 +102,7 @@ class Endpoint(Hooks):
 
     def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:
         """Return the rate-limit headers of any response."""
-        if not self.limits.any:
+        if not self.limits.has_levels:
             return {}
         readings = self.limits.readings(now_ns)
         return limit_headers(self.table.limits.headers, wire, readings, self.driver.wall_ns())

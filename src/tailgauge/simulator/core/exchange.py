@@ -180,7 +180,7 @@ class Exchange:
         limits = self.endpoint.limits
         estimate = self._estimate(now_ns)
         decision = limits.admit(self.request.model, estimate, self.requested_tokens, now_ns)
-        if limits.any:
+        if limits.has_levels:
             self.headers |= self.endpoint.limit_headers(self.wire, now_ns)
             levels = {reading.kind: reading.remaining for reading in limits.readings(now_ns)}
             self.row.bucket_levels = json.dumps(levels)

@@ -197,7 +197,9 @@ def duration(ns: int) -> str:
     seconds = f"{rest_ms // 1000}.{rest_ms % 1000:03d}".rstrip("0").rstrip(".") + "s"
     if hours:
         return f"{hours}h{minutes}m{seconds}"
-    return f"{minutes}m{seconds}" if minutes else seconds
+    if minutes:
+        return f"{minutes}m{seconds}"
+    return seconds
 
 
 def _error(refused: Refused) -> dict[str, Any]:
