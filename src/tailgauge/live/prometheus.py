@@ -118,24 +118,28 @@ def families(view: RunView) -> Iterator[Metric]:
     for name, value in plain.items():
         yield _family(f"tailgauge_{name}", {(): value})
     yield from _of_traffic(progress.traffic)
-    judged = [objective for objective in progress.objectives if objective.state in {MET, MISSED}]
-    states = {}
-    for objective in judged:
-        label = f"{objective.label} {objective.bound_text}"
-        states[(label,)] = float(objective.state == MET)
-    yield _family("tailgauge_objective_met", states, "objective")
-    verdict_names = WORST_FIRST if progress.passed_s > 0 else ()
-    verdicts = {(verdict,): float(verdict == progress.verdict) for verdict in verdict_names}
+    objectives = {}
+    for objective in progress.objectives:
+        if objective.state in {MET, MISSED}:
+            label = f"{objective.label} {objective.bound_text}"
+            objectives[(label,)] = float(objective.state == MET)
+    yield _family("tailgauge_objective_met", objectives, "objective")
+    verdicts = {}
+    if progress.passed_s > 0:
+        for verdict in WORST_FIRST:
+            verdicts[(verdict,)] = float(verdict == progress.verdict)
     yield _family("tailgauge_verdict", verdicts, "verdict")
-    yield _family(
-        "tailgauge_workers", Counter((worker["state"],) for worker in view.workers), "state"
-    )
-    cores = {(str(worker["worker"]),): worker["cpu"] for worker in view.workers}
-    yield _family("tailgauge_worker_cpu_cores", cores, "worker")
+    states = Counter[tuple[str]]()
+    cores = {}
     errors_s = {}
     for worker in view.workers:
+        number = (str(worker["worker"]),)
+        states[(worker["state"],)] += 1
+        cores[number] = worker["cpu"]
         if worker["clock_error_ms"] is not None:
-            errors_s[(str(worker["worker"]),)] = worker["clock_error_ms"] / 1e3
+            errors_s[number] = worker["clock_error_ms"] / 1e3
+    yield _family("tailgauge_workers", states, "state")
+    yield _family("tailgauge_worker_cpu_cores", cores, "worker")
     yield _family("tailgauge_worker_clock_error_seconds", errors_s, "worker")
 
 

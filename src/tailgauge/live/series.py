@@ -62,11 +62,8 @@ class Point:
 _ORIGIN = Point(0.0)
 _RATES = ("sent", "ended", "failed", "limited", "output_tokens")
 _QUANTILES = {"ttft": {"p50": 0.5, "p95": 0.95, "p99": 0.99}, "e2e": {"p50": 0.5, "p95": 0.95}}
-_LEVELS = tuple(
-    name
-    for name in Point.__dataclass_fields__
-    if name in {"in_flight", "waiting", "slot_wait_s", "stalled_s"} or name.endswith("_ms")
-)
+_COUNTERS = {"at_s", *_RATES}
+_LEVELS = tuple(name for name in Point.__dataclass_fields__ if name not in _COUNTERS)
 
 
 @dataclass(slots=True)
@@ -86,18 +83,25 @@ class Recent:
         windows = sorted({max(window_s, every_s) for window_s in WINDOWS_S})
         while self.folds[1][0] <= at_s - windows[-1] + _JITTER_S:
             self.folds.popleft()
-        self.within = [
-            (window_s, self._bins_since(at_s - window_s + _JITTER_S)) for window_s in windows
-        ]
+        self.within = []
+        for window_s in windows:
+            since_s = at_s - window_s + _JITTER_S
+            self.within.append((window_s, self._bins_since(since_s)))
 
     def _bins_since(self, at_s: float) -> quantile_sketch.Bins:
         """Counts of the latest bins without those of the last fold until `at_s`."""
-        earlier = next(
-            (bins for when, bins in reversed(self.folds) if when <= at_s), self.folds[0][1]
-        )
+        earlier = self.folds[0][1]
+        for fold_s, bins in reversed(self.folds):
+            if fold_s <= at_s:
+                earlier = bins
+                break
         latest = self.folds[-1][1]
-        recent = {key: count - earlier.get(key, 0) for key, count in latest.items()}
-        return {key: count for key, count in recent.items() if count > 0}
+        recent = {}
+        for key, count in latest.items():
+            increase = count - earlier.get(key, 0)
+            if increase > 0:
+                recent[key] = increase
+        return recent
 
     def quantile(self, p: float) -> tuple[float | None, float | None]:
         """Its value in ms and its window in s; None with too few values in each."""
@@ -130,8 +134,11 @@ class Live:
 
     def fold(self, progress: Progress) -> None:
         """Add the state at `progress.passed_s`, which must be later than the last one."""
-        latencies = self._latencies(progress)
-        self.windows_s = {name: window_s for name, (_, window_s) in latencies.items()}
+        latencies = {}
+        self.windows_s = {}
+        for name, (value, window_s) in self._latencies(progress).items():
+            latencies[name] = value
+            self.windows_s[name] = window_s
         point = Point(
             at_s=round(progress.passed_s, 2),
             sent=progress.sent,
@@ -143,7 +150,7 @@ class Live:
             waiting=progress.waiting,
             slot_wait_s=round(progress.slot_wait_s, 2),
             stalled_s=round(progress.stalled_s, 2),
-            **{name: value for name, (value, _) in latencies.items()},
+            **latencies,
         )
         self.rates = _rates(self.last, point)
         self.last = point
@@ -152,9 +159,8 @@ class Live:
             self.points.append(replace(point, stalled_s=round(self._stalled_s, 2)))
             self._stalled_s = 0.0
         if len(self.points) == MAX_POINTS:
-            self.points = [
-                _merged(*pair) for pair in zip(self.points[::2], self.points[1::2], strict=True)
-            ]
+            pairs = zip(self.points[::2], self.points[1::2], strict=True)
+            self.points = list(starmap(_merged, pairs))
             self.every_s *= 2
 
     def _latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
@@ -163,7 +169,8 @@ class Live:
         for name, quantiles in _QUANTILES.items():
             recent = self._recent[name]
             recent.add(progress.passed_s, getattr(progress.all, name), self.every_s)
-            columns |= {f"{name}_{label}_ms": recent.quantile(p) for label, p in quantiles.items()}
+            for label, p in quantiles.items():
+                columns[f"{name}_{label}_ms"] = recent.quantile(p)
         return columns | {"ttft_max_ms": self._recent["ttft"].maximum()}
 
     def since(self, at_s: float) -> dict[str, list[float | None]]:
@@ -175,8 +182,11 @@ class Live:
             previous = self.points[start - 1]
         rates = list(starmap(_rates, pairwise([previous, *points])))
         columns: dict[str, list[float | None]] = {"at_s": [point.at_s for point in points]}
-        columns |= {name: [getattr(point, name) for point in points] for name in _LEVELS}
-        return columns | {f"{name}_per_s": [rate[name] for rate in rates] for name in _RATES}
+        for name in _LEVELS:
+            columns[name] = [getattr(point, name) for point in points]
+        for name in _RATES:
+            columns[f"{name}_per_s"] = [rate[name] for rate in rates]
+        return columns
 
 
 def _merged(earlier: Point, later: Point) -> Point:
@@ -188,10 +198,11 @@ def _rates(previous: Point, point: Point) -> dict[str, float]:
     passed_s = point.at_s - previous.at_s
     if passed_s <= 0:
         return dict.fromkeys(_RATES, 0.0)
-    return {
-        name: round((getattr(point, name) - getattr(previous, name)) / passed_s, 2)
-        for name in _RATES
-    }
+    rates = {}
+    for name in _RATES:
+        increase = getattr(point, name) - getattr(previous, name)
+        rates[name] = round(increase / passed_s, 2)
+    return rates
 
 
 def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]:

@@ -171,18 +171,19 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     """Latency, tokens, drops; as many of them as fit."""
     bins = progress.all.ttft
     answers = sum(bins.values())
-    values = {f"p{p * 100:.0f}": quantile(bins, p) for p in (0.5, 0.95) if answers >= fewest_for(p)}
-    latency = "  ".join(
-        f"{name} {value:,.0f}" for name, value in values.items() if value is not None
-    )
+    quantiles = []
+    for p in (0.5, 0.95):
+        value = quantile(bins, p)
+        if value is not None and answers >= fewest_for(p):
+            quantiles.append(f"p{p * 100:.0f} {value:,.0f}")
     parts: list[Part] = []
     if progress.dropped:
         parts.append((f"   {progress.dropped:,} dropped", "yellow"))
     if progress.waiting:
         wait = f"up to {_waited(progress.slot_wait_s)}"
         parts.append((f"   {progress.waiting:,} wait for a slot, {wait}", "yellow"))
-    if latency:
-        parts.append((f"   ttft {latency} ms", ""))
+    if quantiles:
+        parts.append((f"   ttft {'  '.join(quantiles)} ms", ""))
     if tokens_per_s:
         parts.append((f"   {tokens_per_s:,.0f} tok/s", ""))
     if text := _met_text(progress.objectives):
@@ -349,7 +350,10 @@ class Display:
         self._drawn = []
 
     def _draw(self, drawn: list[list[Part]]) -> None:
-        self._put("\n".join("".join(self._coloured(part) for part in line) for line in drawn))
+        rows = []
+        for line in drawn:
+            rows.append("".join(map(self._coloured, line)))
+        self._put("\n".join(rows))
         self.flush()
         self._drawn = drawn
 

@@ -148,6 +148,9 @@ def _worker(worker: RunWorker, now_ns: int) -> dict[str, Any]:
     if not worker.has_drained:
         clock = counters.get("clock")
     error_ns = (clock or worker.record.get("clock") or {}).get("error_ns")
+    clock_error_ms = None
+    if error_ns is not None:
+        clock_error_ms = error_ns / 1e6
     return {
         "worker": worker.number,
         "name": str(worker.hello["name"]),
@@ -156,7 +159,7 @@ def _worker(worker: RunWorker, now_ns: int) -> dict[str, Any]:
         "sent": worker.count("dispatched"),
         "in_flight": counters["in_flight"] if counters else 0,
         "cpu": _cpu(worker),
-        "clock_error_ms": None if error_ns is None else error_ns / 1e6,
+        "clock_error_ms": clock_error_ms,
         "silent_s": round((now_ns - worker.last_message_ns) / 1e9, 1),
     }
 
@@ -261,7 +264,8 @@ def attach(
     pages.after_request(_headers)
     page.app.register_blueprint(pages)
     page.app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
-    page.app.before_request(_guard({name.lower() for name in (host, socket.gethostname()) if name}))
+    names = {host.lower(), socket.gethostname().lower()} - {""}
+    page.app.before_request(_guard(names))
     page.app.before_request(partial(_refuse_start, refuses_start))
     page.app.after_request(_add_tab)
     page.app.after_request(_limit_readers)

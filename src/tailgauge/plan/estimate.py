@@ -99,7 +99,11 @@ def estimate(
     scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1
 ) -> Estimate:
     """Estimate the whole schedule, at the prices in force on that day."""
-    unpriced = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
+    without_price = []
+    for _, model in scenario.models():
+        if model not in without_price and prices.price(model, day) is None:
+            without_price.append(model)
+    unpriced = tuple(without_price)
     if not scenario.arrival.is_planned:
         users = len(schedule)
         return Estimate(
@@ -114,26 +118,37 @@ def estimate(
             without_price=unpriced,
             prices=prices.source,
         )
-    sums = []
+    requests = 0
+    calls = 0
+    input_tokens = 0
+    output_tokens = 0
+    ceilings = []
     cost = Fraction(0)
     for index, (name, traffic) in enumerate(scenario.traffic.items()):
         table_sum = _sum(traffic, schedule, index, workers)
-        sums.append(table_sum)
+        requests += table_sum.requests
+        calls += table_sum.calls
+        input_tokens += table_sum.usage.prompt
+        output_tokens += table_sum.usage.output
+        ceilings.append(table_sum.calls + table_sum.additional)
         if not unpriced:
             cost += _cost(scenario, name, table_sum, prices, day)
-    at_most = sum(s.calls + s.additional for s in sums)
+    total_cost = None
+    if not unpriced:
+        total_cost = float(cost)
+    at_most = sum(ceilings)
     calls_at_most = None
     if math.isfinite(at_most):
         calls_at_most = math.ceil(at_most)
     additions = chain.from_iterable(map(_additions, scenario.traffic.values()))
     return Estimate(
         arrivals=len(schedule),
-        requests=sum(s.requests for s in sums),
-        calls=sum(s.calls for s in sums),
+        requests=requests,
+        calls=calls,
         calls_at_most=calls_at_most,
-        input_tokens=sum(s.usage.prompt for s in sums),
-        output_tokens=sum(s.usage.output for s in sums),
-        cost=None if unpriced else float(cost),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost=total_cost,
         currency=prices.currency,
         without_price=unpriced,
         prices=prices.source,
@@ -205,6 +220,9 @@ def _cost(scenario: Scenario, name: str, table_sum: _Sum, prices: Prices, day: d
     """At the dearest model of the table, with the long-prompt band decided by its mean prompt."""
     single = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
     prompt = table_sum.usage.prompt // max(1, table_sum.calls)
-    model_prices = filter(None, (prices.price(model, day) for _, model in single.models()))
-    share = Fraction(pattern_of(scenario.traffic[name]).price_share)
-    return max(price.cost(table_sum.usage, prompt) for price in model_prices) * share
+    costs = []
+    for _, model in single.models():
+        price = prices.price(model, day)
+        if price is not None:
+            costs.append(price.cost(table_sum.usage, prompt))
+    return max(costs) * Fraction(pattern_of(scenario.traffic[name]).price_share)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Self
 
 from tailgauge.call import Call, Prompt
@@ -109,7 +108,9 @@ def _is_text(prompt: Prompt) -> bool:
     """Return whether a prompt has nothing but texts and tools of ours: a block of the user's own may be an image."""
     if any(tool.given is not None for tool in prompt.tools):
         return False
-    if any(message.more is not None for message in prompt.messages):
-        return False
-    in_messages = chain.from_iterable(message.parts for message in prompt.messages)
-    return all(part.block is None for part in (*prompt.system, *in_messages))
+    parts = list(prompt.system)
+    for message in prompt.messages:
+        if message.more is not None:
+            return False
+        parts += message.parts
+    return all(part.block is None for part in parts)

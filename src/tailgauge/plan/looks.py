@@ -41,24 +41,22 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
 
     Raises ScenarioError with the key where the requests of a run are not planned one by one.
     """
-    precise = {
-        name: objective
-        for name, objective in scenario.slo.items()
-        if objective.precision is not None
-    }
+    precise = []
+    fewest = FIRST
+    for name, objective in scenario.slo.items():
+        if objective.precision is not None:
+            precise.append(name)
+            fewest = max(fewest, math.ceil(BEYOND / objective.allowed))
     if not precise:
         return ()
     several = scenario.crossover or scenario.experiment
     if several or not scenario.arrival.is_open or (schedule.turns != 1).any():
         reason = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
-        raise ScenarioError(f"slo.{next(iter(precise))}.precision: {reason}")
+        raise ScenarioError(f"slo.{precise[0]}.precision: {reason}")
     at_s = np.asarray(schedule.at_ns) / 1e9
     begin_s = scenario.stages.warmup
     end_s = scenario.stages.duration_s - scenario.stages.cooldown_s
     begin, end = map(int, np.searchsorted(at_s, [begin_s, end_s]))
-    fewest = max(
-        max(FIRST, math.ceil(BEYOND / objective.allowed)) for objective in precise.values()
-    )
     planned = []
     share_before = 0.0
     for halving in range(HALVINGS, 0, -1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -22,10 +21,12 @@ PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
     """Return the objectives of a plan; those for which it is too short have a line of advice."""
     plan = _Plan(scenario, schedule)
-    texts = [plan.lines(name, objective) for name, objective in scenario.slo.items()]
+    texts: list[str] = []
+    for name, objective in scenario.slo.items():
+        texts += plan.lines(name, objective)
     if scenario.crossover is not None:
-        texts.append(plan.pairs(scenario.crossover))
-    return list(chain.from_iterable(texts))
+        texts += plan.pairs(scenario.crossover)
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +119,19 @@ class _Plan:
         return f"--duration {math.ceil(seconds / step) * step}s"
 
 
+def _decidable_percentile(objective: Objective, has: int) -> str:
+    """Advise the highest percentile below that of the objective which so many values decide."""
+    for p in PERCENTILES:
+        if p < objective.quantile and values_needed(1 - p) <= has:
+            return f"use p{p * 100:.10g}"
+    return ""
+
+
 def weaker(name: str, objective: Objective, has: int) -> str:
     """Advise an objective on the same figure that so many values can decide; empty where there is none. `name`: its key."""
     figure = objective.figure
     if figure.unit == LATENCY:
-        decidable = [
-            p for p in PERCENTILES if p < objective.quantile and values_needed(1 - p) <= has
-        ]
-        return f"use p{decidable[0] * 100:.10g}" if decidable else ""
+        return _decidable_percentile(objective, has)
     if figure.unit != SHARE:
         return ""
     allowed = MISSES_NEEDED / has

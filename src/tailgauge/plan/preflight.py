@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple
 
-from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, SECOND, Call, Prompt
+from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, SECOND, Call, Part, Prompt
 from tailgauge.patterns.settings import AUTOMATIC
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
 from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Sizing
@@ -88,19 +87,20 @@ def preflight_calls(
     get none.
     """
     tables = scenario.traffic.values()
-    kind = (
-        JOB_SUBMIT
-        if all(JOBS in PATTERNS[table.pattern].protocol_needs for table in tables)
-        else MESSAGE
-    )
-    planned = [(*used, traffic, SHORT_WORDS, True) for used, traffic in scenario.models().items()]
-    planned.insert(1, (*planned[0][:3], LONG_WORDS, False))
+    only_jobs = all(JOBS in PATTERNS[table.pattern].protocol_needs for table in tables)
+    kind = JOB_SUBMIT if only_jobs else MESSAGE
+    planned = []
+    for used, traffic in scenario.models().items():
+        planned.append((used, traffic, SHORT_WORDS, True))
+        if len(planned) == 1:
+            planned.append((used, traffic, LONG_WORDS, False))
     calls = []
-    for number, (target, model, traffic, words, needed) in enumerate(planned, 1):
+    for number, (used, traffic, words, needed) in enumerate(planned, 1):
+        target, model = used
         output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
-        prompt = _marked(prompt, scenario, (target, model), unmarked)
-        stream = _streams(scenario, (target, model))
+        prompt = _marked(prompt, scenario, used, unmarked)
+        stream = _streams(scenario, used)
         call = Call(prompt, output, model=model, target=target, kind=kind, stream=stream)
         calls.append(PreflightCall(-number, traffic, model, words, call=call, needed=needed))
     return calls
@@ -119,11 +119,13 @@ def may_become_ready(row: AttemptRow) -> bool:
 
 def readiness_calls(scenario: Scenario) -> list[PreflightCall]:
     """Return a short prompt for each target."""
-    calls = {call.call.target: call for call in reversed(preflight_calls(scenario))}
-    return [
-        call._replace(request_id=READINESS_ID - number)
-        for number, call in enumerate(calls.values())
-    ]
+    first_calls = {}
+    for call in reversed(preflight_calls(scenario)):
+        first_calls[call.call.target] = call
+    calls = []
+    for number, call in enumerate(first_calls.values()):
+        calls.append(call._replace(request_id=READINESS_ID - number))
+    return calls
 
 
 def _streams(scenario: Scenario, target_and_model: tuple[str, str]) -> bool:
@@ -162,24 +164,32 @@ def _marked(
 
 def is_marked(prompt: Prompt) -> bool:
     """Return whether a prompt of the preflight has a cache mark."""
-    parts = chain.from_iterable(message.parts for message in prompt.messages)
+    parts: list[Part] = []
+    for message in prompt.messages:
+        parts += message.parts
     return prompt.automatic is not None or any(part.ttl is not None for part in parts)
 
 
 def exact_targets(scenario: Scenario) -> dict[str, str | None]:
     """Return the targets of calls that ask for exact answers, with the engine that the scenario names."""
-    tables = [table for table in scenario.traffic.values() if table.output == "exact"]
-    models = chain.from_iterable(pattern_of(table).models() for table in tables)
-    used = {target for target, _ in models}
-    return {
-        target: scenario.target_of(target).engine for target in (MAIN, SECOND) if target in used
-    }
+    used: set[str] = set()
+    for table in scenario.traffic.values():
+        if table.output == "exact":
+            used.update(target for target, _ in pattern_of(table).models())
+    engines: dict[str, str | None] = {}
+    for target in (MAIN, SECOND):
+        if target in used:
+            engines[target] = scenario.target_of(target).engine
+    return engines
 
 
 def unmarked(adaptations: Mapping[str, Adaptation]) -> frozenset[str]:
     """Return the targets whose engines cache without marks."""
-    items = adaptations.items()
-    return frozenset(name for name, adaptation in items if adaptation.automatic_cache is not None)
+    targets = set()
+    for target, adaptation in adaptations.items():
+        if adaptation.automatic_cache is not None:
+            targets.add(target)
+    return frozenset(targets)
 
 
 def learn(tokens: dict[int, int]) -> Learnt:
@@ -199,8 +209,12 @@ def learn_words(
 ) -> Learnt | None:
     """Return what is learnt where the engine tells the tokens of each word; None if the usages do not bear that out."""
     texts = {call.words: _words_of(call) for call in calls}
-    extra = {size: sum(counts.get(word, 1) - 1 for word in texts[size]) for size in tokens}
-    learnt = learn({size: total - extra[size] for size, total in tokens.items()})
+    # The totals as they would be if every word had one token.
+    totals = {}
+    for size, total in tokens.items():
+        extra = sum(counts.get(word, 1) - 1 for word in texts[size])
+        totals[size] = total - extra
+    learnt = learn(totals)
     words = [word for word in WORDS if counts.get(word) == 1]
     is_proven = learnt.known and learnt.tokens_per_word == 1 and len(words) >= LEAST_WORDS
     if not is_proven:
@@ -233,9 +247,8 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     if not (learnt.known and is_alike and all(map(_is_generated, scenario.traffic.values()))):
         return Sizing()
     words = learnt.words or WORDS
-    per_byte = min(
-        1.0, MARGIN * learnt.tokens_per_word * len(words) / sum(len(word) + 1 for word in words)
-    )
+    text_bytes = sum(len(word) + 1 for word in words)  # each word with a space
+    per_byte = min(1.0, MARGIN * learnt.tokens_per_word * len(words) / text_bytes)
     return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
 
 
@@ -268,5 +281,8 @@ def writes(
 
 def prefixes(scenario: Scenario) -> int:
     """Calls that write prefixes before the run."""
-    caches = [t.cache for t in scenario.traffic.values() if t.cache is not None]
-    return sum(cache.prefixes for cache in caches if cache.pre_warm)
+    count = 0
+    for traffic in scenario.traffic.values():
+        if traffic.cache is not None and traffic.cache.pre_warm:
+            count += traffic.cache.prefixes
+    return count

@@ -82,10 +82,12 @@ class Settings:
         """Today's prices of the models in use; nothing where cost is not limited."""
         if self.scenario.guard.max_cost is None:
             return {}
-        prices = (
-            (model, self.prices.price(model, utc_today())) for _, model in self.scenario.models()
-        )
-        return {model: price for model, price in prices if price is not None}
+        prices = {}
+        for _, model in self.scenario.models():
+            price = self.prices.price(model, utc_today())
+            if price is not None:
+                prices[model] = price
+        return prices
 
     def priced(self) -> dict[str, list[Any]]:
         """Those prices for a message to the workers."""
@@ -123,10 +125,11 @@ def resolve(
         raise ScenarioError(f"{path}: arrival.process: {advice}")
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
-    options = dict(spelt or {})
+    options = {key: f"--set {key}" for key in chosen}
+    options.update(spelt or {})
     if duration_s is not None:
         options["stages.duration_s"] = "--duration"
-    with _naming(path, {**{key: f"--set {key}" for key in chosen}, **options}):
+    with _naming(path, options):
         changed = _changed_length(scenario, duration_s, requests, path.parent, chosen)
         if changed:
             pairs += [*changed, *typed_stages]
@@ -270,21 +273,17 @@ def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> Non
     """Every file that a key names is there; UsageError with where the key stands."""
     trace = scenario.arrival.trace.file if scenario.arrival.process == TRACE else None
     named = {"arrival.trace.file": trace, "guard.prices": scenario.guard.prices}
-    named |= {
-        f"traffic.{name}.prompts.file": table.prompts.file
-        for name, table in scenario.traffic.items()
-    }
-    certificates = {
-        f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()
-    }
-    for key, name in (named | certificates).items():
-        if name is not None:
+    for name, table in scenario.traffic.items():
+        named[f"traffic.{name}.prompts.file"] = table.prompts.file
+    certificates = {f"{name}.ca_file": target.ca_file for name, target in scenario.targets.items()}
+    for key, file in (named | certificates).items():
+        if file is not None:
             keys = {key, re.sub(r"^(traffic)\..*\.(\w+\.\w+)$", r"\1.*.\2", key)}
             where = f"{path}: {key}"
             if keys & set(chosen):
                 where = f"--set {key}"
             folder = Path() if key in certificates else path.parent
-            locate(name, folder, where)
+            locate(file, folder, where)
 
 
 def _priced(scenario: Scenario, prices: Prices) -> None:

@@ -48,7 +48,12 @@ class Amount(NamedTuple):
         cost = None
         if self.cost is not None:
             cost = self.cost / workers
-        return [Amount(part(self.requests, i), part(self.tokens, i), cost) for i in range(workers)]
+        shares = []
+        for worker in range(workers):
+            requests = part(self.requests, worker)
+            tokens = part(self.tokens, worker)
+            shares.append(Amount(requests, tokens, cost))
+        return shares
 
     def less(self, spent: Amount) -> Amount:
         """Return what is left of a limit, at least nothing."""
@@ -72,13 +77,18 @@ class Amount(NamedTuple):
 
     def plain(self) -> list[Any]:
         """Plain values for a message; `of_plain` reads them."""
-        return [self.requests, self.tokens, None if self.cost is None else str(self.cost)]
+        cost = None
+        if self.cost is not None:
+            cost = str(self.cost)
+        return [self.requests, self.tokens, cost]
 
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Amount:
         """Return what `plain` made."""
         requests, tokens, cost = plain
-        return cls(requests, tokens, None if cost is None else Fraction(cost))
+        if cost is not None:
+            cost = Fraction(cost)
+        return cls(requests, tokens, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +100,13 @@ class Sizing:
 
     def tokens(self, prompt: Prompt) -> int:
         """Upper bound for a whole prompt."""
-        texts = [part.block or part.text for part in prompt.system]
+        parts = list(prompt.system)
+        texts = []
         for message in prompt.messages:
-            texts += [part.block or part.text for part in message.parts]
-        texts += [message.more for message in prompt.messages if message.more]
+            parts += message.parts
+            if message.more:
+                texts.append(message.more)
+        texts += [part.block or part.text for part in parts]
         for tool in prompt.tools:
             if tool.given:
                 texts.append(tool.given)
@@ -140,7 +153,10 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
     read = row.cache_read_input_tokens or 0
     short = (row.cache_creation_input_tokens or 0) - hour
     usage = Usage(row.input_tokens, short, hour, read, row.output_tokens)
-    return Amount(1, usage.prompt + usage.output, None if price is None else price.cost(usage))
+    cost = None
+    if price is not None:
+        cost = price.cost(usage)
+    return Amount(1, usage.prompt + usage.output, cost)
 
 
 class Guard:
