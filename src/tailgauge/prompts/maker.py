@@ -327,10 +327,8 @@ def prefix(
     if cache and cache.tools:
         count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS
     tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count), size) for i in range(in_prefix)]
-    tools += [
-        _tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size)
-        for i in range(offered)
-    ]
+    for i in range(offered):
+        tools.append(_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size))
     if cache is None:
         return Prefix(tuple(tools))
     system: tuple[Part, ...] = ()

@@ -129,12 +129,12 @@ class FileRows(Generated):
         if not row.keys() & {"messages", "system", "tools"}:
             return str(row["text"])
         messages = row.get("messages") or [{"role": USER, "content": row["text"]}]
-        tools = tuple(
-            Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ())
-        )
+        tools = []
+        for tool in row.get("tools", ()):
+            tools.append(Tool(tool_name(tool), "", "", given=json.dumps(tool)))
         system = _parts(row.get("system"))
         size = row["prompt_tokens"]
-        return Prompt(tuple(map(_message, messages)), system, tools, tokens=size)
+        return Prompt(tuple(map(_message, messages)), system, tuple(tools), tokens=size)
 
 
 def _given_prompt(request: GivenRequest) -> Prompt:
@@ -144,18 +144,23 @@ def _given_prompt(request: GivenRequest) -> Prompt:
 
 
 def _message(message: dict[str, Any]) -> Message:
-    extra = {key: value for key, value in message.items() if key not in {"role", "content"}}
+    extra = dict(message)
+    role = extra.pop("role")
+    content = extra.pop("content", None)
     extra_json = None
     if extra:
         extra_json = json.dumps(extra)
-    return Message(message["role"], _parts(message.get("content")), more=extra_json)
+    return Message(role, _parts(content), more=extra_json)
 
 
 def _parts(content: Any) -> tuple[Part, ...]:
     """Return a text, or blocks that are sent as they are."""
     if isinstance(content, str):
         return (Part(content),)
-    return tuple(Part(block.get("text") or "", block=json.dumps(block)) for block in content or ())
+    parts = []
+    for block in content or ():
+        parts.append(Part(block.get("text") or "", block=json.dumps(block)))
+    return tuple(parts)
 
 
 ROWS: tuple[type[PromptSource], ...] = (Generated, TraceBlocks, FileRows)

@@ -46,7 +46,7 @@ class Vocabulary:
 
 text = Vocabulary().text
 # What a tokenizer is asked for: behind one that has no space before it, every word twice.
-COUNTED = " ".join([WORDS[0], *(word for word in WORDS for _ in range(2))])
+COUNTED = " ".join([WORDS[0], *(f"{word} {word}" for word in WORDS)])
 
 
 def token_counts(tokens: Sequence[int]) -> dict[str, int]:
@@ -57,10 +57,10 @@ def token_counts(tokens: Sequence[int]) -> dict[str, int]:
     counts: dict[str, int] = {}
     end = len(tokens)
     for word in reversed(WORDS):
-        sizes = range(
-            min(len(word) + 1, end // 2), 0, -1
-        )  # the most: a word may end with two alike
-        size = next((n for n in sizes if tokens[end - n : end] == tokens[end - 2 * n : end - n]), 0)
+        # The largest size at which both are alike: a word may end with two equal tokens.
+        size = min(len(word) + 1, end // 2)
+        while size and tokens[end - size : end] != tokens[end - 2 * size : end - size]:
+            size -= 1
         if not size:
             return {}
         counts[word] = size

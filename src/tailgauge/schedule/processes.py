@@ -135,10 +135,11 @@ class Course:
 
 def course(shape: Shape) -> Course:
     """The rate of a shape, relative; raises ScenarioError where it is 0 over the whole run."""
-    pieces = [
-        (a, b - a, rate, end_rate) for (a, rate), (b, end_rate) in pairwise(_points(shape)) if b > a
-    ]
-    result = Course(*(np.array(column, dtype=float) for column in zip(*pieces, strict=True)))
+    pieces = []
+    for (begin, rate), (end, end_rate) in pairwise(_points(shape)):
+        if end > begin:
+            pieces.append((begin, end - begin, rate, end_rate))
+    result = Course(*np.array(pieces, dtype=float).T.copy())
     if result.areas.sum() <= 0:
         raise ScenarioError(f"arrival.shape: {shape.kind}: the rate is 0 over the whole run")
     return result

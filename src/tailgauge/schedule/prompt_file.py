@@ -217,13 +217,15 @@ def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[P
 
 def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> dict[str, Any]:
     """Return the row under our keys."""
-    if missing := [name for name in columns.values() if is_csv and name not in tree]:
-        raise ValueError(f"column {missing[0]}: missing, but prompts.columns names it")
-    if columns:
-        tree = {key: tree[name] for key, name in columns.items() if name in tree}
+    row = {} if columns else tree
+    for key, name in columns.items():
+        if name in tree:
+            row[key] = tree[name]
+        elif is_csv:
+            raise ValueError(f"column {name}: missing, but prompts.columns names it")
     if not is_csv:
-        return tree
-    return _values(tree)
+        return row
+    return _values(row)
 
 
 def _values(cells: dict[str, str]) -> dict[str, Any]:
@@ -312,7 +314,10 @@ def _conversation(fields: dict[str, Any], rules: RowRules) -> PromptRow:
 
 def _sized(fields: dict[str, Any]) -> PromptRow:
     """Return a row with its size; a system message in front becomes its system prompt."""
-    row = {("text" if key == "prompt" else key): value for key, value in fields.items()}
+    row = {}
+    for key, value in fields.items():
+        name = "text" if key == "prompt" else key
+        row[name] = value
     messages = row.get("messages")
     if messages is not None:
         _check_messages(messages)
@@ -412,9 +417,10 @@ class DealtRows:
             return row
         different = count // math.gcd(self.stride, count)  # rows until the first comes round again
         turns = min(different, turns or self.share)
-        later = [
-            self.rows[self.order[(start + turn * self.stride) % count]] for turn in range(1, turns)
-        ]
+        later = []
+        for turn in range(1, turns):
+            place = (start + turn * self.stride) % count
+            later.append(self.rows[self.order[place]])
         if not later:
             return row
         return {**row, "later": later}

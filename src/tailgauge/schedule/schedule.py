@@ -244,7 +244,7 @@ def _alternate(
 ) -> Any:
     """Return indices into `names`, one per arrival, with the two variants in alternating blocks."""
     variants, block_s, from_s = alternating
-    a, b = (names.index(name) for name in variants)
+    a, b = map(names.index, variants)
     block = np.floor((at_ns / 1e9 - from_s) / block_s).astype(np.int64)
     pairs = max(0, int(block.max(initial=-1))) // 2 + 1
     b_first = stream(seed, Purpose.VARIANTS).random(pairs) < 0.5
@@ -297,7 +297,9 @@ def _with_files(
             notes.append(
                 f"{path.name}: {int(is_repeated.sum()):,} arrivals after its {count:,} rows are left out"
             )
-    lines = {index: replace(rows, first=rows.first[is_sent]) for index, rows in dealt.items()}
+    lines = {}
+    for index, dealt_rows in dealt.items():
+        lines[index] = replace(dealt_rows, first=dealt_rows.first[is_sent])
     blocks = schedule.blocks and list(compress(schedule.blocks, is_sent))
     return replace(
         schedule,

@@ -87,7 +87,9 @@ def loop(arrival: Arrival, tables: Iterable[TrafficSettings]) -> str:
     """Return how requests come to be: open, closed, or partly open (sessions arrive on schedule, their turns wait)."""
     if not arrival.is_open:
         return "closed"
-    return "partly open" if any(traffic.session.turns_mean > 1 for traffic in tables) else "open"
+    if any(traffic.session.turns_mean > 1 for traffic in tables):
+        return "partly open"
+    return "open"
 
 
 def requests_in(rows: Iterable[Planned]) -> int:

@@ -274,7 +274,8 @@ class _Columns:
     def recorded(self) -> Recorded:
         """Return the trace."""
         times_ns = np.array(self._at, dtype=np.int64)
-        prompt, output = (np.array(sizes, dtype=np.int32) for sizes in (self._prompt, self._output))
+        prompt = np.array(self._prompt, dtype=np.int32)
+        output = np.array(self._output, dtype=np.int32)
         clock = times_ns + (self._begin or 0)
         has_blocks = bool(self._blocks)
         return Recorded(
@@ -322,15 +323,16 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
     if kind == "auto":
         kind = max(FORMATS, key=lambda name: _agreement(FORMATS[name], row))
         if not {*FORMATS[kind].needs} & {*row}:
-            formats = "; ".join(
-                f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items()
-            )
+            formats = []
+            for name, shape in FORMATS.items():
+                formats.append(f"{name}: {', '.join(shape.needs)}")
             problem = f"no known trace has these columns: {', '.join(row)}"
-            raise ScenarioError(f"{path}: {problem}. Expected {formats}")
+            raise ScenarioError(f"{path}: {problem}. Expected {'; '.join(formats)}")
     needs = FORMATS[kind].needs
-    if missing := [name for name in needs if name not in row]:
-        has = f"a trace of format {kind} has {', '.join(needs)}"
-        raise ScenarioError(f"{path}:1: column {missing[0]}: missing; {has}")
+    for column in needs:
+        if column not in row:
+            has = f"a trace of format {kind} has {', '.join(needs)}"
+            raise ScenarioError(f"{path}:1: column {column}: missing; {has}")
     return kind
 
 
@@ -364,7 +366,10 @@ def replay(
     is_late = usable & ~thinned & (at_ns >= duration_s * 1e9)
     emitted = np.flatnonzero(usable & ~thinned & ~is_late)
     reasons = {NO_RESPONSE: failed, NO_PROMPT: bare, THINNED: thinned, BEYOND: is_late}
-    dropped = {name: int(rows.sum()) for name, rows in reasons.items() if rows.any()}
+    dropped = {}
+    for reason, rows in reasons.items():
+        if rows.any():
+            dropped[reason] = int(rows.sum())
     if not len(emitted):
         raise ScenarioError(
             f"arrival.trace: none of its {n:,} rows is left to send: {_listed(dropped)}"
