@@ -51,15 +51,22 @@ Number = float | None  # None: not known
 
 def estimate(value: Number, low: Number, high: Number, text_of: Callable[[float], str]) -> Value:
     """Return a number with its interval, if that is wider than the number as shown."""
-    text, *ends = ("?" if end is None else text_of(end) for end in (value, low, high))
+    text = _number_text(value, text_of)
+    ends = [_number_text(low, text_of), _number_text(high, text_of)]
     if ends in ([text, text], ["?", "?"]):
         return Value(text)
     return Value(text, " – ".join(ends))
 
 
+def _number_text(number: Number, text_of: Callable[[float], str]) -> str:
+    if number is None:
+        return "?"
+    return text_of(number)
+
+
 def interval_text(low: Number, high: Number) -> str:
     """Return an interval of rates or loads; `?` at an end without a bound."""
-    return " – ".join("?" if end is None else figures(end) for end in (low, high))
+    return f"{_number_text(low, figures)} – {_number_text(high, figures)}"
 
 
 def load_line(
@@ -190,17 +197,24 @@ class AnswerFile:
 
 def measured(runs: Sequence[RunRow]) -> Measurement:
     """INVALID if all runs are; INVALID runs beside others are not used."""
-    bad = [run for run in runs if run.verdict == INVALID]
-    reasons = tuple((f"{run.name}: {run.reason}", "") for run in runs if run.reason)
-    if bad and len(bad) == len(runs):
+    invalid = 0
+    spoiled = []  # the figures that the client moved, of each DEGRADED run
+    named_reasons = []
+    for run in runs:
+        if run.verdict == INVALID:
+            invalid += 1
+        if run.verdict == DEGRADED:
+            spoiled.append(run.spoils)
+        if run.reason:
+            named_reasons.append((f"{run.name}: {run.reason}", ""))
+    reasons = tuple(named_reasons)
+    if invalid and invalid == len(runs):
         return Measurement(INVALID, "every run is INVALID", reasons)
-    if bad:
-        text = f"{len(bad)} of {plural(len(runs), 'run')} INVALID and not used"
+    if invalid:
+        text = f"{invalid} of {plural(len(runs), 'run')} INVALID and not used"
         return Measurement(DEGRADED, text, reasons)
-    degraded = sum(run.verdict == DEGRADED for run in runs)
-    if degraded:
-        text = f"{degraded} of {plural(len(runs), 'run')}"
-        spoiled = [run.spoils for run in runs if run.verdict == DEGRADED]
+    if spoiled:
+        text = f"{len(spoiled)} of {plural(len(runs), 'run')}"
         if all(spoiled):
             figures_text = listed(dict.fromkeys(chain.from_iterable(spoiled)))
             text += f": the client moved only {figures_text}, no figure of an objective"
@@ -212,12 +226,19 @@ def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
     """Say that runs are not used, or that none is VALID; empty where the answer needs no such word."""
     if measurement.verdict != DEGRADED:
         return ""
-    invalid = [row for row in runs if row.verdict == INVALID]
-    verdicts = [row.verdict for row in runs if row.verdict != INVALID]
-    concerned = [row for row in runs if row.verdict == DEGRADED and not row.spoils]
-    is_degraded = set(verdicts) == {DEGRADED} and bool(concerned)
+    invalid = 0
+    used_verdicts = set()
+    moves_objectives = False
+    for run in runs:
+        if run.verdict == INVALID:
+            invalid += 1
+            continue
+        used_verdicts.add(run.verdict)
+        if run.verdict == DEGRADED and not run.spoils:
+            moves_objectives = True
+    is_degraded = used_verdicts == {DEGRADED} and moves_objectives
     if invalid:
-        text = f"{len(invalid)} of {plural(len(runs), 'run')} INVALID and not used"
+        text = f"{invalid} of {plural(len(runs), 'run')} INVALID and not used"
         if not is_degraded:
             return text
         return f"{text}, the others DEGRADED"

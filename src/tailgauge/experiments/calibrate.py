@@ -122,9 +122,9 @@ class CalibratePlanner(Planner):
             if self.spent_s + step.takes_s > self._all_s:
                 return
             yield from self.run([step])
-            verdicts = [run.verdict for run in self.results if run.requests_per_s == rate_per_s]
-            if VALID in verdicts:
-                return
+            for run in self.results:
+                if run.requests_per_s == rate_per_s and run.verdict == VALID:
+                    return
 
     def _step(self, rate_per_s: float) -> Step:
         """Plan a run that begins to count when as many requests are in flight as at its end."""
@@ -164,17 +164,25 @@ class CalibratePlanner(Planner):
     def answer(self) -> Answer:
         """Return the largest VALID load, with the reason of the first above it."""
         low, high = bracket(loads(self.results))
+        largest_valid = None
+        lowest_not_valid = None
+        if low is not None:
+            largest_valid = low.runs[0]
+        if high is not None:
+            lowest_not_valid = high.runs[0]
         finding = Calibration(
-            largest_valid=None if low is None else low.runs[0],
-            lowest_not_valid=None if high is None else high.runs[0],
+            largest_valid=largest_valid,
+            lowest_not_valid=lowest_not_valid,
             planned_per_s=self._settings.planned,
             workers=self._base.workers,
             clock=self._scenario.clock,
             machine=machine(),
             runs=tuple(self.results),
         )
-        outcome = FAIL if low is None or low.load < (self._settings.planned or 0.0) else PASS
-        text = sentence(finding.largest_valid, finding.lowest_not_valid)
+        outcome = PASS
+        if low is None or low.load < (self._settings.planned or 0.0):
+            outcome = FAIL
+        text = sentence(largest_valid, lowest_not_valid)
         advice = MORE if outcome == FAIL else ""
         result = Result(outcome, text, _objective(finding, outcome), advice=advice)
         table = Table.of("Loads", finding.runs, COLUMNS, NOTE, prose=(5,))

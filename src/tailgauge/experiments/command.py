@@ -21,7 +21,7 @@ from tailgauge.dry_run.command import refusal
 from tailgauge.errors import InterruptedRunError, UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, caveat, exit_code, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
-from tailgauge.experiments.course import Base, Effort, Planner, Step
+from tailgauge.experiments.course import Base, Effort, Planner, Step, StepResult
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, RunCounter
 from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
@@ -76,16 +76,7 @@ def command(
             counter = RunCounter(progress, count, is_timed=True, most_s=base.table.minutes * 60)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
             conducted = conduct(planner, base, runner, folder, progress, began=began)
-    runs = tuple(
-        RunRow(
-            name=step_result.step.name,
-            run_id=step_result.run_id,
-            verdict=step_result.verdict,
-            reason=step_result.reason,
-            spoils=step_result.spoils,
-        )
-        for step_result in conducted.steps
-    )
+    runs = tuple(map(_run_row, conducted.steps))
     result = _result(conducted)
     measurement = planner.measurement(runs)
     if warning := caveat(runs, measurement):
@@ -133,6 +124,16 @@ def _named_interrupt() -> Iterator[None]:
     except KeyboardInterrupt as error:
         text = "interrupted before the first run had ended: the experiment has no answer"
         raise InterruptedRunError(text) from error
+
+
+def _run_row(result: StepResult) -> RunRow:
+    return RunRow(
+        name=result.step.name,
+        run_id=result.run_id,
+        verdict=result.verdict,
+        reason=result.reason,
+        spoils=result.spoils,
+    )
 
 
 def _result(conducted: Conducted) -> Result:
@@ -212,14 +213,19 @@ def search_lines(planner: Planner, base: Base, folder: Path) -> list[str]:
     seconds = max(ESTIMATED_S, ESTIMATED_ARRIVALS / base.today())
     step = Step("plan", (), seconds, base.scenario.seed)
     estimate = base.prepare(step, 0, folder, sends=False).settings.estimate
-    ledgers = [_ledger(effort, estimate) for effort in efforts]
+    ledgers = []
+    minutes = []
+    runs = []
+    for effort in efforts:
+        ledgers.append(_ledger(effort, estimate))
+        minutes.append(max(1, round(effort.seconds / 60)))
+        runs.append(effort.runs)
     smallest = min(ledgers, key=lambda ledger: ledger.calls)
     largest = max(ledgers, key=lambda ledger: ledger.calls)
-    minutes = _span([max(1, round(effort.seconds / 60)) for effort in efforts])
-    runs = _span([effort.runs for effort in efforts])
     calls = _span([smallest.calls, largest.calls])
     tokens = _span([smallest.tokens, largest.tokens])
-    text = f"{minutes} minutes, {runs} runs, {calls} calls, {tokens} tokens{_cost(largest)}"
+    length = f"{_span(minutes)} minutes, {_span(runs)} runs"
+    text = f"{length}, {calls} calls, {tokens} tokens{_cost(largest)}"
     limit = "the target's limits decide: few calls where it refuses today's rate, most where it refuses much later"
     ends = map(_search_end, _excesses(largest, base))
     return [text, limit, *ends, *planner.shorter]
@@ -233,11 +239,14 @@ def _ledger(effort: Effort, estimate: Estimate) -> StepLedger:
     """Return what an effort takes in calls, tokens and cost, by the estimate of a run."""
     runs = effort.arrivals / max(1, estimate.arrivals)
     tokens = (estimate.input_tokens or 0) + (estimate.output_tokens or 0)
+    cost = None
+    if estimate.cost is not None:
+        cost = runs * estimate.cost
     return StepLedger(
         runs=effort.runs,
         calls=_rounded(runs * (estimate.calls or 0)),
         tokens=_rounded(runs * tokens),
-        cost=None if estimate.cost is None else runs * estimate.cost,
+        cost=cost,
         currency=estimate.currency,
     )
 
@@ -277,8 +286,7 @@ def _unlike(base: Base) -> str:
 
 def _excesses(ledger: StepLedger, base: Base) -> list[Excess]:
     """Return which limits of [guard] all runs together exceed."""
-    keys = [key for key, _ in base.pairs]
-    return list(excesses(base.scenario.guard, ledger.used, ledger.currency, keys))
+    return list(excesses(base.scenario.guard, ledger.used, ledger.currency, base.keys))
 
 
 def check_guard(conducted: Conducted, base: Base, progress: Progress) -> None:

@@ -132,11 +132,10 @@ class Conducted:
                 raise SpentError(
                     f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}"
                 )
-        numbered = enumerate(steps, len(self.steps) + 1)
-        return [
-            self.base.prepare(step, n, self.folder, sends=sends, guard=guard)
-            for n, step in numbered
-        ]
+        prepared = []
+        for number, step in enumerate(steps, len(self.steps) + 1):
+            prepared.append(self.base.prepare(step, number, self.folder, sends=sends, guard=guard))
+        return prepared
 
     def _measure(self, prepared: Prepared, folder: Path) -> StepResult:
         reading = RunReading(folder, self.experiment.checks)

@@ -23,8 +23,9 @@ from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.experiment import Experiment as Table
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import name_of
+from tailgauge.scenario.objective import Objective, name_of
 from tailgauge.scenario.packaged import packaged
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import DEGRADED, INVALID
@@ -189,13 +190,15 @@ class Planner(ABC):
         """Run them and keep their results; with `again`, those that cannot be used are run once more."""
         results = yield steps
         self.spent_s += sum(step.takes_s for step in steps)
-        self._kept += filter(self.usable, results)
-        discarded = [result for result in results if not self.usable(result)]
-        self._discarded += discarded
-        if discarded and again:
-            repeats = [
-                replace(result.step, seed=self.seed(), is_repeat=True) for result in discarded
-            ]
+        repeats = []
+        for result in results:
+            if self.usable(result):
+                self._kept.append(result)
+                continue
+            self._discarded.append(result)
+            if again:
+                repeats.append(replace(result.step, seed=self.seed(), is_repeat=True))
+        if repeats:
             yield from self.run(repeats, again=False)
 
     @property
@@ -271,8 +274,22 @@ class Base:
     @property
     def changes_load(self) -> bool:
         """Return whether an option chose another load or experiment, of which the scenario's description does not know."""
-        keys = {key for key, _ in self.pairs}
+        keys = self.keys
         return bool(keys & OF_LOAD) or any(key.partition(".")[0] == "arrival" for key in keys)
+
+    @property
+    def keys(self) -> set[str]:
+        """Return the keys of the scenario that the command line set."""
+        return {key for key, _ in self.pairs}
+
+    @property
+    def latency_objectives(self) -> list[Objective]:
+        """Return the objectives that bound a latency."""
+        objectives = []
+        for objective in self.scenario.slo.values():
+            if objective.figure.unit == LATENCY:
+                objectives.append(objective)
+        return objectives
 
     def command(
         self, overrides: Sequence[str], *, dry_run: bool = False, options: Sequence[str] = ()
@@ -292,10 +309,12 @@ class Base:
 
     def line_of(self, kind: str, *changes: str) -> str:
         """Return the command of another experiment on the same traffic and target."""
-        overrides = [
-            scenarios.spelled(key, value) for key, value in self.pairs if not _is_of_experiment(key)
-        ]
-        return self.command([*overrides, scenarios.spelled("experiment", {"kind": kind}), *changes])
+        overrides = []
+        for key, value in self.pairs:
+            if not _is_of_experiment(key):
+                overrides.append(scenarios.spelled(key, value))
+        overrides.append(scenarios.spelled("experiment", {"kind": kind}))
+        return self.command([*overrides, *changes])
 
     def refused(self, key: str, reason: str) -> UsageError:
         """Return the error that the scenario cannot be tried as it is."""
@@ -319,13 +338,15 @@ class Base:
             mode="json", exclude_unset=True, exclude_none=True
         )
         tree.pop("experiment", None)
-        prompts = [table.get("prompts", {}) for table in tree.get("traffic", {}).values()]
-        for table in (tree.get("arrival", {}).get("trace", {}), *prompts, tree.get("guard", {})):
+        tables = [tree.get("arrival", {}).get("trace", {})]
+        for traffic in tree.get("traffic", {}).values():
+            tables.append(traffic.get("prompts", {}))
+        tables.append(tree.get("guard", {}))
+        for table in tables:
             for key in ("file", "prices"):
                 if isinstance(table.get(key), str):
-                    table[key] = str(
-                        locate(table[key], self.path.parent, f"{self.path}: {key}").resolve()
-                    )
+                    file = locate(table[key], self.path.parent, f"{self.path}: {key}")
+                    table[key] = str(file.resolve())
         return tree
 
     def prepare(
@@ -358,10 +379,14 @@ class Base:
         scenarios.parse(tree, f"{self.path}, step {number} ({step.name})")
         file = folder / f"{name}.toml"
         file.write_text(scenarios.toml_file(tree), encoding="utf-8")
-        typed = [(key, value) for key, value in self.pairs if key.partition(".")[0] in _TARGETS]
-        settings = resolve(str(file), typed, self.out, workers=self.workers, sends=sends)
-        options = tuple(f"--set={scenarios.spelled(key, value)}" for key, value in typed)
-        return Prepared(step, file, settings, options)
+        typed_targets = []
+        options = []
+        for key, value in self.pairs:
+            if key.partition(".")[0] in _TARGETS:
+                typed_targets.append((key, value))
+                options.append(f"--set={scenarios.spelled(key, value)}")
+        settings = resolve(str(file), typed_targets, self.out, workers=self.workers, sends=sends)
+        return Prepared(step, file, settings, tuple(options))
 
 
 def as_options(pairs: Iterable[tuple[str, Any]]) -> tuple[list[str], list[str]]:

@@ -46,9 +46,8 @@ from tailgauge.experiments.next_loads import (
 )
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge.scenario.experiment import Curve as CurveSettings
-from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import MAX_IN_FLIGHT
-from tailgauge.scenario.objective import Objective, fewest
+from tailgauge.scenario.objective import fewest
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import ENDLESS_S
 from tailgauge_analysis import (
@@ -263,18 +262,14 @@ class CurvePlanner(SeriesPlanner):
 
     def _times_needed(self) -> float | None:
         """Return how many times as long the runs must be for each load to decide the objectives; None where that is not known."""
-        needed = [objective.needs() for objective in self._latency_objectives()]
-        counts = [count for count in needed if count is not None]
+        counts = []
+        for objective in self._base.latency_objectives:
+            count = objective.needs()
+            if count is not None:
+                counts.append(count)
         if not counts or not self.runs:
             return None
         return max(counts) / max(1, min(run.requests for run in self.runs))
-
-    def _latency_objectives(self) -> list[Objective]:
-        return [
-            objective
-            for objective in self._scenario.slo.values()
-            if objective.figure.unit == LATENCY
-        ]
 
     @property
     def needs(self) -> Sequence[str]:
@@ -286,7 +281,7 @@ class CurvePlanner(SeriesPlanner):
         has = f"{min(counts):,}"
         if min(counts) < max(counts):
             has += f" to {max(counts):,}"
-        for objective in self._latency_objectives():
+        for objective in self._base.latency_objectives:
             name = f"{objective.label} {objective.bound_text}"
             few = fewest(1 - objective.allowed, TWO_SIDED)
             text = f"{few} independent requests decide a load that never misses it, {objective.needs()} one near the bound"
@@ -376,11 +371,15 @@ class CurvePlanner(SeriesPlanner):
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads; above the first load that fails only until the target is full."""
         start = self._today or 1.0
+        lowest = LEAST * start
         highest = self._settings.most * start
+        if not self._is_open:
+            lowest = max(lowest, 1.0)
+            highest = min(highest, self._most_users)
         search = Search(
             start=start,
-            least=max(LEAST * start, 0.0 if self._is_open else 1.0),
-            most=highest if self._is_open else min(highest, self._most_users),
+            least=lowest,
+            most=highest,
             growth=2.0,
             narrow=NARROW,
             on_both_sides=True,
@@ -400,7 +399,8 @@ class CurvePlanner(SeriesPlanner):
             refused = (highest.refused.low or 0.0) > self._refused
             many = (highest.refused.value or 0.0) > MANY_REFUSED
             return highest.saturated or (refused and (many or is_limited([highest])))
-        return any(_gains_nothing(run, highest) for run in self.runs if run.load < highest.load)
+        lower = [run for run in self.runs if run.load < highest.load]
+        return any(_gains_nothing(run, highest) for run in lower)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
         """Return the traffic at another load."""
@@ -444,23 +444,26 @@ class CurvePlanner(SeriesPlanner):
         if not self.results:
             return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
         series = self.series()
-        objectives = tuple(
-            _objective(row) for row in on_latency(self._scenario.model_dump(mode="json"))
-        )
+        objectives = tuple(map(_objective, on_latency(self._scenario.model_dump(mode="json"))))
         knee = UNKNOWN
         if objectives:
             knee = self._knee(series)
         points = sorted(self._points_measured(), key=lambda point: point.load)
         disturbance = disturbance_of(points, self._unit)
         tokens, answered_per_s = self._saturation(is_disturbed=bool(disturbance))
-        judged = {load.load: load for load in series.loads}
-        outcomes = {load.load: load.outcome for load in series.loads}
-        ran = sorted(self.results, key=lambda result: result.run.load)
+        judged = {}
+        outcomes = {}
+        for load in series.loads:
+            judged[load.load] = load
+            outcomes[load.load] = load.outcome
+        judged_points = []
+        for result in sorted(self.results, key=lambda result: result.run.load):
+            judged_points.append(_judged_point(result.point, judged[result.run.load]))
         curve = Curve(
             by=self._settings.by,
             today=self._today,
             objectives=objectives,
-            points=tuple(_judged_point(result.point, judged[result.run.load]) for result in ran),
+            points=tuple(judged_points),
             knee=knee,
             binds=_binds(series) if objectives else "",
             saturation=tokens,
@@ -510,13 +513,16 @@ class CurvePlanner(SeriesPlanner):
     def _inconclusive_loads(self, series: Series) -> list[InconclusiveLoad]:
         """Return the inconclusive loads between those that hold and fail."""
         holds, fails = self._ends(series)
-        inside = [load for load in series.loads if (holds or 0.0) < load.load < (fails or math.inf)]
-        return [explain(load) for load in inside if load.outcome == INCONCLUSIVE]
+        inconclusive = []
+        for load in series.with_outcome(INCONCLUSIVE):
+            if (holds or 0.0) < load.load < (fails or math.inf):
+                inconclusive.append(explain(load))
+        return inconclusive
 
     def _advice(self, series: Series, evidence: Evidence, outcome: str) -> str:
         """Return the command that answers what the loads leave open; empty where there is nothing, or no objective."""
         is_answered = not self._settings.loads and outcome != INCONCLUSIVE
-        if is_answered or evidence.missing_between or not self._latency_objectives():
+        if is_answered or evidence.missing_between or not self._base.latency_objectives:
             return ""
         holds, fails = self._ends(series)
         following = follow_up(
@@ -529,15 +535,17 @@ class CurvePlanner(SeriesPlanner):
         if following is None and outcome == PASS and holds is not None:
             following = FollowUp(reason=f"confirm {figures(holds)} by another run", loads=[holds])
         is_single = following is not None and len(following.loads) == 1
-        is_of_options = any(key in {"experiment", "experiment.kind"} for key, _ in self._base.pairs)
+        is_of_options = bool(self._base.keys & {"experiment", "experiment.kind"})
         if following is None or (is_single and not is_of_options):  # one load is no list of loads
             return ""
         length, seconds = self._length_of(following)
         loads = ",".join(f"{load:.10g}" for load in following.loads)
         pairs = [pair for pair in self._base.pairs if pair[0] not in OF_SWEEP]
         if not is_single:
-            ends = (("experiment.curve.held", holds), ("experiment.curve.failed", fails))
-            pairs += [(key, _plain(load)) for key, load in ends if load is not None]
+            if holds is not None:
+                pairs.append(("experiment.curve.held", _plain(holds)))
+            if fails is not None:
+                pairs.append(("experiment.curve.failed", _plain(fails)))
         overrides, options = as_options(pairs)
         options += ["--rate" if self._is_open else "--concurrency", loads, *length]
         command = self._base.command(overrides, options=options)
@@ -552,10 +560,12 @@ class CurvePlanner(SeriesPlanner):
             requests = self._settings.requests
             if following.times > 1:
                 requests = _up(requests * following.times, ROUND_REQUESTS)
-            rates = [self._served_at(load) for load in following.loads]
-            return ["--requests", str(requests)], sum(
-                requests / rate + RUN_S for rate in rates if rate
-            )
+            lengths_s = []
+            for load in following.loads:
+                rate = self._served_at(load)
+                if rate:
+                    lengths_s.append(requests / rate + RUN_S)
+            return ["--requests", str(requests)], sum(lengths_s)
         measured_s = [run.seconds for run in self.runs if run.load in following.loads]
         seconds = self._settings.step_s or max(measured_s, default=SHORTEST_S)
         if following.times > 1:
@@ -572,11 +582,10 @@ class CurvePlanner(SeriesPlanner):
         return nearest.requests / nearest.seconds
 
     def _knee(self, series: Series) -> Ends:
-        ends = (series.value, series.low, series.high)
         if self._is_open:
-            return Ends(*ends)
+            return Ends(series.value, series.low, series.high)
         # A load is a whole number of users.
-        return Ends(*(end and float(math.floor(end)) for end in ends))
+        return Ends(_floor(series.value), _floor(series.low), _floor(series.high))
 
     def _outcome(self, series: Series, outcomes: Mapping[float, str], evidence: Evidence) -> str:
         """Judge today's load: by the interval, else by its own runs.
@@ -620,17 +629,20 @@ class CurvePlanner(SeriesPlanner):
         What a full target does varies with the calls that wait, so the interval is that of all loads that filled it.
         """
         points = self._points_measured()
-        best = max(points, key=lambda point: point.output_tokens_per_s.value or 0.0)
+        best = max(points, key=_output_rate)
         tokens = best.output_tokens_per_s
         requests = best.requests_per_s
         if is_disturbed or not self._is_full():
             return Ends(None, tokens.low or tokens.value), Ends(
                 None, requests.low or requests.value
             )
-        full = [best, *(result.point for result in self.results if result.run.saturated)]
-        return _hull([point.output_tokens_per_s for point in full]), _hull(
-            [point.requests_per_s for point in full]
-        )
+        all_tokens = [tokens]
+        all_requests = [requests]
+        for result in self.results:
+            if result.run.saturated:
+                all_tokens.append(result.point.output_tokens_per_s)
+                all_requests.append(result.point.requests_per_s)
+        return _hull(all_tokens), _hull(all_requests)
 
 
 def _check_known(base: Base, settings: CurveSettings) -> None:
@@ -697,11 +709,21 @@ def _is_above(higher: Ends, lower: Ends, times: float) -> bool:
     ends = (higher.value, higher.low, lower.value, lower.high)
     if any(not end or not math.isfinite(end) for end in ends):
         return False
-    value, low, base, base_high = (cast("float", end) for end in ends)
+    value, low, base, base_high = cast("tuple[float, float, float, float]", ends)
     ratio = math.log(value / base)
     return ratio > math.log(times) and ratio > math.hypot(
         math.log(value / low), math.log(base_high / base)
     )
+
+
+def _floor(end: float | None) -> float | None:
+    if not end:
+        return end
+    return float(math.floor(end))
+
+
+def _output_rate(point: CurvePoint) -> float:
+    return point.output_tokens_per_s.value or 0.0
 
 
 def _plain(load: float) -> float:
@@ -724,8 +746,13 @@ def _gains_nothing(run: LoadRun, higher: LoadRun) -> bool:
 
 def _hull(estimates: Sequence[Ends]) -> Ends:
     """Return the first value, with an interval that covers those of all."""
-    lows = [estimate.low for estimate in estimates if estimate.low is not None]
-    highs = [estimate.high for estimate in estimates if estimate.high is not None]
+    lows = []
+    highs = []
+    for ends in estimates:
+        if ends.low is not None:
+            lows.append(ends.low)
+        if ends.high is not None:
+            highs.append(ends.high)
     return Ends(estimates[0].value, min(lows, default=None), max(highs, default=None))
 
 
@@ -750,9 +777,12 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
     throughput = evidence.throughput
     work = block_work(stage)
     wanted = on_latency(reading.frames.run["scenario"])
-    latency = {name: _latency(reading, name) for name in SHOWN}
+    latency = {}
+    for name in SHOWN:
+        latency[name] = _latency(reading, name)
     pace = latency["tpot"].get("p50", UNKNOWN)
-    latency.update({_metric_name(row): _bounded_latency(reading, row) for row in wanted})
+    for row in wanted:
+        latency[_metric_name(row)] = _bounded_latency(reading, row)
     return CurvePoint(
         load=run.load,
         runs=(reading.run_id,),
@@ -776,7 +806,10 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
 def _latency(reading: RunReading, name: str) -> dict[CurveQuantile, Ends]:
     """Return quantiles of all requests; ttft and e2e since scheduled, in a closed loop since sent."""
     suffix = "_sent" if reading.frames.run["arrival"] == "closed" else "_sched"
-    rows = {row.metric.name: row for row in reading.evidence.latency if row.view == OFFERED}
+    rows = {}
+    for row in reading.evidence.latency:
+        if row.view == OFFERED:
+            rows[row.metric.name] = row
     return _ends((rows.get(name) or rows[name + suffix]).quantiles)
 
 
@@ -814,9 +847,9 @@ def _good_per_s(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
 
 def _binds(series: Series) -> str:
     """Name what ends the curve: what failed the lowest load that fails, or the limit that is below it."""
-    failed = [load for load in series.loads if load.outcome == FAIL]
     if series.by is not None:
         return BACKLOG if series.by.limit is None else REFUSALS
+    failed = series.with_outcome(FAIL)
     if not failed:
         return ""
     return failed[0].cause
@@ -839,8 +872,10 @@ def _answer(
     if curve.objectives:
         holds = _holds(curve, unit, evidence)
     # Loads below the probable one hold where it does.
-    unsure = [load for load in evidence.unsure if load.load >= (evidence.probable or 0.0)]
-    causes = [f"inconclusive at {unit.text(load.load)}: {load.text}" for load in unsure]
+    causes = []
+    for load in evidence.unsure:
+        if load.load >= (evidence.probable or 0.0):
+            causes.append(f"inconclusive at {unit.text(load.load)}: {load.text}")
     full = evidence.disturbance or _saturated(curve, unit)
     texts = [holds, *causes, full, *today, _missing(evidence, unit)]
     if not curve.objectives:
@@ -922,9 +957,13 @@ def _largest_held(curve: Curve, evidence: Evidence) -> float | None:
     if evidence.holds is not None:
         return evidence.holds
     ends = [end for end in (curve.knee.value, curve.knee.low) if end is not None]
-    passing = [point.load for point in curve.points if point.meets == PASS]
-    candidates = [load for load in passing if ends and load <= max(ends)]
-    return max(candidates, default=None)
+    if not ends:
+        return None
+    passing = []
+    for point in curve.points:
+        if point.meets == PASS and point.load <= max(ends):
+            passing.append(point.load)
+    return max(passing, default=None)
 
 
 def _point_at(curve: Curve, load: float) -> CurvePoint | None:
@@ -1106,17 +1145,19 @@ def _saturated(curve: Curve, unit: Unit) -> str:
     """Say `saturation at 24 requests/s: at most 2,430 output tokens/s, 19 requests/s`."""
     tokens = curve.saturation
     requests = curve.saturation_load
-    output = [(point.output_tokens_per_s.value or 0.0, point) for point in curve.points]
-    peak, best = max(output, key=lambda pair: pair[0])
-    full = next(
-        point for rate, point in output if rate >= _least_of_full(curve, point, best) * peak
-    )
+    best = max(curve.points, key=_output_rate)
+    # The first load that gives about as many tokens as the best one.
+    full = best
+    for point in curve.points:
+        if _output_rate(point) >= _least_of_full(curve, point, best) * _output_rate(best):
+            full = point
+            break
     rates = []
     if tokens.value is not None:
         rates.append(f"{figures(tokens.value)} output tokens/s")
     if requests.value is not None:
         rates.append(f"{figures(requests.value)} requests/s")
-        is_first = len(output) > 1 and full is output[0][1]
+        is_first = len(curve.points) > 1 and full is curve.points[0]
         place = unit.text(full.load)
         if is_first and curve.by != RATE:
             place += " or fewer"
@@ -1200,8 +1241,11 @@ def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
 
 def _brief(header: Sequence[str]) -> tuple[int, ...]:
     """Return the columns of a terminal: latency, what was answered, whether it holds; the others as far as they fit."""
-    leading = [name for name in header if not name.startswith((*LAST_COLUMNS, "requests"))]
-    order = [header[0], *(name for name in leading if name != header[0]), *LAST_COLUMNS]
+    order = [header[0]]
+    for name in header[1:]:
+        if not name.startswith((*LAST_COLUMNS, "requests")):
+            order.append(name)
+    order += LAST_COLUMNS
     return tuple(header.index(name) for name in order if name in header)
 
 

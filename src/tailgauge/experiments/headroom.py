@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, hol
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.figures import ERRORS, LATENCY
+from tailgauge.scenario.figures import ERRORS
 from tailgauge.scenario.objective import values_needed
 from tailgauge.schedule.settings import POISSON
 from tailgauge_analysis import (
@@ -150,7 +149,7 @@ class HeadroomPlanner(SeriesPlanner):
     def __init__(self, base: Base) -> None:
         self._settings = base.table.headroom
         super().__init__(base, self._settings, self._settings.precision)
-        if not any(row.figure.unit == LATENCY for row in base.scenario.slo.values()):
+        if not base.latency_objectives:
             self.checks = COUNTED  # of refusals and backlogs
         self._today = base.today()
         self.plan_arrivals()
@@ -188,14 +187,11 @@ class HeadroomPlanner(SeriesPlanner):
             confirm=1 if self._is_trace else self._settings.confirm,
             period_s=self.left_s() / 10,
         )
-        ceiling = min(
-            (bound.per_s.high for bound in series.bounds if bound.limit is not None), default=None
-        )
-        is_limit = series.by is not None and series.by.limit is not None
-        rate = (
-            series.by.per_s if series.by is not None and is_limit and not self._is_trace else None
-        )
-        return search.next_loads(series.loads, rate, ceiling)
+        ceiling = min((bound.per_s.high for bound in series.limit_bounds), default=None)
+        known_rate = None
+        if series.by is not None and series.by.limit is not None and not self._is_trace:
+            known_rate = series.by.per_s
+        return search.next_loads(series.loads, known_rate, ceiling)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
         """Return today's traffic at another rate; the first run keeps its shape."""
@@ -252,7 +248,10 @@ class HeadroomPlanner(SeriesPlanner):
         rare = limits.bounds(
             self.runs, self._planned, min(RARE, self._settings.refused), self._precision
         )
-        return next((bound.per_s.value for bound in rare if bound.kind == binding.kind), None)
+        for bound in rare:
+            if bound.kind == binding.kind:
+                return bound.per_s.value
+        return None
 
     def _evenly(self, binding: Bound | None) -> float | None:
         """Return up to which rate evenly spaced requests are never refused, where each costs the same and they are random now."""
@@ -285,7 +284,7 @@ class HeadroomPlanner(SeriesPlanner):
             steps.append(
                 "switch retries off while calls are refused: the limit admits no more of them"
             )
-        return [f"or {step}" if number else step for number, step in enumerate(steps)]
+        return steps[:1] + [f"or {step}" for step in steps[1:]]
 
     def _pace(self, sustained: Sustained, series: Series, rate: float) -> str:
         """Recommend one rate with its reason, then the others, and the run that confirms it."""
@@ -347,7 +346,7 @@ class HeadroomPlanner(SeriesPlanner):
 
 
 def _by_search(sustained: Sustained, series: Series) -> Sustained:
-    failed = [load for load in series.loads if load.outcome == FAIL]
+    failed = series.with_outcome(FAIL)
     binding = limits.binding(failed)
     if series.by is not None and not failed:
         binding = series.by.kind
@@ -368,7 +367,7 @@ def _by_headers(sustained: Sustained, series: Series) -> Sustained:
     """Return what one run without a 429 shows: no more than was known if no header names a limit and today's rate is not shown to hold."""
     holds = all(load.leans == PASS and not load.refused.k for load in series.loads)
     floor = sustained.today_per_s if holds else 0.0
-    bounds = [limits.raised(bound, floor) for bound in series.bounds if bound.limit is not None]
+    bounds = [limits.raised(bound, floor) for bound in series.limit_bounds]
     if bounds:
         sustained = replace(sustained, high_per_s=bounds[0].per_s.high, binding=bounds[0].kind)
     elif any(load.outcome != PASS for load in series.loads):
@@ -550,8 +549,11 @@ def _today_text(sustained: Sustained, series: Series) -> Iterator[str]:
             continue
         refused = share_cell(load.refused)
         text = f"at today's rate {refused.text} refused (CI {refused.interval})"
-        first_s = [run.first_429_s for run in load.runs if run.first_429_s is not None]
-        yield f"{text}, first 429 at {figures(first_s[0])} s" if first_s else text
+        for run in load.runs:
+            if run.first_429_s is not None:
+                text += f", first 429 at {figures(run.first_429_s)} s"
+                break
+        yield text
 
 
 def _limit_text(limit: Limit, series: Series, sustained: Sustained) -> str:
@@ -587,7 +589,7 @@ def _more_at_provider(binding: Bound, needed_per_s: float, sustained: Sustained)
 def _confirmed_loads(sustained: Sustained, series: Series) -> list[JudgedLoad]:
     """Return the rates that held in a run, as far as the answer reaches."""
     high = sustained.high_per_s or math.inf
-    return [load for load in series.loads if load.outcome == PASS and load.load <= high]
+    return [load for load in series.with_outcome(PASS) if load.load <= high]
 
 
 def _confirmation(sustained: Sustained, series: Series) -> str:
@@ -601,7 +603,10 @@ def _confirmation(sustained: Sustained, series: Series) -> str:
 
 def _runs(series: Series) -> list[LoadRun]:
     """Return the runs of all loads."""
-    return list(chain.from_iterable(load.runs for load in series.loads))
+    runs: list[LoadRun] = []
+    for load in series.loads:
+        runs += load.runs
+    return runs
 
 
 def _too_short(series: Series) -> list[str]:
@@ -629,9 +634,9 @@ def _notes(sustained: Sustained, series: Series) -> Iterator[str]:
         if unseen:
             yield f"the interval is wide: nothing was refused, so the burst size of {listed(map(limit_name, unseen))} is unknown"
         return
-    open_rates = [figures(load.load) for load in series.loads if load.outcome == INCONCLUSIVE]
-    if open_rates:
-        yield f"inconclusive at {', '.join(open_rates)} {sustained.unit}"
+    rates = [figures(load.load) for load in series.with_outcome(INCONCLUSIVE)]
+    if rates:
+        yield f"inconclusive at {', '.join(rates)} {sustained.unit}"
     if series.contradicted is not None:
         sustains = sustained.text(series.contradicted.per_s.value)
         yield CONTRADICTED.format(limit_name(series.contradicted.kind), sustains)
@@ -640,7 +645,7 @@ def _notes(sustained: Sustained, series: Series) -> Iterator[str]:
         yield "an acceleration limit refused calls: set experiment.headroom.growth lower"
     if "spend" in kinds:
         yield "the spending limit refused calls: the answer is based on the runs before"
-    failed = [load for load in series.loads if load.outcome == FAIL]
+    failed = series.with_outcome(FAIL)
     refused = any((load.refused.low or 0.0) > sustained.refused_at_most for load in failed)
     if refused and series.by is None and series.contradicted is None:
         text = "no limit explains the refusals: the interval is based on the tried rates alone"
@@ -688,15 +693,21 @@ def _rate_columns(
 
 
 def _refused_by(load: JudgedLoad) -> str:
-    return ", ".join(kind_name(kind) for kind, _ in limits.by_kind(load.runs).most_common()) or NONE
+    counts = limits.by_kind(load.runs)
+    names = [kind_name(kind) for kind, _ in counts.most_common()]
+    return ", ".join(names) or NONE
 
 
 def _served(load: JudgedLoad) -> str:
-    seconds = sum(run.seconds for run in load.runs)
-    served = sum(run.served.value * run.seconds for run in load.runs)
+    lengths_s = []
+    served = []
+    for run in load.runs:
+        lengths_s.append(run.seconds)
+        served.append(run.served.value * run.seconds)
+    seconds = sum(lengths_s)
     if not seconds:
         return NONE
-    return figures(served / seconds)
+    return figures(sum(served) / seconds)
 
 
 def _worst_objective(load: JudgedLoad) -> Cell:
@@ -753,10 +764,10 @@ def _pictures(series: Series, sustained: Sustained) -> tuple[Picture, ...]:
         return ()
     curves = []
     for outcome, colour in OUTCOME_COLOURS.items():
-        loads = [load for load in series.loads if load.outcome == outcome]
-        rows = [
-            (load.load, load.refused.value, load.refused.low, load.refused.high) for load in loads
-        ]
+        rows = []
+        for load in series.with_outcome(outcome):
+            refused = load.refused
+            rows.append((load.load, refused.value, refused.low, refused.high))
         points = estimate_curve(VERDICTS[outcome], rows, lambda value: 100 * value)
         if len(points.x):
             curves.append(replace(points, style="points", colour=colour))

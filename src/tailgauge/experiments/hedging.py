@@ -262,12 +262,14 @@ class HedgingPlanner(Planner):
         delays = list(self._settings.delays_ms)
         if delays:
             Random(self._scenario.seed).shuffle(delays)
-            yield from self.run(
-                [self._step(self._today, len(delays) + loads, delay) for delay in delays]
-            )
-            gains = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
-            _, best = min(gains, key=lambda pair: pair[0], default=(0.0, None))
-            self._hedge = self._hedge_with(best.delay if best else None)
+            runs = len(delays) + loads
+            yield from self.run([self._step(self._today, runs, delay) for delay in delays])
+            changes: list[tuple[float, Delay | None]] = []
+            for load in self._compared():
+                if load.tail:
+                    changes.append((load.tail.value, load.run.attempt.delay))
+            _, best = min(changes, key=lambda change: change[0], default=(0.0, None))
+            self._hedge = self._hedge_with(best)
         search = Search(
             start=self._today,
             least=self._today / FARTHEST,
@@ -278,13 +280,14 @@ class HedgingPlanner(Planner):
         for runs in range(loads, 0, -1):
             tried = [load for load in self._compared() if load.run.attempt.delay is None]
             controls = self._controls()
-            unjudged = [
-                load.load for load in tried if load.label == BACKLOG and load.load not in controls
-            ]
+            unjudged = []
+            for load in tried:
+                if load.label == BACKLOG and load.load not in controls:
+                    unjudged.append(load.load)
             if unjudged:
                 yield from self.run([self._step(unjudged[0], runs, hedged=False)])
                 continue
-            next_loads = search.next_loads([_tried(load) for load in tried])
+            next_loads = search.next_loads(list(map(_tried, tried)))
             if not next_loads:
                 return
             yield from self.run([self._step(next_loads[0].load, runs)])
@@ -297,13 +300,26 @@ class HedgingPlanner(Planner):
 
     def answer(self) -> Answer:
         """Answer from what was kept."""
-        compared = self._compared()
-        loads = [load for load in compared if load.run.attempt.delay is None]
-        helping = [load.load for load in loads if load.label == HELPS]
-        harming = [load.load for load in loads if load.label in HARM]
-        labels = {load.load: load.label for load in loads}
+        loads = []
+        delays = []
+        labels = {}
+        helping = []
+        harming = []
+        for load in self._compared():
+            if load.run.attempt.delay is not None:
+                delays.append(load)
+                continue
+            loads.append(load)
+            labels[load.load] = load.label
+            if load.label == HELPS:
+                helping.append(load.load)
+            elif load.label in HARM:
+                harming.append(load.load)
         low = max(helping, default=None)
         high = min(harming, default=None)
+        crossover = None
+        if low and high and low < high:
+            crossover = (low, high)
         finding = Hedging(
             hedge=_described(self._hedge),
             unit=self._unit.name,
@@ -312,21 +328,28 @@ class HedgingPlanner(Planner):
             label=labels.get(self._today, NO_RUN),
             helps_up_to_per_s=low,
             hurts_from_per_s=high,
-            crossover=(low, high) if low and high and low < high else None,
+            crossover=crossover,
             loads=tuple(sorted(loads, key=lambda load: load.load)),
-            delays=tuple(load for load in compared if load.run.attempt.delay is not None),
+            delays=tuple(delays),
         )
         return answer(finding, self._unit.text(self._today))
 
     def _compared(self) -> list[ComparedLoad]:
         p = quantile_for(self.results, self._settings.quantile)
         controls = self._controls()
-        hedged = [run for run in self.results if run.attempt.hedged]
-        return [compare(run, p, controls.get(run.attempt.rate_per_s)) for run in hedged]
+        compared = []
+        for run in self.results:
+            if run.attempt.hedged:
+                compared.append(compare(run, p, controls.get(run.attempt.rate_per_s)))
+        return compared
 
     def _controls(self) -> dict[float, HedgedRun]:
         """Return the runs without hedging, by rate."""
-        return {run.attempt.rate_per_s: run for run in self.results if not run.attempt.hedged}
+        controls = {}
+        for run in self.results:
+            if not run.attempt.hedged:
+                controls[run.attempt.rate_per_s] = run
+        return controls
 
     def _hedge_with(self, delay: Delay | None) -> dict[str, Any]:
         """Return the hedge with this delay in the place of its own."""
@@ -380,11 +403,9 @@ class HedgingPlanner(Planner):
 
     def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
         """Return the tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
-        tested = self._traffic[self._tested]
+        other_tables = dict(self._traffic)
+        tested = other_tables.pop(self._tested)
         half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
-        other_tables = {
-            name: table for name, table in self._traffic.items() if name != self._tested
-        }
         return {
             OFF: {**half, "hedge": {**hedge, "policy": "off"}},
             ON: {**half, "hedge": hedge},
@@ -397,9 +418,10 @@ class HedgingPlanner(Planner):
 
 def _tested(base: Base) -> str:
     """Return the traffic table that hedges. UsageError if there is none."""
-    hedging = [
-        name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"
-    ]
+    hedging = []
+    for name, traffic in base.scenario.traffic.items():
+        if traffic.hedge.policy != "off":
+            hedging.append(name)
     wanted = base.table.hedging.traffic
     tested = hedging
     if wanted is not None:
@@ -424,9 +446,8 @@ def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
     objectives: dict[str, Any] = {}
     for name, objective in slo.items():
         if objective.get("traffic") == tested:
-            objectives |= {
-                f"{name} ({variant})": {**objective, "traffic": variant} for variant in (OFF, ON)
-            }
+            for variant in (OFF, ON):
+                objectives[f"{name} ({variant})"] = {**objective, "traffic": variant}
         else:
             objectives[name] = objective
     return objectives
@@ -461,14 +482,19 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     misses = (~good_requests(objectives, stage)).astype(np.float64)
     is_off = (stage.requests["traffic"] == OFF).to_numpy(np.bool_)
     p99_s = _p99_s(ms[is_off], block_s)
-    works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
+    works = []
+    for off, on in pairs:
+        works.append((_work(stage, off.requests), _work(stage, on.requests)))
     growth = block_growth(waiting(reading.frames, stage.to_s), pairs)
     variants = []
     for side in (0, 1):
-        requests = [pair[side].requests for pair in pairs]
-        variants.append(
-            Blocks(tuple(ms[mask] for mask in requests), tuple(misses[mask] for mask in requests))
-        )
+        blocks_ms = []
+        blocks_misses = []
+        for pair in pairs:
+            is_in_block = pair[side].requests
+            blocks_ms.append(ms[is_in_block])
+            blocks_misses.append(misses[is_in_block])
+        variants.append(Blocks(tuple(blocks_ms), tuple(blocks_misses)))
     return HedgedRun(
         attempt=attempt,
         off=variants[0],
@@ -798,8 +824,10 @@ def _delays(delays: Sequence[ComparedLoad]) -> Table:
 def _pictures(finding: Hedging) -> Iterator[Picture]:
     """Yield the tail with hedging and without at today's load, then the change and the hedged calls by load."""
     yield from _tails(finding)
-    tails = [(load.load, load.tail) for load in finding.loads if load.tail]
-    rows = [(load, tail.value, tail.low, tail.high) for load, tail in tails]
+    rows = []
+    for load in finding.loads:
+        if load.tail:
+            rows.append((load.load, load.tail.value, load.tail.low, load.tail.high))
     if len(rows) > 1:
         ends = (rows[0][0], rows[-1][0])
         curves = (
@@ -818,9 +846,13 @@ def _pictures(finding: Hedging) -> Iterator[Picture]:
 
 def _hedged(finding: Hedging) -> Panel:
     """Return the share of calls hedged at each load, which is what a hedge costs."""
-    hedged_loads = [load for load in finding.loads if load.run.hedges.hedged is not None]
-    shares = [100 * (load.run.hedges.hedged or 0.0) for load in hedged_loads]
-    loads = [load.load for load in hedged_loads]
+    loads = []
+    shares = []
+    for load in finding.loads:
+        hedged = load.run.hedges.hedged
+        if hedged is not None:
+            loads.append(load.load)
+            shares.append(100 * hedged)
     curve = PlotCurve(loads, shares, "calls hedged", style="line and points", hover="%{y:.3~g}%")
     return Panel("calls hedged, %", (curve,), height=0.6)
 

@@ -175,10 +175,11 @@ class ModelsPlanner(Planner):
 
     def _overrides(self, name: str) -> list[tuple[str, Any]]:
         settings = self._settings.among[name]
-        model = {}
-        if settings.model is not None:
-            model = {"model": settings.model}
-        traffic = {table: {**values, **model} for table, values in self._traffic.items()}
+        traffic = {}
+        for table, values in self._traffic.items():
+            traffic[table] = dict(values)
+            if settings.model is not None:
+                traffic[table]["model"] = settings.model
         overrides: list[tuple[str, Any]] = [("traffic", traffic), ("arrival.shape", None)]
         if settings.profile is not None:
             overrides.append(("simulated.profile", settings.profile))
@@ -223,41 +224,51 @@ def model_block(number: int, name: str, reading: RunReading, *, price: float) ->
     prices = tariff(run)
     total, unpriced = spent(with_usage(stage.attempts), prices.price)
     cost = None
-    if total is not None:
+    no_cost = ""
+    if total is None:
+        no_cost = no_price(unpriced, prices.why)
+    else:
         cost = float(total)
-    if cost is not None and run["target"].get("simulated"):
-        cost *= price
+        if run["target"].get("simulated"):
+            cost *= price
+    waits_of = {}
+    for row in objectives:
+        if row.metric:
+            waits_of[row.name] = waits(row.metric, row.part(stage), OFFERED)
     return ModelBlock(
         round=number,
         name=name,
-        waits={
-            row.name: waits(row.metric, row.part(stage), OFFERED)
-            for row in objectives
-            if row.metric
-        },
+        waits=waits_of,
         requests=len(ended),
         answered=int(ended.isin(schema.COMPLETE).sum()),
         cost=cost,
         unit=prices.unit,
-        no_cost=no_price(unpriced, prices.why) if cost is None else "",
+        no_cost=no_cost,
     )
 
 
 def choice(names: Sequence[str], blocks: Sequence[ModelBlock], slo: Json) -> list[ModelResult]:
     """Judge the models in the order of `names`, without those that have no block."""
-    by_name = {name: [block for block in blocks if block.name == name] for name in names}
-    models = [_result(name, of_model, slo) for name, of_model in by_name.items() if of_model]
+    blocks_of = {}
+    models = []
+    for name in names:
+        blocks_of[name] = [block for block in blocks if block.name == name]
+        if blocks_of[name]:
+            models.append(_result(name, blocks_of[name], slo))
     best = cheapest(models)
     if best is None:
         return models
-    best_costs = {block.round: block.cost for block in by_name[best.name]}
+    best_costs = {block.round: block.cost for block in blocks_of[best.name]}
     for place, model in enumerate(models):
-        common = [block for block in by_name[model.name] if block.round in best_costs]
-        if model is not best and len(common) >= FEWEST_PAIRS:
-            costs = _ratio(
-                [block.cost for block in common], [best_costs[block.round] for block in common]
-            )
-            models[place] = replace(model, relative_cost=costs)
+        # Costs of the rounds that have a block of both models.
+        costs = []
+        compared_costs = []
+        for block in blocks_of[model.name]:
+            if block.round in best_costs:
+                costs.append(block.cost)
+                compared_costs.append(best_costs[block.round])
+        if model is not best and len(costs) >= FEWEST_PAIRS:
+            models[place] = replace(model, relative_cost=_ratio(costs, compared_costs))
     return models
 
 
@@ -308,8 +319,16 @@ def _ratio(numerators: Sequence[Any], denominators: Sequence[Any]) -> Interval |
 def answer(models: Sequence[ModelResult]) -> Answer:
     """Answer from all models."""
     best = cheapest(models)
-    meet = [model.name for model in models if model.outcome == PASS]
-    unsure = [model.name for model in models if model.outcome == INCONCLUSIVE]
+    meet = []
+    unsure = []
+    notes = []
+    for model in models:
+        if model.outcome == PASS:
+            meet.append(model.name)
+        elif model.outcome == INCONCLUSIVE:
+            unsure.append(model.name)
+        if model.no_cost:
+            notes.append(f"cost of {model.name} unknown: {model.no_cost}")
     finding = Models(tuple(models), tuple(meet), best.name if best else None)
     if not models:
         return Answer("models", Result(INCONCLUSIVE, NOTHING), finding)
@@ -321,7 +340,6 @@ def answer(models: Sequence[ModelResult]) -> Answer:
         result = Result(PASS, sentence, details=tuple(details))
     else:
         result = Result(INCONCLUSIVE if unsure else FAIL, NONE_MEETS, details=tuple(details))
-    notes = [f"cost of {model.name} unknown: {model.no_cost}" for model in models if model.no_cost]
     return answered(
         "models",
         "Models",
@@ -435,7 +453,10 @@ def _table(models: Sequence[ModelResult]) -> Table:
         ("requests", lambda model: f"{model.requests:,}"),
     ]
     unit = next((model.unit for model in models if model.unit), "")
-    return Table.of("", models, columns, f"{NOTE} Cost: in {unit}." if unit else NOTE)
+    note = NOTE
+    if unit:
+        note += f" Cost: in {unit}."
+    return Table.of("", models, columns, note)
 
 
 def _interval(ends: Interval | None, text_of: Any) -> Cell:

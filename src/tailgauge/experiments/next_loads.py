@@ -116,9 +116,10 @@ def follow_up(
     low, high = probable_ends(holds, fails, unsure)
     fresh = _untried(ran, low, high, whole=whole)
     if fresh is not None and not (high is None and decidable):
-        at_best = [
-            load.times_at_best for load in decidable if load.load == low and load.times_at_best > 1
-        ]
+        at_best = []
+        for load in decidable:
+            if load.load == low and load.times_at_best > 1:
+                at_best.append(load.times_at_best)
         if not at_best:
             return fresh
         return replace(fresh, times=max(at_best) * SPARE)
@@ -134,7 +135,9 @@ def _untried(
     """Return loads that were not run: between two, or on the side without an end; None where there is none."""
     if low is None:
         reason = "find a load that holds"
-        loads = [min(ran) * factor for factor in LOWER if not whole or min(ran) * factor >= 1]
+        loads = [min(ran) * factor for factor in LOWER]
+        if whole:
+            loads = [load for load in loads if load >= 1]
     elif high is None:
         reason = "find the load that fails"
         loads = [max(ran) * factor for factor in HIGHER]

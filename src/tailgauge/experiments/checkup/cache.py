@@ -41,9 +41,12 @@ MOST_EXPIRED = 0.5  # of the calls, even with the longest lifetime: then the pre
 
 def of_cause(result: CacheResult, *causes: str) -> Number:
     """Return the share of the calls that miss for these causes."""
-    misses = [miss for miss in result.misses if miss.cause in causes]
-    calls = sum(miss.calls for miss in misses)
-    tokens = sum(miss.tokens for miss in misses)
+    calls = 0
+    tokens = 0
+    for miss in result.misses:
+        if miss.cause in causes:
+            calls += miss.calls
+            tokens += miss.tokens
     part = None
     if result.calls:
         part = calls / result.calls
@@ -79,10 +82,10 @@ def warm_numbers(
     if nothing and has_marks and result.calls >= FEWEST:
         text = f"none of {result.calls} calls has a mark, and they read and write nothing"
         return numbers | {"unmarked": known_share(1.0, result.calls, text, 1 - READ)}
-    text = "calls have a mark, or are cached without one"
-    unmarked = known_share(
-        0.0, result.calls, text if has_marks else "this protocol has no cache marks", 0.0
-    )
+    text = "this protocol has no cache marks"
+    if has_marks:
+        text = "calls have a mark, or are cached without one"
+    unmarked = known_share(0.0, result.calls, text, 0.0)
     return numbers | {"unmarked": unmarked, UNEXPLAINED: of_cause(result, UNEXPLAINED)}
 
 

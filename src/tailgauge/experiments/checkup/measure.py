@@ -180,14 +180,15 @@ def fan_out(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     steady = reading.steady
     kinds = user_traffic.kinds()
     legs = sum(kind["weight"] for kind in kinds.values())
-    singles = []
+    times_of_kinds = []
     for name in kinds:
         times = numbers.whole_ms(numbers.of_tables(steady, [name]), "sent_at_ns")
-        singles.append(quantile_of(times, 0.5 ** (1 / legs)))
-    known = [one for one in singles if one is not None]
+        quantile = quantile_of(times, 0.5 ** (1 / legs))
+        if quantile is not None:
+            times_of_kinds.append(quantile)
     slowest = None
-    if len(known) == len(singles):
-        slowest = max(known, key=lambda one: one.value or 0.0)
+    if len(times_of_kinds) == len(kinds):
+        slowest = max(times_of_kinds, key=lambda quantile: quantile.value or 0.0)
     by_check: dict[str, Number] = {}
     remarks: tuple[str, ...] = ()
     if not user_traffic.streams:

@@ -99,9 +99,11 @@ def of_share(estimate: Proportion, evidence: str, gain: float | None = None) -> 
         return Number(
             evidence=f"not enough data: {estimate.n} of the {FEWEST} needed", n=estimate.n
         )
+    if gain is None:
+        gain = estimate.value or 0.0
     return Number(
         evidence=evidence,
-        gain=(estimate.value or 0.0) if gain is None else gain,
+        gain=gain,
         n=estimate.n,
         value=estimate.value,
         low=estimate.low,
@@ -205,15 +207,19 @@ def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
         low = _surely_at_least(finite, 1 - p)
     if high is None:
         mirrored = _surely_at_least(-finite, p)
-        high = None if mirrored is None else -mirrored
+        if mirrored is not None:
+            high = -mirrored
     return replace(quantile, low=low, high=high)
 
 
 def _surely_at_least(values: Floats, part: float) -> float | None:
     """Return a value that more than this part of the values surely reach."""
     ordered = np.sort(values)
-    ends = [float(ordered[int(place * len(ordered))]) for place in BELOW]
-    return next((end for end in ends if (proportion(values >= end).low or 0.0) > part), None)
+    for place in BELOW:
+        end = float(ordered[int(place * len(ordered))])
+        if (proportion(values >= end).low or 0.0) > part:
+            return end
+    return None
 
 
 # --- the user's own traffic --------------------------------------------------------------------------------------------
@@ -264,7 +270,8 @@ def tail(users: Steady) -> Number:
     for times, allowed in SLOW:
         slow = late | (end > times * usual)
         text = f"{of_all(slow)} requests take more than {times:g} times the median of their size"
-        text += f", or time out ({int(late.sum())})" if late.any() else ""
+        if late.any():
+            text += f", or time out ({int(late.sum())})"
         gain = saved(np.where(slow, end - usual, 0), end)
         numbers.append(replace(of_share(proportion(slow), text, gain), allowed=allowed))
     number = next((number for number in numbers if number.exceeds), numbers[0])
@@ -299,8 +306,10 @@ def _usual_ms(users: Steady, end: Floats) -> Floats:
 def buffered(streamed: Steady) -> Number:
     """Return the share of the streamed answers that were collected on the way."""
     missing = tpot_missing(streamed.requests)
-    reasons = (BUFFERED, AT_ONCE)
-    late = sum(row["answers"] for row in missing["reasons"] if row["reason"] in reasons)
+    late = 0
+    for row in missing["reasons"]:
+        if row["reason"] in {BUFFERED, AT_ONCE}:
+            late += row["answers"]
     late_share = counted(late, missing["of"])
     text = f"{share(late_share.value)} of the streamed answers were buffered or arrive at once"
     return of_share(late_share, text, BUFFERED_GAIN)
@@ -346,10 +355,10 @@ def ended_by(steady: Steady, classes: Collection[str]) -> Number:
     ended = _ended(steady)
     is_ended = ended.isin(classes).to_numpy(np.bool_)
     kinds = ", ".join(f"{n} {kind}" for kind, n in ended[is_ended].value_counts().items())
-    return of_share(
-        proportion(is_ended),
-        f"of {len(is_ended)} calls: {kinds}" if kinds else f"none of {len(is_ended)} calls",
-    )
+    text = f"none of {len(is_ended)} calls"
+    if kinds:
+        text = f"of {len(is_ended)} calls: {kinds}"
+    return of_share(proportion(is_ended), text)
 
 
 def idle_cut(steady: Steady) -> Number:
@@ -407,13 +416,16 @@ def connections(steady: Steady) -> Number:
 
 def caches(reading: RunReading) -> dict[str, CacheResult]:
     """Return the cache section by traffic table."""
-    return {result.traffic: result for result in cache_results(reading.run).cache}
+    results = cache_results(reading.run).cache
+    return {result.traffic: result for result in results}
 
 
 def fan_out_of(reading: RunReading, name: str) -> FanOut | None:
     """Return the fan-out section of a traffic table, if a request has all of several legs."""
-    sections = [section for section in fan_outs(reading.run) if section.traffic == name]
-    return next((section for section in sections if section.slowest), None)
+    for section in fan_outs(reading.run):
+        if section.traffic == name and section.slowest:
+            return section
+    return None
 
 
 def heavy_leg(section: FanOut | None) -> Number:

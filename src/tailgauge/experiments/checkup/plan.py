@@ -69,7 +69,10 @@ class CheckupPlanner(Planner):
             if name not in PROBES:
                 raise base.refused(SKIP, f"no probe {name!r}: expected {', '.join(PROBES)}")
         useful = {"cached": self._traffic.cached, "fan_out": self._traffic.fan_out}
-        self._probes = [name for name in PROBES if name not in skip and useful.get(name, True)]
+        self._probes: list[str] = []
+        for name in PROBES:
+            if name not in skip and useful.get(name, True):
+                self._probes.append(name)
         if not self._probes:
             raise base.refused(SKIP, "no probe is left")
 
@@ -87,11 +90,10 @@ class CheckupPlanner(Planner):
             minutes = min(minutes, QUICK_MINUTES)
         load_s = LOAD * (minutes * 60 - START_S - RUN_S * len(self._probes))
         whole = sum(PROBES[name].weight for name in self._probes)
-        part_s = {name: load_s * PROBES[name].weight / whole for name in self._probes}
-        steps = [
-            self._step(name, max(LEAST_S, length_s), self.seed())
-            for name, length_s in part_s.items()
-        ]
+        steps = []
+        for name in self._probes:
+            length_s = load_s * PROBES[name].weight / whole
+            steps.append(self._step(name, max(LEAST_S, length_s), self.seed()))
         yield from self.run(steps, again=not self._settings.quick)
 
     def _step(self, name: str, duration_s: float, seed: int) -> Step:
@@ -119,7 +121,8 @@ class CheckupPlanner(Planner):
         slo: dict[str, dict[str, Any]] = {}
         for name, objective in self._base.tree().get("slo", {}).items():
             if objective.get("traffic") in {None, *self._traffic.tables}:
-                slo[name] = {key: value for key, value in objective.items() if key != "precision"}
+                slo[name] = dict(objective)
+                slo[name].pop("precision", None)
         return slo
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
@@ -142,9 +145,9 @@ class CheckupPlanner(Planner):
         user_traffic = self._traffic
         scenario = self._scenario
         path = self._base.path
-        summaries = [
-            f"{name} ({pattern_of(table).summary})" for name, table in user_traffic.tables.items()
-        ]
+        summaries = []
+        for name, table in user_traffic.tables.items():
+            summaries.append(f"{name} ({pattern_of(table).summary})")
         tables = ", ".join(summaries)
         text = (
             f"judged: the traffic of {path.name}, {user_traffic.rate_per_s:g} requests/s: {tables}"
@@ -229,26 +232,29 @@ def _cached(user_traffic: UserTraffic) -> Sent:
     changes, another one in four as it should be shows whether this endpoint has a cache at all.
     """
     cache = user_traffic.plain[user_traffic.cached]["cache"]
-    plain = {key: value for key, value in cache.items() if key not in {"volatile", "pre_warm"}}
+    plain = dict(cache)
+    plain.pop("volatile", None)
+    plain.pop("pre_warm", None)
     traffic = {
         WARM: user_traffic.call(user_traffic.cached, weight=3.0),
         COLD: user_traffic.call(user_traffic.cached, weight=1.0, cache={**plain, "cold": True}),
     }
     table = user_traffic.tables[user_traffic.cached].cache
     if table is not None and (not table.breakpoints or table.volatile != "none"):
-        marks = table.breakpoints or (["system"] if table.system_tokens else ["last"])
+        marks = list(table.breakpoints)
+        if not marks:
+            marks = ["system" if table.system_tokens else "last"]
         traffic[IDEAL] = user_traffic.call(
-            user_traffic.cached, weight=1.0, cache={**plain, "breakpoints": list(marks)}
+            user_traffic.cached, weight=1.0, cache={**plain, "breakpoints": marks}
         )
     return Sent("cold against warm prefix", traffic, user_traffic.calls_per_s * 4 / 3)
 
 
 def _fan_out(user_traffic: UserTraffic) -> Sent:
     """Return the calls of the fan-out, one at a time, as many as today."""
-    traffic = {
-        name: user_traffic.call(user_traffic.fan_out, **changes)
-        for name, changes in user_traffic.kinds().items()
-    }
+    traffic = {}
+    for name, changes in user_traffic.kinds().items():
+        traffic[name] = user_traffic.call(user_traffic.fan_out, **changes)
     return Sent("calls of the fan-out, one at a time", traffic, user_traffic.calls_per_s)
 
 

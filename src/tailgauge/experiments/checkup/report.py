@@ -172,16 +172,16 @@ def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
     """Yield what each change gives back at most, as bars in the order of the problems."""
     if not problems:
         return
-    kinds = [kind for kind in GAINS if any(problem.check.gain_of == kind for problem in problems)]
     bars = []
-    for kind in kinds:
-        of_kind = [problem for problem in problems if problem.check.gain_of == kind]
-        gains = [100 * problem.number.gain for problem in of_kind]
-        bars.append(
-            PlotCurve(
-                gains, (), f"of {kind}", style="rows", labels=[problem.name for problem in of_kind]
-            )
-        )
+    for kind in GAINS:
+        gains = []
+        names = []
+        for problem in problems:
+            if problem.check.gain_of == kind:
+                gains.append(100 * problem.number.gain)
+                names.append(problem.name)
+        if gains:
+            bars.append(PlotCurve(gains, (), f"of {kind}", style="rows", labels=names))
     yield Picture(
         name="gains",
         title="What each change gives back",
@@ -220,9 +220,8 @@ def _problem(problem: CheckResult, line_of: Callable[[str], str]) -> ObjectiveLi
     line = ""
     if problem.check.experiment:
         line = line_of(problem.check.experiment)
-    change = sentence(problem.check.change)
-    change += f": {line}" if line else "."
-    reason = f"{gain}. {sentence(problem.number.evidence)}. {change}"
+    reason = f"{gain}. {sentence(problem.number.evidence)}. {sentence(problem.check.change)}"
+    reason += f": {line}" if line else "."
     return ObjectiveLine(problem.check.problem, FAIL, "", "", why=reason)
 
 

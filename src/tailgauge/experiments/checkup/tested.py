@@ -73,9 +73,10 @@ class UserTraffic:
     @property
     def streams(self) -> set[str]:
         """Tables of single streamed answers, the control with them."""
-        names = {
-            name for name, table in self.tables.items() if table.stream and not fans_out(table)
-        }
+        names = set()
+        for name, table in self.tables.items():
+            if table.stream and not fans_out(table):
+                names.add(name)
         if self.whole:
             names.add(CONTROL)
         return names
@@ -83,15 +84,12 @@ class UserTraffic:
     @property
     def calls_per_s(self) -> float:
         """Calls/s today."""
-        parts = [
-            (table.weight, pattern_of(table).demand(1, 1, 1).calls)
-            for table in self.tables.values()
-        ]
-        return (
-            self.rate_per_s
-            * sum(part * calls for part, calls in parts)
-            / sum(part for part, _ in parts)
-        )
+        weights = []
+        weighted_calls = []
+        for table in self.tables.values():
+            weights.append(table.weight)
+            weighted_calls.append(table.weight * pattern_of(table).demand(1, 1, 1).calls)
+        return self.rate_per_s * sum(weighted_calls) / sum(weights)
 
     def today(self) -> dict[str, dict[str, Any]]:
         """Return the tables as they are."""
@@ -128,23 +126,20 @@ def tested(base: Base) -> UserTraffic:
     """Return the scenario's traffic. UsageError if it has no rate, or only batches."""
     scenario = base.scenario
     rate = base.today()
-    able = {
-        name: table
-        for name, table in scenario.traffic.items()
-        if pattern_of(table).answer != TURNAROUND
-    }
+    able = {}
+    weights = {}
+    for name, table in scenario.traffic.items():
+        weights[name] = table.weight
+        if pattern_of(table).answer != TURNAROUND:
+            able[name] = table
     if not able:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
     tree = base.tree().get("traffic", {})
-    weights = {name: table.weight for name, table in scenario.traffic.items()}
     rate *= sum(weights[name] for name in able) / sum(weights.values())
 
     def heaviest(fits: Callable[[Traffic], object]) -> str:
-        return max(
-            (name for name, table in able.items() if fits(table)),
-            key=weights.__getitem__,
-            default="",
-        )
+        fitting = [name for name, table in able.items() if fits(table)]
+        return max(fitting, key=weights.__getitem__, default="")
 
     cached = heaviest(lambda table: table.cache)
     marks = NO_MARKS

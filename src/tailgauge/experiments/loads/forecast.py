@@ -36,7 +36,9 @@ class Limit:
         refused = max(0, arrivals - round(burst + self.per_s * seconds))
         buckets: tuple[Bucket, ...] = ()
         if self.is_named:
-            exact = Estimate(value=burst, low=burst, high=burst)
+            burst_estimate = Estimate(value=burst, low=burst, high=burst)
+            if not refused:
+                burst_estimate = Estimate(low=1.0, high=60 * self.per_s)
             bucket = Bucket(
                 target="",
                 model="",
@@ -44,7 +46,7 @@ class Limit:
                 refused=refused,
                 remaining=None,
                 rate=Estimate(value=self.per_s, low=self.per_s, high=self.per_s),
-                burst=exact if refused else Estimate(low=1.0, high=60 * self.per_s),
+                burst=burst_estimate,
                 mean_per_s=None,
                 offered=None,
             )

@@ -100,11 +100,15 @@ def judge(
     `refused`: allowed share; `hides`: whether a full bucket may have hidden a failure; `borrows`: whether neighbours that are
     inconclusive themselves decide a load.
     """
-    ascending = sorted(runs, key=_planned)
-    by_load = sorted((list(group) for _, group in groupby(ascending, _planned)), key=_arrived)
+    by_load = []
+    for _, runs_at_load in groupby(sorted(runs, key=_planned), _planned):
+        by_load.append(list(runs_at_load))
+    by_load.sort(key=_arrived)
     if not is_limited(runs) and not any(run.refused.k for run in runs):
         refused = 1.0  # nothing was refused: the share decides nothing
-    groups = [_Group(at_load, _shares(at_load, runs, refused)) for at_load in by_load]
+    groups = []
+    for at_load in by_load:
+        groups.append(_Group(at_load, _shares(at_load, runs, refused)))
     judged = []
     for number, group in enumerate(groups):
         is_hidden = any(map(hides, group.runs))
@@ -146,35 +150,36 @@ def _judged(
     outcome = worst_outcome(outcomes.values())
     if outcome == PASS and is_hidden:
         outcome = INCONCLUSIVE
-    exceeded = [name for name, judgement in outcomes.items() if judgement == FAIL]
+    if outcome == INCONCLUSIVE:
+        pooled_with = set()
+    causes = [name for name, judgement in outcomes.items() if judgement == FAIL]
     exceeds = any((share.missed.value or 0.0) > share.allowed for share in shares)
     grows = sum(run.growing for run in runs) * 2 > len(runs)
-    leans = FAIL if outcome == FAIL or (outcome == INCONCLUSIVE and (exceeds or grows)) else PASS
+    leans = PASS
+    if outcome == FAIL or (outcome == INCONCLUSIVE and (exceeds or grows)):
+        leans = FAIL
+    objective_outcomes = [outcomes[share.name] for share in shares[1:]]
     return JudgedLoad(
         load=runs[0].load,
         arrived=_arrived(runs),
         runs=tuple(runs),
         shares=shares,
         outcome=outcome,
-        cause=exceeded[0] if exceeded else "",
-        met=worst_outcome([PASS, *(outcomes[share.name] for share in shares[1:])]),
+        cause=next(iter(causes), ""),
+        met=worst_outcome([PASS, *objective_outcomes]),
         leans=leans,
         unseen_per_s=unseen_per_s,
-        pooled_with=() if outcome == INCONCLUSIVE else tuple(sorted(pooled_with)),
+        pooled_with=tuple(sorted(pooled_with)),
     )
 
 
 def _backlog(runs: Runs, unseen_per_s: float) -> str:
     """Return FAIL of a clear growth in most runs, INCONCLUSIVE of a smaller one, or where nothing else shows that it holds."""
     growing = [run for run in runs if run.growing]
-    if len(growing) * 2 <= len(runs):
-        is_judged = (
-            is_limited(runs)
-            or runs[0].objectives
-            or any(run.growth_per_s is not None for run in runs)
-        )
-        return PASS if is_judged else INCONCLUSIVE
     growth = [run.growth_per_s for run in runs if run.growth_per_s is not None]
+    if len(growing) * 2 <= len(runs):
+        is_judged = is_limited(runs) or runs[0].objectives or growth
+        return PASS if is_judged else INCONCLUSIVE
     is_clear = not growth or sum(growth) / len(growth) > CLEAR * unseen_per_s
     return FAIL if is_clear or any(run.saturated for run in growing) else INCONCLUSIVE
 
@@ -232,8 +237,11 @@ def _dependent(run: LoadRun, number: int, every: Runs) -> Proportion:
     misses = run.objectives[number].missed
     if misses.k >= FEW or not misses.n:
         return misses
-    near = [neighbour for neighbour in every if 1 / CLOSE < neighbour.arrived / run.arrived < CLOSE]
-    showing = [neighbour for neighbour in near if _shows_dependence(neighbour, number)]
+    showing = []
+    for neighbour in every:
+        is_near = 1 / CLOSE < neighbour.arrived / run.arrived < CLOSE
+        if is_near and _shows_dependence(neighbour, number):
+            showing.append(neighbour)
     if not showing:
         return misses
     nearest = min(showing, key=lambda neighbour: abs(neighbour.arrived - run.arrived))
@@ -259,6 +267,11 @@ def _sum(shares: Sequence[Proportion]) -> Proportion:
     """Return the share of all; a single one keeps its interval, which knows how few its slow periods were."""
     if len(shares) == 1:
         return shares[0]
-    k = sum(share.k for share in shares)
-    n = sum(share.n for share in shares)
-    return counted(k, n, sum(share.n_eff for share in shares))
+    k = 0
+    n = 0
+    n_eff = 0
+    for share in shares:
+        k += share.k
+        n += share.n
+        n_eff += share.n_eff
+    return counted(k, n, n_eff)

@@ -16,13 +16,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
 from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, Runs
 from tailgauge.experiments.loads.run import Interval, LoadRun
-from tailgauge_analysis import DECISIONS, NORMAL_975, SEED, Estimate, Floats, Ints
+from tailgauge_analysis import DECISIONS, NORMAL_975, SEED, Bucket, Estimate, Floats, Ints
 
 CAPACITY = "capacity"
 OBJECTIVES = "objectives"
@@ -157,11 +156,15 @@ def binding(failed: Sequence[JudgedLoad]) -> str | None:
     cause = min(failed, key=lambda load: load.arrived).cause
     if cause != REFUSALS:
         return CAPACITY if cause == BACKLOG else OBJECTIVES
-    runs = list(chain.from_iterable(load.runs for load in failed))
+    runs: list[LoadRun] = []
+    for load in failed:
+        runs += load.runs
     counts = by_kind(runs)
     kind = max(counts, key=counts.__getitem__, default=None)
     overloads = sum(run.overloaded for run in runs)
-    return CAPACITY if kind is None or overloads > counts[kind] else kind
+    if kind is None or overloads > counts[kind]:
+        return CAPACITY
+    return kind
 
 
 def by_kind(runs: Runs) -> Counter[str]:
@@ -176,38 +179,58 @@ def by_kind(runs: Runs) -> Counter[str]:
 
 
 def _limits(runs: Runs) -> Iterator[Limit]:
-    all_buckets = list(chain.from_iterable(run.buckets for run in runs))
-    for kind in dict.fromkeys(bucket.kind for bucket in all_buckets):
-        buckets = [bucket for bucket in all_buckets if bucket.kind == kind]
-        rates = [bucket.rate for bucket in buckets if bucket.rate.value is not None]
-        headed = [rate for rate in rates if rate.how != DECISIONS]
-        doubted = [rate for rate in rates if rate.how == DECISIONS and rate.why is not None]
-        rate = _common(doubted or headed or rates)
+    buckets_of_kind: dict[str, list[Bucket]] = {}
+    for run in runs:
+        for bucket in run.buckets:
+            buckets_of_kind.setdefault(bucket.kind, []).append(bucket)
+    for kind, buckets in buckets_of_kind.items():
+        rate = _common(_trusted_rates(buckets))
         if rate is None:
             continue
-        exact = [bucket.burst for bucket in buckets if bucket.burst.value is not None]
-        burst = _common(exact) or _unseen_burst([bucket.burst for bucket in buckets], rate)
+        bursts = [bucket.burst for bucket in buckets]
+        exact = [burst for burst in bursts if burst.value is not None]
+        burst = _common(exact) or _unseen_burst(bursts, rate)
         refused = sum(bucket.refused for bucket in buckets)
         yield Limit(kind, refused, rate, burst, bool(exact) and refused > 0)
 
 
+def _trusted_rates(buckets: Sequence[Bucket]) -> list[Estimate]:
+    """Return the rates by the target's decisions where these contradict the headers, else those of headers, else all."""
+    rates = []
+    of_headers = []
+    contradicting = []
+    for bucket in buckets:
+        rate = bucket.rate
+        if rate.value is None:
+            continue
+        rates.append(rate)
+        if rate.how != DECISIONS:
+            of_headers.append(rate)
+        elif rate.why is not None:
+            contradicting.append(rate)
+    return contradicting or of_headers or rates
+
+
 def _common(estimates: Sequence[Estimate]) -> Interval | None:
     """Intersect the intervals; where they have nothing in common, cover all."""
-    ends: list[tuple[float, float, float]] = []
+    values = []
+    lows = []
+    highs = []
     for estimate in estimates:
-        if estimate.value is not None:
-            low = estimate.value if estimate.low is None else estimate.low
-            high = estimate.value if estimate.high is None else estimate.high
-            ends.append((estimate.value, low, high))
-    if not ends:
+        value = estimate.value
+        if value is not None:
+            values.append(value)
+            lows.append(value if estimate.low is None else estimate.low)
+            highs.append(value if estimate.high is None else estimate.high)
+    if not values:
         return None
-    values = sorted(value for value, _, _ in ends)
-    low = max(low for _, low, _ in ends)
-    high = min(high for _, _, high in ends)
+    low = max(lows)
+    high = min(highs)
     if low > high:
-        low = min(low for _, low, _ in ends)
-        high = max(high for _, _, high in ends)
-    return Interval(min(max(values[len(values) // 2], low), high), low, high)
+        low = min(lows)
+        high = max(highs)
+    middle = sorted(values)[len(values) // 2]
+    return Interval(min(max(middle, low), high), low, high)
 
 
 def _unseen_burst(bursts: Sequence[Estimate], rate: Interval) -> Interval:
@@ -223,15 +246,19 @@ def capacity(runs: Runs, refused: float) -> Interval | None:
     None if no run reached it. A target that refuses what it cannot hold refuses too many long before its capacity: that is
     a bound from above alone.
     """
-    full = [run for run in runs if _is_full(run, refused) and math.isfinite(run.served.high)]
+    full = []
+    lows = []
+    highs = []
+    for run in runs:
+        if _is_full(run, refused) and math.isfinite(run.served.high):
+            full.append(run)
+            lows.append(run.served.low if run.saturated else 0.0)
+            highs.append(run.served.high)
     if not full:
         return None
     lowest = min(run.load for run in full)
-    lowest_runs = [run for run in full if run.load == lowest]
-    value = sum(run.served.value for run in lowest_runs) / len(lowest_runs)
-    low = min(run.served.low if run.saturated else 0.0 for run in full)
-    high = max(run.served.high for run in full)
-    return Interval(value, low, high)
+    served = [run.served.value for run in full if run.load == lowest]
+    return Interval(sum(served) / len(served), min(lows), max(highs))
 
 
 def _is_full(run: LoadRun, refused: float) -> bool:
@@ -260,12 +287,16 @@ def _demand(limit: Limit, runs: Runs, planned: Planned, charges: Floats) -> Dema
     """Return the demand of the planned arrivals; the turns of a conversation follow each other as they did in the runs."""
     if planned.requests_per_arrival == 1:
         return demand_of(planned.gaps, charges)
-    numbers = [run.charges.arrivals + number * MOST_ARRIVALS for number, run in enumerate(runs)]
+    arrivals = []
+    offsets_s = []
+    for number, run in enumerate(runs):
+        arrivals.append(run.charges.arrivals + number * MOST_ARRIVALS)
+        offsets_s.append(run.charges.offsets_s)
     arrivals_per_s = limit.rate.value / float(charges.mean()) / planned.requests_per_arrival
     turns = Turns(
         charges=charges,
-        arrivals=np.concatenate(numbers),
-        offsets_s=np.concatenate([run.charges.offsets_s for run in runs]),
+        arrivals=np.concatenate(arrivals),
+        offsets_s=np.concatenate(offsets_s),
     )
     gaps = planned.gaps[: int(REPLAYED / planned.requests_per_arrival)]
     demand = demand_of_sessions(gaps / gaps.mean() / arrivals_per_s, turns)
@@ -281,8 +312,10 @@ def _sustained(limit: Limit, planned: Planned, demand: Demand, refused: float) -
         low = sustained(demand, limit.rate.low, limit.burst.low, refused)
         high = sustained(demand, limit.rate.high, limit.burst.high, refused)
     error = demand.error + MODEL
-    ends = (value, min(low, value) * (1 - error), max(high, value) * (1 + error))
-    return Interval(*(end / planned.requests_per_arrival / planned.attempts for end in ends))
+    low = min(low, value) * (1 - error)
+    high = max(high, value) * (1 + error)
+    requests = Interval(value, low, high)
+    return requests.divided(planned.requests_per_arrival).divided(planned.attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,16 +328,21 @@ class Retried:
 
 def retried(runs: Runs, refused: float) -> Retried:
     """Return it by the runs that are near the allowed share: an empty bucket refuses almost every retry."""
-    refusals = sum(run.refused.k for run in runs)
-    retries = sum(run.retries for run in runs)
+    refusals = 0
+    retries = 0
+    near_retries = 0
+    near_refused_again = 0
+    for run in runs:
+        refusals += run.refused.k
+        retries += run.retries
+        if run.retries and (run.refused.value or 0.0) <= NEAR_ALLOWED * refused:
+            near_retries += run.retries
+            near_refused_again += run.refused_again
     if not refusals or not retries:
         return Retried(0.0, 0.0)
-    near = [
-        run for run in runs if run.retries and (run.refused.value or 0.0) <= NEAR_ALLOWED * refused
-    ]
     again = REFUSED_AGAIN
-    if near:
-        again = sum(run.refused_again for run in near) / sum(run.retries for run in near)
+    if near_retries:
+        again = near_refused_again / near_retries
     return Retried(min(1.0, retries / refusals), again)
 
 

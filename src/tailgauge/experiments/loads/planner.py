@@ -23,12 +23,16 @@ from tailgauge.experiments.loads import limits
 from tailgauge.experiments.loads.judge import JudgedLoad, is_limited, judge
 from tailgauge.experiments.loads.limits import Bound, Planned
 from tailgauge.experiments.loads.run import LoadRun
-from tailgauge.experiments.loads.search import NextLoad, bracket
+from tailgauge.experiments.loads.search import (
+    NextLoad,
+    bracket,
+    largest_holding,
+    smallest_failing,
+)
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.patterns.table import pattern_of
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.experiment import RUN_S, Curve, Headroom
-from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Limits
 from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import TRACE
@@ -104,13 +108,23 @@ class Series:
         if self.by is not None:
             value = self.by.per_s.value
         else:
-            fails = min((load.load for load in self.loads if load.leans == FAIL), default=self.high)
-            holds = max(
-                (load.load for load in self.loads if load.leans == PASS and load.load < fails),
-                default=self.low,
-            )
+            fails = smallest_failing(self.loads)
+            if fails is None:
+                fails = self.high
+            holds = largest_holding(self.loads, fails)
+            if holds is None:
+                holds = self.low
             value = math.sqrt(holds * fails)
         return min(max(value, self.low), self.high)
+
+    @property
+    def limit_bounds(self) -> list[Bound]:
+        """Return the bounds of limits, without that of the capacity."""
+        return [bound for bound in self.bounds if bound.limit is not None]
+
+    def with_outcome(self, outcome: str) -> list[JudgedLoad]:
+        """Return the loads that were judged so, ascending."""
+        return [load for load in self.loads if load.outcome == outcome]
 
 
 def holds(needed: float, low: float | None, high: float | None) -> str | None:
@@ -139,7 +153,7 @@ class SeriesPlanner(Planner):
         self._planned = Planned(np.empty(0))
         self._unit = Unit(IN_FLIGHT)
         self._is_trace = base.scenario.arrival.process == TRACE
-        bounds_ms = [row.bound for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
+        bounds_ms = [objective.bound for objective in base.latency_objectives]
         self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
         self.is_spent = False
         self.unusable = ""
@@ -179,9 +193,7 @@ class SeriesPlanner(Planner):
                 wanted += [load] * load.times
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
-            fitting = [
-                self._step(load, length) for load, length in zip(wanted, lengths, strict=False)
-            ]
+            fitting = list(map(self._step, wanted, lengths))
             if self._by is not None:
                 fitting = _numbered(fitting, series)
             self.is_spent = len(fitting) < len(wanted)
@@ -354,20 +366,17 @@ class SeriesPlanner(Planner):
 
 def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
     """Name the steps that confirm a load by their number: `confirms 4.58 requests/s (run 2 of 3)`."""
-    counts = {load.load: len(load.runs) for load in series.loads}
-    planned = Counter(step.given.load for step in steps)
-    numbered: list[Step] = []
+    numbers = Counter[float]()  # runs until now, by load
+    for judged in series.loads:
+        numbers[judged.load] = len(judged.runs)
+    totals = numbers + Counter(step.given.load for step in steps)
+    numbered = []
     for step in steps:
         load = step.given.load
-        total = counts.get(load, 0) + planned[load]
-        number = (
-            total
-            - sum(planned_step.given.load == load for planned_step in steps[len(numbered) :])
-            + 1
-        )
+        numbers[load] += 1
         name = step.name
-        if total > 1:
-            name = f"confirms {step.name} (run {number} of {total})"
+        if totals[load] > 1:
+            name = f"confirms {step.name} (run {numbers[load]} of {totals[load]})"
         numbered.append(replace(step, name=name))
     return numbered
 
@@ -380,9 +389,8 @@ def _narrowed(
     The limit says nothing of the objectives: it raises the low end only where they were met at that load.
     """
     low = rows.low
-    if (
-        lowest is not None and bound.limit is None and not lowest.objectives
-    ):  # an objective would show a backlog
+    # An objective would show a backlog.
+    if lowest is not None and bound.limit is None and not lowest.objectives:
         low = max(0.0, lowest.least - lowest.unseen_per_s)
     if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
         return replace(rows, contradicted=bound)
@@ -411,13 +419,23 @@ def planned_traffic(base: Base) -> Planned:
     schedule = _schedule(base)
     gaps_s = (schedule.at_ns[1:] - schedule.at_ns[:-1]) / 1e9
     tables = base.scenario.traffic.values()
-    weight = sum(table.weight for table in tables)
-    prompts = sum(table.weight * pattern_of(table).demand(1, 1, 1).prompts for table in tables)
+    weights = []
+    weighted_prompts = []
+    for table in tables:
+        weights.append(table.weight)
+        weighted_prompts.append(table.weight * pattern_of(table).demand(1, 1, 1).prompts)
+    weight = sum(weights)
+    requests_per_arrival = 1.0
+    if len(schedule):
+        requests_per_arrival = schedule.requests / len(schedule)
+    prompts = 1.0
+    if weight:
+        prompts = sum(weighted_prompts) / weight
     return Planned(
         gaps_s,
-        schedule.requests / len(schedule) if len(schedule) else 1.0,
+        requests_per_arrival,
         name=_arrivals(tables),
-        prompts=prompts / weight if weight else 1.0,
+        prompts=prompts,
     )
 
 

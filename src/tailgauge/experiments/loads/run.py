@@ -54,6 +54,10 @@ class Interval:
     def __post_init__(self) -> None:
         assert self.low <= self.value <= self.high, self
 
+    def divided(self, divisor: float) -> Interval:
+        """Return the value and its ends, divided by a positive number."""
+        return Interval(self.value / divisor, self.low / divisor, self.high / divisor)
+
 
 @dataclass(frozen=True, slots=True)
 class Exceedance:
@@ -123,11 +127,13 @@ def measure(
     retries = (calls["cause"] == schema.RETRY).to_numpy(np.bool_)
     overloads = ended_as(calls, schema.OVERLOADED)
     is_refused = refused_attempts(calls) | overloads
-    buckets = known_buckets(reading.frames)
-    served = _served(reading)
-    served = Interval(
-        *(end / requests_per_arrival for end in (served.value, served.low, served.high))
-    )
+    # Limits of the first target and model alone.
+    buckets = []
+    all_buckets = known_buckets(reading.frames)
+    for bucket in all_buckets:
+        if (bucket.target, bucket.model) == (all_buckets[0].target, all_buckets[0].model):
+            buckets.append(bucket)
+    served = _served(reading).divided(requests_per_arrival)
     offered_per_s = (reading.evidence.throughput.offered_per_s or 0.0) / requests_per_arrival
     has_sessions = is_open and requests_per_arrival > 1
     if not is_open:
@@ -144,18 +150,20 @@ def measure(
         overflows = growth.per_s > OVERFLOW * offered_per_s
         growing = overflows and growth.per_s > growth.detectable_per_s
     growing = growing or growth.is_shown
+    arrived = load
+    if is_open:
+        arrived = len(stage.requests) / stage.seconds / requests_per_arrival
+    kind_counts = refusal_kinds(calls)["kind"].value_counts()
     return LoadRun(
         load=load,
-        arrived=len(stage.requests) / stage.seconds / requests_per_arrival if is_open else load,
+        arrived=arrived,
         seconds=stage.seconds,
         requests=len(stage.requests),
         refused=stage.share_of(calls, is_refused),
         overloaded=int(overloads.sum()),
         retries=int(retries.sum()),
         refused_again=int((is_refused & retries).sum()),
-        kinds={
-            str(kind): int(n) for kind, n in refusal_kinds(calls)["kind"].value_counts().items()
-        },
+        kinds={str(kind): int(count) for kind, count in kind_counts.items()},
         first_429_s=_first_429_s(reading),
         objectives=exceedances(reading),
         served=served,
@@ -164,9 +172,7 @@ def measure(
         growing=growing,
         saturated=growing and overflows,
         stay_s=_stay_s(stage.requests),
-        buckets=tuple(
-            b for b in buckets if (b.target, b.model) == (buckets[0].target, buckets[0].model)
-        ),
+        buckets=tuple(buckets),
         charges=charges(stage.sent),
     )
 

@@ -7,7 +7,7 @@ the smallest that fails. Where a limit is known, a load just below it is confirm
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,6 +42,17 @@ class NextLoad:
 
     load: float
     times: int = 1
+
+
+def smallest_failing(tried: Iterable[TriedLoad]) -> float | None:
+    """Return the smallest load that rather fails."""
+    return min((load.load for load in tried if load.leans == FAIL), default=None)
+
+
+def largest_holding(tried: Iterable[TriedLoad], limit: float) -> float | None:
+    """Return the largest load that rather holds, below another one."""
+    holding = [load.load for load in tried if load.leans == PASS and load.load < limit]
+    return max(holding, default=None)
 
 
 def bracket(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
@@ -84,21 +95,18 @@ class Search:
         if not tried:
             return [NextLoad(self.start)]
         loads = [load.load for load in tried]
-        high = min((load.load for load in tried if load.leans == FAIL), default=None)
+        high = smallest_failing(tried)
         if high is None:
             return self._upwards(tried, max(loads), ceiling)
-        holds = any(load.leans == PASS and load.load < high for load in tried)
+        low = largest_holding(tried, high)
         load_below = math.inf
         if known_rate is not None:
             load_below = min(known_rate.value / self.narrow, known_rate.low)
-        if holds and known_rate is not None:
+        if low is None:
+            return self._downwards(tried, min(loads), load_below)
+        if known_rate is not None:
             return self._repeated(tried, load_below)
-        if not holds and self.least <= load_below < min(loads) * (1 - SAME):
-            return self._repeated(tried, load_below)
-        if not holds:
-            lower = min(loads) / min(self.growth**2, PER_MINUTE)
-            return [NextLoad(self._rounded(lower))] if lower >= self.least else []
-        return self._halved(tried) or self._confirmed(tried)
+        return self._halved(tried, low, high) or self._confirmed(tried)
 
     def _upwards(
         self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None
@@ -114,18 +122,29 @@ class Search:
             load = max(load, min(ceiling * self.narrow, fastest))
         return [NextLoad(self._rounded(min(load, self.most)))]
 
-    def _halved(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
+    def _downwards(
+        self, tried: Sequence[TriedLoad], lowest: float, load_below: float
+    ) -> list[NextLoad]:
+        """Run a load below all others, that below the known limit if it is lower."""
+        if self.least <= load_below < lowest * (1 - SAME):
+            return self._repeated(tried, load_below)
+        lower = lowest / min(self.growth**2, PER_MINUTE)
+        if lower < self.least:
+            return []
+        return [NextLoad(self._rounded(lower))]
+
+    def _halved(self, tried: Sequence[TriedLoad], low: float, high: float) -> list[NextLoad]:
         """Halve the gap between the loads that rather hold and rather fail, or run one load on each side of it."""
-        high = min(load.load for load in tried if load.leans == FAIL)
-        low = max(load.load for load in tried if load.leans == PASS and load.load < high)
         middle = math.sqrt(low * high)
         if self.on_both_sides:
             holds, fails = bracket(tried)
             loads = [load.load for load in tried]
-            lowest = min(loads) if holds is None else holds.load
-            highest = max(loads) if fails is None else fails.load
-            lowest = min(low, lowest)
-            highest = max(high, highest)
+            lowest = min(loads)
+            if holds is not None:
+                lowest = min(low, holds.load)
+            highest = max(loads)
+            if fails is not None:
+                highest = max(high, fails.load)
             wanted = [math.sqrt(lowest * middle), middle, math.sqrt(middle * highest)]
         elif high / low > self.narrow:
             wanted = [middle]
@@ -145,14 +164,21 @@ class Search:
     def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
         """Repeat the ends and what is inconclusive between them."""
         low, high = bracket(tried)
-        unsure = [load for load in tried if load.outcome == INCONCLUSIVE]
-        lowest = 0.0 if low is None else low.load
-        highest = math.inf if high is None else high.load
-        inside = {load.load for load in unsure if lowest < load.load < highest}
-        ends = {end.load for end in (low, high) if end is not None}
+        unsure = set()
+        lowest = 0.0
+        highest = math.inf
+        if low is not None:
+            lowest = low.load
+            unsure.add(lowest)
+        if high is not None:
+            highest = high.load
+            unsure.add(highest)
+        for load in tried:
+            if load.outcome == INCONCLUSIVE and lowest < load.load < highest:
+                unsure.add(load.load)
         repeats = []
-        for load in sorted(inside | ends):
-            repeats += self._repeated(tried, load)
+        for wanted in sorted(unsure):
+            repeats += self._repeated(tried, wanted)
         return repeats
 
     def _repeated(self, tried: Sequence[TriedLoad], load: float) -> list[NextLoad]:
