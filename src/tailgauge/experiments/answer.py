@@ -260,13 +260,15 @@ def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) ->
 
 def report(file: AnswerFile) -> Report:
     """Return the report as every renderer gets it."""
-    facts = (
-        ("took", file.took),
-        *(("planned", text) for text in file.planned),
+    facts = [("took", file.took)]
+    for text in file.planned:
+        facts.append(("planned", text))
+    facts += [
         ("minimum detectable effect", file.smallest),
         ("expected by the dry run", file.expected),
         ("command", file.command),
-    )
+    ]
+    known_facts = [(name, text) for name, text in facts if text]
     columns: list[Column[RunRow]] = [
         ("run", lambda row: row.name),
         ("verdict", lambda row: Value(row.verdict, outcome=row.verdict)),
@@ -276,11 +278,17 @@ def report(file: AnswerFile) -> Report:
     if not any(row.reason for row in file.runs):
         del columns[2]
     table = Table.of("Runs", file.runs, columns, prose=(2, 3))
-    method = Section(
-        "method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,)
-    )
-    instead_of = file.target if file.dry_run and file.target != SIMULATED else ""
-    target = SIMULATED_NAME if file.dry_run or file.target == SIMULATED else file.target
+    method = Section("method", "Method", facts=tuple(known_facts), tables=(table,))
+    target = file.target
+    instead_of = ""
+    if target == SIMULATED:
+        target = SIMULATED_NAME
+    elif file.dry_run:
+        instead_of = target
+        target = SIMULATED_NAME
+    pictures: list[Picture] = []
+    for section in file.sections:
+        pictures += section.figures
     about = (file.description, target, f"{file.started_at[:10]}, {file.started_at[11:16]} UTC")
     title = file.scenario
     if file.scenario != file.kind:
@@ -296,7 +304,7 @@ def report(file: AnswerFile) -> Report:
         summary=(),
         sections=(*file.sections, method),
         exit_code=file.exit_code,
-        figure=next(chain.from_iterable(section.figures for section in file.sections), None),
+        figure=next(iter(pictures), None),
         data=plain_values(file),
         planned=file.planned if file.dry_run else (),
         instead_of=instead_of,

@@ -371,9 +371,8 @@ class Base:
             objective.pop("precision", None)  # a step has the length that its experiment gives it
         if guard is not None:
             tree["guard"] = dict(guard)
-        tree.setdefault("stop", {}).setdefault(
-            "min_completed", 0
-        )  # steps look for the load that is too much
+        # Steps look for the load that is too much, so no share of failed requests ends them.
+        tree.setdefault("stop", {}).setdefault("min_completed", 0)
         for key, value in step.overrides:
             _set(tree, key, value)
         scenarios.parse(tree, f"{self.path}, step {number} ({step.name})")

@@ -100,13 +100,8 @@ GAINS = 1.1  # times the requests/s for twice the users: less is no gain
 SATURATED = 0.98  # of the most output tokens/s: the lowest load that gives so many is named
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
-LAST_COLUMNS = (
-    "holds",
-    "refused",
-    "goodput requests/s",
-    "requests",
-    "backlog grows",
-)  # of a terminal
+# Columns that a terminal shows last, as far as they fit.
+LAST_COLUMNS = ("holds", "refused", "goodput requests/s", "requests", "backlog grows")
 PS = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
 TWO_SIDED = 0.975  # confidence of each end of a 95% interval
@@ -326,9 +321,8 @@ class CurvePlanner(SeriesPlanner):
         for number, load in enumerate(loads):
             runs_left = len(loads) - number
             yield from self.run([self._given_step(load, runs_left)], again=False)
-            if (
-                load in self.loads_without_run()
-            ):  # the repeat shares the time with the loads that follow
+            # The repeat shares the time with the loads that follow.
+            if load in self.loads_without_run():
                 step = self._given_step(load, runs_left)
                 yield from self.run([replace(step, is_repeat=True)], again=False)
 

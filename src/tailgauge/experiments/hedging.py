@@ -377,9 +377,8 @@ class HedgingPlanner(Planner):
             ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": block_s / 3}),
             *warm_up(warmup_s),
         ]
-        if (
-            "in_flight_per_worker" not in self._scenario.limits.model_fields_set
-        ):  # a backlog is a finding
+        # A backlog is a finding: only a limit that the scenario sets cuts it off early.
+        if "in_flight_per_worker" not in self._scenario.limits.model_fields_set:
             overrides.append(("limits.in_flight_per_worker", MOST_IN_FLIGHT))
         name = f"{rate:.4g} {self._unit.name}"
         if delay is not None:
@@ -398,8 +397,10 @@ class HedgingPlanner(Planner):
         load_s = (self._base.table.minutes * 60 - self.spent_s) / runs - BESIDE_S
         p99_s = max((run.p99_s for run in self.results), default=0.0)
         least_s = max(SHORTEST_S, BLOCK_E2E * p99_s)
-        pairs = min(self._settings.pairs, max(FEWEST_PAIRS, int(load_s / (2 * least_s))))
-        return pairs, min(LONGEST_S, max(SHORTEST_S, load_s / (2 * pairs)))
+        possible_pairs = int(load_s / (2 * least_s))
+        pairs = min(self._settings.pairs, max(FEWEST_PAIRS, possible_pairs))
+        block_s = max(SHORTEST_S, load_s / (2 * pairs))
+        return pairs, min(LONGEST_S, block_s)
 
     def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
         """Return the tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""

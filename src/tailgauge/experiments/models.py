@@ -289,15 +289,23 @@ def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
             label=row.objective.label, max_ms=bound, quantile=quantile, outcome=outcome.upper()
         )
         objectives.append(objective)
-    per_1000 = _ratio([block.cost for block in blocks], [block.requests / 1000 for block in blocks])
+    requests = 0
+    answered_requests = 0
+    costs = []
+    thousands = []
+    for block in blocks:
+        requests += block.requests
+        answered_requests += block.answered
+        costs.append(block.cost)
+        thousands.append(block.requests / 1000)
     return ModelResult(
         name=name,
         outcome=worst_outcome(objective.outcome for objective in objectives),
         blocks=len(blocks),
-        requests=sum(block.requests for block in blocks),
-        answered=sum(block.answered for block in blocks),
+        requests=requests,
+        answered=answered_requests,
         objectives=tuple(objectives),
-        per_1000=per_1000,
+        per_1000=_ratio(costs, thousands),
         unit=blocks[0].unit,
         no_cost=next((block.no_cost for block in blocks if block.no_cost), ""),
     )

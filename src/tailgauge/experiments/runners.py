@@ -224,9 +224,8 @@ class RealRunner:
             raise KeyboardInterrupt
         if code in {Exit.INTERNAL, Exit.USAGE} or not was_recorded(facts):
             raise self._failure(prepared, code)
-        self._counter.ended(
-            prepared.step.name, figure_of(facts)
-        )  # its experiment has checks of its own
+        # Without the run's verdict: its experiment has checks of its own.
+        self._counter.ended(prepared.step.name, figure_of(facts))
         return folder
 
     def _failure(self, prepared: Prepared, code: int) -> TailgaugeError:

@@ -73,9 +73,8 @@ class Recent:
     folds: deque[tuple[float, quantile_sketch.Bins]] = field(
         default_factory=lambda: deque([(0.0, {})])
     )
-    within: list[tuple[float, quantile_sketch.Bins]] = field(
-        default_factory=list
-    )  # new bins by window in s
+    # New bins by window in s.
+    within: list[tuple[float, quantile_sketch.Bins]] = field(default_factory=list)
 
     def add(self, at_s: float, bins: quantile_sketch.Bins, every_s: float) -> None:
         """The bins now; `every_s`: time between points."""
@@ -124,9 +123,8 @@ class Live:
     points: list[Point] = field(default_factory=list)
     last: Point = _ORIGIN
     rates: dict[str, float] = field(default_factory=dict)
-    windows_s: dict[str, float | None] = field(
-        default_factory=dict
-    )  # of the last percentiles and maximum
+    # The windows of the last percentiles and maximum.
+    windows_s: dict[str, float | None] = field(default_factory=dict)
     _recent: dict[str, Recent] = field(
         default_factory=lambda: {name: Recent() for name in _QUANTILES}
     )

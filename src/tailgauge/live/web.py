@@ -200,9 +200,12 @@ def _other_port(port: int) -> int:
 
 
 def _refuse_start(refuses: Callable[[str | None], str]) -> Response | None:
-    if request.endpoint == "locust.swarm" and (refusal := refuses(request.form.get("host"))):
-        return jsonify({"success": False, "message": refusal})
-    return None
+    if request.endpoint != "locust.swarm":
+        return None
+    refusal = refuses(request.form.get("host"))
+    if not refusal:
+        return None
+    return jsonify({"success": False, "message": refusal})
 
 
 def _guard(names: Collection[str]) -> Callable[[], tuple[str, int] | None]:

@@ -31,9 +31,8 @@ class Estimate:
     arrivals: int
     requests: int | None
     calls: int | None  # without the additional ones
-    calls_at_most: (
-        int | None
-    )  # with every hedge, retry, fallback, second try; None also without such a bound
+    # With every hedge, retry, fallback and second try; None also without such a bound.
+    calls_at_most: int | None
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None  # of `calls`, in `currency`
@@ -167,13 +166,16 @@ def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum
         inputs = inputs + (prompts + outputs) * earlier_turns
     demand = pattern_of(traffic).demand(requests, int(inputs.sum()), int(answered.sum()))
     tokens_in = demand.input_tokens
-    write_5m = write_1h = 0
+    write_5m = 0
+    write_1h = 0
     if traffic.cache is not None:
-        shared = demand.prompts * traffic.cache.prefix_tokens
-        marked = bool(traffic.cache.breakpoints)
-        write_1h = shared if marked and traffic.cache.ttl == "1h" else 0
-        write_5m = shared if marked and not write_1h else 0
-        tokens_in += 0 if marked else shared
+        prefix_tokens = demand.prompts * traffic.cache.prefix_tokens
+        if not traffic.cache.breakpoints:
+            tokens_in += prefix_tokens
+        elif traffic.cache.ttl == "1h":
+            write_1h = prefix_tokens
+        else:
+            write_5m = prefix_tokens
     usage = Usage(tokens_in, write_5m, write_1h, 0, demand.output_tokens)
     additional = math.inf
     if demand.is_bound:

@@ -102,8 +102,9 @@ class _Plan:
             traffic = self.scenario.traffic[name]
             if objective.tag is not None and traffic.prompts.file is not None:
                 return None
-            tags = {None, *(f"{key}={value}" for key, value in traffic.tags.items())}
-            if objective.traffic not in {None, name} or objective.tag not in tags:
+            tags = [f"{key}={value}" for key, value in traffic.tags.items()]
+            has_tag = objective.tag is None or objective.tag in tags
+            if objective.traffic not in {None, name} or not has_tag:
                 is_counted &= np.asarray(self.schedule.traffic) != index
         values = np.asarray(self.schedule.turns, np.int64)
         if objective.figure.counted == CHUNK_GAPS:

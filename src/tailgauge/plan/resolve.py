@@ -137,9 +137,8 @@ def resolve(
         if sends:
             _remote_targets_named(scenario, chosen, path)
             for target in scenario.targets.values():
-                key_for(
-                    target.url, target.protocol, target.api_key_env
-                )  # TargetError where it is missing
+                # TargetError where the key is missing.
+                key_for(target.url, target.protocol, target.api_key_env)
             for key, variable in variables(scenario.model_dump(), ""):
                 from_environment(variable, f"{key} names it")
         named = scenario.guard.prices

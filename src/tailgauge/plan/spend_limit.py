@@ -25,9 +25,8 @@ TOKENS = "max_tokens"
 COST = "max_cost"
 
 
-_FREE = Fraction(
-    0
-)  # known by its identity, because sums of fractions are slow and most runs have no price
+# Known by its identity, because sums of fractions are slow and most runs have no price.
+_FREE = Fraction(0)
 
 
 class Amount(NamedTuple):
@@ -249,10 +248,14 @@ class Guard:
 
     def _admits(self, need: Amount) -> bool:
         """Return whether the limits allow it; once they did not, nothing is admitted any more."""
-        if not self._refused and (name := self._exceeded(need)) is not None:
-            self._refused = True
-            self._on_refused(name)
-        return not self._refused
+        if self._refused:
+            return False
+        name = self._exceeded(need)
+        if name is None:
+            return True
+        self._refused = True
+        self._on_refused(name)
+        return False
 
     def _exceeded(self, need: Amount) -> str | None:
         totals = self.taken.plus(need)

@@ -150,9 +150,8 @@ class Maker:
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
-        elif self._run and not (
-            shared.system or shared.messages or earlier
-        ):  # the first turn keeps its salt
+        elif self._run and not (shared.system or shared.messages or earlier):
+            # The first turn alone: its salt comes back in the history of the others.
             messages = (opened(messages[0], self._run), *messages[1:])
         count = len(shared.messages)
         messages = (*shared.messages, *messages)

@@ -55,9 +55,8 @@ def _renewal(residue: float, draw: Callable[[int], Any], end: float) -> Any:
 
 def _gamma(cv: float, end: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
     shape = 1 / cv**2
-    gap = (
-        beginning.standard_gamma(shape + 1) / shape
-    )  # a gap that an observer meets: longer ones more often
+    # A gap that an observer meets: longer ones more often.
+    gap = beginning.standard_gamma(shape + 1) / shape
     return _renewal(gap * beginning.random(), lambda n: rng.standard_gamma(shape, n) / shape, end)
 
 
@@ -87,9 +86,8 @@ def _on_off(
         states.append(order)
         edges.append(latest + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))
         latest = float(edges[-1][-1])
-    begins = np.minimum(
-        np.concatenate(edges), end
-    )  # the last phase may be longer than the run by far
+    # The last phase may be longer than the run by far.
+    begins = np.minimum(np.concatenate(edges), end)
     rate = rates[np.concatenate(states)]
     cumulated = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
     if cumulated[-1] > MAX_BURSTS:

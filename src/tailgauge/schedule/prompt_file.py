@@ -145,10 +145,16 @@ class PromptRows:
 
     def _keep(self, row: PromptRow, data: bytes) -> None:
         turns = [row, *row.get("later", ())]
-        prompts = [turn["prompt_tokens"] for turn in turns]
-        outputs = [turn["output_tokens"] for turn in turns if "output_tokens" in turn] or [0]
-        self.prompt_tokens.append(math.ceil(sum(prompts) / len(prompts)))
-        self.output_tokens.append(math.ceil(sum(outputs) / len(outputs)))
+        prompt_tokens = 0
+        output_tokens = 0
+        outputs = 0
+        for turn in turns:
+            prompt_tokens += turn["prompt_tokens"]
+            if "output_tokens" in turn:
+                output_tokens += turn["output_tokens"]
+                outputs += 1
+        self.prompt_tokens.append(math.ceil(prompt_tokens / len(turns)))
+        self.output_tokens.append(math.ceil(output_tokens / max(1, outputs)))
         self.turns.append(len(turns))
         self._ends.append(self._ends[-1] + self._file.write(data))
         if self._ends[-1] > LARGEST_TABLE:
@@ -404,9 +410,8 @@ class DealtRows:
     first: Any  # by arrival: place of its first row
     order: Any  # row at each place
     stride: int  # from one turn to the next
-    share: (
-        int  # rows of a user of a closed loop, whose turns have no end; then from its first again
-    )
+    # Rows of a user of a closed loop, whose turns have no end; then from its first again.
+    share: int
 
     def source(self, arrival: int, turns: int) -> PromptRow:
         """Return the row of the first turn; under `later` those of the turns after it, where there are any."""

@@ -74,9 +74,8 @@ class Schedule:
     names: tuple[str, ...]
     turns: Any  # of the session that an arrival begins; 0: a user of a closed loop
     starts_ns: Any = None  # of the users of a counted closed loop, who send the other requests too
-    lines: Mapping[int, DealtRows] = field(
-        default_factory=dict
-    )  # of prompt files, by index into names
+    # Rows of prompt files, by index into names.
+    lines: Mapping[int, DealtRows] = field(default_factory=dict)
     blocks: Any = None  # by arrival: shared blocks of a trace
     block_tokens: int = 0  # of each of these blocks
     trace: dict[str, Any] | None = None  # what became of a trace's rows, for run.json
@@ -103,9 +102,8 @@ class Schedule:
         begin, end = np.searchsorted(self.at_ns, [since_ns, until_ns])
         for i in range(int(begin), int(end)):
             source = self._source(i)
-            row = (
-                source or {}
-            )  # its own sizes: those of the schedule are the mean of a conversation's turns
+            # A row has its own sizes: those of the schedule are the mean of a conversation's turns.
+            row = source or {}
             prompt_tokens = int(row.get("prompt_tokens", self.prompt_tokens[i]))
             output_tokens = int(row.get("output_tokens", self.output_tokens[i]))
             at_ns = int(self.at_ns[i])
@@ -159,12 +157,10 @@ def plan(
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
-        schedule = _drawn(
-            _nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, alternating
-        )
-    return _with_files(
-        schedule, traffic, seed, folder, RowRules(protocols=protocols, bounded=bounded)
-    )
+        at_ns = _nanoseconds(arrival_times(arrival, duration_s, seed))
+        schedule = _drawn(at_ns, traffic, seed, alternating)
+    rules = RowRules(protocols=protocols, bounded=bounded)
+    return _with_files(schedule, traffic, seed, folder, rules)
 
 
 def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
@@ -212,22 +208,27 @@ def _drawn(
 ) -> Schedule:
     """Everything but the times from the traffic tables; each from a stream of its own."""
     n = len(at_ns)
-    tables = tuple(traffic.values())
     _bounded(n)
-    weights = np.array([t.weight for t in tables])
-    chosen = stream(seed, Purpose.TRAFFIC).choice(len(tables), size=n, p=weights / weights.sum())
+    rows = []
+    for table in traffic.values():
+        inputs = (table.prompt_tokens, table.prompt_sigma)
+        answers = (table.output_tokens, table.output_sigma)
+        rows.append((table.weight, table.session.turns_mean, *inputs, *answers))
+    # A column of each setting, by traffic table.
+    weights, turns_means, *sizes = np.array(rows, dtype=float).T.copy()
+    prompt_tokens, prompt_sigmas, output_tokens, output_sigmas = sizes
+    chosen = stream(seed, Purpose.TRAFFIC).choice(len(rows), size=n, p=weights / weights.sum())
     if alternating is not None:
         chosen = _alternate(chosen, at_ns, tuple(traffic), alternating, seed)
 
-    def sizes(median: str, sigma: str, purpose: Purpose) -> Any:
-        middle = np.array([getattr(t, median) for t in tables], dtype=float)[chosen]
-        spread = np.array([getattr(t, sigma) for t in tables])[chosen]
-        drawn = middle * np.exp(spread * stream(seed, purpose).standard_normal(n))
+    def sizes_of(medians: Any, sigmas: Any, purpose: Purpose) -> Any:
+        spread = sigmas[chosen] * stream(seed, purpose).standard_normal(n)
+        drawn = medians[chosen] * np.exp(spread)
         return np.clip(np.rint(drawn), 1, MAX_TOKENS).astype(np.int32)
 
-    ending = np.array([1 / t.session.turns_mean for t in tables])[chosen]
-    prompts = sizes("prompt_tokens", "prompt_sigma", Purpose.PROMPT_SIZES)
-    outputs = sizes("output_tokens", "output_sigma", Purpose.OUTPUT_SIZES)
+    prompts = sizes_of(prompt_tokens, prompt_sigmas, Purpose.PROMPT_SIZES)
+    outputs = sizes_of(output_tokens, output_sigmas, Purpose.OUTPUT_SIZES)
+    ending = (1 / turns_means)[chosen]
     turns = np.minimum(stream(seed, Purpose.TURNS).geometric(ending), TURNS).astype(np.int32)
     return Schedule(
         at_ns=at_ns,
@@ -245,11 +246,14 @@ def _alternate(
     """Return indices into `names`, one per arrival, with the two variants in alternating blocks."""
     variants, block_s, from_s = alternating
     a, b = map(names.index, variants)
+    # Blocks are counted from `from_s`; those before it are of variant A.
     block = np.floor((at_ns / 1e9 - from_s) / block_s).astype(np.int64)
     pairs = max(0, int(block.max(initial=-1))) // 2 + 1
-    b_first = stream(seed, Purpose.VARIANTS).random(pairs) < 0.5
-    of_b = (block >= 0) & ((block % 2 == 0) == b_first[np.maximum(block, 0) // 2])
-    return np.where((chosen == a) | (chosen == b), np.where(of_b, b, a), chosen)
+    begins_with_b = stream(seed, Purpose.VARIANTS).random(pairs) < 0.5
+    is_first_of_pair = block % 2 == 0
+    is_of_b = (block >= 0) & (is_first_of_pair == begins_with_b[np.maximum(block, 0) // 2])
+    alternated = np.where(is_of_b, b, a)
+    return np.where((chosen == a) | (chosen == b), alternated, chosen)
 
 
 def _with_files(

@@ -29,12 +29,8 @@ from tailgauge_analysis import (
     quantiles,
 )
 
-DELAYS = (
-    0.95,
-    0.9,
-    0.8,
-    0.5,
-)  # quantiles of the wait; the first, with the fewest more calls, is left for more than WORTH
+# Quantiles of the wait. The first, with the fewest more calls, is left for more than WORTH.
+DELAYS = (0.95, 0.9, 0.8, 0.5)
 WORTH = 0.25  # of p99
 
 

@@ -227,17 +227,13 @@ def loaded(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     if limits is not None:
         with_header = limits.retry_after.with_header
         silent = counted(with_header.n - with_header.k, with_header.n, with_header.n_eff)
+        if silent.n:
+            text = f"{silent.k} of {silent.n} 429s have no retry-after"
+            by_check["no_retry_after"] = numbers.of_share(silent, text, silent.k / len(sent))
         early = limits.retry_after.violations
-        texts = {
-            "no_retry_after": (silent, f"{silent.k} of {silent.n} 429s have no retry-after"),
-            "early_retries": (
-                early,
-                f"{early.k} of {early.n} retries before retry-after had elapsed, {share(early.value)}",
-            ),
-        }
-        for name, (part, text) in texts.items():
-            if part.n:
-                by_check[name] = numbers.of_share(part, text, part.k / len(sent))
+        if early.n:
+            text = f"{early.k} of {early.n} retries before retry-after had elapsed, {share(early.value)}"
+            by_check["early_retries"] = numbers.of_share(early, text, early.k / len(sent))
     return ProbeResult(numbers=by_check, medians=medians)
 
 

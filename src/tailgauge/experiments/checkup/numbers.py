@@ -46,10 +46,8 @@ FEWEST = 10  # values of a sample
 REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
 BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, schema.TRUNCATED)
 BROKEN = (*BY_OTHERS, schema.CLIENT_ERROR, schema.TIMEOUT)
-SLOW = (
-    (3.0, 0.05),
-    (5.0, 0.01),
-)  # times the usual, and the share that may take longer: p95 and p99
+# Times the usual, and the share that may take longer: p95 and p99.
+SLOW = ((3.0, 0.05), (5.0, 0.01))
 LEAST_USUAL = 0.2  # of the median
 NEW_TOKENS = ["input_tokens", "cache_creation_input_tokens"]
 BUFFERED_GAIN = 0.5  # how early a buffered answer could begin is not known
@@ -368,9 +366,8 @@ def idle_cut(steady: Steady) -> Number:
     silent_s = ((sent["ended_at_ns"] - last_ns) / 1e9).to_numpy(np.float64, na_value=np.nan)
     cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
     requests = steady.requests
-    waits_s = (requests["first_at_ns"] - requests["sent_at_ns"]).to_numpy(
-        np.float64, na_value=np.nan
-    ) / 1e9
+    waits_ns = requests["first_at_ns"] - requests["sent_at_ns"]
+    waits_s = waits_ns.to_numpy(np.float64, na_value=np.nan) / 1e9
     gaps_s = requests["worst_gap_ns"].to_numpy(np.float64) / 1e9
     survived = float(np.nan_to_num(np.concatenate([waits_s, gaps_s])).max(initial=0.0))
     typical = 0.0
@@ -391,10 +388,8 @@ def early_headers(attempts: pd.DataFrame) -> Number:
     first_ns = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
     is_known = ~np.isnan(headers + first_ns) & (first_ns > 0)
     early = headers[is_known] < EARLY * first_ns[is_known]
-    text = (
-        f"{of_all(early)} answers have their headers in the first half of the time to first content"
-    )
-    return of_share(proportion(early), text, 0.0)
+    place = "in the first half of the time to first content"
+    return of_share(proportion(early), f"{of_all(early)} answers have their headers {place}", 0.0)
 
 
 def connections(steady: Steady) -> Number:
@@ -406,9 +401,8 @@ def connections(steady: Steady) -> Number:
     gain = 0.0
     if whole > 0:
         gain = float(spent / whole)
-    return of_share(
-        proportion(opened), f"{of_all(opened)} calls opened a connection", min(1.0, gain)
-    )
+    text = f"{of_all(opened)} calls opened a connection"
+    return of_share(proportion(opened), text, min(1.0, gain))
 
 
 # --- sections of the report: the one place that asks the analysis for them -------------------------------------------------

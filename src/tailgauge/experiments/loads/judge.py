@@ -138,10 +138,10 @@ def _judged(
     unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
     outcomes: dict[str, str] = {}
     pooled_with: set[float] = set()
+    judge_share = _share_outcome if borrows else _strict_outcome
     for number, share in enumerate(shares):
         with_higher = [group.shares[number] for group in upwards]
         with_lower = [group.shares[number] for group in downwards]
-        judge_share = _share_outcome if borrows else _strict_outcome
         judgement = judge_share(with_higher, with_lower)
         outcomes[share.name] = judgement.outcome
         near = downwards if judgement.outcome == FAIL else upwards
@@ -152,7 +152,7 @@ def _judged(
         outcome = INCONCLUSIVE
     if outcome == INCONCLUSIVE:
         pooled_with = set()
-    causes = [name for name, judgement in outcomes.items() if judgement == FAIL]
+    causes = [name for name, named_outcome in outcomes.items() if named_outcome == FAIL]
     exceeds = any((share.missed.value or 0.0) > share.allowed for share in shares)
     grows = sum(run.growing for run in runs) * 2 > len(runs)
     leans = PASS

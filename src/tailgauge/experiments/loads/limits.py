@@ -367,10 +367,12 @@ class Turns:
 
 def demand_of_sessions(gaps_s: Floats, turns: Turns) -> Demand:
     """Draw a measured conversation for each gap: its requests come together, which a bucket feels as bursts."""
+    # The requests by conversation, and where each conversation begins among them.
     order = np.argsort(turns.arrivals, kind="stable")
     _, begins, sizes = np.unique(turns.arrivals[order], return_index=True, return_counts=True)
     drawn = np.random.default_rng(SEED).integers(0, len(sizes), len(gaps_s))
     counts = sizes[drawn]
+    # The request at each place of a drawn conversation, and when it comes.
     firsts = np.repeat(np.cumsum(counts) - counts, counts)
     places = order[np.repeat(begins[drawn], counts) + np.arange(counts.sum()) - firsts]
     at_s = np.repeat(np.cumsum(gaps_s), counts) + turns.offsets_s[places]
@@ -392,16 +394,21 @@ def sustained(demand: Demand, rate: float, burst: float, refused: float) -> floa
     whole = rate / demand.mean
     sessions = demand.sessions
     if sessions is None:
-        if burst / demand.mean >= MANY:
-            spread = _spread(demand, burst / demand.mean)
-            return _root(
-                lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS
-            )
+        requests = burst / demand.mean
+        if requests >= MANY:
+            spread = _spread(demand, requests)
+
+            def loses_too_many(per_s: float) -> bool:
+                return lost(demand.mean * per_s, rate, burst, spread) > refused
+
+            return _root(loses_too_many, whole, STEPS)
         sessions = np.arange(len(demand.gaps))
     calls = list(zip(demand.gaps.tolist(), demand.charges.tolist(), sessions.tolist(), strict=True))
-    return _root(
-        lambda per_s: replayed(calls, rate / per_s, burst) > refused, whole, STEPS_REPLAYED
-    )
+
+    def refuses_too_many(per_s: float) -> bool:
+        return replayed(calls, rate / per_s, burst) > refused
+
+    return _root(refuses_too_many, whole, STEPS_REPLAYED)
 
 
 def _root(is_too_much: Callable[[float], bool], whole: float, steps: int) -> float:

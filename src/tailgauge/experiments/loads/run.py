@@ -121,9 +121,8 @@ def measure(
 ) -> LoadRun:
     """Measure a run."""
     stage = reading.steady
-    calls = stage.sent[
-        ~uncharged(stage.sent)
-    ]  # polls would dilute the share of refused submissions
+    # Polls would dilute the share of refused submissions.
+    calls = stage.sent[~uncharged(stage.sent)]
     retries = (calls["cause"] == schema.RETRY).to_numpy(np.bool_)
     overloads = ended_as(calls, schema.OVERLOADED)
     is_refused = refused_attempts(calls) | overloads
@@ -196,9 +195,8 @@ class Backlog:
     is_shown: bool
 
 
-STEADY = Backlog(
-    per_s=0.0, detectable_per_s=0.0, is_shown=False
-)  # of users who wait for their answers
+# Users who wait for their answers have no backlog.
+STEADY = Backlog(per_s=0.0, detectable_per_s=0.0, is_shown=False)
 
 
 def _growth_of_requests(reading: RunReading) -> Backlog:
