@@ -484,7 +484,7 @@ class CurvePlanner(SeriesPlanner):
 
     def _evidence(self, series: Series) -> Evidence:
         missing = self.loads_without_run()
-        if not self._settings.loads or series.by is not None:
+        if not self._settings.loads or series.binding is not None:
             return Evidence(missing=missing)
         holds, fails = self._ends(series)
         return Evidence(
@@ -777,12 +777,15 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
     pace = latency["tpot"].get("p50", UNKNOWN)
     for row in wanted:
         latency[_metric_name(row)] = _bounded_latency(reading, row)
+    complete = 0.0
+    if run.requests:
+        complete = block_answered(stage)
     return CurvePoint(
         load=run.load,
         runs=(reading.run_id,),
         seconds=stage.seconds,
         requests=run.requests,
-        complete=block_answered(stage) if run.requests else 0.0,
+        complete=complete,
         refused=Ends.of(run.refused),
         growth_per_s=run.growth_per_s if run.growing else None,
         stable=False if run.growing else evidence.stability.stable,
@@ -841,8 +844,8 @@ def _good_per_s(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
 
 def _binds(series: Series) -> str:
     """Name what ends the curve: what failed the lowest load that fails, or the limit that is below it."""
-    if series.by is not None:
-        return BACKLOG if series.by.limit is None else REFUSALS
+    if series.binding is not None:
+        return BACKLOG if series.binding.limit is None else REFUSALS
     failed = series.with_outcome(FAIL)
     if not failed:
         return ""

@@ -189,8 +189,8 @@ class HeadroomPlanner(SeriesPlanner):
         )
         ceiling = min((bound.per_s.high for bound in series.limit_bounds), default=None)
         known_rate = None
-        if series.by is not None and series.by.limit is not None and not self._is_trace:
-            known_rate = series.by.per_s
+        if series.binding is not None and series.binding.limit is not None and not self._is_trace:
+            known_rate = series.binding.per_s
         return search.next_loads(series.loads, known_rate, ceiling)
 
     def overrides_at(self, load: float) -> list[tuple[str, Any]]:
@@ -223,8 +223,8 @@ class HeadroomPlanner(SeriesPlanner):
         sustained = read_series(sustained, series)
         sustained = replace(
             sustained,
-            rarely_refused_per_s=self._rarely_refused(series.by),
-            evenly_per_s=self._evenly(series.by),
+            rarely_refused_per_s=self._rarely_refused(series.binding),
+            evenly_per_s=self._evenly(series.binding),
         )
         remarks = self.remarks
         if self._is_trace:
@@ -277,9 +277,9 @@ class HeadroomPlanner(SeriesPlanner):
             return steps
         if sustained.pace_per_s:
             steps.append(self._pace(sustained, series, sustained.pace_per_s))
-        if series.by is not None and sustained.sustained_per_s:
+        if series.binding is not None and sustained.sustained_per_s:
             needed = self._today * max(1.0, self._settings.need)
-            steps.append(_more_at_provider(series.by, needed, sustained))
+            steps.append(_more_at_provider(series.binding, needed, sustained))
         if any(run.retries for run in self.runs):
             steps.append(
                 "switch retries off while calls are refused: the limit admits no more of them"
@@ -323,7 +323,7 @@ class HeadroomPlanner(SeriesPlanner):
         needs = [row.needs() or 0 for row in self._scenario.slo.values()]
         requests = max([values_needed(self._settings.refused), *needs])
         measured_s = requests / (rate * self._planned.requests_per_arrival)
-        limit = None if series.by is None else series.by.limit
+        limit = None if series.binding is None else series.binding.limit
         if limit is not None:
             excess_per_s = self._settings.precision * limit.rate.value
             measured_s = max(measured_s, limit.burst.high / excess_per_s)
@@ -348,15 +348,18 @@ class HeadroomPlanner(SeriesPlanner):
 def _by_search(sustained: Sustained, series: Series) -> Sustained:
     failed = series.with_outcome(FAIL)
     binding = limits.binding(failed)
-    if series.by is not None and not failed:
-        binding = series.by.kind
+    if series.binding is not None and not failed:
+        binding = series.binding.kind
     bounds = [limits.raised(bound, series.low or 0.0) for bound in series.bounds]
+    growth = None
+    if series.value is not None:
+        growth = sustained.times(series.value)
     return replace(
         sustained,
         sustained_per_s=series.value,
         low_per_s=series.low,
         high_per_s=series.high,
-        growth=None if series.value is None else sustained.times(series.value),
+        growth=growth,
         binding=binding,
         without_cache=_without_cache(bounds),
         limits=tuple(bounds),
@@ -532,12 +535,12 @@ def _at_random(*, is_random: bool) -> str:
 def _explanation(sustained: Sustained, series: Series) -> Iterator[str]:
     """Say what today's rate meets, where the sustained rate comes from, and which run confirms it."""
     yield from _today_text(sustained, series)
-    limit = None if series.by is None else series.by.limit
+    limit = None if series.binding is None else series.binding.limit
     source = "between the rates that hold and that fail"
     if limit is not None:
         yield _limit_text(limit, series, sustained)
         source = "computed from the limit's refill and burst"
-    elif series.by is not None:
+    elif series.binding is not None:
         source = "computed from what it answers at capacity"
     yield f"{source}; {_confirmation(sustained, series)}"
 
@@ -647,7 +650,7 @@ def _notes(sustained: Sustained, series: Series) -> Iterator[str]:
         yield "the spending limit refused calls: the answer is based on the runs before"
     failed = series.with_outcome(FAIL)
     refused = any((load.refused.low or 0.0) > sustained.refused_at_most for load in failed)
-    if refused and series.by is None and series.contradicted is None:
+    if refused and series.binding is None and series.contradicted is None:
         text = "no limit explains the refusals: the interval is based on the tried rates alone"
         yield f"{text}, whose runs may have begun with a full burst: longer ones by experiment.headroom.step_s=120"
 
@@ -725,11 +728,23 @@ def _grows(load: JudgedLoad) -> str:
 
 def _limit_columns(unit: str) -> Iterator[Column[Bound]]:
     yield "limit", lambda bound: kind_name(bound.kind)
-    yield "429s", lambda bound: NONE if bound.limit is None else f"{bound.limit.refused:,}"
-    yield "per second", lambda bound: NONE if bound.limit is None else _rate(bound.limit.rate)
+    yield "429s", _refusals
+    yield "per second", _refill
     yield "burst", _burst
     yield f"sustained {unit}", lambda bound: _rate(bound.per_s, is_exact=bound.is_known)
     yield "without cache", _uncached
+
+
+def _refusals(bound: Bound) -> Cell:
+    if bound.limit is None:
+        return NONE
+    return f"{bound.limit.refused:,}"
+
+
+def _refill(bound: Bound) -> Cell:
+    if bound.limit is None:
+        return NONE
+    return _rate(bound.limit.rate)
 
 
 def _burst(bound: Bound) -> Cell:

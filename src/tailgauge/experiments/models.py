@@ -454,10 +454,7 @@ def _table(models: Sequence[ModelResult]) -> Table:
     for place, objective in enumerate(models[0].objectives):
         columns.append((f"{objective.label}, ms", partial(_objective, place)))
     columns += [
-        (
-            "answered",
-            lambda model: share(model.answered / model.requests if model.requests else None),
-        ),
+        ("answered", _answered_share),
         ("requests", lambda model: f"{model.requests:,}"),
     ]
     unit = next((model.unit for model in models if model.unit), "")
@@ -465,6 +462,12 @@ def _table(models: Sequence[ModelResult]) -> Table:
     if unit:
         note += f" Cost: in {unit}."
     return Table.of("", models, columns, note)
+
+
+def _answered_share(model: ModelResult) -> Cell:
+    if not model.requests:
+        return share(None)
+    return share(model.answered / model.requests)
 
 
 def _interval(ends: Interval | None, text_of: Any) -> Cell:

@@ -277,15 +277,19 @@ class _Columns:
         prompt = np.array(self._prompt, dtype=np.int32)
         output = np.array(self._output, dtype=np.int32)
         clock = times_ns + (self._begin or 0)
-        has_blocks = bool(self._blocks)
+        blocks = None
+        block_tokens = 0
+        if self._blocks:
+            blocks = tuple(self._blocks)
+            block_tokens = self._block_tokens
         return Recorded(
             format=self._kind,
             at_ns=times_ns,
             prompt_tokens=prompt,
             output_tokens=output,
             resolution_ns=self._tick_ns(clock),
-            blocks=tuple(self._blocks) if has_blocks else None,
-            block_tokens=self._block_tokens if has_blocks else 0,
+            blocks=blocks,
+            block_tokens=block_tokens,
             odd_blocks=self._odd_blocks(prompt),
         )
 

@@ -181,7 +181,9 @@ def _backlog(runs: Runs, unseen_per_s: float) -> str:
         is_judged = is_limited(runs) or runs[0].objectives or growth
         return PASS if is_judged else INCONCLUSIVE
     is_clear = not growth or sum(growth) / len(growth) > CLEAR * unseen_per_s
-    return FAIL if is_clear or any(run.saturated for run in growing) else INCONCLUSIVE
+    if is_clear or any(run.saturated for run in growing):
+        return FAIL
+    return INCONCLUSIVE
 
 
 def _share_outcome(

@@ -90,14 +90,14 @@ class Series:
     """The judged loads, ascending, the bounds of the known limits, and the largest load that holds.
 
     `low`, `high`: the largest load that holds and the smallest that fails, narrowed by a known limit that agrees with the rows;
-    None without one. `by`: that limit; `contradicted`: one that does not agree.
+    None without one. `binding`: that limit; `contradicted`: one that does not agree.
     """
 
     loads: Sequence[JudgedLoad]
     bounds: Sequence[Bound]
     low: float | None
     high: float | None
-    by: Bound | None = None
+    binding: Bound | None = None
     contradicted: Bound | None = None
 
     @property
@@ -105,8 +105,8 @@ class Series:
         """Return the load that the known limit sustains, else the middle of the loads that rather hold and rather fail."""
         if self.low is None or self.high is None:
             return None
-        if self.by is not None:
-            value = self.by.per_s.value
+        if self.binding is not None:
+            value = self.binding.per_s.value
         else:
             fails = smallest_failing(self.loads)
             if fails is None:
@@ -149,7 +149,7 @@ class SeriesPlanner(Planner):
         self._all_s = base.table.minutes * 60
         self._wanted_s = settings.step_s  # measured, of a run
         self._points = 0  # fewest runs
-        self._by: Bound | None = None  # the known limit that agrees with the runs until now
+        self._binding: Bound | None = None  # the known limit that agrees with the runs until now
         self._planned = Planned(np.empty(0))
         self._unit = Unit(IN_FLIGHT)
         self._is_trace = base.scenario.arrival.process == TRACE
@@ -187,14 +187,14 @@ class SeriesPlanner(Planner):
         """Run what the search chooses, in random order, while there is time."""
         for _ in range(ROUNDS):
             series = self.series()
-            self._by = series.by
+            self._binding = series.binding
             wanted: list[NextLoad] = []
             for load in self.search(series):
                 wanted += [load] * load.times
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
             fitting = list(map(self._step, wanted, lengths))
-            if self._by is not None:
+            if self._binding is not None:
                 fitting = _numbered(fitting, series)
             self.is_spent = len(fitting) < len(wanted)
             count = len(self._kept)
@@ -267,7 +267,7 @@ class SeriesPlanner(Planner):
         """Return the seconds of rest before a run: until a known limit is full again, as far as the settings allow."""
         if not is_limited(self.runs):
             return 0.0
-        limit = None if self._by is None else self._by.limit
+        limit = None if self._binding is None else self._binding.limit
         if limit is None or not limit.rate.low:
             return self._rest_s
         return min(self._rest_s, limit.burst.high / limit.rate.low)
@@ -284,7 +284,7 @@ class SeriesPlanner(Planner):
         slowest = min(load.load for load in wanted)
         tried = [load.load for load in series.loads]
         is_outside = not tried or slowest > max(tried) or slowest < min(tried)
-        is_confirming = bool(tried) and self._by is not None
+        is_confirming = bool(tried) and self._binding is not None
         length_s = None
         if self._wanted_s is not None:
             length_s = self.with_warm_up(self._wanted_s)
@@ -401,7 +401,7 @@ def _narrowed(
     if low is not None:
         low = min(low, high)
     is_binding = is_met and low is not None and low <= bound.per_s.value <= high
-    return replace(rows, low=low, high=high, by=bound if is_binding else None)
+    return replace(rows, low=low, high=high, binding=bound if is_binding else None)
 
 
 def of_queue(settings: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
