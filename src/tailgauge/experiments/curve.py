@@ -907,7 +907,7 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     """Return the largest load at which the objectives hold, else where the target saturates; None where neither is known."""
     knee = curve.knee
     saturation = curve.saturation_load
-    holds = "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"
+    holds = _hold_text(curve)
     full = evidence.disturbance or _saturated(curve, unit)
     lines = [full, *dict.fromkeys(_today(curve, unit))]
     load = _largest_held(curve, evidence)
@@ -941,6 +941,10 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
     if curve.objectives:
         tone = tone_of(outcome)
     return Card(label="curve", value=value, detail=detail, lines=tuple(lines), tone=tone)
+
+
+def _hold_text(curve: Curve) -> str:
+    return "the objective holds" if len(curve.objectives) == 1 else "the objectives hold"
 
 
 def _failure(curve: Curve) -> str:
@@ -988,9 +992,9 @@ def _work_at(curve: Curve, unit: Unit, load: float) -> str:
 def _rates_at(curve: Curve, load: float) -> str:
     """Say `5.8 requests/s, 350 output tokens/s`: what is answered at a load."""
     point = _point_at(curve, load)
-    texts = []
     if point is None:
         return ""
+    texts = []
     if point.requests_per_s.value is not None:
         texts.append(f"{figures(point.requests_per_s.value)} requests/s")
     if point.output_tokens_per_s.value is not None:
@@ -1000,10 +1004,9 @@ def _rates_at(curve: Curve, load: float) -> str:
 
 def _name(objective: CurveObjective) -> str:
     """Name an objective's percentile: `TTFT p95`."""
-    is_short = objective.metric in {"ttft", "tpot"}
     metric = objective.metric
-    if is_short:
-        metric = objective.metric.upper()
+    if metric in {"ttft", "tpot"}:
+        metric = metric.upper()
     return f"{metric} {objective.quantile}"
 
 
@@ -1028,7 +1031,7 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
     """Say `the objective holds up to 14.2 requests/s (13.6 – 14.9)`; of given loads at which it holds, and at which not."""
     knee = curve.knee
     is_single = len(curve.objectives) == 1
-    holds = "the objective holds" if is_single else "the objectives hold"
+    holds = _hold_text(curve)
     ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
     consequence = ends.get(curve.binds, "")
     if curve.binds not in ends and not is_single:
@@ -1066,9 +1069,8 @@ def _probably_holds(curve: Curve, evidence: Evidence, probable: str) -> str:
     is_single = len(curve.objectives) == 1
     text = f"the objective{' probably holds' if is_single else 's probably hold'} at {probable}"
     if evidence.fails is not None:
+        text += f" and {'fails' if is_single else 'fail'} at {figures(evidence.fails)}"
         latencies = _latencies_at(curve, evidence.fails)
-        fails = f"{'fails' if is_single else 'fail'} at {figures(evidence.fails)}"
-        text += f" and {fails}"
         if latencies:
             text += f" ({latencies})"
     else:
@@ -1084,18 +1086,14 @@ def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
     is_single = len(curve.objectives) == 1
     missing = _missing_between(evidence)
     if evidence.unsure:
-        holds = "the objective holds" if is_single else "the objectives hold"
-        fails = "it fails" if is_single else "they fail"
+        loads = listed(figures(load.load) for load in evidence.unsure)
+        failure = f"{_failure(curve)} at {figures(high)}"
+        text = f"not shown whether {_hold_text(curve)} at {loads} {unit.name}; {failure}"
         latencies = ""
         if high == evidence.fails:
             latencies = _latencies_at(curve, high)
-        at_high = ""
         if latencies:
-            at_high = f" ({latencies})"
-        loads = listed(figures(load.load) for load in evidence.unsure)
-        text = (
-            f"not shown whether {holds} at {loads} {unit.name}; {fails} at {figures(high)}{at_high}"
-        )
+            text += f" ({latencies})"
         return "; ".join(filter(None, [text, missing]))
     fails = "the objective does not hold" if is_single else "the objectives do not hold"
     text = f"{fails} at {unit.text(high)}"

@@ -641,11 +641,9 @@ def causes(finding: Hedging) -> Iterator[str]:
     if hedges.cancelled is not None and hedges.cancelled < SAVED:
         yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)}"
     refused_off, refused_on = hedges.refused
-    if (
-        refused_off is not None
-        and refused_on is not None
-        and refused_on - refused_off >= MORE_REFUSED
-    ):
+    if refused_off is None or refused_on is None:
+        return
+    if refused_on - refused_off >= MORE_REFUSED:
         yield f"hedges use up a limit {place}: {share(refused_on)} of calls refused, {share(refused_off)} without"
 
 
