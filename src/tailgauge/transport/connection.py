@@ -47,16 +47,16 @@ class Listener(Protocol):
     """Receives what arrives: the current exchange."""
 
     def on_sent(self) -> None:
-        """A prepared request has left."""
+        """Take notice that a prepared request has left."""
 
     def on_reads(self, reads: list[Read]) -> None:
-        """What was read and is not decoded."""
+        """Take what was read and is not decoded."""
 
     def advance(self) -> None:
         """Take what the reader has decoded; the last of it may end the response."""
 
     def on_end(self, error: str | None) -> None:
-        """The peer closed (None) or the connection failed."""
+        """Take notice that the peer closed (None) or the connection failed."""
 
 
 class ConnectError(Exception):
@@ -68,7 +68,7 @@ class ConnectError(Exception):
 
 
 def _nobody(*_: _socket.socket) -> None:
-    """Default callback."""
+    """Do nothing: the default callback."""
 
 
 class Connection:

@@ -69,7 +69,7 @@ class Decoder(Protocol):
 
     @property
     def held(self) -> int:
-        """Bytes that it holds."""
+        """Return the bytes that it holds."""
 
     shapes: Any  # of events that the compiled reader may decode; None: of none
 
@@ -82,14 +82,14 @@ class Decoder(Protocol):
         """Kinds of content that bring no more than a chunk now, a bit each: the compiled reader may decode them."""
 
     def receive(self, news: News) -> None:
-        """What has come: chunks that were decoded, and pieces that are to be."""
+        """Take what has come: chunks that were decoded, and pieces that are to be."""
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
-        """A non-streamed body, with the times of the read that completed it; `low` 0: it came exactly then."""
+        """Take a non-streamed body, with the times of the read that completed it; `low` 0: it came exactly then."""
 
 
 def _nothing() -> None:
-    """Default callback."""
+    """Do nothing: the default callback."""
 
 
 class Exchange:
@@ -166,7 +166,7 @@ class Exchange:
             self.pool_wait_ns = connection.connect_ns if self.connection_is_new else 0
 
     def on_reads(self, reads: list[Read]) -> None:
-        """What was read of the response and is not decoded: the head first, then the body."""
+        """Take what was read of the response and is not decoded: the head first, then the body."""
         had_no_head = self._answer is None
         for data, arrived, read_at, empty_at in reads:
             if self.done:
@@ -185,7 +185,7 @@ class Exchange:
             self._hold(len(reads[-1][0]), self.bytes_per_s)
 
     def on_data(self, data: bytes, arrived: int, read_at: int, empty_at: int = 0) -> None:
-        """One read."""
+        """Take one read."""
         self.on_reads([(data, arrived, read_at, empty_at)])
 
     def _read_body(
@@ -209,7 +209,7 @@ class Exchange:
             hub_reads.pause(size / bytes_per_s, read_size)
 
     def on_end(self, error: str | None) -> None:
-        """The peer closed the connection, or it failed."""
+        """End, because the peer closed the connection or it failed."""
         if self.capture is not None:
             self.capture.peer_closed(error)
         if self._framing is None:
@@ -399,7 +399,7 @@ class Exchange:
             self.on_watched()
 
     def _complete(self, news: News | None = None) -> None:
-        """The body is complete: decode one that is no stream, with the time of its last read."""
+        """Decode a complete body that is no stream, with the time of its last read."""
         if self._whole is None or self._answer is None:
             return
         facts = (news or self._answer.take()).facts

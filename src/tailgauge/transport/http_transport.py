@@ -159,7 +159,7 @@ class HttpTransport(httpx2.BaseTransport):
 
     @staticmethod
     def ahead_ns(origin: Origin) -> int:
-        """How long before it is due a request may be prepared."""
+        """Return how long before it is due a request may be prepared, in ns."""
         return SEALED_AHEAD_NS if origin[0] == "https" else AHEAD_NS
 
     def prepare(

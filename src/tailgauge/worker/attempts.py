@@ -198,7 +198,7 @@ class Attempts:
 
     @property
     def ahead_ns(self) -> int:
-        """How long before it is due a call may be prepared."""
+        """Return how long before it is due a call may be prepared, in ns."""
         return min(endpoint.ahead_ns for endpoint in self._endpoints.values())
 
     def prepare(
@@ -599,7 +599,7 @@ def _outcome_of_bug(bug: Exception) -> Outcome:
 
 
 def _ignore(_: object) -> None:
-    """Default callback."""
+    """Do nothing: the default callback."""
 
 
 def _model(entry: Any) -> tuple[str, str]:
@@ -608,8 +608,8 @@ def _model(entry: Any) -> tuple[str, str]:
 
 
 def _nothing() -> None:
-    """Its greenlet sees the end itself."""
+    """Do nothing at the end of a call: its greenlet sees it."""
 
 
 def _no_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-    """Neither a list of models nor of tokens is a stream."""
+    """Ignore an event: neither a list of models nor of tokens is a stream."""

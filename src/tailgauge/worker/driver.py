@@ -31,7 +31,7 @@ class Timing(Protocol):
     """The clock of a driver: real or simulated."""
 
     def now_ns(self) -> int:
-        """Current time."""
+        """Return the current time in ns."""
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> Timer:
         """Call at a time; may be slightly early."""
@@ -42,7 +42,7 @@ class Closable(Protocol):
 
     @property
     def aborted_at_ns(self) -> int | None:
-        """Time when we closed it."""
+        """Return when we closed it, in ns; None where we did not."""
 
     def catch_up(self) -> None:
         """Take what has come by now."""

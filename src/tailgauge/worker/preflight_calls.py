@@ -56,7 +56,7 @@ Notify = Callable[[str], None]
 
 
 def _nothing() -> None:
-    """Nothing follows the first content."""
+    """Do nothing at the first content."""
 
 
 def try_out(

@@ -233,7 +233,7 @@ class Requests(ABC):
 
     @property
     def slot_wait_ns(self) -> int:
-        """How long the first of those that wait for a slot has waited; 0 where none waits."""
+        """Return for how many ns the first of those that wait for a slot has waited; 0 where none waits."""
         if not self._queue:
             return 0
         return max(0, self._timing.now_ns() - self._queue[0].dispatched_at_ns)

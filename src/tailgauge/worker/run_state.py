@@ -81,4 +81,4 @@ class RunState:
 
 
 def _nothing() -> None:
-    """Nothing is open yet."""
+    """Do nothing: no request is open yet."""
