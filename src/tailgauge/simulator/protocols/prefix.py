@@ -83,34 +83,9 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
 
     The marks are those of Messages, or the breakpoints of chat completions.
     """
-    positions: list[Position] = []
-    marks: list[tuple[str, Breakpoint]] = []  # with the place of each
-    chat_points: list[Breakpoint] = []
-    sections: dict[str, bytes] = {}
-    key = _hash(b"", body["model"])
-    total_tokens = 0
-    section = ""
-    for block in _blocks(body):
-        if block.section != section:
-            section = block.section
-            key = _hash(key, *_parameters(body, section))
-            if section == "messages":
-                sections["parameters"] = key
-        text = block.text
-        key = _hash(key, block.role, text)
-        fixed_tokens = block.fixed_tokens
-        total_tokens += tokens.count(text) if fixed_tokens is None else fixed_tokens
-        mark = block.content.get(_MARK)
-        if mark is not None:
-            param = f"{block.name}.{_MARK}"
-            marks.append((param, Breakpoint(len(positions), _ttl(mark, param))))
-        chat_mark = block.content.get(_CHAT_MARK)
-        if chat_mark is not None:
-            ttl = _chat_ttl(chat_mark, f"{block.name}.{_CHAT_MARK}")
-            chat_points.append(Breakpoint(len(positions), ttl))
-        positions.append(Position(key, total_tokens))
-        if section != "messages":
-            sections[section] = key
+    blocks = list(_blocks(body))
+    positions, sections = _positions(body, blocks)
+    marks, chat_points = _marks(blocks)
     last_position = len(positions) - 1
     _mark_last(body, marks, last_position)
     _check(marks)
@@ -120,12 +95,53 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
         points = _chat_points(body, chat_points, last_position)
     return Prompt(
         positions=tuple(positions),
-        total_tokens=total_tokens,
+        total_tokens=positions[-1].tokens if positions else 0,
         breakpoints=points,
         model=body["model"],
         searches_all=is_chat,
         sections=tuple(sections.items()),
     )
+
+
+def _positions(
+    body: dict[str, Any], blocks: list[_Block]
+) -> tuple[list[Position], dict[str, bytes]]:
+    """Return a position for each block, and the keys at the ends of the sections before the messages."""
+    positions: list[Position] = []
+    section_keys: dict[str, bytes] = {}
+    key = _hash(b"", body["model"])
+    total_tokens = 0
+    section = ""
+    for block in blocks:
+        if block.section != section:
+            section = block.section
+            key = _hash(key, *_parameters(body, section))
+            if section == "messages":
+                section_keys["parameters"] = key
+        text = block.text
+        key = _hash(key, block.role, text)
+        fixed_tokens = block.fixed_tokens
+        total_tokens += tokens.count(text) if fixed_tokens is None else fixed_tokens
+        positions.append(Position(key, total_tokens))
+        if section != "messages":
+            section_keys[section] = key
+    return positions, section_keys
+
+
+def _marks(blocks: list[_Block]) -> tuple[list[tuple[str, Breakpoint]], list[Breakpoint]]:
+    """Return the marks of Messages, each with its place, and the breakpoints of chat completions."""
+    marks: list[tuple[str, Breakpoint]] = []
+    chat_points: list[Breakpoint] = []
+    for position, block in enumerate(blocks):
+        mark = block.content.get(_MARK)
+        if mark is not None:
+            param = f"{block.name}.{_MARK}"
+            marks.append((param, Breakpoint(position, _ttl(mark, param))))
+        chat_mark = block.content.get(_CHAT_MARK)
+        if chat_mark is not None:
+            ttl = _chat_ttl(chat_mark, f"{block.name}.{_CHAT_MARK}")
+            chat_points.append(Breakpoint(position, ttl))
+    return marks, chat_points
 
 
 def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
