@@ -195,9 +195,8 @@ def _sentence(kind: str, every: Failures, requests: int) -> str:
     """Return the cause as a share of all requests of the stage, which are those of the list of ends."""
     part = f"{percent(len(every) / requests)} of {plural(requests, 'request')}"
     if kind == failures.CONTENT:
-        names = [
-            name for name in (schema.REFUSED, schema.FILTERED) if name in set(every.rows["ended"])
-        ]
+        ends = set(every.rows["ended"])
+        names = [name for name in (schema.REFUSED, schema.FILTERED) if name in ends]
         return f"{part} were {' or '.join(names)}"
     if kind == failures.UNNAMED_END:
         return f"{part} got an answer without a finish reason"
@@ -541,7 +540,8 @@ def _run_again(evidence: Evidence, condition: str, sets: Sequence[str]) -> str:
 def _unnamed(evidence: Evidence) -> str:
     """An endpoint that never names a reason leaves it out; where others have one, it got lost with the end."""
     symptom = "the answers end without a finish reason, SDK users get null"
-    if any(row.stop_reason is not None for row in evidence.run.result(ends.compute).stop_reasons):
+    stop_reasons = evidence.run.result(ends.compute).stop_reasons
+    if any(row.stop_reason is not None for row in stop_reasons):
         return f"{symptom}: other answers name one, so these probably broke off; look at the logs of engine and gateway"
     return f"{symptom}: no answer names one, so the engine or a gateway before it probably leaves it out"
 

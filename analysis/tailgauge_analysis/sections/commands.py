@@ -30,9 +30,8 @@ def again(record: Json, sets: Sequence[str] = (), options: Sequence[str] = ()) -
     if is_of_tasks(record["scenario"]):
         return _by_locust(record["command"], sets, options)
     overrides = record["overrides"]
-    if (
-        options
-    ):  # a length replaces the stages, or the number of requests, that an earlier length made
+    # A length replaces the stages, or the number of requests, that an earlier length made.
+    if options:
         replaced = (*(LENGTHS if "--requests" in options else (STAGES,)), MAX_REQUESTS)
         overrides = [text for text in overrides if not text.startswith(replaced)]
     return _command_line(record, [*overrides, *sets], options)
@@ -118,12 +117,11 @@ def _most_calls(rate_per_s: float) -> int:
 
 def _without_retries(traffic: Json) -> list[str]:
     """Return what switches off the retries of the tables that retry."""
-    retries = {
-        name: table(settings, "retry").get("policy", "none") for name, settings in traffic.items()
-    }
-    return [
-        f"traffic.{name}.retry.policy=none" for name, policy in retries.items() if policy != "none"
-    ]
+    overrides = []
+    for name, settings in traffic.items():
+        if table(settings, "retry").get("policy", "none") != "none":
+            overrides.append(f"traffic.{name}.retry.policy=none")
+    return overrides
 
 
 def _command_line(
@@ -132,7 +130,9 @@ def _command_line(
     """Return the command of a run with these overrides; None where the run does not name its scenario."""
     if not record["scenario_file"]:
         return None
-    plugins = [str(plugin.get("given") or plugin.get("file")) for plugin in record["plugins"]]
+    plugins = []
+    for plugin in record["plugins"]:
+        plugins.append(str(plugin.get("given") or plugin.get("file")))
     line = run_line(
         record["scenario_file"],
         _last_of_each(overrides),
@@ -147,4 +147,7 @@ def _command_line(
 def elsewhere(record: Json) -> int:
     """Return how many workers ran on other machines than the master's."""
     host = record["master"].get("host")
-    return sum(worker["host"] != host for worker in record["workers"] if host and worker["host"])
+    if not host:
+        return 0
+    hosts = [worker["host"] for worker in record["workers"]]
+    return sum(bool(name) and name != host for name in hosts)

@@ -159,14 +159,18 @@ def _other_models(answers: pd.DataFrame) -> dict[str, int]:
 
 def is_same_model(requested: str, model: str) -> bool:
     """Return whether a response names the model of its request: perhaps with a date, a folder or another case."""
-    names = [name.lower().rstrip("/").rpartition("/")[2] for name in (requested, model)]
-    shorter, longer = sorted(names, key=len)
+    shorter, longer = sorted(map(_without_folder, (requested, model)), key=len)
     return longer.startswith(shorter)
+
+
+def _without_folder(model: str) -> str:
+    return model.lower().rstrip("/").rpartition("/")[2]
 
 
 def has_natural(scenario: Json) -> bool:
     """Return whether the scenario has traffic whose answers should end by themselves."""
-    return any(table.get("ends") == NATURAL for table in tables(scenario, "traffic").values())
+    traffic = tables(scenario, "traffic").values()
+    return any(table.get("ends") == NATURAL for table in traffic)
 
 
 def cut_share(requests: pd.DataFrame) -> float:
@@ -180,7 +184,11 @@ def cut_share(requests: pd.DataFrame) -> float:
 
 def _classes(ended: pd.Series[str]) -> dict[str, int]:
     counts = ended.value_counts()
-    return {name: int(counts[name]) for name in VERBS if name in counts.index}
+    classes = {}
+    for name in VERBS:
+        if name in counts.index:
+            classes[name] = int(counts[name])
+    return classes
 
 
 def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopReason, ...]:
@@ -360,11 +368,15 @@ def _facts(ends: Ends) -> Iterator[tuple[str, str]]:
         note = "not in the table of vendors, so counted as aborted"
         yield "Unknown finish reasons", f"{_listed(reasons)}: {note}"
     if ends.tolerated:
-        texts = {TOLERATED.get(name, name): number for name, number in ends.tolerated.items()}
-        yield "Read as the SDK reads it", _of_each(texts, ends.answers, "answer")
+        tolerated = {}
+        for name, number in ends.tolerated.items():
+            tolerated[TOLERATED.get(name, name)] = number
+        yield "Read as the SDK reads it", _of_each(tolerated, ends.answers, "answer")
     if ends.unused_counts:
-        texts = {_unused_text(ends, name): number for name, number in ends.unused_counts.items()}
-        yield "Token counts not used", f"{_of_each(texts, ends.answers, 'answer')}; {UNUSED}"
+        unused = {}
+        for name, number in ends.unused_counts.items():
+            unused[_unused_text(ends, name)] = number
+        yield "Token counts not used", f"{_of_each(unused, ends.answers, 'answer')}; {UNUSED}"
     if ends.not_understood:
         yield "Not understood", _of_each(ends.not_understood, ends.responses, "response")
 
@@ -388,7 +400,9 @@ def _unknown_reasons(ends: Ends) -> dict[str, int]:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    parts = [f"{name} ({count(number)})" for name, number in list(counts.items())[:NAMES]]
+    parts = []
+    for name, number in list(counts.items())[:NAMES]:
+        parts.append(f"{name} ({count(number)})")
     rest = len(counts) - len(parts)
     if rest > 0:
         parts.append(f"{rest} more")

@@ -91,7 +91,7 @@ class Environment:
 def compute(run: Run) -> Environment:
     """Collect what run.json and the rows tell of it."""
     record = run.record
-    models = sorted({str(model) for model in run.steady.requests["model"].dropna().unique()})
+    models = sorted(map(str, run.steady.requests["model"].dropna().unique()))
     entries = zip(record["workers"], run.evidence.conservation.workers, strict=True)
     workers = [_worker(run.frames, entry, loss) for entry, loss in entries]
     return Environment(
@@ -109,25 +109,22 @@ def compute(run: Run) -> Environment:
     )
 
 
-FROM_RECORD = (
-    "worker",
-    "name",
-    "host",
-    "state",
-    "offset_ns",
-    "error_ns",
-    "drift_ppb",
-    "stamps",
-    "reader",
-    "priority",
-)
-
-
 def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
     worker = entry["worker"]
-    lacks = sum(max(0, n - frames.rows.get((name, worker), 0)) for name, n in entry["rows"].items())
+    lacks = 0
+    for name, written in entry["rows"].items():
+        lacks += max(0, written - frames.rows.get((name, worker), 0))
     return WorkerEntry(
-        **{name: entry[name] for name in FROM_RECORD},
+        worker=worker,
+        name=entry["name"],
+        host=entry["host"],
+        state=entry["state"],
+        offset_ns=entry["offset_ns"],
+        error_ns=entry["error_ns"],
+        drift_ppb=entry["drift_ppb"],
+        stamps=entry["stamps"],
+        reader=entry["reader"],
+        priority=entry["priority"],
         requests=frames.rows.get(("requests", worker), 0),
         chunks=frames.rows.get(("chunks", worker), 0),
         missing_requests=loss.lost,
@@ -169,14 +166,13 @@ def section(environment: Environment) -> Section:
     if environment.models:
         parts.append(f"model {', '.join(environment.models)}")
     rebuilt = ", rebuilt without run.json" if run["rebuilt"] else ""
+    master = dict(environment.master)
+    master.pop("boot_id", None)
     facts = (
         ("Run", run["run_id"]),
         ("Target", ", ".join(parts)),
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
-        (
-            "Master",
-            _pairs({key: value for key, value in environment.master.items() if key != "boot_id"}),
-        ),
+        ("Master", _pairs(master)),
         ("Versions", _pairs(environment.versions)),
         ("Seed", _seed(environment)),
         ("Reproduce", environment.reproduce or _no_command(run)),
@@ -209,13 +205,14 @@ def of_locustfile(scenario: Json, *, is_simulated: bool) -> Json:
     stages = dict(table(scenario, "stages"))
     if stages.get("duration_s") == ENDLESS_S:
         del stages["duration_s"]
+    traffic_tables = {}
+    for name, traffic in tables(scenario, "traffic").items():
+        traffic_tables[name] = _task_table(traffic)
     visible = scenario | {
         "target": target,
         "arrival": {"process": table(scenario, "arrival").get("process")},
         "stages": stages,
-        "traffic": {
-            name: _task_table(traffic) for name, traffic in tables(scenario, "traffic").items()
-        },
+        "traffic": traffic_tables,
     }
     if not is_simulated:
         visible.pop("simulated", None)
@@ -269,7 +266,7 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
         ("missing", lambda worker: Value(count(worker.missing_requests), _spans(worker.missing))),
         ("rows lost", lambda worker: count(worker.rows_lost)),
     )
-    return Table.of("Workers", workers, columns, NOTE, (1, 2, 5))
+    return Table.of("Workers", workers, columns, NOTE, prose=(1, 2, 5))
 
 
 def _requests(worker: WorkerEntry) -> Value:

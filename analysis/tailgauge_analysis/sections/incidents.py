@@ -114,7 +114,9 @@ def _stalls(run: Run, end_s: float) -> Iterator[Mark]:
     over_ns = VISIBLE_STALL_NS if run.verdict == VALID else STALL_NS
     spells = bad_seconds_between(run.frames, 0.0, end_s, over_ns).spells
     # The first second of a worker may have begun before the run.
-    stretches = [Stretch(max(0.0, spell.from_s), max(0.0, spell.to_s)) for spell in spells]
+    stretches = []
+    for spell in spells:
+        stretches.append(Stretch(max(0.0, spell.from_s), max(0.0, spell.to_s)))
     for loss in run.evidence.conservation.workers:
         stretches += [stretch for stretch in loss.silent if stretch.to_s is not None]
     stretches += run.record["master_stalled"]

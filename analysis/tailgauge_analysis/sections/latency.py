@@ -8,7 +8,7 @@ groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, cast
 
@@ -55,9 +55,7 @@ KEY = ""
 ALL = "all"
 _ANSWER_TIMES = "TTFT, TPOT, chunk gap and end to end"
 NARROW_PS = (0.5, 0.95, 0.99)  # what a phone has room for
-METRIC_NAMES = tuple(
-    dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN)
-)
+METRIC_NAMES = tuple(dict.fromkeys(metric.event for metric in KNOWN))
 MetricName = Annotated[
     str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})
 ]  # or a plugin's
@@ -161,13 +159,13 @@ def compute(run: Run) -> Latencies:
     """Return the latencies of a run."""
     rows = run.evidence.latency
     is_closed = run.record["arrival"] == "closed"
-    published = [_published(ALL, row) for row in rows if row.n]
+    published = _published_rows(ALL, rows)
     by_traffic = latency.by_traffic(run.of_target, rows)
     for table, of_table in by_traffic.items():
         name = plain(table, 80)
         if table == ALL:
             name = f"{table} (traffic)"
-        published += [_published(name, row) for row in of_table if row.n]
+        published += _published_rows(name, of_table)
     groups, smaller_groups = _groups(run.steady, METRICS_SENT if is_closed else METRICS)
     return Latencies(
         latency=published,
@@ -187,15 +185,27 @@ def compute(run: Run) -> Latencies:
     )
 
 
+def _published_rows(group: str, rows: Iterable[Row]) -> list[Latency]:
+    """Return the rows with at least one sample."""
+    published = []
+    for row in rows:
+        if row.n:
+            published.append(_published(group, row))
+    return published
+
+
 def _published(group: str, row: Row) -> Latency:
-    by_label = {percentile(quantile.p).replace(".", "_"): quantile for quantile in row.quantiles}
+    by_label = {}
+    for quantile in row.quantiles:
+        label = percentile(quantile.p).replace(".", "_")
+        by_label[label] = quantile
     metric = row.metric
     since = None
     if metric.since != NEITHER:
         since = metric.since
     return Latency(
         group=group,
-        metric=metric.name.removesuffix("_sched").removesuffix("_sent"),
+        metric=metric.event,
         since=since,
         population="offered" if row.view == OFFERED else "completed",
         unit=metric.unit,
@@ -263,9 +273,9 @@ def _left_out(latencies: Latencies) -> Iterator[str]:
 
 def _main_row(rows: Sequence[Row], *, is_closed: bool) -> Row:
     """Return the row that says what a user waits: the first, in a closed loop the first of those since sent."""
-    counted = [row for row in rows if is_closed and row.metric.name == "ttft_sent"]
-    if counted:
-        return counted[0]
+    for row in rows:
+        if is_closed and row.metric.name == "ttft_sent":
+            return row
     return rows[0]
 
 
@@ -284,21 +294,28 @@ def _answer(row: Row, pooled: str) -> str:
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
     column_count = columns(rows)
     cells: list[tuple[Cell, ...]] = []
+    all_quantiles: list[Quantile] = []
     note = ""
     for row in rows:
         n = Value(count(row.n))
-        reliable = [q for q in row.quantiles[:column_count] if q.mark != TOO_FEW]
+        quantiles = row.quantiles[:column_count]
+        all_quantiles += quantiles
+        reliable = [q for q in quantiles if q.mark != TOO_FEW]
         fewest = min(reliable, key=lambda q: q.n_eff, default=None)
         if fewest is not None and fewest.n_eff < row.n:
             n = replace(n, interval=f"effective n {count(fewest.n_eff)} ({percentile(fewest.p)})")
             note = note or _n_eff_note(row, fewest)
-        cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:column_count]), n))
-    missing = values_needed(quantile for row in rows for quantile in row.quantiles[:column_count])
-    note = " ".join(filter(None, (note, missing)))
-    quantiles = rows[0].quantiles[:column_count]
-    header = ("metric", *(f"{percentile(quantile.p)} (ms)" for quantile in quantiles), "n")
-    spare = [i for i, quantile in enumerate(quantiles, 1) if quantile.p not in NARROW_PS]
-    return Table(title, header, tuple(cells), note, spare=(*spare, len(header) - 1))
+        cells.append((row.metric.title, *map(quantile_cell, quantiles), n))
+    note = " ".join(filter(None, (note, values_needed(all_quantiles))))
+    header = ["metric"]
+    spare = []
+    for column, quantile in enumerate(rows[0].quantiles[:column_count], 1):
+        header.append(f"{percentile(quantile.p)} (ms)")
+        if quantile.p not in NARROW_PS:
+            spare.append(column)
+    header.append("n")
+    spare.append(len(header) - 1)
+    return Table(title, tuple(header), tuple(cells), note, spare=tuple(spare))
 
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
@@ -312,35 +329,62 @@ def _n_eff_note(row: Row, quantile: Quantile) -> str:
 
 def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
     rows = []
-    names = {group.name: group.requests for group in groups if group.by == NAME}
-    for group in groups:
-        if group.by == TAG and names.get(group.name.removeprefix(TASK)) == group.requests:
-            continue  # a task of a Locust user has the row of its name
+    has_absent = False
+    for group in _distinct(groups):
         ttft = group.rows.get("ttft_sent" if start == "sent" else "ttft_sched")
-        whole = next((group.rows[name] for name in WHOLE if name in group.rows), None)
+        whole = _whole(group.rows)
+        has_absent |= ttft is None or whole is None
         kind = group.by
         if group.by == "traffic":
             kind = f"{group.by}, {group.pattern}"
         counts = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
         rows.append((*counts, *_three(ttft), *_three(whole)))
-    times = (f"{title} {percentile(p)} (ms)" for title in ("TTFT", "whole") for p in PS)
-    header = ("group", "requests", "complete, of all offered", *times)
+    header = ["group", "requests", "complete, of all offered"]
+    for title in ("TTFT", "whole"):
+        header += [f"{title} {percentile(p)} (ms)" for p in PS]
     note = (
         f"Since {start}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."
     )
     if smaller:
         note += f" {plural(smaller, 'smaller group')} not shown."
-    if any(cell == ABSENT for row in rows for cell in row):
+    if has_absent:
         note += f" {ABSENT}: requests of this kind have no such time."
-    quantiles = (
-        quantile for group in groups for row in group.rows.values() for quantile in row.quantiles
-    )
+    quantiles: list[Quantile] = []
+    for group in groups:
+        for row in group.rows.values():
+            quantiles += row.quantiles
     note = f"{note} {values_needed(quantiles)}".rstrip()
-    spare = tuple(
-        i for i, name in enumerate(header) if i and not ("complete" in name or "p99" in name)
-    )
-    return Table("By kind of request", header, tuple(rows), note, spare=spare)
+    return Table("By kind of request", tuple(header), tuple(rows), note, spare=_spare(header))
+
+
+def _distinct(groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield all groups but the tasks of Locust's users that have the row of their name."""
+    requests_by_name = {}
+    for group in groups:
+        if group.by == NAME:
+            requests_by_name[group.name] = group.requests
+    for group in groups:
+        task = group.name.removeprefix(TASK)
+        if group.by != TAG or requests_by_name.get(task) != group.requests:
+            yield group
+
+
+def _spare(header: Sequence[str]) -> tuple[int, ...]:
+    """Return all columns but the name, the share of complete requests and the p99."""
+    columns = []
+    for column, title in enumerate(header):
+        if column and "complete" not in title and "p99" not in title:
+            columns.append(column)
+    return tuple(columns)
+
+
+def _whole(rows: dict[str, Row]) -> Row | None:
+    """Return the time of whole requests of a group; None without one."""
+    for name in WHOLE:
+        if name in rows:
+            return rows[name]
+    return None
 
 
 def _three(row: Row | None) -> tuple[Cell, ...]:
@@ -356,29 +400,37 @@ def _paces(latencies: Latencies) -> list[Table]:
     """
     moved = set()
     for row in latencies.rows:
-        moved |= {(row.metric.name, row.view, q.p) for q in row.quantiles if q.mark == CLIENT}
+        for quantile in row.quantiles:
+            if quantile.mark == CLIENT:
+                moved.add((row.metric.name, row.view, quantile.p))
     rows = []
     for name, of_table in latencies.by_traffic.items():
         for row in of_table:
             if row.view != SUCCESSES or row.metric.name not in PACES or not row.n:
                 continue
-            quantiles = []
-            for quantile in row.quantiles:
-                is_moved = (
-                    quantile.mark != TOO_FEW and (row.metric.name, row.view, quantile.p) in moved
-                )
-                if quantile.p in PS:
-                    quantiles.append(replace(quantile, mark=CLIENT) if is_moved else quantile)
-            title = row.metric.title
-            label = title
-            if not title.isupper():
-                label = title.lower()
-            rows.append((f"{plain(name, 80)}, {label}", quantiles))
+            label = row.metric.title
+            if not label.isupper():
+                label = label.lower()
+            rows.append((f"{plain(name, 80)}, {label}", _marked(row, moved)))
     rows.sort(key=lambda row: row[0])
     note = "Among successes. Legs of a fan-out have no row."
     if not rows:
         return []
     return [quantile_table("Pace by traffic", "traffic", rows, note)]
+
+
+def _marked(row: Row, moved: set[tuple[str, str, float]]) -> list[Quantile]:
+    """Return the quantiles PS of a row; marked where the client `moved` that of all requests."""
+    quantiles = []
+    for quantile in row.quantiles:
+        if quantile.p not in PS:
+            continue
+        is_moved = (row.metric.name, row.view, quantile.p) in moved
+        if is_moved and quantile.mark != TOO_FEW:
+            quantiles.append(replace(quantile, mark=CLIENT))
+        else:
+            quantiles.append(quantile)
+    return quantiles
 
 
 # --- by kind of request -------------------------------------------------------------------------------------------
@@ -397,13 +449,11 @@ SLOW = "slow reader"
 
 def _groups(steady: Steady, metrics: Sequence[str]) -> tuple[list[Group], int]:
     """Return the groups worth a row, and how many smaller ones are not shown."""
-    masks = list(_masks(steady))
+    masks = sorted(_masks(steady), key=lambda mask: -int(mask[2].sum()))
     groups: list[Group] = []
     hidden = 0
     for criterion in (TRAFFIC, SLOW, NAME, TAG):
-        largest_first = sorted(
-            (m for m in masks if m[0] == criterion), key=lambda m: -int(m[2].sum())
-        )
+        largest_first = [mask for mask in masks if mask[0] == criterion]
         groups += [_group(steady, metrics, *mask) for mask in largest_first[:MOST]]
         hidden += len(largest_first[MOST:])
     return groups, hidden
@@ -428,23 +478,28 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
             tag = plain(f"{key} = {value}", 80)
             mask = (codes == code) & ~slow
             by_tag[tag] = by_tag[tag] | mask if tag in by_tag else mask
-    yield from ((TAG, tag, mask) for tag, mask in by_tag.items() if mask.any())
+    for tag, mask in by_tag.items():
+        if mask.any():
+            yield TAG, tag, mask
 
 
 def _group(steady: Steady, metrics: Sequence[str], criterion: str, name: str, mask: Mask) -> Group:
     part = steady.only(mask, gaps=False)  # none of the metrics is of gaps
     ended = part.requests["ended"]
-    rows = {metric: latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in metrics}
-    non_empty = {metric: row for metric, row in rows.items() if row.n}
+    rows = {}
+    for metric in metrics:
+        row = latency.row(BY_NAME[metric], part, OFFERED, PS)
+        if row.n:
+            rows[metric] = row
     return Group(
         by=criterion,
         name=name,
-        pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
+        pattern=", ".join(sorted(map(str, part.requests["pattern"].unique()))),
         requests=len(ended),
         ok=part.share(ended.isin(schema.COMPLETE).to_numpy(np.bool_)),
         cancelled=int((ended == schema.CANCELLED).sum()),
-        latency=[_published(name, row) for row in non_empty.values()],
-        rows=non_empty,
+        latency=_published_rows(name, rows.values()),
+        rows=rows,
     )
 
 

@@ -10,9 +10,9 @@ whole stage and a step at one rate misses it, that step is the answer of the run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, product
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import backlog
 from tailgauge_analysis.metrics.latency import OFFERED, row
-from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK
+from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.waiting import waiting
 from tailgauge_analysis.objectives.health import HEALTHY
@@ -37,6 +37,7 @@ from tailgauge_analysis.text.formatting import (
     count,
     figures,
     ms,
+    percentile,
     plain,
     plural,
     share,
@@ -90,6 +91,15 @@ class Step:
     at_one_rate: bool
 
     @property
+    def failed_objectives(self) -> list[str]:
+        """Return the labels of the objectives that this step misses."""
+        failed = []
+        for label, outcome in self.objectives.items():
+            if outcome == FAIL:
+                failed.append(label)
+        return failed
+
+    @property
     def rate(self) -> str:
         """`12 requests/s`."""
         return f"{figures(self.requests_per_s)}/s"
@@ -119,8 +129,7 @@ def compute(run: Run) -> LoadSteps | None:
     if not is_closed:
         waits = waiting(run.frames, stage.to_s)
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    metrics = [criterion.metric for criterion in criteria if criterion.metric is not None]
-    needs_gaps = any(metric.level == CHUNK for metric in metrics)
+    needs_gaps = any(criterion.is_of_gaps for criterion in criteria)
     corners = _corners_s(run.record["scenario"], stage)
     steps = []
     for from_s, to_s in pairwise(cuts):
@@ -211,7 +220,7 @@ def _cuts(frames: Frames, stage: Steady) -> list[float]:
     scenario = frames.run["scenario"]
     arrival = table(scenario, "arrival")
     shape = table(arrival, "shape")
-    tenths = [float(time_s) for time_s in np.linspace(stage.from_s, stage.to_s, TENTHS + 1)]
+    tenths: list[float] = np.linspace(stage.from_s, stage.to_s, TENTHS + 1).tolist()
     if stage.seconds <= 0:
         return []
     if shape.get("kind", "flat") != "flat":
@@ -307,12 +316,12 @@ def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     """`objectives: met up to 8/s, missed from 12/s (00:40 to 01:00)`."""
     subject = "objectives" if has_objectives else "complete answers"
-    misses = [step for step in steps if step.state == MISSED]
-    sustained = [step for step in steps if step.state == MET]
-    inconclusive = [step for step in steps if step.state == OPEN]
+    misses = _in_state(steps, MISSED)
+    sustained = _in_state(steps, MET)
+    inconclusive = _in_state(steps, OPEN)
     if misses:
         first_miss = misses[0]
-        sustained = [step for step in sustained if step.requests_per_s < first_miss.requests_per_s]
+        sustained = _slower(sustained, first_miss)
     parts = []
     if sustained:
         parts.append(f"met up to {_highest(sustained).rate}")
@@ -323,8 +332,7 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
         parts.append(
             f"missed from {first_miss.rate} ({clock_range(first_miss.from_s, first_miss.to_s)})"
         )
-        later = [step for step in misses if step.from_s > first_miss.from_s]
-        again = [step for step in later if _is_at_held_rate(step, sustained)]
+        again = [step for step in misses[1:] if _is_at_held_rate(step, sustained)]
         if again:
             parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
     piling = [step for step in steps if step.piles and step.state != MISSED]
@@ -343,8 +351,20 @@ def _highest(steps: Sequence[Step]) -> Step:
     return max(steps, key=lambda step: step.requests_per_s)
 
 
+def _in_state(steps: Sequence[Step], state: str) -> list[Step]:
+    return [step for step in steps if step.state == state]
+
+
+def _slower(steps: Sequence[Step], limit: Step) -> list[Step]:
+    """Return the steps at a lower rate than that of the limit."""
+    return [step for step in steps if step.requests_per_s < limit.requests_per_s]
+
+
 def _is_at_held_rate(step: Step, sustained: Sequence[Step]) -> bool:
-    return any(step.requests_per_s <= NEAR * candidate.requests_per_s for candidate in sustained)
+    """Return whether the target sustains the rate of this step, or one close to it."""
+    if not sustained:
+        return False
+    return step.requests_per_s <= NEAR * _highest(sustained).requests_per_s
 
 
 def broken(run: Run) -> str:
@@ -368,14 +388,11 @@ def missed(run: Run) -> str:
     result = run.result(compute)
     steps = [] if result is None else result.steps
     for step in steps:
-        failed = [label for label, outcome in step.objectives.items() if outcome == FAIL]
+        failed = step.failed_objectives
         if not failed or not step.at_one_rate:
             continue
         text = f"load step at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)}) misses {', '.join(failed)}"
-        sustained = [candidate for candidate in steps if candidate.state == MET]
-        slower = [
-            candidate for candidate in sustained if candidate.requests_per_s < step.requests_per_s
-        ]
+        slower = _slower(_in_state(steps, MET), step)
         if slower:
             text += f", met up to {_highest(slower).rate}"
         return text
@@ -402,10 +419,16 @@ def section(load: LoadSteps | None) -> Section | None:
     """Return a row for each step."""
     if load is None:
         return None
-    names = [name for name in TITLES if any(name in step.latency for step in load.steps)]
-    header = ("time", "requests/s", "requests", "complete")
-    times = [f"{TITLES[name]} p{100 * p:g} (ms)" for name, p in product(names, PS)]
-    labels = list(dict.fromkeys(chain.from_iterable(step.objectives for step in load.steps)))
+    header = ["time", "requests/s", "requests", "complete"]
+    names = []
+    for name, title in TITLES.items():
+        if any(name in step.latency for step in load.steps):
+            names.append(name)
+            header += [f"{title} {percentile(p)} (ms)" for p in PS]
+    labels: dict[str, None] = {}
+    for step in load.steps:
+        labels.update(dict.fromkeys(step.objectives))
+    header += labels
     rows = [tuple(_cells(step, names, labels)) for step in load.steps]
     note = (
         "An objective's outcome is that over the whole stage. Its state in a step is by the same rule, from the step alone; it fails "
@@ -415,14 +438,14 @@ def section(load: LoadSteps | None) -> Section | None:
         name="steps",
         title="Steps of the load",
         answer=f"Load steps: {load.sentence}.",
-        tables=(Table("", (*header, *times, *labels), tuple(rows), note if labels else ""),),
+        tables=(Table("", tuple(header), tuple(rows), note if labels else ""),),
         notes=(f"Other percentiles of this report are {POOLED}. {POINTER}.",),
         computed=COMPUTED,
         brief=(load.sentence, *_brief(load), POINTER),
     )
 
 
-def _cells(step: Step, names: Sequence[str], labels: Sequence[str]) -> Iterator[Cell]:
+def _cells(step: Step, names: Iterable[str], labels: Iterable[str]) -> Iterator[Cell]:
     yield clock_range(step.from_s, step.to_s)
     sessions = ""
     if step.arrivals_per_s < step.requests_per_s / NEAR:

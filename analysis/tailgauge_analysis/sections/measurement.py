@@ -264,7 +264,7 @@ def _stalls(bad: BadSeconds) -> Table:
     remainder = ""
     if len(bad.spells) > SPELLS:
         remainder = f"{len(bad.spells) - SPELLS:,} more in report.json."
-    return Table.of("Stalls", bad.spells[:SPELLS], columns, remainder, (2,))
+    return Table.of("Stalls", bad.spells[:SPELLS], columns, remainder, prose=(2,))
 
 
 def _workers(workers: Sequence[Worker]) -> Table:

@@ -188,8 +188,9 @@ class Measure:
         if costs is None:
             return None, no_price(unpriced, prices.why)
         spent = pd.Series(costs).groupby(used["request_id"].to_numpy()).sum()
-        patterns = self.frames.run["patterns"].items()
-        price_shares = {name: float(facts.get("price_share", 1.0)) for name, facts in patterns}
+        price_shares = {}
+        for name, facts in self.frames.run["patterns"].items():
+            price_shares[name] = float(facts.get("price_share", 1.0))
         by_request = part.requests["request_id"].map(spent).fillna(0.0)
         by_request *= part.requests["pattern"].map(price_shares).fillna(1.0)
         return np.asarray(by_request, np.float64), ""
@@ -252,7 +253,10 @@ def section(judged: Judged) -> Section | None:
             prose=(1, 4),
         )
     ]
-    reported = [result.line for result in results if not result.gate]
+    reported = []
+    for result in results:
+        if not result.gate:
+            reported.append(result.line)
     if reported:
         header = ("objective", "measured", "required", "outcome", "why")
         cells = tuple(map(_cells, reported))
@@ -280,8 +284,9 @@ def _cells(line: ObjectiveLine) -> tuple[Cell, ...]:
 
 def _by_traffic(goodput: Goodput) -> Table:
     header = ("traffic", "latency objectives", "offered", "good", "good, share of offered")
-    parts = goodput.by_traffic
-    rows = [(plain(part.traffic, 80), count(part.objectives), *_good(part.good)) for part in parts]
+    rows = []
+    for part in goodput.by_traffic:
+        rows.append((plain(part.traffic, 80), count(part.objectives), *_good(part.good)))
     rows.append(("all", "", *_good(goodput.good)))
     return Table("Goodput by traffic", header, tuple(rows))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -62,8 +63,12 @@ def picture(run: Run) -> Picture | None:
         hover = "%{y:,.0f} in flight"
         in_flight = PlotCurve(timeline.end_s, timeline.in_flight, colour=PURPLE, hover=hover)
         panels.append(Panel("requests<br>in flight", (in_flight,), height=0.7))
-    outside = ((0.0, min(run.steady.from_s, end_s)), (min(run.steady.to_s, end_s), end_s))
-    marks = [Mark(start, stop) for start, stop in outside if stop > start]
+    marks = []
+    steady_from_s = min(run.steady.from_s, end_s)
+    steady_to_s = min(run.steady.to_s, end_s)
+    for start, stop in ((0.0, steady_from_s), (steady_to_s, end_s)):
+        if stop > start:
+            marks.append(Mark(start, stop))
     ticks = "" if failures is None else "A tick is a call that failed, at its end. "
     waits = ""
     if latency is not None:
@@ -111,8 +116,11 @@ def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
         return None
     judged = run.result(objectives.compute).slo
     visible = list(in_sight(judged, WAITS[timeline.wait], highest_ms))
-    missed_ms = [bound_ms for objective, bound_ms in visible if objective.outcome == FAIL]
-    curves = _waits(timeline, min(missed_ms, default=np.inf))
+    missed_ms = math.inf
+    for objective, bound_ms in visible:
+        if objective.outcome == FAIL:
+            missed_ms = min(missed_ms, bound_ms)
+    curves = _waits(timeline, missed_ms)
     for objective, bound_ms in visible:
         curves.append(bound_line(objective, (0.0, end_s), (bound_ms, bound_ms)))
     word = "requested" if is_of_tasks(run.record["scenario"]) else "scheduled"

@@ -155,12 +155,11 @@ def _progressive(pattern: _Of) -> Sentence | None:
             extra,
         ),
     )
-    waited = {
-        "first content seen": visible_ns,
-        "of the large model": large,
-        "whole answer": rows["whole_at_ns"] - scheduled_ns,
+    groups = {
+        "first content seen": _ms(visible_ns),
+        "of the large model": _ms(large),
+        "whole answer": _ms(rows["whole_at_ns"] - scheduled_ns),
     }
-    groups = {name: _ms(ns) for name, ns in waited.items()}
     return Sentence(text=text, card=card, what="Of each request, since scheduled.", groups=groups)
 
 
@@ -358,7 +357,9 @@ def section(answers: list[Answer]) -> Section | None:
     """Return the section; None where each request is one call that is read to its end."""
     if not answers:
         return None
-    facts = tuple((f"{answer.traffic}, {answer.pattern}", answer.text) for answer in answers)
+    facts = []
+    for answer in answers:
+        facts.append((f"{answer.traffic}, {answer.pattern}", answer.text))
     main = _main(answers)
     figures = waiting(
         "patterns",
@@ -369,7 +370,7 @@ def section(answers: list[Answer]) -> Section | None:
     return Section(
         name="patterns",
         title="What the patterns gain and cost",
-        facts=facts,
+        facts=tuple(facts),
         figures=tuple(figures),
         card=_card(answers),
     )
@@ -383,15 +384,14 @@ def _main(answers: list[Answer]) -> Answer:
 def _card(answers: list[Answer]) -> Card:
     """Return the card of the traffic table with most requests; the values of the others in a line each."""
     main = _main(answers)
-    minor = [answer for answer in answers if answer is not main]
-    if not minor:
+    if len(answers) == 1:
         return main.card
-    lines = [
-        f"{answer.traffic}: {answer.card.value.text} {answer.card.detail} ({answer.pattern})"
-        for answer in minor
-    ]
-    detail = f"{main.card.detail}, {main.traffic}"
-    return replace(main.card, detail=detail, lines=(*main.card.lines, *lines))
+    lines = [*main.card.lines]
+    for answer in answers:
+        if answer is not main:
+            card = answer.card
+            lines.append(f"{answer.traffic}: {card.value.text} {card.detail} ({answer.pattern})")
+    return replace(main.card, detail=f"{main.card.detail}, {main.traffic}", lines=tuple(lines))
 
 
 def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Quantile]:

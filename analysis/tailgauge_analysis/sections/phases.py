@@ -15,7 +15,7 @@ Calls of server tools (searches, code execution) are phases of their own, `serve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,23 +83,29 @@ def compute(run: Run) -> Phases | None:
     ]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
-    parsed_phases = [parse(text) for text in reported["phases"]]
+    began = []
+    took = []
+    for text in reported["phases"]:
+        starts_ms, durations_ms = parse(text)
+        began.append(starts_ms)
+        took.append(durations_ms)
     sent_at_ns = reported["sent_at_ns"]
     first_ms = (reported["first_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
     last_ms = (reported["last_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
-    events = _events([began for began, _ in parsed_phases], last_ms)
-    timings = _timings([took for _, took in parsed_phases], first_ms)
-    ready_ms = [_ready_ms(text) for text in good["tool_ready"].dropna()]
-    ready_ms = [times for times in ready_ms if len(times)]
+    ready_ms = []
+    for text in good["tool_ready"].dropna():
+        times = _ready_ms(text)
+        if len(times):
+            ready_ms.append(times)
     of_servers = good["server_tool_calls"].fillna(0)
     phases = Phases(
         answers=len(good),
         reported=len(reported),
         split=_split(good, run.frames.server_log),
-        events=events,
-        timings=timings,
+        events=_events(began, last_ms),
+        timings=_timings(took, first_ms),
         tools=_tools(ready_ms),
-        tool_calls=sum(len(times) for times in ready_ms),
+        tool_calls=sum(map(len, ready_ms)),
         tool_answers=len(ready_ms),
         server_tool_calls=int(of_servers.sum()),
         server_tool_answers=int((of_servers > 0).sum()),
@@ -110,8 +116,12 @@ def compute(run: Run) -> Phases | None:
 
 def _ready_ms(text: str) -> Floats:
     """Return when the input of each tool call of an answer was complete, ms since sent, in order."""
-    times = (number(value) for value in parsed(text).values())
-    return np.sort([time / 1e6 for time in times if time is not None])
+    times_ms = []
+    for value in parsed(text).values():
+        time_ns = number(value)
+        if time_ns is not None:
+            times_ms.append(time_ns / 1e6)
+    return np.sort(times_ms)
 
 
 def _tools(ready_ms: list[Floats]) -> tuple[Part, ...]:
@@ -153,9 +163,10 @@ def section(phases: Phases | None) -> Section | None:
     )
     visible = [_table(*entry) for entry in tables if entry[1]]
     if phases.tools:
-        rows = ((part.name, part.quantiles) for part in phases.tools)
         note = "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
-        visible.append(quantile_table("Tool calls ready", "tool call", rows, note))
+        visible.append(
+            quantile_table("Tool calls ready", "tool call", _percentiles(phases.tools), note)
+        )
     return Section(
         "phases",
         "Time breakdown",
@@ -181,12 +192,20 @@ def _facts(phases: Phases) -> Iterator[tuple[str, str]]:
         )
 
 
+def _percentiles(parts: Sequence[Part]) -> list[tuple[str, tuple[Quantile, ...]]]:
+    return [(part.name, part.quantiles) for part in parts]
+
+
 def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:
-    base = quantile_table(title, "part", ((part.name, part.quantiles) for part in parts), note)
-    bars = (None if part.share is None else min(1.0, part.share) for part in parts)
-    shares = (Value(share(part.share), share=bar) for part, bar in zip(parts, bars, strict=True))
-    rows = tuple((row[0], cell, *row[1:]) for row, cell in zip(base.rows, shares, strict=True))
-    return replace(base, header=(base.header[0], "share of time", *base.header[1:]), rows=rows)
+    base = quantile_table(title, "part", _percentiles(parts), note)
+    rows = []
+    for part, (name, *times) in zip(parts, base.rows, strict=True):
+        bar = None
+        if part.share is not None:
+            bar = min(1.0, part.share)
+        rows.append((name, Value(share(part.share), share=bar), *times))
+    header = (base.header[0], "share of time", *base.header[1:])
+    return replace(base, header=header, rows=tuple(rows))
 
 
 def _answer(phases: Phases) -> str:

@@ -25,9 +25,9 @@ class Plugins:
 def compute(run: Run) -> Plugins:
     """Compare the plugins of the run with those that are loaded."""
     loaded = plugin.hashes()
-    of_run = {
-        text(plugin_record.get("name")): plugin_record for plugin_record in run.record["plugins"]
-    }
+    of_run = {}
+    for plugin_record in run.record["plugins"]:
+        of_run[text(plugin_record.get("name"))] = plugin_record
     facts: list[tuple[str, str]] = []
     lacking: list[str] = []
     for name, plugin_record in of_run.items():
@@ -43,7 +43,9 @@ def compute(run: Run) -> Plugins:
                 option = f"make the report with --plugin {file}"
             lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
         facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
-    facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
+    for name in loaded:
+        if name not in of_run:
+            facts.append((name, "not a plugin of the run"))
     return Plugins(facts=tuple(facts), lacking=tuple(lacking))
 
 

@@ -59,12 +59,13 @@ class Requests:
 
 def compute(run: Run) -> Requests:
     """Account for the requests of a run."""
+    problems = []
+    for problem in run.frames.problems:
+        problems.append(replace(problem, text=plain(problem.text, 500)))
     return Requests(
         conservation=run.evidence.conservation,
         outcomes=_outcomes(run.steady),
-        problems=[
-            replace(problem, text=plain(problem.text, 500)) for problem in run.frames.problems
-        ],
+        problems=problems,
         stage=run.steady,
         preflight=run.record["preflight"],
         timeline=run.result(over_time.compute),
@@ -74,21 +75,25 @@ def compute(run: Run) -> Requests:
 def _outcomes(stage: Steady) -> list[Outcome]:
     """Return every class that occurred, the most frequent first."""
     ended = stage.requests["ended"]
-    names = ended.value_counts().index
-    return [Outcome(str(name), stage.share((ended == name).to_numpy(np.bool_))) for name in names]
+    outcomes = []
+    for name in ended.value_counts().index:
+        has_ended_so = (ended == name).to_numpy(np.bool_)
+        outcomes.append(Outcome(str(name), stage.share(has_ended_so)))
+    return outcomes
 
 
 def section(requests: Requests) -> Section:
     """Return how many requests got a complete answer, and what became of the others."""
     stage = requests.stage
     n = len(requests.stage.requests)
-    completed = [
-        outcome.requests.k for outcome in requests.outcomes if outcome.ended in schema.COMPLETE
-    ]
+    completed = 0
+    for outcome in requests.outcomes:
+        if outcome.ended in schema.COMPLETE:
+            completed += outcome.requests.k
     answer = "No request of the steady stage was sent."
     if n:
         population = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
-        answer = f"{share(sum(completed) / n)} of {population} got a complete answer."
+        answer = f"{share(completed / n)} of {population} got a complete answer."
     notes = [
         *requests.conservation.broken,
         *(problem.text for problem in requests.problems[:MOST_PROBLEMS]),
@@ -105,7 +110,7 @@ def section(requests: Requests) -> Section:
     drawn = tuple(_outcomes_over_time(requests.timeline))
     counted = requests.conservation
     missing = counted.client_drop + counted.not_reached + counted.lost + counted.censored
-    is_complete = sum(completed) == n > 0 and set(counted.ended) <= schema.COMPLETE
+    is_complete = completed == n > 0 and set(counted.ended) <= schema.COMPLETE
     return Section(
         name="requests",
         title="Requests",

@@ -76,7 +76,7 @@ from tailgauge_analysis.text.section import (
 )
 from tailgauge_analysis.verdict.checks import CLIENT_ERROR
 from tailgauge_analysis.verdict.client_error import NOTICED_MS, ClientError
-from tailgauge_analysis.verdict.completeness import task_errors
+from tailgauge_analysis.verdict.completeness import refusal, task_errors
 from tailgauge_analysis.verdict.distortion import figure_names, unusable_figures
 
 ANSWERED = "answered"
@@ -124,10 +124,13 @@ Rule = Callable[[Run, Lines], Result | None]
 
 
 def result(run: Run) -> Result:
-    """Return the answer of a run: that of the first of RULES that has one."""
+    """Return the answer of a run: that of the first of RULES that has one, else that every objective is met."""
     lines = run.result(objective_lines)
-    answers = (rule(run, lines) for rule in RULES)
-    return next(answer for answer in answers if answer is not None)
+    for rule in RULES:
+        answer = rule(run, lines)
+        if answer is not None:
+            return answer
+    return _pass_result(run, lines)
 
 
 def _unusable(run: Run, lines: Lines) -> Result | None:
@@ -135,7 +138,10 @@ def _unusable(run: Run, lines: Lines) -> Result | None:
     if run.record["state"] != "unusable":
         return None
     return Result(
-        NO_ANSWER, f"the target could not be used: {_refusal(run)}", lines, advice=of_preflight(run)
+        NO_ANSWER,
+        f"the target could not be used: {refusal(run.record) or 'see the notes of the run'}",
+        lines,
+        advice=of_preflight(run),
     )
 
 
@@ -183,9 +189,9 @@ def _task_errors(run: Run, lines: Lines) -> Result | None:
     if not counts:
         return None
     (text, number), *rest = counts.most_common(MOST_TASK_ERRORS + 1)
-    details = [
-        f"{count(times)} {plain(message, 200)}" for message, times in rest[:MOST_TASK_ERRORS]
-    ]
+    details = []
+    for message, times in rest[:MOST_TASK_ERRORS]:
+        details.append(f"{count(times)} {plain(message, 200)}")
     errors = plural(counts.total(), "task error")
     sentence = f"{errors}: {plain(text, 200)}"
     if rest:
@@ -280,7 +286,6 @@ def _pass_result(run: Run, lines: Lines) -> Result:
     return Result(PASS, text, lines)
 
 
-# The first that has an answer is the result.
 RULES: tuple[Rule, ...] = (
     _unusable,
     _interrupted,
@@ -291,7 +296,6 @@ RULES: tuple[Rule, ...] = (
     _answered_late,
     _inconclusive,
     _completed,
-    _pass_result,
 )
 
 
@@ -332,9 +336,11 @@ def _uncounted(run: Run) -> str:
     """`35 of the warm-up not counted`; empty where every request was of the steady stage."""
     stages = run.frames.requests.drop_duplicates("request_id")["stage"].value_counts()
     outside = ((schema.WARMUP, "warm-up"), (schema.COOLDOWN, "cool-down"))
-    texts = [
-        f"{count(stages[stage])} of the {name}" for stage, name in outside if stages.get(stage, 0)
-    ]
+    texts = []
+    for stage, name in outside:
+        requests = stages.get(stage, 0)
+        if requests:
+            texts.append(f"{count(requests)} of the {name}")
     if not texts:
         return ""
     return f"{' and '.join(texts)} not counted"
@@ -378,8 +384,11 @@ def _consequences(
     if not OF_ANSWERS.isdisjoint(names):
         details = (*_causes(run), *_stop(run))
     if cause is not None:
-        grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
-        return (*(details or _causes(run)), *grows), cause.advice
+        listed = [*(details or _causes(run))]
+        for line in failed:
+            if line.name == BACKLOG:
+                listed.append(statement(line))
+        return tuple(listed), cause.advice
     if not {BACKLOG, LOAD_STEP}.isdisjoint(names):
         return details, of_growth(run)
     return details, _advice_of(run, decisive)
@@ -459,7 +468,10 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     load that misses them, or without any of the scenario one that the target does not sustain.
     """
     judged = run.result(objectives.compute)
-    lines = [objective.line for objective in judged.slo if objective.gate]
+    lines = []
+    for objective in judged.slo:
+        if objective.gate:
+            lines.append(objective.line)
     complete = None
     if judged.health is not None:
         complete = health.line(judged.health)
@@ -526,7 +538,7 @@ def remarks(run: Run) -> list[str]:
 
 def measurement(run: Run) -> section.Measurement:
     """Return whether the numbers of a run can be used."""
-    used = [error for error in run.evidence.errors if error.is_used]
+    used = run.evidence.used_errors
     sentence = _error_text(used)
     polls_ms = max((error.polls_ms for error in used), default=0.0)
     if polls_ms:
@@ -557,10 +569,14 @@ def _error_text(errors: Sequence[ClientError]) -> str:
 
 def _moved(run: Run) -> str:
     """Return the figures that alone make the run INVALID; empty where anything else does."""
-    checks = {reason.check for reason in run.reasons if reason.verdict == INVALID}
+    checks = set()
+    for reason in run.reasons:
+        if reason.verdict == INVALID:
+            checks.add(reason.check)
     if checks != {CLIENT_ERROR}:
         return ""
-    return figure_names([error for error in unusable_figures(run.evidence.errors) if error.decides])
+    unusable = unusable_figures(run.evidence.used_errors)
+    return figure_names([error for error in unusable if error.decides])
 
 
 def exit_code(run: Run, answer: Result) -> Exit:
@@ -592,17 +608,17 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     has_failed = run.result(result).outcome == FAIL
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield "detects", f"a target fails 4 of 5 such runs if {' or '.join(violations)}"
-    judged = run.result(objectives.compute).slo
-    imprecise = [
-        f"{objective.label} {objective.precision}" for objective in judged if objective.precision
-    ]
-    for text in (*imprecise, looked(run.record)):
-        if text:
-            yield "precision", text
+    for objective in run.result(objectives.compute).slo:
+        if objective.precision:
+            yield "precision", f"{objective.label} {objective.precision}"
+    looked_text = looked(run.record)
+    if looked_text:
+        yield "precision", looked_text
     # A backlog is the result.
-    texts = stability.remarks(run.evidence.stability, run.steady.seconds, names_backlog=False)
-    yield from (("steady", text) for text in texts)
-    yield from (("arrival", text) for text in _arrival(run))
+    for text in stability.remarks(run.evidence.stability, run.steady.seconds, names_backlog=False):
+        yield "steady", text
+    for text in _arrival(run):
+        yield "arrival", text
 
 
 def _arrival(run: Run) -> Iterator[str]:
@@ -615,7 +631,10 @@ def _arrival(run: Run) -> Iterator[str]:
 
 def _violations(run: Run) -> Iterator[str]:
     """Yield the smallest violation of each objective that the run would have found."""
-    lines = [line for line in run.result(objective_lines) if line.finds and line.outcome != FAIL]
+    lines = []
+    for line in run.result(objective_lines):
+        if line.finds and line.outcome != FAIL:
+            lines.append(line)
     for line in lines[:SHOWN_FINDS]:
         if line.name == COMPLETE:
             yield f"only {line.finds} of requests complete"
@@ -667,10 +686,11 @@ def _latencies(run: Run) -> Iterator[str]:
         "turnaround": (0.5,),
     }
     views = {GAP: SUCCESSES}
-    latency = [row for row in run.evidence.latency if row.n]
-    rows = {
-        row.metric.name: row for row in latency if row.view == views.get(row.metric.name, OFFERED)
-    }
+    rows = {}
+    for row in run.evidence.latency:
+        name = row.metric.name
+        if row.n and row.view == views.get(name, OFFERED):
+            rows[name] = row
     for name, ps in visible.items():
         if name not in rows:
             continue
@@ -749,19 +769,11 @@ def _is_answered(run: Run) -> bool:
     return bool(begun.any() or (ended == schema.CLIENT_DROP).all())
 
 
-def _refusal(run: Run) -> str:
-    texts = [check["message"] for check in run.record["preflight"] if check.get("message")]
-    if not texts:
-        return "see the notes of the run"
-    return plain(str(texts[-1]), 300).rstrip(".")
-
-
 def _causes(run: Run) -> Iterator[str]:
     """Yield why requests did not complete, and what the target completes."""
-    ends = [
-        f"{count(number)} {label}{_oldest(run, label)}"
-        for label, number in list_of_ends(run).items()
-    ]
+    ends = []
+    for label, requests in list_of_ends(run).items():
+        ends.append(f"{count(requests)} {label}{_oldest(run, label)}")
     if ends:
         yield f"not completed: {', '.join(ends)}"
     has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())

@@ -150,7 +150,9 @@ def section(served: Served | None) -> Section | None:
     """Return the section; None where all answers were served alike."""
     if served is None:
         return None
-    sentences = [_fallback_sentence(fallback, served.calls) for fallback in served.fallbacks]
+    sentences = []
+    for fallback in served.fallbacks:
+        sentences.append(_fallback_sentence(fallback, served.calls))
     answer = ". ".join(sentences) or "Not all answers were served alike"
     notes = []
     if served.at_list_price:
@@ -182,7 +184,10 @@ def _fallback_sentence(fallback: Fallback, calls: int) -> str:
 
 
 def _table(served: Served) -> Table:
-    visible = [name for name in FACTS if any(getattr(group, name) for group in served.groups)]
+    visible = []
+    for name in FACTS:
+        if any(getattr(group, name) for group in served.groups):
+            visible.append(name)
     header = tuple(HEADERS[name] for name in visible)
     rows = []
     for group in served.groups[:ROWS]:

@@ -208,7 +208,8 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
         answers, "left", left_on=answer, right_on=key, suffixes=("_of_answer", "")
     )
     calls["request_id"] = rows["request_id"].to_numpy()
-    prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
+    computed, read = prompt_tokens(calls)
+    prompt = computed.to_numpy(np.float64) + read.to_numpy(np.float64)
     tokens = rows["pace_tokens"].to_numpy(np.float64)
     output = rows["output_tokens"].to_numpy(np.float64)
     tokens_before = place * (tokens - 1) / (rows["pace_chunks"].to_numpy(np.float64) - 1) + 1
@@ -217,12 +218,12 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
     excess = context_at(run, begun_ns + 1) - context
     is_finite = np.isfinite(context + excess)  # a damaged row has times that cannot be
     mean = excess[is_finite].sum() / max(1.0, float((arriving - 1)[is_finite].sum()))
+    beside = (excess - mean * (arriving - 1)) / 1000
     controls = {
-        "before": tokens_before,
-        "beside": (excess - mean * (arriving - 1)) / 1000,
-        "length": output,
+        "before": tokens_before[is_finite],
+        "beside": beside[is_finite],
+        "length": output[is_finite],
     }
-    controls = {name: values[is_finite] for name, values in controls.items()}
     calls = calls[is_finite]
     controls |= _waves(len(calls)) | _factors(calls, stage.requests)
     expected = expected_open(
@@ -255,7 +256,9 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     place = sample - (ends - counted)[row]
     begin = (np.cumsum(gaps) - gaps + skip)[row]
     answers = requests.iloc[row]
-    elapsed_ns = [stage.gaps_ns[i : i + n].sum() for i, n in zip(begin, place, strict=True)]
+    elapsed_ns = []
+    for i, n in zip(begin, place, strict=True):
+        elapsed_ns.append(stage.gaps_ns[i : i + n].sum())
     begun_ns = answers["pace_from_ns"].to_numpy(np.float64) + np.array(elapsed_ns, np.float64)
     tokens = (answers["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
     order = np.argsort(begun_ns, kind="stable")
@@ -266,10 +269,10 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
 def _waves(rows: int) -> dict[str, Floats]:
     """Return columns that change slowly over the stage."""
     place = (np.arange(rows) + 0.5) / max(1, rows)
-    return {
-        f"wave {k}": np.cos(np.pi * k * place)
-        for k in range(1, min(WAVES, rows // VALUES_OF_WAVE) + 1)
-    }
+    columns: dict[str, Floats] = {}
+    for k in range(1, min(WAVES, rows // VALUES_OF_WAVE) + 1):
+        columns[f"wave {k}"] = np.cos(np.pi * k * place)
+    return columns
 
 
 def _factors(calls: pd.DataFrame, requests: pd.DataFrame) -> dict[str, Floats]:
@@ -299,7 +302,11 @@ def _groups(calls: pd.DataFrame, requests: pd.DataFrame) -> list[Ints]:
         unnamed = np.flatnonzero(names < 0)
         names[unnamed] = names.max(initial=-1) + 1 + np.arange(len(unnamed))
         listed.append(names)
-    return [groups for groups in listed if len(groups) and groups.max() + 1 < len(groups)]
+    alike = []
+    for groups in listed:
+        if len(groups) and groups.max() + 1 < len(groups):
+            alike.append(groups)
+    return alike
 
 
 def _remainders(columns: Sequence[Floats], controls: Sequence[Floats]) -> Floats:
@@ -358,15 +365,20 @@ def regress(
     if load is not None:
         counts[load.name] = load.actual
         unsure[load.name] = load.unsure
+    controls = controls or {}
     candidates = {**columns, **counts}
-    varied = {
-        name: values for name, values in candidates.items() if _varies(name, values, unsure[name])
-    }
+    varied = {}
+    left_out = []
+    for name, values in candidates.items():
+        if _varies(name, values, unsure[name]):
+            varied[name] = values
+        else:
+            left_out.append(name)
     points = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     regression = Regression(
         of=latency,
         n=len(y),
-        left_out=tuple(name for name in candidates if name not in varied),
+        left_out=tuple(left_out),
         why=_no_estimate(y) or ("" if varied else NO_VARIATION),
         against=against,
         x=candidates[against][points],
@@ -374,23 +386,24 @@ def regress(
     )
     if regression.why:
         return regression
-    independents = independent({"": np.ones(len(y)), **(controls or {}), **counts})
-    independent_controls = [
-        values for name, values in independents.items() if name and name not in counts
-    ]
+    independents = independent({"": np.ones(len(y)), **controls, **counts})
+    independent_controls = [independents[name] for name in controls if name in independents]
     actual = [independents[name] for name in counts if name in independents]
     regression = replace(regression, together=_collinear(varied, independent_controls))
     # Columns that cannot be separated have no slope.
-    inseparable = set(chain.from_iterable(regression.together))
-    varied = {name: values for name, values in varied.items() if name not in inseparable}
-    scaled = {name: varied[name] / _scale(name) for name in columns if name in varied}
+    for name in chain.from_iterable(regression.together):
+        varied.pop(name, None)
+    scaled = {}
+    for name in columns:
+        if name in varied:
+            scaled[name] = varied[name] / _scale(name)
     regression = _estimated(regression, scaled, [*independent_controls, *actual], y, groups)
     if load is None or load.name not in varied:
         return regression
     part = load.by_arrivals(independent_controls)
     if part is None:
         return replace(regression, by_latency=(load.name,))
-    tokens = [scaled[name] for name in scaled if name not in regression.dependent]
+    tokens = [values for name, values in scaled.items() if name not in regression.dependent]
     return _estimated(regression, {load.name: part}, [*independent_controls, *tokens], y, groups)
 
 
@@ -411,8 +424,13 @@ def _estimated(
         return regression
     remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
     share = 1 - TOGETHER**2
-    dependent = [name for name in columns if remainder[name].var() < share * columns[name].var()]
-    names = [name for name in columns if name not in dependent]
+    dependent = []
+    names = []
+    for name, values in columns.items():
+        if remainder[name].var() < share * values.var():
+            dependent.append(name)
+        else:
+            names.append(name)
     slopes = list(regression.slopes)
     if not names:
         return replace(regression, dependent=(*regression.dependent, *dependent))
@@ -536,7 +554,8 @@ def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
     begun = attempts["first_content_at_ns"].to_numpy(np.float64)
     ended = attempts["last_content_at_ns"].to_numpy(np.float64)
     output = attempts["output_tokens"].to_numpy(np.float64)
-    prompt = sum(tokens.fillna(0).to_numpy(np.float64) for tokens in prompt_tokens(attempts))
+    computed, read = prompt_tokens(attempts)
+    prompt = computed.fillna(0).to_numpy(np.float64) + read.fillna(0).to_numpy(np.float64)
     rate = np.where(ended > begun, np.nan_to_num(output) / np.maximum(ended - begun, 1.0), 0.0)
     total = np.zeros(len(at_ns))
     for times_ns, sign in ((begun, 1.0), (ended, -1.0)):

@@ -103,10 +103,9 @@ def _entry(
     computed, cached = prompt_tokens(attempts)
     output = attempts["output_tokens"]
     legs_max = 0
-    if len(started):
-        legs_max = int(started.max())
     legs_per_request = None
     if len(started):
+        legs_max = int(started.max())
         legs_per_request = float(started.mean())
     turns_max = 0
     if len(requests):
@@ -118,7 +117,7 @@ def _entry(
     if sizes:
         prompts = _lengths(requests, attempts, "asked_prompt_tokens", computed + cached)
     return Traffic(
-        pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
+        pattern=", ".join(sorted(map(str, requests["pattern"].unique()))),
         requests=len(requests),
         ended=_counts(
             requests["ended"], (*schema.ENDED_CLASSES, schema.CENSORED, schema.CLIENT_DROP)
@@ -146,10 +145,9 @@ def _lengths(
     lengths = tokens[answers.index]
     off = (lengths - wanted).abs().max()
     asked_min = 0
-    if len(answers):
-        asked_min = int(wanted.min())
     asked_max = 0
     if len(answers):
+        asked_min = int(wanted.min())
         asked_max = int(wanted.max())
     off_most = None
     if not pd.isna(off):
@@ -166,11 +164,13 @@ def _lengths(
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
     """Return how often each value occurs, known ones first."""
-    counts = values.value_counts()
-    names = [name for name in order if name in counts.index]
-    return {
-        str(name): int(counts[name]) for name in [*names, *sorted(set(counts.index) - set(names))]
-    }
+    frequencies = values.value_counts()
+    unknown = sorted(set(frequencies.index) - set(order))
+    counts = {}
+    for name in (*order, *unknown):
+        if name in frequencies.index:
+            counts[str(name)] = int(frequencies[name])
+    return counts
 
 
 def section(sent: SentTraffic) -> Section | None:
@@ -253,9 +253,10 @@ def _sizes(lengths: Lengths, precision: str | None) -> str:
 
 def _details(entry: Traffic) -> Iterator[str]:
     """Yield what sets a traffic table apart, as short phrases."""
-    repeated = [
-        f"{cause} {count(n)}" for cause, n in entry.causes.items() if n and cause != schema.PRIMARY
-    ]
+    repeated = []
+    for cause, n in entry.causes.items():
+        if n and cause != schema.PRIMARY:
+            repeated.append(f"{cause} {count(n)}")
     if repeated:
         yield ", ".join(repeated)
     if entry.turns_max > 1:

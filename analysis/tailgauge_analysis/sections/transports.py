@@ -168,9 +168,7 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
             return str(states[job])
         return LOST.get(statuses.get(job, 0)) or WITHOUT_STATE.get(end, end)
 
-    outcomes = [
-        outcome(*call) for call in zip(requests["request_id"], requests["ended"], strict=True)
-    ]
+    outcomes = list(map(outcome, requests["request_id"], requests["ended"]))
     news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
     fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
     ok = requests["ended"].isin(schema.COMPLETE)
@@ -199,7 +197,10 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
 
 
 def _ordered(outcomes: pd.Series[str]) -> dict[str, int]:
-    return {plain(str(name), 60): n for name, n in Counter(outcomes).most_common()}
+    counts = {}
+    for name, n in Counter(outcomes).most_common():
+        counts[plain(str(name), 60)] = n
+    return counts
 
 
 def section(transports: list[Transport]) -> Section | None:
@@ -210,24 +211,18 @@ def section(transports: list[Transport]) -> Section | None:
         ("traffic", lambda transport: transport.traffic),
         ("outcomes", _outcomes),
         ("calls", _calls),
-        (
-            "wasted polls per job",
-            lambda transport: (
-                f"{transport.wasted / transport.requests:.3g}" if transport.kind == JOBS else "–"
-            ),
-        ),
+        ("wasted polls per job", _wasted),
     )
-    times = [
-        (f"{transport.traffic}: {TIMES[transport.kind]}", transport.times)
-        for transport in transports
-    ]
+    answers = []
+    times = []
+    for transport in transports:
+        answers.append(f"{transport.traffic}: {_outcomes(transport)}.")
+        times.append((f"{transport.traffic}: {TIMES[transport.kind]}", transport.times))
     main = _main(transports)
     return Section(
         name="transport",
         title="Resumed streams and jobs",
-        answer=" ".join(
-            f"{transport.traffic}: {_outcomes(transport)}." for transport in transports
-        ),
+        answer=" ".join(answers),
         tables=(Table.of("", transports, columns, prose=(1, 2)), quantile_table("", "time", times)),
         figures=tuple(waiting("transport", *DRAWN[main.kind], main.groups)),
         computed=COMPUTED,
@@ -263,6 +258,12 @@ def _card(transports: list[Transport]) -> Card | None:
 def _outcomes(transport: Transport) -> str:
     texts = ", ".join(f"{count(n)} {name}" for name, n in transport.outcomes.items())
     return f"{plural(transport.requests, transport.kind[:-1])}: {texts}"
+
+
+def _wasted(transport: Transport) -> str:
+    if transport.kind != JOBS:
+        return "–"
+    return f"{transport.wasted / transport.requests:.3g}"
 
 
 def _calls(transport: Transport) -> str:

@@ -32,15 +32,16 @@ def waits(metric: str, stage: Steady, mask: Mask) -> Waits:
 def line(name: str, quantiles: Sequence[Quantile]) -> str:
     """`first argument p50 145 ms, p95 238 ms (95% CI 221 – 260)`; the interval is that of the last."""
     *lower, upper = quantiles
-    parts = [values_text([quantile]) for quantile in lower]
-    return f"{name} {', '.join([*parts, quantiles_text(upper)])}"
+    texts = filter(None, (values_text(lower), quantiles_text(upper)))
+    return f"{name} {', '.join(texts)}"
 
 
 def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Picture]:
     """Draw the share of answers in which each event came later than a time; none without two answers."""
-    curves = [
-        tail_curve(*of_event.tail(), event) for event, of_event in events if len(of_event.ms) > 1
-    ]
+    curves = []
+    for event, of_event in events:
+        if len(of_event.ms) > 1:
+            curves.append(tail_curve(*of_event.tail(), event))
     if not curves:
         return []
     picture = tail_picture(

@@ -89,8 +89,10 @@ def section(thinking: Thinking | None) -> Section | None:
     if thinking.tokens is not None:
         ends = share_range(thinking.tokens.low, thinking.tokens.high)
         lines.append(f"{share(thinking.tokens.value)} of output tokens are thinking (CI {ends})")
-    rows = [(THINKING, thinking.first_thinking), (TEXT, thinking.first_text)]
-    rows = [(name, quantiles) for name, quantiles in rows if quantiles[0].n]
+    rows = []
+    for name, quantiles in ((THINKING, thinking.first_thinking), (TEXT, thinking.first_text)):
+        if quantiles[0].n:
+            rows.append((name, quantiles))
     table = quantile_table("Thinking and text, since sent", "event", rows)
     waits = [(THINKING, thinking.thinking_waits), (TEXT, thinking.text_waits)]
     drawn = events.tails("thinking", "Time to the first thinking and the first text", waits)

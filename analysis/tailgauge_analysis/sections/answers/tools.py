@@ -66,7 +66,10 @@ def section(tools: Tools | None) -> Section | None:
     share = share_cell(tools.calls)
     rows = [(FIRST, tools.first_argument), (READY, tools.ready)] if tools.calls.k else []
     times = quantile_table("Time to a tool call, since sent", "event", rows)
-    lines = tuple(events.line(name, quantiles) for name, quantiles in rows if quantiles[0].n)
+    lines = []
+    for name, quantiles in rows:
+        if quantiles[0].n:
+            lines.append(events.line(name, quantiles))
     drawn = events.tails(
         "tools", "Time to a tool call", [(FIRST, tools.first_waits), (READY, tools.ready_waits)]
     )
@@ -77,5 +80,7 @@ def section(tools: Tools | None) -> Section | None:
         tables=(times,) if times.rows else (),
         figures=tuple(drawn),
         computed=("Complete answers of the steady stage, in traffic that offers tools.",),
-        card=Card(label="tools", value=share, detail=f"of {number} call a tool", lines=lines),
+        card=Card(
+            label="tools", value=share, detail=f"of {number} call a tool", lines=tuple(lines)
+        ),
     )

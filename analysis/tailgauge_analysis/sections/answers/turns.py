@@ -111,10 +111,9 @@ def section(turns: Turns | None) -> Section | None:
 
 def _card(turns: Turns) -> Card:
     ratio = turns.later_over_first
-    ends = (ratio.low, ratio.high)
     interval = ""
-    if None not in ends:
-        interval = " – ".join(f"{end:.3g}" for end in ends if end is not None)
+    if ratio.low is not None and ratio.high is not None:
+        interval = f"{ratio.low:.3g} – {ratio.high:.3g}"
     return Card(
         label="turns",
         value=Value(f"{ratio.value or 0.0:.3g}x", interval),
@@ -126,9 +125,10 @@ def _card(turns: Turns) -> Card:
 def _table(turns: Turns) -> Table:
     rows = [(f"turn {turn.turn}", turn.ttft) for turn in turns.turns]
     table = quantile_table("TTFT by turn", "turn", rows)
-    sizes = [turn.prompt_tokens for turn in turns.turns]
-    cells = tuple((*row, count(size)) for row, size in zip(table.rows, sizes, strict=True))
-    return Table(table.title, (*table.header, "uncached prompt tokens, median"), cells)
+    cells = []
+    for turn, row in zip(turns.turns, table.rows, strict=True):
+        cells.append((*row, count(turn.prompt_tokens)))
+    return Table(table.title, (*table.header, "uncached prompt tokens, median"), tuple(cells))
 
 
 def _by_turn(turns: Turns) -> Iterator[Picture]:
@@ -137,14 +137,9 @@ def _by_turn(turns: Turns) -> Iterator[Picture]:
         rows = []
         for turn in turns.turns:
             quantile = turn.ttft[place]
-            if (
-                quantile.mark != TOO_FEW
-                and quantile.value is not None
-                and np.isfinite(quantile.value)
-            ):
-                rows.append(
-                    (float(turn.turn), quantile.value, quantile.low, _finite(quantile.high))
-                )
+            value = _finite(quantile.value)
+            if value is not None and quantile.mark != TOO_FEW:
+                rows.append((float(turn.turn), value, quantile.low, _finite(quantile.high)))
         if len(rows) > 1:
             curves.append(estimate_curve(name, rows))
     if curves:

@@ -33,11 +33,18 @@ SCOPE = ["target", "params_hash", "prefix_hash"]
 LOOKBACK = 20  # blocks from a mark, the marked one included
 EVERYWHERE = 1_000_000  # blocks, of targets that look at all of them
 FOREVER_S = 1e8
-LIVES_S = {
-    mark: float(life_s)
-    for vendor in ("anthropic", "openai")
-    for mark, life_s in vendors.TABLE["cache"][vendor]["lives_s"].items()
-}
+
+
+def _documented_lives_s() -> dict[str, float]:
+    """Return the life of an entry by its mark's ttl."""
+    lives_s = {}
+    for vendor in ("anthropic", "openai"):
+        for mark, life_s in vendors.TABLE["cache"][vendor]["lives_s"].items():
+            lives_s[mark] = float(life_s)
+    return lives_s
+
+
+LIVES_S = _documented_lives_s()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +78,11 @@ def settings(run: Json) -> CacheSettings:
         unmarked_s = math.nan
     if lookback == LOOKBACK:
         lookback = int(number("lookback", LOOKBACK))
+    lives_s = {}
+    for mark, life_s in LIVES_S.items():
+        lives_s[mark] = number(f"ttl_{mark}_s", life_s)
     return CacheSettings(
-        lives_s={mark: number(f"ttl_{mark}_s", life_s) for mark, life_s in LIVES_S.items()},
+        lives_s=lives_s,
         unmarked_s=unmarked_s,
         lookback=lookback,
         visibility_s=number("visibility_delay_s", 0.0),

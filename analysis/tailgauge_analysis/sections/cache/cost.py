@@ -93,10 +93,11 @@ def tariff(run: Json) -> Tariff:
     """Return the prices in force on the day of the run."""
     if run["target"].get("simulated"):
         billing = table(table(run["scenario"], "simulated"), "billing")
-        rates = tuple(
-            Fraction(str(billing.get(name, RELATIVE[name]))) * MILLION for name in pricing.RATES
-        )
-        price = pricing.Price(date.min, rates)
+        rates = []
+        for name in pricing.RATES:
+            factor = billing.get(name, RELATIVE[name])
+            rates.append(Fraction(str(factor)) * MILLION)
+        price = pricing.Price(date.min, tuple(rates))
         return Tariff(unit=UNIT, price=lambda _model: price)
     try:
         prices = pricing.read(_file(run))
@@ -213,10 +214,12 @@ def _iterations(lines: pd.DataFrame) -> pd.DataFrame | None:
     rows = []
     for line in lines.to_dict("records"):
         for iteration in _read_iterations(line["iterations"]):
-            counts = {name: iteration.get(name, np.nan) for name in USAGE}
-            row = line | counts
+            row = dict(line)
+            for name in USAGE:
+                row[name] = iteration.get(name, np.nan)
             if iteration.get("model"):
-                row |= {"model": iteration["model"], "asked_model": None}
+                row["model"] = iteration["model"]
+                row["asked_model"] = None
             rows.append(row)
     if not rows:
         return None
@@ -224,18 +227,28 @@ def _iterations(lines: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def _read_iterations(text: str) -> list[Json]:
-    """Return the iterations of an answer; none where one of them cannot be."""
+    """Return the iterations of an answer; none where one of them cannot be read."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    if not isinstance(tree, list) or not all(isinstance(iteration, dict) for iteration in tree):
+    if not isinstance(tree, list):
         return []
+    iterations = []
     for iteration in tree:
-        counts = [iteration[name] for name in USAGE if iteration.get(name) is not None]
-        if any(whole(number) is None or number < 0 for number in counts):
+        if not isinstance(iteration, dict) or not _has_whole_counts(iteration):
             return []
-    return [{**iteration, "model": text_of(iteration.get("model"))} for iteration in tree]
+        iterations.append({**iteration, "model": text_of(iteration.get("model"))})
+    return iterations
+
+
+def _has_whole_counts(iteration: Json) -> bool:
+    """Return whether each count of the usage is a whole number from 0 on, or absent."""
+    for name in USAGE:
+        number = iteration.get(name)
+        if number is not None and (whole(number) is None or number < 0):
+            return False
+    return True
 
 
 def _paid_models(lines: pd.DataFrame, price: PriceOf) -> pd.Series[str]:
@@ -243,10 +256,16 @@ def _paid_models(lines: pd.DataFrame, price: PriceOf) -> pd.Series[str]:
     names = lines[["model", "asked_model"]].fillna("").astype(str)
     paid = {}
     for answered, requested in names.drop_duplicates().itertuples(index=False):
-        priced = (name for name in (answered, requested) if name and price(name) is not None)
-        paid[answered, requested] = next(priced, answered or requested)
+        paid[answered, requested] = _paid_model(answered, requested, price)
     keys = zip(names["model"], names["asked_model"], strict=True)
     return pd.Series([paid[key] for key in keys], lines.index, dtype="object")
+
+
+def _paid_model(answered: str, requested: str, price: PriceOf) -> str:
+    for name in (answered, requested):
+        if name and price(name) is not None:
+            return name
+    return answered or requested
 
 
 def at_list_price(lines: pd.DataFrame, price: PriceOf) -> tuple[str, ...]:
@@ -256,8 +275,9 @@ def at_list_price(lines: pd.DataFrame, price: PriceOf) -> tuple[str, ...]:
         entry = price(model)
         if entry is None or entry.of_tier(*tier) is not entry:
             continue
-        special = (name for name in tier if name and name.lower() not in LIST_TIERS)
-        names.update(dict.fromkeys(plain(name, 40) for name in special))
+        for name in tier:
+            if name and name.lower() not in LIST_TIERS:
+                names[plain(name, 40)] = None
     return tuple(names)
 
 
@@ -288,11 +308,10 @@ class _BilledTokens:
     @property
     def cost(self) -> Fraction:
         """Return the exact cost of all lines."""
-        sums = self.tokens.sum(axis=0).tolist()
-        return (
-            sum((n * rate for n, rate in zip(sums, self.rates or (), strict=False)), Fraction(0))
-            / MILLION
-        )
+        total = Fraction(0)
+        for tokens, rate in zip(self.tokens.sum(axis=0).tolist(), self.rates or (), strict=False):
+            total += tokens * rate
+        return total / MILLION
 
 
 def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:

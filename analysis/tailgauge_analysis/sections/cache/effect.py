@@ -72,17 +72,19 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     )
     stratum = np.searchsorted(edges, total)
     y = answers["began_ns"].to_numpy(np.float64) / 1e6
-    sizes = np.stack(
-        [np.bincount(stratum[hit == kind], minlength=STRATA) for kind in (True, False)]
-    )
+    hits_by_stratum = np.bincount(stratum[hit], minlength=STRATA)
+    misses_by_stratum = np.bincount(stratum[~hit], minlength=STRATA)
+    sizes = np.stack([hits_by_stratum, misses_by_stratum])
     strata = np.flatnonzero(sizes.min(axis=0) >= IN_STRATUM)
     if not len(strata):
         return None
     rng = np.random.default_rng(SEED)
     length = blocks(y - pd.Series(y).groupby(stratum).transform("median").to_numpy(np.float64))
     value = _difference(y, hit, stratum, strata)
-    drawn = (draw(len(y), length, rng) for _ in range(REPS))
-    differences = [_difference(y[rows], hit[rows], stratum[rows], strata) for rows in drawn]
+    differences = []
+    for _ in range(REPS):
+        rows = draw(len(y), length, rng)
+        differences.append(_difference(y[rows], hit[rows], stratum[rows], strata))
     low, high = np.nanquantile(differences, ENDS)
     hits, misses = sizes[:, strata].sum(axis=1)
     return EqualLengthEffect(

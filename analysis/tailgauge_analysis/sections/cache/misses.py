@@ -101,8 +101,8 @@ def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd
     """Return the cause by call, empty for a call that missed nothing; prompts of `salted` traffic begin with random bytes on purpose."""
     is_miss = calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))
     evidence = _evidence(calls, settings, salted)
-    conditions = [(is_miss & evidence[name]).to_numpy(np.bool_) for name, *_ in CAUSES]
-    labels = np.select(conditions, [name for name, *_ in CAUSES], "").astype(object)
+    conditions = [(is_miss & evidence[name]).to_numpy(np.bool_) for name in EVIDENCE]
+    labels = np.select(conditions, list(EVIDENCE), "").astype(object)
     labels[(calls["hit"] & evidence[UNSTABLE]).to_numpy(np.bool_)] = UNSTABLE
     ours = pd.Series(labels, calls.index)
     return ours.mask(reasoned(calls), calls["cache_miss_reason"])

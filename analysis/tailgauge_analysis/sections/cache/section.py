@@ -133,7 +133,9 @@ def compute(run: Run) -> CacheUse:
         return CacheUse(cache=[], by_engine=_by_engine(run.record))
     cause = causes(calls, cache_calls.settings(run.record), _salted(run.record))
     prices = run.result(prices_of)
-    entries = [_entry(run, name, rows, cause, prices) for name, rows in tables.items()]
+    entries = []
+    for name, rows in tables.items():
+        entries.append(_entry(run, name, rows, cause, prices))
     return CacheUse(cache=entries, by_engine=None)
 
 
@@ -187,8 +189,11 @@ def _price_share(run: Run, name: str) -> float:
 
 def _salted(run: Json) -> set[str]:
     """Return the traffic whose prompts begin with random bytes on purpose."""
-    traffic = tables(run["scenario"], "traffic").items()
-    return {name for name, settings in traffic if table(settings, "cache").get("cold") is True}
+    salted = set()
+    for name, settings in tables(run["scenario"], "traffic").items():
+        if table(settings, "cache").get("cold") is True:
+            salted.add(name)
+    return salted
 
 
 def _by_engine(run: Json) -> EngineCache | None:
@@ -221,20 +226,23 @@ def section(use: CacheUse) -> Section | None:
         if not use.by_engine:
             return None
         return _section_by_engine(use.by_engine)
-    by_name = {plain(entry.traffic, 80): list(_facts(entry)) for entry in entries}
-    facts, listed = side_by_side("By traffic", by_name)
+    facts_by_name = {}
+    rates_and_misses = []
     for entry in entries:
-        name = ""
+        name = plain(entry.traffic, 80)
+        facts_by_name[name] = list(_facts(entry))
+        suffix = ""
         if len(entries) > 1:
-            name = f" ({plain(entry.traffic, 80)})"
-        listed += (_rates(entry, name), _misses(entry, name))
+            suffix = f" ({name})"
+        rates_and_misses += [_rates(entry, suffix), _misses(entry, suffix)]
+    facts, listed = side_by_side("By traffic", facts_by_name)
     formulas = [f"{title}: {formula}." for title, formula in RATES]
     return Section(
         name="cache",
         title="Prompt cache",
         answer=" ".join(map(sentence, entries)),
         facts=facts,
-        tables=tuple(table for table in listed if table.rows),
+        tables=tuple(table for table in (*listed, *rates_and_misses) if table.rows),
         figures=(*_reads_over_time(entries), *_ttft(entries)),
         computed=(*COMPUTED, *formulas),
         card=_card(entries),
@@ -286,10 +294,9 @@ def _saved(entry: Cache) -> str:
         part = entry.cost.saved_share
     if part is None or not part.value:
         return ""
-    ends = sorted(-end for end in (part.low, part.high) if end is not None)
     interval = ""
-    if ends:
-        interval = f" (95% CI {share_range(ends[0], ends[1])})"
+    if part.low is not None and part.high is not None:
+        interval = f" (95% CI {share_range(-part.high, -part.low)})"
     return f"{'+' if part.value < 0 else ''}{share(-part.value)}{interval}"
 
 
@@ -410,7 +417,9 @@ def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
         race = f"{_misses_of(entry.unordered)} counted as race"
         yield "Order unknown", f"{race}: the workers' clocks cannot order the calls"
     if entry.first_bytes:
-        places = (f"{count(byte)} ({plural(calls, 'call')})" for byte, calls in entry.first_bytes)
+        places = []
+        for byte, n in entry.first_bytes:
+            places.append(f"{count(byte)} ({plural(n, 'call')})")
         yield "First differing byte", ", ".join(places)
     if gain := entry.worth.strata:
         classes = f"{gain.strata} {'class' if gain.strata == 1 else 'classes'} of length"

@@ -51,7 +51,8 @@ class Legs:
     @property
     def is_bounded(self) -> bool:
         """Return whether the legs at once are limited."""
-        return any(self.settings.get(key) is not None for key in ("at_once", "at_once_per_worker"))
+        limits = (self.settings.get("at_once"), self.settings.get("at_once_per_worker"))
+        return limits != (None, None)
 
     @property
     def ok(self) -> Mask:
@@ -115,9 +116,9 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
 def _kinds(settings: Json, leg_count: int) -> Ints:
     """Return the kind of each leg, as the scenario lists them; one kind without it."""
     listed = settings.get("kinds") or []
-    counts = [int(kind.get("count", 1)) for kind in listed] or [
-        int(settings.get("legs") or leg_count)
-    ]
+    counts = [int(kind.get("count", 1)) for kind in listed]
+    if not counts:
+        counts = [int(settings.get("legs") or leg_count)]
     kinds = np.repeat(np.arange(len(counts)), counts)
     if len(kinds) >= leg_count:
         return kinds

@@ -115,9 +115,7 @@ def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
         one_less = _quantiles(np.sort(times, axis=1)[:, -2])
         if table.join == ALL:
             single = _quantiles(times.ravel())
-            cost = tuple(
-                quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True)
-            )
+            cost = tuple(map(quantile_ratio, slowest, single))
     return FanOut(
         traffic=plain(table.traffic, 80),
         join=table.join,
@@ -205,13 +203,14 @@ def section(fan_outs: Sequence[FanOut]) -> Section | None:
 
 def _answer(fan_out: FanOut) -> str:
     """Return how long a join takes, and what it costs against one call."""
-    waits = [(percentile(q.p), cells.quantile_cell(q)) for q in fan_out.joined]
-    bounded = [(label, cell) for label, cell in waits if cell.interval]
-    if not bounded:
+    wait = ""  # at the highest percentile with an interval
+    for quantile in fan_out.joined:
+        cell = cells.quantile_cell(quantile)
+        if cell.interval:
+            wait = f"{with_interval(cell, ' ms')} at {percentile(quantile.p)}"
+    if not wait:
         return "too few joined requests to report the latency of a join."
-    label, cell = bounded[-1]
-    joins = f"joins of {plural(fan_out.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
-    parts = [_awaited(fan_out), joins]
+    parts = [_awaited(fan_out), f"joins of {plural(fan_out.legs, 'leg')} take {wait}"]
     costs = [ratio for ratio in fan_out.cost if ratio.value is not None]
     if costs:
         ratio = costs[-1]
@@ -244,12 +243,10 @@ def _card(fan_outs: Sequence[FanOut]) -> Card | None:
 
 def _slowest(fan_out: FanOut) -> Quantile | None:
     """Return the time of the slowest leg at p95, else at p50."""
-    reliable = [
-        quantile for quantile in fan_out.slowest if quantile.p <= 0.95 and quantile.mark != TOO_FEW
-    ]
-    if not reliable:
-        return None
-    return reliable[-1]
+    for quantile in reversed(fan_out.slowest):
+        if quantile.p <= 0.95 and quantile.mark != TOO_FEW:
+            return quantile
+    return None
 
 
 def _slowest_text(fan_out: FanOut) -> str:
@@ -302,10 +299,7 @@ def _facts(fan_out: FanOut) -> list[tuple[str, str]]:
     """Return the other results, as name and text."""
     rows = [("Legs", _legs_text(fan_out))]
     if fan_out.cost:
-        costs = ", ".join(
-            f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in fan_out.cost
-        )
-        rows.append(("Slowest leg over one leg", costs))
+        rows.append(("Slowest leg over one leg", cells.ratios_text(fan_out.cost)))
     if fan_out.critical:
         rows.append(
             (
@@ -348,7 +342,10 @@ def _partial_text(partial: PartialFailures, requests: int) -> str:
         (partial.retries, "retries"),
         (partial.copies, "hedges"),
     )
-    return text + "".join(f"; {count(n)} {name}" for n, name in counts if n)
+    for n, name in counts:
+        if n:
+            text += f"; {count(n)} {name}"
+    return text
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
@@ -362,7 +359,9 @@ def _last_legs(fan_outs: Sequence[FanOut]) -> Iterator[Picture]:
     critical = fan_out.critical
     if critical is None or critical.n < FEWEST:
         return
-    estimates = [(leg.value or 0.0, leg.low or 0.0, leg.high or 0.0) for leg in critical.positions]
+    estimates = []
+    for leg in critical.positions:
+        estimates.append((leg.value or 0.0, leg.low or 0.0, leg.high or 0.0))
     shares, low, high = 100 * np.array(estimates).T
     legs = range(len(shares))
     bars = PlotCurve(

@@ -30,7 +30,7 @@ from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text import cells
-from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
+from tailgauge_analysis.text.cells import ratio_text, ratios_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.picture import GREY, Mark, Picture, tail_curve, tail_picture
@@ -110,19 +110,26 @@ def compute(run: Run) -> list[Variant]:
     scenario = run.record["scenario"]
     traffic = tables(scenario, "traffic")
     rows = of_target.attempts
-    present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
-    hedging = [name for name in present if name in sent or _policy(present[name]) != OFF]
+    present: dict[str, Json] = {}
+    hedging = []
+    for name in sorted(map(str, rows["traffic"].unique())):
+        present[name] = traffic.get(name, {})
+        if name in sent or _policy(present[name]) != OFF:
+            hedging.append(name)
     if not hedging:
         return []
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
     rows = rows.sort_values("sent_at_ns", kind="stable")
-    by_name = {str(name): group for name, group in rows.groupby("traffic", observed=True)}
     controls: dict[str, str] = {}
     if not table(scenario, "crossover"):
-        controls = {name: _control(present, name, run.record["patterns"]) for name in hedging}
-    names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
-    variants = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
+        for name in hedging:
+            controls[name] = _control(present, name, run.record["patterns"])
+    attempts_by_traffic = rows.groupby("traffic", observed=True)
+    variants = {}
+    for name in (*filter(None, controls.values()), *hedging):
+        attempts = attempts_by_traffic.get_group(name)
+        variants[name] = _Table(of_target, name, present[name], attempts)
     counted = engine_count(run.record["engine_work"], run.frames.attempts)
     results = []
     for name, variant in variants.items():
@@ -146,13 +153,15 @@ def _control(traffic: dict[str, Json], name: str, patterns: Json) -> str:
 
 def _shape(traffic: Json, patterns: Json) -> Json:
     """Return what two variants must have alike; `hedged` without a hedge is like `streaming`."""
-    settings = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
+    settings = dict(traffic)
+    for key in ("hedge", "weight", "tags"):
+        settings.pop(key, None)
     facts = patterns.get(str(settings.get("pattern")), {})
     return {**settings, "pattern": facts.get("like") or settings.get("pattern")}
 
 
 class _Table:
-    """One traffic table's rows."""
+    """One traffic table's rows: its attempts, and by metric the quantiles and the waits of its requests."""
 
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
         self.name = name
@@ -161,9 +170,15 @@ class _Table:
             self.policy = _policy(traffic)
         self.stage = steady.of_traffic(name)
         self.attempts = attempts
-        rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
-        self.latency = tuple(row for row in rows if row.n)
         self.is_copy = (attempts["cause"] == schema.HEDGE).to_numpy(np.bool_)
+        self.latency: dict[str, tuple[Quantile, ...]] = {}
+        self.waits: dict[str, Waits] = {}
+        for metric in METRICS:
+            row = latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS)
+            if row.n:
+                self.latency[metric] = row.quantiles
+            if row.n and row.waits:
+                self.waits[metric] = row.waits
 
     def limited(self) -> Proportion:
         """Return the share of the attempts that were refused."""
@@ -178,7 +193,10 @@ def _variant(
     is_hedged = bool(len(pairs.copy)) or variant.policy != OFF
     legs = variant.attempts[KEYS].drop_duplicates()
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(pairs.legs[KEYS]))
-    held_back = variant.stage.requests["hedge_held"].dropna().value_counts()
+    held_back: dict[str, int] = {}
+    reasons = variant.stage.requests["hedge_held"].dropna()
+    for reason, number in reasons.value_counts().items():
+        held_back[str(reason)] = int(number)
     prices = run.result(prices_of)
     losers = pairs.losers()
     winners = pairs.winners()
@@ -204,14 +222,14 @@ def _variant(
         policy=plain(variant.policy, 40),
         is_control=not is_hedged,
         requests=len(variant.stage.requests),
-        latency={row.metric.name: row.quantiles for row in variant.latency},
-        waits={row.metric.name: row.waits for row in variant.latency if row.waits},
+        latency=variant.latency,
+        waits=variant.waits,
         limited=variant.limited(),
         legs=len(legs),
         hedged=proportion(hedged),
         won=proportion(pairs.copy_won),
         no_winner=int((~pairs.decided).sum()),
-        held={str(name): int(n) for name, n in held_back.items()},
+        held=held_back,
         extra_requests=extra_requests,
         delay=delay,
         waste=wasted,
@@ -281,16 +299,14 @@ def by_engine(
 
 
 def _versus(variant: _Table, control: _Table) -> ControlComparison:
-    control_quantiles = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
-    for row in variant.latency:
-        name = row.metric.name
-        if name not in control_quantiles:
+    for name, percentiles in variant.latency.items():
+        if name not in control.latency:
             continue
-        variant_waits = _waits(row.metric, variant.stage)
-        control_waits = _waits(row.metric, control.stage)
+        variant_waits = _waits(BY_NAME[name], variant.stage)
+        control_waits = _waits(BY_NAME[name], control.stage)
         of_metric = []
-        for quantile, of_control in zip(row.quantiles, control_quantiles[name], strict=True):
+        for quantile, of_control in zip(percentiles, control.latency[name], strict=True):
             interval = quantile_ratio_interval(variant_waits, control_waits, quantile, of_control)
             of_metric.append(_within(proportions.quantile_ratio(quantile, of_control), interval))
         ratios[name] = tuple(of_metric)
@@ -323,9 +339,12 @@ def section(variants: Sequence[Variant]) -> Section | None:
     if not variants:
         return None
     hedging = [variant for variant in variants if not variant.is_control]
-    facts, tables = cells.side_by_side(
-        "Hedges", {variant.traffic: _facts(variant) for variant in hedging}
-    )
+    facts_by_traffic = {}
+    answers = []
+    for variant in hedging:
+        facts_by_traffic[variant.traffic] = _facts(variant)
+        answers.append((variant.traffic, _answer(variant)))
+    facts, tables = cells.side_by_side("Hedges", facts_by_traffic)
     waits = []
     for variant in variants:
         for name, percentiles in variant.latency.items():
@@ -333,12 +352,11 @@ def section(variants: Sequence[Variant]) -> Section | None:
     latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
     if not any(variant.in_blocks for variant in variants):
         tables = (latencies, *tables)
-    answer = cells.by_traffic([(variant.traffic, _answer(variant)) for variant in hedging])
     has_control = any(variant.versus for variant in hedging)
     return Section(
         name="hedging",
         title="Hedging",
-        answer=answer,
+        answer=cells.by_traffic(answers),
         facts=facts,
         tables=tables,
         figures=tuple(_tails(variants)),
@@ -358,17 +376,25 @@ def _answer(variant: Variant) -> str:
     if not variant.versus:
         return f"{text}; {IN_BLOCKS if variant.in_blocks else NO_CONTROL}."
     for metric, ratios in variant.versus.ratios.items():
-        if bounded := _bounded(ratios)[-2:]:
-            changes = "; ".join(
-                f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in bounded
-            )
+        bounded = _bounded(ratios)
+        if bounded:
+            changes = "; ".join(map(_change, bounded[-2:]))
             return f"{text}; {METRICS[metric]} over control ({variant.versus.traffic}): {changes}."
     return f"{text}; too few requests to compare it with its control."
 
 
+def _change(ratio: Ratio) -> str:
+    """`p99 0.69x (95% CI 0.6 – 0.79), faster`."""
+    return f"{percentile(ratio.p)} {ratio_text(ratio)}, {_direction(ratio)}"
+
+
 def _bounded(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Return the ratios with an interval."""
-    return [ratio for ratio in ratios if ratio.low is not None and ratio.high is not None]
+    bounded = []
+    for ratio in ratios:
+        if ratio.low is not None and ratio.high is not None:
+            bounded.append(ratio)
+    return bounded
 
 
 def _direction(ratio: Ratio) -> str:
@@ -387,10 +413,9 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
         lines.append(f"{share(main.won.value)} of the hedges won")
     if main.cost and main.cost.low_share is not None:
         lines.append(f"cost {added(main.cost)}")
-    minor = [variant for variant in hedging if variant is not main]
-    lines += [
-        f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged" for variant in minor
-    ]
+    for variant in hedging:
+        if variant is not main:
+            lines.append(f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged")
     return Card(
         label="hedging", value=share_cell(main.hedged), detail="of calls hedged", lines=tuple(lines)
     )
@@ -401,12 +426,17 @@ def _beside_control(variant: Variant) -> Iterator[str]:
     if variant.versus is None:
         return
     for ratios in variant.versus.ratios.values():
-        if bounded := _bounded(ratios):
+        bounded = _bounded(ratios)
+        if bounded:
             ratio = bounded[-1]
-            estimates = (ratio.value, ratio.low, ratio.high)
-            value, low, high = (f"{100 * (estimate or 0) - 100:+.0f}" for estimate in estimates)
+            value, low, high = map(_percent_change, (ratio.value, ratio.low, ratio.high))
             yield f"{percentile(ratio.p)} {value}% (CI {low} to {high}) beside its control"
             return
+
+
+def _percent_change(ratio: float | None) -> str:
+    """`-31` of 0.69."""
+    return f"{100 * (ratio or 0) - 100:+.0f}"
 
 
 def _facts(variant: Variant) -> list[tuple[str, str]]:
@@ -429,8 +459,7 @@ def _facts(variant: Variant) -> list[tuple[str, str]]:
     rows += _limited(variant.limited, variant.versus)
     if variant.versus:
         for metric, ratios in variant.versus.ratios.items():
-            text = ", ".join(f"{percentile(ratio.p)} {ratio_text(ratio)}" for ratio in ratios)
-            rows.append((f"{METRICS[metric]} over control", text))
+            rows.append((f"{METRICS[metric]} over control", ratios_text(ratios)))
     return rows
 
 
@@ -486,8 +515,12 @@ def cost_text(cost: LoserCost | None) -> str:
         if not cost:
             return "unknown"
         return f"unknown: {plain(cost.why, 200)}"
-    ends = dict.fromkeys(f"{end:,.6g}" for end in (cost.low, cost.high or cost.low))
-    text = f"{' – '.join(ends)} ({cost.unit})"
+    low = f"{cost.low:,.6g}"
+    high = f"{cost.high or cost.low:,.6g}"
+    ends = low
+    if high != low:
+        ends = f"{low} – {high}"
+    text = f"{ends} ({cost.unit})"
     if cost.low_share is None:
         return text
     return f"{text}, {added(cost)} of the cost of the answers"
@@ -507,9 +540,9 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
         and difference.low is not None
         and difference.high is not None
     ):
-        estimates = (difference.value, difference.low, difference.high)
-        value, low, high = (f"{100 * estimate:+.2f}" for estimate in estimates)
-        yield "429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"
+        value = f"{100 * difference.value:+.2f} percentage points"
+        interval = f"95% CI {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+        yield "429 and 529 minus control", f"{value} ({interval})"
 
 
 # --- figure -------------------------------------------------------------------------------------------------------
@@ -517,14 +550,14 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
 
 def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
     """Draw controls and their variants by the first metric that all have; without a control the variants alone."""
-    controls = {variant.versus.traffic for variant in variants if variant.versus}
-    drawn = [variant for variant in variants if variant.traffic in controls or variant.versus]
-    if not drawn:
-        drawn = [variant for variant in variants if variant.hedged.k and not variant.in_blocks]
-    shared = [name for name in METRICS if all(name in variant.waits for variant in drawn)]
-    if not drawn or not shared:
+    controls = set()
+    for variant in variants:
+        if variant.versus:
+            controls.add(variant.versus.traffic)
+    drawn = _drawn(variants, controls)
+    metric = _shared_metric(drawn)
+    if not drawn or not metric:
         return
-    metric = shared[0]
     curves = []
     for variant in drawn:
         name = f"{variant.traffic} (hedged)"
@@ -535,9 +568,6 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
         curve = tail_curve(*variant.waits[metric].tail(), name, colour)
         if len(curve.x):
             curves.append(curve)
-    delays_ms = [variant.delay[0].value for variant in drawn if variant.delay]
-    known_ms = [delay_ms for delay_ms in delays_ms if delay_ms is not None]
-    marks = [Mark(delay_ms, delay_ms, "hedge delay p50") for delay_ms in known_ms[:1] if delay_ms]
     title = "Latency tail with and without hedges"
     caption = f"{METRICS[metric]} since scheduled, failures slowest."
     if controls:
@@ -552,6 +582,38 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
             title=title,
             caption=caption,
             of="offered requests",
-            marks=marks,
+            marks=_delay_mark(drawn),
             height=380,
         )
+
+
+def _drawn(variants: Sequence[Variant], controls: set[str]) -> list[Variant]:
+    """Return the controls and the variants that have one; without any, every variant with hedges that is not in blocks."""
+    drawn = []
+    hedging = []
+    for variant in variants:
+        if variant.traffic in controls or variant.versus:
+            drawn.append(variant)
+        if variant.hedged.k and not variant.in_blocks:
+            hedging.append(variant)
+    return drawn or hedging
+
+
+def _shared_metric(variants: Sequence[Variant]) -> str:
+    """Return the first metric of which all have waits; empty without one."""
+    for name in METRICS:
+        if all(name in variant.waits for variant in variants):
+            return name
+    return ""
+
+
+def _delay_mark(variants: Sequence[Variant]) -> list[Mark]:
+    """Mark the median hedge delay of the first variant that has one."""
+    for variant in variants:
+        if not variant.delay or variant.delay[0].value is None:
+            continue
+        delay_ms = variant.delay[0].value
+        if not delay_ms:
+            return []
+        return [Mark(delay_ms, delay_ms, "hedge delay p50")]
+    return []

@@ -97,14 +97,17 @@ def cost(
 ) -> tuple[tuple[Fraction, Fraction] | None, str]:
     """Return the least and the most that all losers cost, exactly; None, and why, where a model has no price."""
     low, high = bounds(losers, winners)
-    models = {name: winners[name] for name in ("model", "asked_model")}
     served = losers["ended"].isin(_GENERATES)
     reported = losers["input_tokens"].notna()
     names = list(USAGE[:-1])
     prompts = losers[names].where(reported, winners[names], axis=0)
     ends = []
     for output, with_prompt in ((low, reported & served), (high, served)):
-        rows = prompts.where(with_prompt, axis=0).assign(output_tokens=output, **models)
+        rows = prompts.where(with_prompt, axis=0).assign(
+            output_tokens=output,
+            model=winners["model"],
+            asked_model=winners["asked_model"],
+        )
         total, unpriced = spent(rows, price)
         if total is None:
             return None, no_price(unpriced, reason)

@@ -92,7 +92,8 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
         return Diagnosis(
             UNKNOWN, 0, 0, sentence="No tail analysis: no request has an answer or a join."
         )
-    p50, p95 = (float(np.partition(whole_ms, rank(n, p) - 1)[rank(n, p) - 1]) for p in (0.5, SLOW))
+    p50 = _quantile(whole_ms, 0.5)
+    p95 = _quantile(whole_ms, SLOW)
     slow = whole_ms >= p95
     count = int(slow.sum())
     if count < FEWEST:
@@ -162,11 +163,19 @@ def _times(
     real = (tokens >= 2) & (decode_ms > 0)
     if not (real & slow).any():
         return None, None
-    samples = tokens[real], decode_ms[real] / (tokens[real] - 1)
-    lengths, paces = (
-        float(np.median(values[slow[real]]) / np.median(values)) for values in samples
-    )
-    return lengths, paces
+    is_slow = slow[real]
+    lengths = tokens[real]
+    paces = decode_ms[real] / (lengths - 1)
+    return _slow_over_all(lengths, is_slow), _slow_over_all(paces, is_slow)
+
+
+def _slow_over_all(values: Floats, is_slow: np.ndarray) -> float:
+    return float(np.median(values[is_slow]) / np.median(values))
+
+
+def _quantile(values: Floats, p: float) -> float:
+    place = rank(len(values), p) - 1
+    return float(np.partition(values, place)[place])
 
 
 def _cause(lengths: float | None, paces: float | None) -> str:

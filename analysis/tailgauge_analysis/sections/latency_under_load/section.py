@@ -65,7 +65,9 @@ def section(load: LatencyUnderLoad) -> Section:
     figures: list[Picture] = []
     notes: list[str] = []
     for regression in load.slopes:
-        rows += [(regression, slope) for slope in regression.slopes if slope.value is not None]
+        for slope in regression.slopes:
+            if slope.value is not None:
+                rows.append((regression, slope))
         figures += _scatter(regression)
         notes += _not_estimated(regression)
     columns = (
@@ -95,7 +97,10 @@ def _not_estimated(regression: Regression) -> Iterator[str]:
     if regression.why:
         yield f"{title}: not estimated ({regression.why})."
         return
-    insignificant = [slope.name for slope in regression.slopes if slope.value is None]
+    insignificant = []
+    for slope in regression.slopes:
+        if slope.value is None:
+            insignificant.append(slope.name)
     if insignificant:
         yield f"{title}: {NO_EFFECT} of {_names(insignificant)}."
     reasons = {
@@ -123,17 +128,23 @@ CAPTION = (
 )
 
 
+def _reliable_value(regression: Regression) -> float | None:
+    """Return the slope on what the latency is drawn against; None without a reliable one."""
+    for slope in regression.slopes:
+        if slope.name == regression.against and not slope.mark:
+            return slope.value
+    return None
+
+
 def _scatter(regression: Regression) -> Iterator[Picture]:
     """Draw latency against what it is regressed on, with its reliable slopes, if there are any."""
     x = regression.x
-    reliable = [slope for slope in regression.slopes if not slope.mark]
-    slopes = [slope.value for slope in reliable if slope.name == regression.against]
-    if not slopes or slopes[0] is None or len(x) < 2:
+    per_unit = _reliable_value(regression)
+    if per_unit is None or len(x) < 2:
         return
     is_ttft = regression.of == "ttft_sent"
-    per_unit = slopes[0]
     if is_ttft:
-        per_unit = slopes[0] / 1000
+        per_unit /= 1000
     start = np.quantile(regression.y - per_unit * x, 0.5, method="inverted_cdf")
     ends = np.array([x.min(), x.max()])
     dots = PlotCurve(

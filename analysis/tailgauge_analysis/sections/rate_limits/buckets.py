@@ -135,11 +135,12 @@ def read_headers(
     attempts: pd.DataFrame, kind: str, refused: Mask, window_s: float | None = None
 ) -> HeaderReadings | None:
     """Read the headers of a bucket, or of one of its further windows; None without any."""
-    names = {field: column(kind, field, window_s) for field in (LIMIT, REMAINING)}
-    if not set(names.values()) <= set(attempts.columns):
+    limit_name = column(kind, LIMIT, window_s)
+    remaining_name = column(kind, REMAINING, window_s)
+    if not {limit_name, remaining_name} <= set(attempts.columns):
         return None
-    limits = attempts[names[LIMIT]]
-    remaining = attempts[names[REMAINING]]
+    limits = attempts[limit_name]
+    remaining = attempts[remaining_name]
     attempt = np.flatnonzero((limits > 0) & remaining.notna())
     if not len(attempt):
         return None
@@ -314,6 +315,19 @@ def in_order(frames: Frames) -> pd.DataFrame:
     return attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
 
 
+def _kinds_in_use(kind_by_row: pd.Series[str], headed: set[str]) -> list[str]:
+    """Return the kinds of limits that headers name or 429s are by."""
+    named = []
+    for kind in KINDS:
+        if kind in headed or (kind_by_row == kind).any():
+            named.append(kind)
+    # A header on all tokens repeats the tighter of those on input and on output.
+    is_repeated = TOKENS in named and not (kind_by_row == TOKENS).any()
+    if is_repeated and ONE_OF & set(named):
+        named.remove(TOKENS)
+    return named
+
+
 def find_buckets(
     attempts: pd.DataFrame, kinds: pd.DataFrame, between_s: float = 0.0
 ) -> tuple[Bucket, ...]:
@@ -322,12 +336,7 @@ def find_buckets(
     for target, model, rows in _by_model(attempts):
         kind_by_row = kinds["kind"].reindex(rows.index)
         headed = {kind for kind in KINDS if _has_headers(rows, kind)}
-        named = [kind for kind in KINDS if kind in headed or (kind_by_row == kind).any()]
-        if (
-            ONE_OF & set(named) and not (kind_by_row == TOKENS).any()
-        ):  # repeats the tighter of the others
-            named = [kind for kind in named if kind != TOKENS]
-        for kind in named:
+        for kind in _kinds_in_use(kind_by_row, headed):
             is_of_kind = (kind_by_row == kind).to_numpy(np.bool_)
             header = kind
             if kind in ONE_OF - headed and not kind_by_row.isin(ONE_OF - {kind}).any():

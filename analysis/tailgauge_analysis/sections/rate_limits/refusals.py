@@ -69,9 +69,13 @@ def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
     """Return the columns `kind` and `how`, one row per 429, under the index of its attempt."""
     rows = attempts[refused(attempts)]
     text = rows["error_body"].fillna("") + " " + rows["error_type"].fillna("")
-    evidence = [(kind, BY_CODE, _has(text, pattern)) for kind, pattern in _CODES.items()]
-    evidence += [(kind, BY_EMPTY, rows["limit_kind"] == kind) for kind in KINDS]
-    evidence += [(kind, BY_MESSAGE, _has(text, pattern)) for kind, pattern in _MESSAGES.items()]
+    evidence = []
+    for kind, pattern in _CODES.items():
+        evidence.append((kind, BY_CODE, _has(text, pattern)))
+    for kind in KINDS:
+        evidence.append((kind, BY_EMPTY, rows["limit_kind"] == kind))
+    for kind, pattern in _MESSAGES.items():
+        evidence.append((kind, BY_MESSAGE, _has(text, pattern)))
     identified = pd.DataFrame({"kind": UNKNOWN, "how": ""}, rows.index, dtype=object)
     for kind, source, applies in reversed(evidence):
         identified.loc[applies.fillna(value=False).astype(bool), ["kind", "how"]] = [kind, source]

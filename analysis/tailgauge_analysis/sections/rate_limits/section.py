@@ -97,10 +97,9 @@ def compute(run: Run) -> RateLimits | None:
     first_ns = sent.loc[is_429, "sent_at_ns"].min()
     over_time = refusals.bins(sent, by_kind)
     run_attempts = 0
-    if over_time:
-        run_attempts = int(over_time.attempts.sum())
     run_refused = 0
     if over_time:
+        run_attempts = int(over_time.attempts.sum())
         run_refused = int(over_time.refused.sum())
     first_at_s = None
     if not np.isnan(first_ns):
@@ -256,7 +255,9 @@ def _card(limits: RateLimits) -> Card | None:
             )
         if limits.first_at_s is not None:
             lines.append(f"first 429 {_first_429(limits.first_at_s, limits.binding.bucket)}")
-        lines += [table.text for table in limits.amplification if table.observed >= MUCH]
+        for table in limits.amplification:
+            if table.observed >= MUCH:
+                lines.append(table.text)
         return Card(
             label="limits",
             value=share_cell(refused),
@@ -268,7 +269,8 @@ def _card(limits: RateLimits) -> Card | None:
         return None
     value = Value(f"{worst.observed:.1f}", f"{worst.low:.1f} – {worst.high:.1f}")
     detail = f"attempts per call of {plain(worst.traffic, 60)}"
-    texts = tuple(table.text for table in limits.amplification if table is not worst)
+    others = [table for table in limits.amplification if table is not worst]
+    texts = tuple(table.text for table in others)
     return Card(label="retries", value=value, detail=detail, lines=texts, tone="warn")
 
 
@@ -302,9 +304,10 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
             f"{table.observed:.3f} attempts per call ({interval})",
         )
     if limits.further_windows:
-        remaining = [
-            (bucket.kind, bucket.remaining) for bucket in limits.buckets if bucket.remaining
-        ]
+        remaining = []
+        for bucket in limits.buckets:
+            if bucket.remaining:
+                remaining.append((bucket.kind, bucket.remaining))
         remaining += [(window.kind, window.remaining) for window in limits.further_windows]
         kind, nearest = min(remaining, key=lambda window: window[1].least / window[1].limit)
         yield (

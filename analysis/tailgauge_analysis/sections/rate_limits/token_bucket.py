@@ -139,7 +139,8 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
     middle = ((low or best) + (high or best)) / 2
     if wrong(best) == wrong(middle) == 0:  # anywhere between the ends will do
         best = middle
-    possible = [bursts(costs, rate) for rate in (best, low, high) if rate is not None]
+    rates_to_judge = [rate for rate in (best, low, high) if rate is not None]
+    possible = [bursts(costs, rate) for rate in rates_to_judge]
     unsure = best * decision_lag_s
     drift = unsure / max(1.0, float(refused_at_s[-1] - refused_at_s[0]))
     rate_low = None
