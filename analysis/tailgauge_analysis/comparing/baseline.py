@@ -33,7 +33,9 @@ def load(place: str, *, may_be_new: bool = False) -> list[RunSummary]:
     if problem != FOLDER:
         expected = "expected a folder, as `tailgauge baseline add` makes it"
         raise UsageError(f"{place}: {problem or 'a file'}: {expected}")
-    runs = [_read(path, _named(place, path.name)) for path in folder.glob("*.json")]
+    runs = []
+    for path in folder.glob("*.json"):
+        runs.append(_read(path, _named(place, path.name)))
     return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
 

@@ -48,17 +48,20 @@ class BlockGrowth:
 
 def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
     """Judge both variants and the whole."""
-    begins = [min(block.begun_s for block in pair) for pair in pairs]
-    ends = [*begins[1:], *(max(block.to_s for block in pair) for pair in pairs[-1:])]
+    begins_s = [min(a.begun_s, b.begun_s) for a, b in pairs]
+    ends_s = begins_s[1:]
     whole = None
     if pairs:
-        whole = backlog(waits, begins[0], ends[-1])
-    in_flight = _growth_in_flight(waits, list(zip(begins, ends, strict=True)))
+        a, b = pairs[-1]
+        ends_s.append(max(a.to_s, b.to_s))
+        whole = backlog(waits, begins_s[0], ends_s[-1])
+    in_flight = _growth_in_flight(waits, list(zip(begins_s, ends_s, strict=True)))
     grows_throughout = whole is not None and whole.grows
     from_pair_to_pair = None
     if in_flight is not None:
         grows_throughout = grows_throughout or in_flight.shown_per_s is not None
-        from_pair_to_pair = paired(in_flight.queues.sizes / (np.array(ends) - np.array(begins)))
+        seconds = np.array(ends_s) - np.array(begins_s)
+        from_pair_to_pair = paired(in_flight.queues.sizes / seconds)
     return BlockGrowth(
         of_variants=_of_variants(waits, pairs, grows_throughout=grows_throughout),
         from_pair_to_pair=from_pair_to_pair,
@@ -72,16 +75,29 @@ def _of_variants(waits: Waiting, pairs: BlockPairs, *, grows_throughout: bool) -
     What a request waits for is known to be of its variant's own making; requests in flight may wait for those of the other
     one. Where the whole run grows and no block tells by which variant, it is by those that hold more and more.
     """
-    sides = ([a for a, _ in pairs], [b for _, b in pairs])
-    for test in (_growth_of_waits, _growth_in_halves):
-        growths = [test(waits, blocks) for blocks in sides]
-        a, b = (growth.shown_per_s if growth is not None else None for growth in growths)
-        if a is not None or b is not None:
-            return a, b
+    a_blocks = [a for a, _ in pairs]
+    b_blocks = [b for _, b in pairs]
+    for growth in (_growth_of_waits, _growth_in_halves):
+        a = growth(waits, a_blocks)
+        b = growth(waits, b_blocks)
+        shown = (_shown_per_s(a), _shown_per_s(b))
+        if shown != STABLE:
+            return shown
     if not grows_throughout:
         return STABLE
-    a, b = (growth.per_s if growth is not None and growth.per_s > 0 else None for growth in growths)
-    return a, b
+    return _positive_per_s(a), _positive_per_s(b)
+
+
+def _shown_per_s(growth: _Growth | None) -> float | None:
+    if growth is None:
+        return None
+    return growth.shown_per_s
+
+
+def _positive_per_s(growth: _Growth | None) -> float | None:
+    if growth is None or growth.per_s <= 0:
+        return None
+    return growth.per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +174,10 @@ def _answered(
 
 def _growth_in_halves(waits: Waiting, blocks: Sequence[VariantBlock]) -> _Growth | None:
     """Return the growth of the requests in flight in the second halves, which the target had time to fill before."""
-    halves = [((block.begun_s + block.to_s) / 2, block.to_s) for block in blocks]
+    halves = []
+    for block in blocks:
+        middle_s = (block.begun_s + block.to_s) / 2
+        halves.append((middle_s, block.to_s))
     return _growth_in_flight(waits, halves)
 
 

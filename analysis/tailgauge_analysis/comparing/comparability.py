@@ -57,10 +57,7 @@ class Difference:
 
     def text(self, sides: tuple[str, str]) -> str:
         """The first values of each side, by its name."""
-        a, b = (
-            f"{' and '.join(values[:3])}{' and more' * (len(values) > 3)}"
-            for values in (self.a, self.b)
-        )
+        a, b = map(_first_values, (self.a, self.b))
         return f"{self.key}: {a} in {sides[0]}, {b} in {sides[1]}"
 
     def refusal(self, sides: tuple[str, str]) -> str:
@@ -80,14 +77,34 @@ class Difference:
         return self.key if self.group == SCENARIO else self.group
 
 
+def _first_values(values: Sequence[str]) -> str:
+    text = " and ".join(values[:3])
+    if len(values) > 3:
+        text += " and more"
+    return text
+
+
+def refusals(differs: Iterable[Difference], sides: tuple[str, str]) -> list[str]:
+    """Return why runs that differ so may not be compared; empty where each difference is allowed."""
+    reasons = []
+    for difference in differs:
+        if not difference.allowed:
+            reasons.append(difference.refusal(sides))
+    return reasons
+
+
 def permission(differs: Iterable[Difference]) -> str:
-    """The options with which runs are compared that differ so; empty where no option allows it."""
-    refused = [difference for difference in differs if not difference.allowed]
-    if not refused or any(difference.mixed or difference.group == CLOCK for difference in refused):
+    """Return the options with which runs are compared that differ so; empty where no option allows it."""
+    options: dict[str, None] = {}
+    for difference in differs:
+        if difference.allowed:
+            continue
+        if difference.mixed or difference.group == CLOCK:
+            return ""
+        options[f"--allow {difference.option}"] = None
+    if not options:
         return ""
-    names = dict.fromkeys(difference.option for difference in refused)
-    options = " ".join(f"--allow {name}" for name in names)
-    return f"to compare them nevertheless, add {options}"
+    return f"to compare them nevertheless, add {' '.join(options)}"
 
 
 def differences(
@@ -97,13 +114,13 @@ def differences(
     keys: dict[tuple[str, str], None] = {}
     for facts in (*a_facts, *b_facts):
         for group, values in facts.items():
-            keys.update({(group, key): None for key in values})
+            for key in values:
+                keys[group, key] = None
     _check_names(allow, [key for group, key in keys if group == SCENARIO])
     differing = []
     for group, key in keys:
-        a, b = (
-            [facts.get(group, {}).get(key, ABSENT) for facts in side] for side in (a_facts, b_facts)
-        )
+        a = [facts.get(group, {}).get(key, ABSENT) for facts in a_facts]
+        b = [facts.get(group, {}).get(key, ABSENT) for facts in b_facts]
         if a == b and (group == SEED or len(set(a)) == 1):
             continue
         is_between = len(set(a)) == len(set(b)) == 1
@@ -128,10 +145,10 @@ def facts_of(run: Json, model: str = "") -> Facts:
     for worker in run["workers"]:
         name = MASTERS if worker["host"] == host else worker["host"]
         workers[f"{name} ({worker['stamps'] or 'no'} stamps)"] += 1
-    scenario = {
-        key: value for key, value in run["scenario"].items() if key not in {*LABELS, *TARGETS, SEED}
-    }
-    targets = {name: run["scenario"].get(name) for name in TARGETS}
+    scenario = dict(run["scenario"])
+    targets = {name: scenario.get(name) for name in TARGETS}
+    for key in (*LABELS, *TARGETS, SEED):
+        scenario.pop(key, None)
     facts: dict[str, dict[str, Any]] = {
         CLOCK: {"dry_run": run["dry_run"]},
         SCHEMA: {"schema_version": run["schema_version"]},
@@ -146,10 +163,10 @@ def facts_of(run: Json, model: str = "") -> Facts:
     for name in TARGETS:
         if not run[name].get("simulated"):  # a simulated endpoint takes any free port
             facts[TARGET][f"{name}.called"] = run[name].get("url")
-    return {
-        group: {key: _text(value) for key, value in values.items()}
-        for group, values in facts.items()
-    }
+    texts: Facts = {}
+    for group, values in facts.items():
+        texts[group] = {key: _text(value) for key, value in values.items()}
+    return texts
 
 
 def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:

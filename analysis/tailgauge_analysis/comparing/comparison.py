@@ -141,11 +141,13 @@ def _without_option(reason: str) -> str:
 def _verdict(comparison: Comparison) -> str:
     if comparison.against:
         return NOT_COMPARABLE
-    a_grows, b_grows = (growth is not None for growth in comparison.growth_per_s)
-    if a_grows and b_grows:
+    a_growth, b_growth = comparison.growth_per_s
+    if a_growth is not None and b_growth is not None:
         return INCONCLUSIVE
-    if a_grows or b_grows:
-        return WORSE if b_grows else BETTER
+    if b_growth is not None:
+        return WORSE
+    if a_growth is not None:
+        return BETTER
     return overall(comparison.rows)
 
 
@@ -190,14 +192,12 @@ def headline(comparison: Comparison, of_run: Result) -> Result:
 def section(comparison: Comparison, figures: Sequence[Picture] = ()) -> Section:
     """Return B against A row by row, then pair by pair."""
     a, b = comparison.names
-    columns = _columns(comparison)
-    prose = tuple(place for place, (name, _) in enumerate(columns) if name in {"verdict", "why"})
-    table = Table.of(f"{b} against {a}", comparison.rows, columns, _note(comparison), prose)
-    estimated = [
-        row for row in comparison.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None
-    ]
+    estimated = [row for row in comparison.rows[:SHOWN_ROWS] if _ends(row)]
     tables: tuple[Table, ...] = ()
     if comparison.rows:
+        columns = _columns(comparison)
+        title = f"{b} against {a}"
+        table = Table.of(title, comparison.rows, columns, _note(comparison), prose=PROSE)
         tables = (table, *_pairs(comparison))
     return Section(
         name=comparison.method.name,
@@ -215,14 +215,20 @@ def _card(comparison: Comparison, rows: Sequence[Effect]) -> Card | None:
     """The change of the first row, those of the others in a line each; None where no row has an interval."""
     if not rows:
         return None
-    deciding = rows[0]
+    deciding, *others = rows
+    lines = []
+    for row in others:
+        lines.append(f"{row.name} {row.change_text(row.change)} ({_ends(row)})")
     return Card(
         label=comparison.method.name,
         value=Value(deciding.change_text(deciding.change), _ends(deciding)),
         detail=f"on {deciding.name}",
-        lines=tuple(f"{row.name} {row.change_text(row.change)} ({_ends(row)})" for row in rows[1:]),
+        lines=tuple(lines),
         tone="bad" if comparison.verdict in FAILURES else "",
     )
+
+
+PROSE = (1, 7)  # verdict and why
 
 
 def _columns(comparison: Comparison) -> list[Column[Effect]]:
@@ -358,11 +364,10 @@ def _differing(comparison: Comparison) -> list[str]:
     if comparison.runs and not comparison.differs:
         return ["nothing differs between A and B"]
     sides = comparison.method.sides
-    texts = [
-        f"differs: {difference.text(sides)}"
-        for difference in comparison.differs
-        if difference.allowed
-    ]
+    texts = []
+    for difference in comparison.differs:
+        if difference.allowed:
+            texts.append(f"differs: {difference.text(sides)}")
     return _shortened(texts, "allowed difference")
 
 

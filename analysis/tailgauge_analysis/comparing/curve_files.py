@@ -18,9 +18,11 @@ FILES_NOTE = f"beside report.json: {CSV}, a row per load"
 def files(curve: Curve) -> TextFiles:
     """Return the file. Units stand in the names of its columns; an empty cell is an unknown value."""
     load = CONCURRENCY if curve.by == CONCURRENCY else "offered_requests_per_s"
-    rows = [plain_values({load: point.load, **_cells(point)}) for point in curve.points]
+    rows = []
     columns: dict[str, None] = {}
-    for row in rows:
+    for point in curve.points:
+        row = plain_values({load: point.load, **_cells(point)})
+        rows.append(row)
         columns.update(dict.fromkeys(row))
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")

@@ -65,9 +65,10 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     drawn = []
     bars = BARS
     if hidden:
-        hidden_loads = f"{figures(hidden[0])} {curves[0].unit}"
+        hidden_loads = figures(hidden[0])
         if len(hidden) > 1:
-            hidden_loads = f"{figures(hidden[0])} to {figures(hidden[-1])} {curves[0].unit}"
+            hidden_loads += f" to {figures(hidden[-1])}"
+        hidden_loads += f" {curves[0].unit}"
         bars = f"{BARS} Not drawn, but in the table: {hidden_loads}, beyond {CUT:g}x the knee."
     by_metric = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
     for metric, objective in reversed(by_metric.items()):
@@ -113,7 +114,8 @@ def _cut(curves: Sequence[Curve]) -> float:
             return math.inf
         loads = [point.load for point in curve.points]
         ends += [CUT * knee, *sorted(loads)[:FEWEST_DRAWN]]
-        ends += [load for load in loads if load == curve.today]
+        if curve.today is not None and curve.today in loads:
+            ends.append(curve.today)
     return max(ends)
 
 
@@ -126,9 +128,8 @@ def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
     measured: set[str] = set()
     for point in curve.points:
         measured.update(point.latency)
-    return tuple(objective for objective in curve.objectives if objective.metric in measured) or (
-        TTFT,
-    )
+    bounded = [objective for objective in curve.objectives if objective.metric in measured]
+    return tuple(bounded) or (TTFT,)
 
 
 def _is_measured(panel: Panel) -> bool:
@@ -156,19 +157,19 @@ def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
     quantiles = [objective.quantile]
     if len(named) == 1:
         quantiles = sorted({*DRAWN, objective.quantile})
+    failing_loads = []
     low_ends = []
     for name, curve in named:
         for quantile in quantiles:
-            points = [
-                (point.load, point.quantile(objective.metric, quantile)) for point in curve.points
-            ]
+            points = []
+            for point in curve.points:
+                ends = point.quantile(objective.metric, quantile)
+                points.append((point.load, ends))
+                if ends.value is None and ends.low:
+                    failing_loads.append(point.load)
+                    low_ends.append(ends.low)
             yield _line(name, quantile, points)
-            low_ends += [
-                (load, ends.low) for load, ends in points if ends.value is None and ends.low
-            ]
-    yield PlotCurve(
-        [load for load, _ in low_ends], [low for _, low in low_ends], FAILED, style="points"
-    )
+    yield PlotCurve(failing_loads, low_ends, FAILED, style="points")
     if len(named) == 1:
         fit = _queue(named[0][1], objective)
         if fit is not None:

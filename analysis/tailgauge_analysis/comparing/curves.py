@@ -44,10 +44,12 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
     run_ids = [plain(text(tree.get("run_id")), SHOWN) for tree in (a_tree, b_tree)]
     if run_ids[0] == run_ids[1]:
         raise UsageError(f"{paths[0]} and {paths[1]} are the same curve: give each curve once")
-    verdicts = [text(table(tree, "measurement").get("verdict")) for tree in (a_tree, b_tree)]
     dry_runs = {bool(tree.get("dry_run")) for tree in (a_tree, b_tree)}
+    verdicts = []
     against = []
-    for name, verdict in zip("AB", verdicts, strict=True):
+    for name, tree in (("A", a_tree), ("B", b_tree)):
+        verdict = text(table(tree, "measurement").get("verdict"))
+        verdicts.append(verdict)
         if verdict == INVALID:
             against.append(f"{name} is INVALID")
     if a.by != b.by:
@@ -59,8 +61,9 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
     if not against:
         rows = tuple(decide(list(_rows(a, b, threshold))))
         drawn = pictures(a, b)
-    common = _common(a, b) or zip(a.points, b.points, strict=False)
-    works = ((_work(a_point), _work(b_point)) for a_point, b_point in common)
+    works = []
+    for a_point, b_point in _common(a, b) or zip(a.points, b.points, strict=False):
+        works.append((_work(a_point), _work(b_point)))
     draft = Comparison(
         method=METHOD,
         threshold=threshold,
@@ -158,11 +161,14 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[tuple[Effect, End
 def _points(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     """Return the points where no backlog grows: at today's load, then at loads of both up to the lower knee."""
     today = a.today or 0.0
-    knee = min(curve.knee.value or math.inf for curve in (a, b))
-    stable = [
-        pair
-        for pair in _common(a, b)
-        if pair[0].stable is not False and pair[1].stable is not False
-    ]
-    at_today = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
-    return [*at_today, *(pair for pair in stable if pair not in at_today and pair[0].load <= knee)]
+    knee = min(a.knee.value or math.inf, b.knee.value or math.inf)
+    at_today = []
+    below_knee = []
+    for a_point, b_point in _common(a, b):
+        if a_point.stable is False or b_point.stable is False:
+            continue
+        if abs(a_point.load - today) <= SAME_LOAD * today:
+            at_today.append((a_point, b_point))
+        elif a_point.load <= knee:
+            below_knee.append((a_point, b_point))
+    return [*at_today, *below_knee]

@@ -21,7 +21,14 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.comparing.run_summary import ANSWERED_SHARE, METRICS, PS, Primary, RunFigure
+from tailgauge_analysis.comparing.run_summary import (
+    ANSWERED_SHARE,
+    METRICS,
+    PS,
+    Primary,
+    RunFigure,
+    RunSummary,
+)
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
 from tailgauge_analysis.stats.estimate import Estimate, holm, paired
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
@@ -98,6 +105,10 @@ class Effect:
         if self.scale == RATIO:
             return math.log1p(self.threshold)
         return self.threshold
+
+    def figures(self, runs: Iterable[RunSummary]) -> list[RunFigure | None]:
+        """Return the figure of each run."""
+        return [run.figure(self.metric, self.p) for run in runs]
 
     def harm(self, difference: Size) -> Size:
         """A difference with the sign with which more is worse."""
@@ -182,10 +193,16 @@ def without_comparison(row: Effect, figures: Sequence[RunFigure | None]) -> Effe
 
 def deciding_first(rows: Sequence[Compared], primary: Primary) -> list[Compared]:
     """Put the row that decides first: the primary one, the next of its kind where that has no figure, else the last."""
-    wanted = [primary, *product(METRICS, FALLBACKS)]
-    by_key = {(row.metric, row.p): row for row, _ in rows if row.counts}
-    deciding = next((by_key[key] for key in wanted if key in by_key), rows[-1][0])
+    deciding = _deciding(rows, primary)
     return sorted(rows, key=lambda compared: compared[0] is not deciding)
+
+
+def _deciding(rows: Sequence[Compared], primary: Primary) -> Effect:
+    by_key = {(row.metric, row.p): row for row, _ in rows if row.counts}
+    for key in (primary, *product(METRICS, FALLBACKS)):
+        if key in by_key:
+            return by_key[key]
+    return rows[-1][0]
 
 
 def with_power(compared: Compared) -> Compared:
@@ -200,9 +217,10 @@ def with_power(compared: Compared) -> Compared:
 def decide(compared: Sequence[Compared], *, first_decides: bool = True) -> list[Effect]:
     """Give each row its interval, p-values and verdict."""
     separate = 1 if first_decides else 0
-    p_values = [
-        estimate.p_value for row, estimate in compared[separate:] if estimate and row.counts
-    ]
+    p_values = []
+    for row, estimate in compared[separate:]:
+        if row.counts and estimate is not None:
+            p_values.append(estimate.p_value)
     adjusted = iter(holm(p_values))
     rows = []
     for place, (row, estimate) in enumerate(compared):
@@ -251,12 +269,13 @@ def judge(low: float, high: float, p_family: float, margin: float) -> tuple[str,
 
 def overall(rows: Sequence[Effect]) -> str:
     """Return the first row's verdict, unless another one is worse or it is unknown whether as many requests were answered."""
-    verdicts = {row.metric: row.verdict for row in rows if row.counts}
     if any(row.verdict == WORSE for row in rows):
         return WORSE
+    counted = [row for row in rows if row.counts]
+    verdicts = {row.metric: row.verdict for row in counted}
     if verdicts.get(ANSWERED_SHARE) == INCONCLUSIVE or set(verdicts) <= {ANSWERED_SHARE}:
         return INCONCLUSIVE
-    return next(row.verdict for row in rows if row.counts) or INCONCLUSIVE
+    return counted[0].verdict or INCONCLUSIVE
 
 
 def unequal_work(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:

@@ -115,10 +115,12 @@ def pictures(comparison: Comparison) -> tuple[Picture, ...]:
     """Draw what the gateway adds to each percentile of a latency, with its interval; none where nothing is known."""
     curves = []
     for title in (HEADERS, TTFT, E2E):
-        of_title = [row for row in comparison.rows if row.title == title and row.change is not None]
-        rows = [(100 * (row.p or 0.0), row.change, row.low, row.high) for row in of_title]
-        if rows:
-            curves.append(estimate_curve(title, rows))
+        estimates = []
+        for row in comparison.rows:
+            if row.title == title and row.change is not None:
+                estimates.append((100 * (row.p or 0.0), row.change, row.low, row.high))
+        if estimates:
+            curves.append(estimate_curve(title, estimates))
     if not curves:
         return ()
     ends = (100 * min(PS), 100 * max(PS))
@@ -228,9 +230,11 @@ def _calls(attempts: pd.DataFrame) -> pd.MultiIndex:
 
 
 def _claims(rows: Rows, pairs: int) -> Iterator[str]:
-    yield from waits_claims(
-        [rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None], pairs
-    )
+    effects = []
+    for p in (0.5, 0.99):
+        if rows[TTFT, p].change is not None:
+            effects.append(rows[TTFT, p])
+    yield from waits_claims(effects, pairs)
     for title, texts in CLAIMS.items():
         row = rows.get((title, None))
         if row is None or row.a is None or row.change is None:
@@ -250,12 +254,15 @@ def _claims(rows: Rows, pairs: int) -> Iterator[str]:
 
 def waits_claims(effects: Sequence[Effect], pairs: int) -> Iterator[str]:
     """Yield what the percentiles of a wait show: what is added, and whether none is."""
-    added = [
-        f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in effects if row.is_different
-    ]
+    added = []
+    unchanged = []
+    for row in effects:
+        if row.is_different:
+            added.append(f"{ms(row.change)} ms to {row.label} ({_ends(row)})")
+        else:
+            unchanged.append(row)
     if added:
         yield f"adds {' and '.join(added)}".replace(" to p", " to TTFT p", 1)
-    unchanged = [row for row in effects if not row.is_different]
     if unchanged:
         ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in unchanged)
         where = ""

@@ -26,6 +26,7 @@ from tailgauge_analysis.comparing.comparability import (
     Difference,
     Facts,
     differences,
+    refusals,
 )
 from tailgauge_analysis.comparing.comparison import (
     NO_REGRESSION,
@@ -162,8 +163,7 @@ def _against(runs: Runs, new: RunSummary, differs: Sequence[Difference]) -> list
     """Return why the run cannot be held against the others: INVALID, another scenario, target, machine or version, other work."""
     if new.verdict == INVALID:
         return [f"{new.run_id} is INVALID: {new.reason}"]
-    refusals = [difference.refusal(SIDES) for difference in differs if not difference.allowed]
-    return refusals or list(_other_work(runs, new))
+    return refusals(differs, SIDES) or list(_other_work(runs, new))
 
 
 def _differences(runs: Runs, new: RunSummary, allow: Sequence[str]) -> list[Difference]:
@@ -171,24 +171,29 @@ def _differences(runs: Runs, new: RunSummary, allow: Sequence[str]) -> list[Diff
     if not runs:
         return []
     differing = differences([_equal(run) for run in runs], [_equal(new)] * len(runs), allow)
-    has_one_seed = len(runs) > 1 and len({run.seed for run in runs}) == 1
-    return [difference for difference in differing if difference.group != SEED or has_one_seed]
+    if len(runs) > 1 and len({run.seed for run in runs}) == 1:
+        return differing
+    return [difference for difference in differing if difference.group != SEED]
 
 
 def _equal(run: RunSummary) -> Facts:
     """Versions of what the harness uses may differ, and the name of a build machine."""
     versions = {"tailgauge": run.facts[VERSIONS].get("tailgauge", "")}
-    hosts = {key: value for key, value in run.facts[HOSTS].items() if key != "master.host"}
+    hosts = dict(run.facts[HOSTS])
+    hosts.pop("master.host", None)
     return {**run.facts, VERSIONS: versions, HOSTS: hosts}
 
 
 def _other_work(runs: Runs, new: RunSummary) -> Iterator[str]:
     """Yield tokens of a call beyond what the lengths of answers and prompts vary between runs."""
     for kind, tokens in new.work.items():
-        logs = np.log([run.work[kind] for run in runs if kind in run.work])
-        if len(logs) < 2:
+        earlier = []
+        for run in runs:
+            if kind in run.work:
+                earlier.append(run.work[kind])
+        if len(earlier) < 2:
             continue
-        prediction = Prediction.of(logs)
+        prediction = Prediction.of(np.log(earlier))
         excess = math.log(tokens) - prediction.mean
         if abs(excess) > max(math.log1p(UNEQUAL), prediction.reach(WORK)):
             size = f"{abs(math.expm1(excess)):.1%} {'more' if excess > 0 else 'fewer'}"
@@ -202,7 +207,7 @@ def _rows(runs: Runs, new: RunSummary, threshold: float) -> list[Effect]:
     """Return the primary row first; metrics that no run has are left out."""
     rows = []
     for template in row_templates(METRICS, threshold):
-        *earlier, figure = [run.figure(template.metric, template.p) for run in (*runs, new)]
+        *earlier, figure = template.figures((*runs, new))
         is_lost = figure is not None and figure.value is None  # that is a regression
         compared = earlier
         if not is_lost:
@@ -215,15 +220,18 @@ def _rows(runs: Runs, new: RunSummary, threshold: float) -> list[Effect]:
     deciding, *secondary = [row for row, _ in deciding_first(rows, new.primary)]
     tests = max(1, sum(row.counts for row in secondary))
     judged = [_judged(deciding, runs, new, LEVEL, 1)]
-    return [*judged, *(_judged(row, runs, new, 1 - OTHERS / tests, tests) for row in secondary)]
+    level = 1 - OTHERS / tests
+    for row in secondary:
+        judged.append(_judged(row, runs, new, level, tests))
+    return judged
 
 
 def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) -> Effect:
     """Return the row with its figures, and with a verdict where there are enough runs."""
     if not row.counts:
         return row
-    figures = [run.figure(row.metric, row.p) for run in (*runs, new)]
-    *earlier, figure = [run_figure for run_figure in figures if run_figure is not None]
+    measured = [figure for figure in row.figures((*runs, new)) if figure is not None]
+    *earlier, figure = measured
     harms = row.harm(np.array([run_figure.size for run_figure in earlier]))
     harm = row.harm(figure.size)
     n = len(harms)
@@ -256,7 +264,8 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
     )
     if figure.value is None:
         return row
-    low, high = sorted(row.harm(harm - mean + side * prediction.reach(LEVEL)) for side in (-1, 1))
+    reach = prediction.reach(LEVEL)
+    low, high = sorted((row.harm(harm - mean - reach), row.harm(harm - mean + reach)))
     p_value = prediction.chance(harm - mean - row.margin)
     p_family = min(1.0, tests * p_value)
     return replace(
@@ -266,7 +275,8 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
 
 def _range(row: Effect, mean: float, spread: float) -> tuple[float, float]:
     """Return where 95% of such runs lie."""
-    low, high = sorted(row.value_of(row.harm(mean + side * spread)) for side in (-1, 1))
+    ends = (row.harm(mean - spread), row.harm(mean + spread))
+    low, high = sorted(map(row.value_of, ends))
     if row.scale == RATIO:
         return low, high
     return max(0.0, low), min(1.0, high)
@@ -276,7 +286,7 @@ def _between_text(row: Effect) -> str:
     """`95% of such runs lie within 302 – 421 ms`; empty of a history that is too short."""
     if row.a_interval is None:
         return ""
-    low, high = (row.value_text(end) for end in row.a_interval)
+    low, high = map(row.value_text, row.a_interval)
     unit = " ms" if row.p else ""
     text = f"95% of such runs lie within {low} – {high}{unit}"
     if row.varies:
@@ -316,16 +326,16 @@ def _interval_text(row: Effect) -> str:
     """The run's own interval; empty where an end is missing."""
     if row.b_interval is None or None in row.b_interval:
         return ""
-    low, high = (row.value_text(end) for end in row.b_interval)
+    low, high = map(row.value_text, row.b_interval)
     return f"{low} – {high}"
 
 
 def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
     """Return what the history is, how its runs differ, and which change it finds."""
-    days = [run.started_at[:10] for run in runs]
     lines = []
-    if days:
-        lines.append(("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}"))
+    if runs:
+        days = f"from {runs[0].started_at[:10]} to {runs[-1].started_at[:10]}"
+        lines.append(("history", f"{plural(len(runs), 'run')} {days}"))
     if rows and rows[0].a_interval is not None:
         lines.append(("spread", f"{_between_text(rows[0])}, of {rows[0].name}"))
     if rows and rows[0].smallest is not None:

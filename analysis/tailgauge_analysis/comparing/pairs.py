@@ -20,7 +20,7 @@ from tailgauge.errors import UsageError
 from tailgauge.suggestions import nearest
 from tailgauge.thresholds import FEWEST_PAIRS, INVALID
 from tailgauge_analysis.comparing import comparison
-from tailgauge_analysis.comparing.comparability import differences
+from tailgauge_analysis.comparing.comparability import differences, refusals
 from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Method, conclude
 from tailgauge_analysis.comparing.effect import (
     Compared,
@@ -120,27 +120,31 @@ def weigh(
         pairs=len(a_runs),
         runs=tuple(runs),
     )
-    against = [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
-    refusals = [
-        difference.refusal(METHOD.sides) for difference in differs if not difference.allowed
-    ]
-    if refusals:
-        return conclude(replace(draft, against=(*against, *refusals)))
+    against = []
+    for run in runs:
+        if run.verdict == INVALID:
+            against.append(f"{run.run_id} is INVALID: {run.reason}")
+    refused = refusals(differs, METHOD.sides)
+    if refused:
+        return conclude(replace(draft, against=(*against, *refused)))
     growth = (_growth(a_runs), _growth(b_runs))
     if growth != STABLE and not against:
         return conclude(replace(draft, growth_per_s=growth))
     against += _against(runs)
     rows = deciding_first(list(_rows(runs, metrics, threshold)), runs[0].primary)
     rows[0] = with_power(rows[0])
-    decided = tuple(row for row, _ in rows)
+    decided = [row for row, _ in rows]
     if not against:
-        decided = tuple(decide(rows))
+        decided = decide(rows)
+    works = []
+    for a, b in zip(a_runs, b_runs, strict=True):
+        works.append((a.work, b.work))
     draft = replace(
         draft,
         against=tuple(against),
         remarks=tuple(_remarks(runs)),
-        rows=decided,
-        unequal=tuple(unequal_work((a.work, b.work) for a, b in zip(a_runs, b_runs, strict=True))),
+        rows=tuple(decided),
+        unequal=tuple(unequal_work(works)),
     )
     return conclude(draft)
 
@@ -163,7 +167,7 @@ def _rows(
         measured.update(figure.metric for figure in run.figures)
     for row in row_templates(metrics, threshold):
         if row.metric in measured:
-            yield _compared(row, [run.figure(row.metric, row.p) for run in runs])
+            yield _compared(row, row.figures(runs))
 
 
 def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
@@ -175,12 +179,10 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
             row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high)
         )
     row = without_comparison(row, figures)
-    fewest = min((figure.n for figure in measured), default=0)
-    if (
-        row.p
-        and fewest * UNEVEN < max((figure.n for figure in measured), default=0)
-        and fewest * (1 - row.p) < BEYOND
-    ):
+    requests = [figure.n for figure in measured]
+    fewest = min(requests, default=0)
+    is_uneven = fewest * UNEVEN < max(requests, default=0)
+    if row.p and is_uneven and fewest * (1 - row.p) < BEYOND:
         row = replace(
             row, why=f"too few requests for runs of unequal size: a run has {fewest}", counts=False
         )
@@ -190,12 +192,15 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
     a_sizes = sizes[::2]
     b_sizes = sizes[1::2]
     differences = b_sizes - a_sizes
+    changes = []
+    for difference in differences.tolist():
+        changes.append(row.change_of(difference) or 0.0)
     row = replace(
         row,
         a=row.value_of(float(a_sizes.mean())),
         b=row.value_of(float(b_sizes.mean())),
         change=row.change_of(float(differences.mean())),
-        changes=tuple(row.change_of(difference) or 0.0 for difference in differences.tolist()),
+        changes=tuple(changes),
         pairs=len(differences),
         worse_in=int((row.harm(differences) > 0).sum()),
     )
@@ -207,7 +212,10 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
 
 def _growth(runs: Sequence[RunSummary]) -> float | None:
     """Return the median growth in the runs of a variant, if at least half of them are unstable."""
-    growths = [run.growth_per_s for run in runs if run.growth_per_s is not None]
+    growths = []
+    for run in runs:
+        if run.growth_per_s is not None:
+            growths.append(run.growth_per_s)
     if 2 * len(growths) < len(runs):
         return None
     return median(growths)
@@ -263,10 +271,13 @@ def _remarks(runs: Sequence[RunSummary]) -> list[str]:
     remarks = few_pairs(pairs)
     if all(run.dry_run for run in runs):
         return remarks
-    a_first = {(a.began or 0.0) < (b.began or 0.0) for a, b in zip(a_runs, b_runs, strict=True)}
-    if pairs >= FEWEST_PAIRS and len(a_first) == 1:
+    a_first = 0
+    for a, b in zip(a_runs, b_runs, strict=True):
+        if (a.began or 0.0) < (b.began or 0.0):
+            a_first += 1
+    if pairs >= FEWEST_PAIRS and a_first in {0, pairs}:
         drift = "drift within a pair counts as a difference. Randomize the order"
-        remarks.append(f"{'A' if a_first == {True} else 'B'} came first in every pair: {drift}")
+        remarks.append(f"{'A' if a_first else 'B'} came first in every pair: {drift}")
     if pairs > 1 and len({run.seed for run in a_runs}) == 1:
         remarks.append("all pairs have the same seed, so the same prompts: a cache may hold them")
     short = sum(run.seconds < BLOCK_E2E * (run.e2e_p99_s or 0.0) for run in runs)

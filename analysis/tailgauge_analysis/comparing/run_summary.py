@@ -75,10 +75,13 @@ class RunFigure:
     @property
     def error(self) -> float:
         """Standard error of `size` within the run; NaN where it has no interval."""
-        ends = [replace(self, value=end).size for end in (self.low, self.high) if end]
-        if not ends:
+        distances = []
+        for end in (self.low, self.high):
+            if end:
+                distances.append(abs(replace(self, value=end).size - self.size))
+        if not distances:
             return math.nan
-        return sum(abs(end - self.size) for end in ends) / len(ends) / NORMAL_975
+        return sum(distances) / len(distances) / NORMAL_975
 
 
 @with_config(_STRICT)
@@ -122,10 +125,11 @@ class RunSummary:
     """scenario, target, versions and machine: what must be equal, and other versions"""
 
     def figure(self, metric: str, p: float | None) -> RunFigure | None:
-        """The figure with this name, if the run has it."""
-        return next(
-            (figure for figure in self.figures if (figure.metric, figure.p) == (metric, p)), None
-        )
+        """Return the figure with this name, if the run has it."""
+        for figure in self.figures:
+            if (figure.metric, figure.p) == (metric, p):
+                return figure
+        return None
 
 
 def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
@@ -204,7 +208,11 @@ def work(stage: Steady) -> dict[str, float]:
         "output tokens": calls["output_tokens"].mean(),
         "prompt tokens": (computed + read).mean(),
     }
-    return {name: float(f"{mean:.6g}") for name, mean in means.items() if mean > 0}
+    work = {}
+    for name, mean in means.items():
+        if mean > 0:
+            work[name] = float(f"{mean:.6g}")
+    return work
 
 
 def answered(stage: Steady) -> float:

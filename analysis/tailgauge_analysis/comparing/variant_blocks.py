@@ -51,7 +51,9 @@ def block_pairs(
     stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float
 ) -> BlockPairs:
     """Return the blocks of a run; pairs in which a variant has no request are left out."""
-    a_mask, b_mask = ((stage.requests["traffic"] == name).to_numpy(np.bool_) for name in variants)
+    a_name, b_name = variants
+    a_mask = (stage.requests["traffic"] == a_name).to_numpy(np.bool_)
+    b_mask = (stage.requests["traffic"] == b_name).to_numpy(np.bool_)
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
     place = np.floor(at_s / block_s).astype(np.int64)
     is_counted = at_s - place * block_s >= washout_s
@@ -95,12 +97,11 @@ def reasons_against(waits: Waiting, stage: Steady, pairs: BlockPairs, block_s: f
 
 def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
     """Return how the begin of a variant's blocks differs from their end; empty if it does not."""
-    times = [waits.begun_s, np.sort(waits.ended_s)]
-    from_s = np.array([[block.from_s for block in pair] for pair in pairs])
-    to_s = np.array([[block.to_s for block in pair] for pair in pairs])
+    from_s = np.array([(a.from_s, b.from_s) for a, b in pairs])
+    to_s = np.array([(a.to_s, b.to_s) for a, b in pairs])
     tenth_s = (to_s - from_s) / TENTHS
-    at_begin = _in_flight(times, from_s, from_s + tenth_s)
-    at_end = _in_flight(times, to_s - tenth_s, to_s)
+    at_begin = _in_flight(waits, from_s, from_s + tenth_s)
+    at_end = _in_flight(waits, to_s - tenth_s, to_s)
     falls = at_begin - at_end
     estimate = paired(falls[:, 0] - falls[:, 1])
     if estimate is None or estimate.p_value > 1 - CONFIDENCE:
@@ -113,10 +114,11 @@ def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
     return f"{'AB'[variant]} begins its blocks with {figures(begins)} requests in flight and ends them with {figures(ends)}"
 
 
-def _in_flight(times: Sequence[Floats], from_s: Floats, to_s: Floats) -> Floats:
-    """Return the mean requests in flight between these times; `times`: when requests began and ended, ascending."""
+def _in_flight(waits: Waiting, from_s: Floats, to_s: Floats) -> Floats:
+    """Return the mean requests in flight between these times."""
     points = np.linspace(from_s, to_s, POINTS)
-    begun, ended = (np.searchsorted(at_s, points, "right") for at_s in times)
+    begun = np.searchsorted(waits.begun_s, points, "right")
+    ended = np.searchsorted(np.sort(waits.ended_s), points, "right")
     mean: Floats = (begun - ended).mean(axis=0)
     return mean
 
