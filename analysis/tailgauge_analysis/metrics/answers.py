@@ -166,7 +166,8 @@ def whole_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
 
 def prompt_tokens(calls: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float]]:
     """Tokens of each prompt that were computed, and that were read from a cache; NaN where the target does not say."""
-    read, created = (calls[f"cache_{name}_input_tokens"].fillna(0) for name in ("read", "creation"))
+    read = calls["cache_read_input_tokens"].fillna(0)
+    created = calls["cache_creation_input_tokens"].fillna(0)
     return calls["input_tokens"] + created, read.where(calls["input_tokens"].notna())
 
 

@@ -91,6 +91,15 @@ def client_delays(frames: Frames, stage: Steady, waits: Waiting) -> ClientDelays
     return ClientDelays(_merged(rows), max(late_share, lag_share))
 
 
+def workers_without_kernel(frames: Frames) -> list[int]:
+    """Return the workers whose timestamps are all taken in user space."""
+    workers = []
+    for entry in frames.run["workers"]:
+        if entry["stamps"] == "user":
+            workers.append(entry["worker"])
+    return workers
+
+
 def _lags(frames: Frames, stage: Steady) -> Floats:
     """Begin, end and lag of seconds in which a worker's event loop or reads were late, and timestamps are ranges."""
     if frames.health.empty:
@@ -100,10 +109,8 @@ def _lags(frames: Frames, stage: Steady) -> Floats:
     to_s = health["at_ns"] / 1e9
     from_s = by_worker["at_ns"].shift().div(1e9).fillna(to_s - 1)
     intervals = health["chunk_intervals"].fillna(0)
-    by_user = [entry["worker"] for entry in frames.run["workers"] if entry["stamps"] == "user"]
-    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0) | health[
-        "worker"
-    ].isin(by_user)
+    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0)
+    has_ranges |= health["worker"].isin(workers_without_kernel(frames))
     late_s = health[LAGS].max(axis=1) / 1e9
     is_inside = (to_s > stage.from_s) & (from_s < stage.to_s)
     is_late = is_inside & (late_s > LATE_S) & has_ranges

@@ -225,14 +225,11 @@ def translate(name: str, stage: Steady, rows: Sequence[Row], rates: Throughput) 
     percentiles: dict[str, dict[str, Quantile]] = {}
     for row in rows:
         if row.view == SUCCESSES and row.n:
-            percentiles[row.metric.name] = {
-                percentile(quantile.p): quantile for quantile in row.quantiles
-            }
+            percentiles[row.metric.name] = {percentile(q.p): q for q in row.quantiles}
     metrics: list[ToolMetric] = []
     if len(answers.sent):
-        metrics = [
-            _metric(formula, tool.rule, answers, percentiles, totals) for formula in tool.formulas
-        ]
+        for formula in tool.formulas:
+            metrics.append(_metric(formula, tool.rule, answers, percentiles, totals))
     return ToolMetrics(
         tool=tool.name,
         source=tool.source,
@@ -267,17 +264,12 @@ def _metric(
     if len(values):
         mean = float(np.average(values, weights=weights)) * scale
         if not is_total:
-            quantiles = _quantiles(values, weights, rule)
-            by_p = {percentile(p): float(q) * scale for p, q in zip(PS, quantiles, strict=True)}
+            for p, value in zip(PS, _quantiles(values, weights, rule), strict=True):
+                by_p[percentile(p)] = float(value) * scale
     ours = our_rows.get(formula.ours or "")
-    our_percentiles: dict[str, float | None] | None = None
+    our_percentiles = None
     if ours is not None:
-        our_percentiles = {}
-        for p in PS:
-            quantile = ours[percentile(p)]
-            our_percentiles[percentile(quantile.p)] = (
-                None if quantile.mark == TOO_FEW else quantile.value
-            )
+        our_percentiles = _values_by_label(ours)
     why = formula.why
     if formula.ours in OF_TOKENS:
         why += answers.misled
@@ -299,10 +291,19 @@ def _metric(
     )
 
 
+def _values_by_label(ours: Mapping[str, Quantile]) -> dict[str, float | None]:
+    """Return the values of our percentiles; None where there are too few samples."""
+    values = {}
+    for label in map(percentile, PS):
+        quantile = ours[label]
+        values[label] = None if quantile.mark == TOO_FEW else quantile.value
+    return values
+
+
 def _marks(formula: Formula, answers: Answers, ours: Mapping[str, Quantile]) -> dict[str, str]:
     """Return the marks of our percentiles, which the tool's have too; all of a formula that this run misleads."""
     if formula.ours in OF_TOKENS and answers.is_misled:
-        return {percentile(p): MISLEADING for p in PS}
+        return dict.fromkeys(map(percentile, PS), MISLEADING)
     marks: dict[str, str] = {}
     for p in PS:
         quantile = ours.get(percentile(p))
@@ -345,7 +346,9 @@ def section(translated: ToolMetrics) -> Section:
         ("p99", lambda metric: _cell(metric, metric.our_percentiles, "p99")),
     )
     source = f"{tool} ({translated.source}, {translated.read})"
-    formulas = [f"{metric.name}: {metric.formula}. {metric.why}" for metric in translated.metrics]
+    formulas = []
+    for metric in translated.metrics:
+        formulas.append(f"{metric.name}: {metric.formula}. {metric.why}")
     return Section(
         "definitions",
         title,

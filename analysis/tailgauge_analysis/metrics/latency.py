@@ -78,18 +78,20 @@ def of_tasks(rows: Sequence[Row]) -> list[Row]:
 
 def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
     """Rows of a view in ms without those that repeat another; `is_coalesced`: a chunk has several tokens."""
-    of_view = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]
-    if view == OFFERED:
-        of_view = [row for row in of_view if row.without_answer]
+    of_view = []
+    for row in rows:
+        is_of_view = row.n and row.view == view and row.metric.unit == UNIT
+        if is_of_view and (view != OFFERED or row.without_answer):
+            of_view.append(row)
     hidden = set()
+    ttft_quantiles = []
     if not is_coalesced:
         hidden.add("tpot_c")
-    has_tpot = any(
-        row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS for row in of_view
-    )
-    if has_tpot:
-        hidden.add("chunk_pace")
-    ttft_quantiles = [row.quantiles for row in of_view if row.metric.name == "ttft_sched"]
+    for row in of_view:
+        if row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS:
+            hidden.add("chunk_pace")
+        if row.metric.name == "ttft_sched":
+            ttft_quantiles.append(row.quantiles)
     listed = []
     for row in of_view:
         is_repeated = (
@@ -118,7 +120,10 @@ def first_table(rows: Sequence[Row], *, is_coalesced: bool) -> list[Row]:
     if not listed:
         return []
     column_count = columns(listed)
-    return [replace(row, quantiles=row.quantiles[:column_count]) for row in listed]
+    shortened = []
+    for row in listed:
+        shortened.append(replace(row, quantiles=row.quantiles[:column_count]))
+    return shortened
 
 
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
@@ -126,7 +131,10 @@ def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
     codes, names = pd.factorize(steady.requests["traffic"])
     if len(names) == 1:
         return {str(names[0]): whole}
-    return {str(name): table(steady.only(codes == code)) for code, name in enumerate(names)}
+    tables = {}
+    for code, name in enumerate(names):
+        tables[str(name)] = table(steady.only(codes == code))
+    return tables
 
 
 def views(metric: Metric) -> tuple[str, ...]:

@@ -56,6 +56,11 @@ class Metric:
     before_leaving: Callable[[Steady], Floats] | None = None
     """The same of what a user saw before leaving; None if it can only be seen at the end."""
 
+    @property
+    def event(self) -> str:
+        """Return its name without the start of its clock: `ttft` of `ttft_sched` and of `ttft_sent`."""
+        return self.name.removesuffix("_sched").removesuffix("_sent")
+
 
 def _elapsed(start: str, end: str) -> Callable[[Steady], Floats]:
     """Time from one event of a request to another."""
@@ -151,96 +156,96 @@ def _of_events(row: EventLatency) -> Metric:
 METRICS = (
     *map(_of_events, FIRST_CONTENT),
     Metric(
-        "tpot",
-        "TPOT",
-        NEITHER,
-        REQUEST,
-        True,
-        "(last content - first content) / (output tokens - 1)",
-        "Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
+        name="tpot",
+        title="TPOT",
+        since=NEITHER,
+        level=REQUEST,
+        offered=True,
+        formula="(last content - first content) / (output tokens - 1)",
+        meaning="Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
         "unless each token has a chunk. Undefined below 2 tokens (n tokens have n - 1 gaps) and for non-streamed answers. "
         "Unknown for the reasons in `tpot_missing`.",
-        _tpot,
+        ns=_tpot,
     ),
     Metric(
-        "tpot_c",
-        "TPOT after the first chunk",
-        NEITHER,
-        REQUEST,
-        True,
-        "(last content - first content) / (output tokens - tokens of the first chunk)",
-        "TPOT for streams with several tokens per chunk: the tokens of the first chunk arrive together. Their number is "
+        name="tpot_c",
+        title="TPOT after the first chunk",
+        since=NEITHER,
+        level=REQUEST,
+        offered=True,
+        formula="(last content - first content) / (output tokens - tokens of the first chunk)",
+        meaning="TPOT for streams with several tokens per chunk: the tokens of the first chunk arrive together. Their number is "
         "estimated by the chunk's share of the characters. Shown if the median answer has more than 1.2 tokens per chunk.",
-        _tpot_c,
+        ns=_tpot_c,
     ),
     Metric(
-        "user_rate",
-        "User tokens per second",
-        NEITHER,
-        REQUEST,
-        True,
-        "1 / TPOT",
-        "Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
+        name="user_rate",
+        title="User tokens per second",
+        since=NEITHER,
+        level=REQUEST,
+        offered=True,
+        formula="1 / TPOT",
+        meaning="Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
         "99% of the answers are at least as fast as the p99. A request without an answer is slower than any other.",
-        _tpot,
+        ns=_tpot,
         unit=RATE,
     ),
     Metric(
-        "chunk_pace",
-        "Time per chunk",
-        NEITHER,
-        REQUEST,
-        False,
-        "(last content - first content) / (chunks - 1)",
-        "Pace of an answer without its token count. Shown where TPOT is withheld or marked because tokens may have been hidden.",
-        _chunk_pace,
+        name="chunk_pace",
+        title="Time per chunk",
+        since=NEITHER,
+        level=REQUEST,
+        offered=False,
+        formula="(last content - first content) / (chunks - 1)",
+        meaning="Pace of an answer without its token count. Shown where TPOT is withheld or marked because tokens may have been hidden.",
+        ns=_chunk_pace,
     ),
     Metric(
-        "chunk_gap",
-        "Chunk gap",
-        NEITHER,
-        CHUNK,
-        False,
-        "arrival of a content chunk - arrival of the one before, in one attempt",
-        "Gaps of all answers are pooled, so long answers have more weight. Legs of a fan-out and losers of a hedge are not among them. "
+        name="chunk_gap",
+        title="Chunk gap",
+        since=NEITHER,
+        level=CHUNK,
+        offered=False,
+        formula="arrival of a content chunk - arrival of the one before, in one attempt",
+        meaning="Gaps of all answers are pooled, so long answers have more weight. Legs of a fan-out and losers of a hedge are not among them. "
         "A chunk is not a token. vLLM bench calls it ITL.",
-        lambda steady: steady.gaps_ns,
+        ns=lambda steady: steady.gaps_ns,
     ),
     Metric(
-        "chunk_gap_worst",
-        "Worst chunk gap",
-        NEITHER,
-        REQUEST,
-        True,
-        "largest chunk gap of the request's answer",
-        "Longest pause in an answer. Undefined below 2 chunks.",
-        lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64),
+        name="chunk_gap_worst",
+        title="Worst chunk gap",
+        since=NEITHER,
+        level=REQUEST,
+        offered=True,
+        formula="largest chunk gap of the request's answer",
+        meaning="Longest pause in an answer. Undefined below 2 chunks.",
+        ns=lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64),
     ),
     *map(_of_events, LAST_CONTENT),
     Metric(
-        "join_sched",
-        "Join since scheduled",
-        SCHEDULED,
-        REQUEST,
-        True,
-        "legs joined - scheduled",
-        "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
+        name="join_sched",
+        title="Join since scheduled",
+        since=SCHEDULED,
+        level=REQUEST,
+        offered=True,
+        formula="legs joined - scheduled",
+        meaning="Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
         "events after a leg's last content do not count. "
         "A fan-out has a join instead of TTFT, TPOT, chunk gaps and end to end.",
-        _where_ok("joined_at_ns", schema.JOIN),
-        JOINED,
+        ns=_where_ok("joined_at_ns", schema.JOIN),
+        of=JOINED,
     ),
     Metric(
-        "turnaround",
-        "Turnaround",
-        SCHEDULED,
-        REQUEST,
-        True,
-        "job fetched - scheduled",
-        "From the scheduled submission of a job, or of a message batch, to its result, polls included. The job ended between two polls: "
+        name="turnaround",
+        title="Turnaround",
+        since=SCHEDULED,
+        level=REQUEST,
+        offered=True,
+        formula="job fetched - scheduled",
+        meaning="From the scheduled submission of a job, or of a message batch, to its result, polls included. The job ended between two polls: "
         "the interval begins where it can have ended at the earliest.",
-        _where_ok("ended_at_ns", schema.TURNAROUND),
-        IN_BATCHES,
+        ns=_where_ok("ended_at_ns", schema.TURNAROUND),
+        of=IN_BATCHES,
     ),
     _event(
         "ttft_event",
@@ -285,26 +290,26 @@ METRICS = (
         "First part of a structured answer that a program can use.",
     ),
     Metric(
-        "client_delay",
-        "Client delay",
-        SCHEDULED,
-        REQUEST,
-        False,
-        "sent (first attempt) - scheduled",
-        "Delay added by the client: late dispatch, and opening a connection if none was idle. "
+        name="client_delay",
+        title="Client delay",
+        since=SCHEDULED,
+        level=REQUEST,
+        offered=False,
+        formula="sent (first attempt) - scheduled",
+        meaning="Delay added by the client: late dispatch, and opening a connection if none was idle. "
         "For every sent request, whatever its outcome. Waiting for a slot of `at_once_per_worker` is not part of it.",
-        _client_delay,
-        ANY,
+        ns=_client_delay,
+        of=ANY,
     ),
     Metric(
-        "connect",
-        "Opening a connection",
-        NEITHER,
-        ATTEMPT,
-        False,
-        "name look-up + TCP connect + TLS handshake",
-        "For attempts that opened a connection.",
-        _connect,
+        name="connect",
+        title="Opening a connection",
+        since=NEITHER,
+        level=ATTEMPT,
+        offered=False,
+        formula="name look-up + TCP connect + TLS handshake",
+        meaning="For attempts that opened a connection.",
+        ns=_connect,
     ),
 )
 

@@ -57,8 +57,10 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     visible_from = (
         answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
     )
-    names = ("first_content_at_ns", "last_thinking_at_ns", "output_tokens", "thinking_tokens")
-    first_ns, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
+    first_ns = answers["first_content_at_ns"].to_numpy(np.float64)
+    thinking_to = answers["last_thinking_at_ns"].to_numpy(np.float64)
+    output = answers["output_tokens"].to_numpy(np.float64)
+    thinking = answers["thinking_tokens"].to_numpy(np.float64)
     has_thinking = answers["first_thinking_at_ns"].notna().to_numpy()
     is_unknown = np.isnan(thinking) | (
         has_thinking & (thinking == 0)
@@ -163,14 +165,18 @@ def missing(requests: pd.DataFrame, *, has_usage_option: bool = True) -> Json:
     """
     answers = requests[requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)]
     frequencies = answers["pace_missing"].value_counts()
-    counts = {str(name): int(n) for name, n in frequencies.items()}
-    reasons = [{"reason": name, "answers": n, "text": REASONS[name]} for name, n in counts.items()]
-    explanation = "; ".join(f"{REASONS[name]} ({count(n)})" for name, n in counts.items())
+    reasons = []
+    texts = []
+    for name, frequency in frequencies.items():
+        reason = str(name)
+        reasons.append({"reason": reason, "answers": int(frequency), "text": REASONS[reason]})
+        texts.append(f"{REASONS[reason]} ({count(int(frequency))})")
     n = len(answers)
     total = int(frequencies.sum())
     sentence = ""
     if total:
-        sentence = f"TPOT is unknown for {count(total)} of {plural(n, 'answer')}: {explanation}."
-    if NO_USAGE in counts and not has_usage_option:
+        population = f"{count(total)} of {plural(n, 'answer')}"
+        sentence = f"TPOT is unknown for {population}: {'; '.join(texts)}."
+    if NO_USAGE in frequencies.index and not has_usage_option:
         sentence += f" {USAGE_OPTION}"
     return {"of": n, "answers": total, "reasons": reasons, "sentence": sentence}

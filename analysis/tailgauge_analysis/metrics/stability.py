@@ -12,6 +12,7 @@ target did with requests that then came at once. A stretch in which the client w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -59,6 +60,7 @@ CHANGE = "change"
 WARMUP = "warm-up"
 UNANSWERED = "unanswered"
 CLIENT = "client"
+KINDS = (BACKLOG, TREND, CHANGE, WARMUP, UNANSWERED, CLIENT)
 OF_LENGTH = (BACKLOG, TREND, CHANGE)
 DEPENDS = "Percentiles depend on the length of the run."
 
@@ -67,7 +69,7 @@ DEPENDS = "Percentiles depend on the length of the run."
 class Finding:
     """What was not steady, and when. Of the kind `client` it is not about the target."""
 
-    kind: Annotated[str, one_of(BACKLOG, TREND, CHANGE, WARMUP, UNANSWERED, CLIENT)]
+    kind: Annotated[str, one_of(*KINDS)]
     from_s: float
     to_s: float
     text: str
@@ -90,8 +92,11 @@ class Stability:
     unanswered: Unanswered | None = field(default=None, metadata=UNPUBLISHED)
 
     def of(self, kind: str) -> Finding | None:
-        """The finding of a kind."""
-        return next((finding for finding in self.findings if finding.kind == kind), None)
+        """Return the finding of a kind; None without one."""
+        for finding in self.findings:
+            if finding.kind == kind:
+                return finding
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +191,13 @@ def _turns(frames: Frames, stage: Steady, rates: Throughput) -> float | None:
 
 def remarks(result: Stability, seconds: float, *, names_backlog: bool = True) -> list[str]:
     """What a reader of percentiles must know of it."""
-    of_length = [finding.text for finding in result.findings if finding.kind in OF_LENGTH]
+    of_length = _texts(result.findings, OF_LENGTH)
     if result.of(BACKLOG) and not names_backlog:
         of_length = []
     texts = []
     if of_length:
         texts.append(" ".join([*of_length, DEPENDS]))
-    texts += [finding.text for finding in result.findings if finding.kind in {UNANSWERED, CLIENT}]
+    texts += _texts(result.findings, (UNANSWERED, CLIENT))
     if result.turns is not None and result.turns < TURNS:
         turns = (
             f"The steady stage holds {figures(result.turns)} turns per user, {TURNS:g} are needed."
@@ -200,6 +205,15 @@ def remarks(result: Stability, seconds: float, *, names_backlog: bool = True) ->
         if result.turns:
             turns += f" Run at least {count(math.ceil(seconds * TURNS / result.turns))} s."
         texts.append(turns)
+    return texts
+
+
+def _texts(findings: Sequence[Finding], kinds: Sequence[str]) -> list[str]:
+    """Return the texts of the findings of these kinds."""
+    texts = []
+    for finding in findings:
+        if finding.kind in kinds:
+            texts.append(finding.text)
     return texts
 
 
@@ -312,11 +326,13 @@ def _stretch(stretch: Stretch, series: _Series, stage: Steady) -> Finding:
 def compared(sample: Floats, baseline: Floats, baseline_name: str, name: str) -> str:
     """`a median TTFT of 900 ms, the rest 200 ms`; of shares that failed, where that is the difference."""
     p = differs_at(sample, baseline) or 0.5
-    values = [float(np.quantile(v, p, method="inverted_cdf")) for v in (sample, baseline)]
-    if np.isinf(values).any():
-        failed = [share(float(np.isinf(v).mean())) for v in (sample, baseline)]
-        return f"{failed[0]} failed requests, {baseline_name} {failed[1]}"
+    value = stationarity.quantile(sample, p)
+    baseline_value = stationarity.quantile(baseline, p)
+    if math.isinf(value) or math.isinf(baseline_value):
+        failed = share(float(np.isinf(sample).mean()))
+        baseline_failed = share(float(np.isinf(baseline).mean()))
+        return f"{failed} failed requests, {baseline_name} {baseline_failed}"
     statistic = "median"
     if p != 0.5:
         statistic = percentile(p)
-    return f"a {statistic} {name} of {ms(values[0])} ms, {baseline_name} {ms(values[1])} ms"
+    return f"a {statistic} {name} of {ms(value)} ms, {baseline_name} {ms(baseline_value)} ms"

@@ -49,7 +49,10 @@ class Windows:
 
 def width(seconds: float) -> int:
     """Bin width in seconds for a span."""
-    return next((w for w in WIDTHS_S if seconds / w <= MOST_BINS), math.ceil(seconds / MOST_BINS))
+    for width_s in WIDTHS_S:
+        if seconds / width_s <= MOST_BINS:
+            return width_s
+    return math.ceil(seconds / MOST_BINS)
 
 
 class Timeline:
@@ -83,8 +86,12 @@ class Timeline:
         ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
         is_known = ~np.isnan(ttft)
         # The percentiles for which the run is long enough.
-        percentiles = [windows(scheduled[is_known], ttft[is_known], p, step) for p in PS]
-        self.ttft = tuple(series for series in percentiles if series is not None)
+        percentiles = []
+        for p in PS:
+            series = windows(scheduled[is_known], ttft[is_known], p, step)
+            if series is not None:
+                percentiles.append(series)
+        self.ttft = tuple(percentiles)
         self.ttft_max_ms = _quantile(bin_numbers[is_known], ttft[is_known], 1.0, bins)
         self.points_every = max(
             1, -(-int(is_known.sum()) // MOST_POINTS)
@@ -95,11 +102,10 @@ class Timeline:
             ttft[is_known][:: self.points_every],
         )
         classes = requests["ended"].to_numpy(dtype=object)
-        bins_of_class = {str(name): bin_numbers[classes == name] for name in pd.unique(classes)}
-        self.classes_per_s = {
-            name: np.bincount(bin_of, minlength=bins) / step
-            for name, bin_of in bins_of_class.items()
-        }
+        self.classes_per_s: dict[str, Floats] = {}
+        for name in pd.unique(classes):
+            of_class = np.bincount(bin_numbers[classes == name], minlength=bins)
+            self.classes_per_s[str(name)] = of_class / step
 
     def per_s(self, classes: Iterable[str]) -> Floats:
         """Return the rate of requests that ended in one of these classes, by the time at which they were scheduled."""
@@ -116,8 +122,11 @@ def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
     ends = dict(
         zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done_ns), strict=True)
     )
-    name = next((name for name, ends_ns in ends.items() if ends_ns.notna().any()), "TTFT")
-    return name, ends[name] - requests["scheduled_at_ns"]
+    scheduled_ns = requests["scheduled_at_ns"]
+    for name, ends_ns in ends.items():
+        if ends_ns.notna().any():
+            return name, ends_ns - scheduled_ns
+    return "TTFT", ends["TTFT"] - scheduled_ns
 
 
 def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Windows | None:

@@ -59,8 +59,12 @@ class Criterion:
         """The stage with these requests only."""
         if self.is_of_all:
             return steady
-        is_of_gaps = self.metric is not None and self.metric.level == CHUNK
-        return steady.only(self.of(steady.requests), gaps=is_of_gaps)
+        return steady.only(self.of(steady.requests), gaps=self.is_of_gaps)
+
+    @property
+    def is_of_gaps(self) -> bool:
+        """Return whether it bounds a time between two chunks."""
+        return self.metric is not None and self.metric.level == CHUNK
 
     def on(self, stage: Steady) -> Criterion:
         """The same on this stage: a bound on TPOT takes that after the first chunk where a chunk has several tokens."""
@@ -168,11 +172,17 @@ def read(scenario: Json) -> dict[str, Criterion | None]:
 
 def criteria(scenario: Json) -> list[Criterion]:
     """The objectives that decide the result of a run: those without `gate = false`."""
-    return [
-        criterion for criterion in read(scenario).values() if criterion and criterion.objective.gate
-    ]
+    gates = []
+    for criterion in read(scenario).values():
+        if criterion is not None and criterion.objective.gate:
+            gates.append(criterion)
+    return gates
 
 
 def on_latency(scenario: Json) -> list[Criterion]:
     """Those of them that bound a latency."""
-    return [criterion for criterion in criteria(scenario) if criterion.metric is not None]
+    bounds = []
+    for criterion in criteria(scenario):
+        if criterion.metric is not None:
+            bounds.append(criterion)
+    return bounds

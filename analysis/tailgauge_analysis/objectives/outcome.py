@@ -20,7 +20,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import Criterion
 from tailgauge_analysis.objectives.precision import half_width, is_known, precision_text
-from tailgauge_analysis.objectives.text import line_of, share_interval, value_text
+from tailgauge_analysis.objectives.text import finite, line_of, share_interval, value_text
 from tailgauge_analysis.stats.binomial import clopper_pearson, detectable, needed
 from tailgauge_analysis.stats.dependence import NEIGHBOURS, WAVES
 from tailgauge_analysis.stats.proportions import Proportion
@@ -169,7 +169,7 @@ def _result(
     objective = criterion.objective
     metric = criterion.metric
     ends = (measured.value, measured.low, measured.high)
-    value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
+    value, low, high = map(finite, ends)
     unit = UNITS.get(objective.figure.unit, objective.figure.unit)
     numbers = Numbers(value=value, bound=objective.bound, low=low, high=high, unit=unit)
     return ObjectiveResult(

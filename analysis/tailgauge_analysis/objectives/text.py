@@ -47,13 +47,23 @@ def value_text(figure: Figure, value: float | None) -> str:
 
 def interval_text(figure: Figure, low: float | None, high: float | None) -> str:
     """`1,136-1,647`, `0.0-0.7%`; `?` for an end without a bound."""
-    low, high = (None if end is None or not math.isfinite(end) else end for end in (low, high))
+    low, high = map(finite, (low, high))
     if low is None and high is None:
         return ""
     if figure.unit == SHARE and low is not None and high is not None:
         return share_interval(low, high)
-    texts = [value_text(figure, end).removesuffix(figure.suffix) or "?" for end in (low, high)]
-    return "-".join(texts)
+    return f"{_end_text(figure, low)}-{_end_text(figure, high)}"
+
+
+def _end_text(figure: Figure, end: float | None) -> str:
+    return value_text(figure, end).removesuffix(figure.suffix) or "?"
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value; None where it is infinite or not a number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value
 
 
 def share_interval(low: float | None, high: float | None) -> str:

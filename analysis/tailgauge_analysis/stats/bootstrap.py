@@ -124,28 +124,25 @@ def quantile_ratio_interval(
     """
     count = min(STRETCHES[1], min(len(variant.values), len(control.values)) // IN_STRETCH)
     slower_values = min(numerator.n, denominator.n) * (1 - numerator.p)
-    if (
-        count < STRETCHES[0]
-        or slower_values < WANTED
-        or quantiles.TOO_FEW in {numerator.mark, denominator.mark}
-    ):
+    has_too_few = quantiles.TOO_FEW in {numerator.mark, denominator.mark}
+    if count < STRETCHES[0] or slower_values < WANTED or has_too_few:
         return None
     at_ns = np.concatenate((variant.at_ns, control.at_ns))
     edges = np.linspace(at_ns.min(), at_ns.max(), count + 1)[1:-1]
-    sides = [(np.searchsorted(edges, series.at_ns), series.values) for series in (variant, control)]
-    slow = [
-        _slow(of, values, q, count)
-        for (of, values), q in zip(sides, (numerator, denominator), strict=True)
-    ]
+    variant_stretches = np.searchsorted(edges, variant.at_ns)
+    control_stretches = np.searchsorted(edges, control.at_ns)
+    variant_slow = _slow(variant_stretches, variant.values, numerator, count)
+    control_slow = _slow(control_stretches, control.values, denominator, count)
+    # The difference is without what both share.
+    length = blocks(variant_slow / len(variant.values) - control_slow / len(control.values))
     rng = np.random.default_rng(SEED)
-    length = blocks(
-        slow[0] / len(variant.values) - slow[1] / len(control.values)
-    )  # without what both share
     reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
-    weights = np.stack(
-        [np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)]
-    )
-    a, b = (weighted_quantiles(of, values, numerator.p, weights) for of, values in sides)
+    draws = []
+    for _ in range(reps):
+        draws.append(np.bincount(draw(count, length, rng), minlength=count))
+    weights = np.stack(draws)
+    a = weighted_quantiles(variant_stretches, variant.values, numerator.p, weights)
+    b = weighted_quantiles(control_stretches, control.values, numerator.p, weights)
     if not (np.isfinite(a) & np.isfinite(b) & (b > 0)).all():
         return None
     low, high = np.sort(a / b)[[rank(reps, end) - 1 for end in ENDS]]

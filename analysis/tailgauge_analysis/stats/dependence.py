@@ -145,14 +145,23 @@ class Dependence:
 
     def largest(self, alike: frozenset[str] = frozenset()) -> Excess | None:
         """Return the largest excess of those shown here or elsewhere, None without one."""
-        counted = [excess for excess in self.excesses if excess.is_shown or excess.name in alike]
-        largest = max(counted, key=lambda excess: excess.value, default=None)
-        return largest if largest is not None and largest.value > 0 else None
+        largest = None
+        largest_value = 0.0
+        for excess in self.excesses:
+            is_counted = excess.is_shown or excess.name in alike
+            if is_counted and excess.value > largest_value:
+                largest = excess
+                largest_value = excess.value
+        return largest
 
     @property
     def shown(self) -> frozenset[str]:
         """Return the names of the groupings whose effect is shown."""
-        return frozenset(excess.name for excess in self.excesses if excess.is_shown)
+        names = set()
+        for excess in self.excesses:
+            if excess.is_shown:
+                names.add(excess.name)
+        return frozenset(names)
 
     def effect(self, alike: frozenset[str] = frozenset()) -> float:
         """Return the variance of the sum over that of independent values."""
@@ -177,7 +186,8 @@ def joined(parts: Sequence[tuple[Sequence[Grouping], int]]) -> tuple[Grouping, .
     """Return the groupings of samples of so many values, one after the other; no group is in two of them."""
     by_name: dict[str, Grouping] = {}
     for groupings, _ in parts:
-        by_name.update({grouping.name: grouping for grouping in groupings})
+        for grouping in groupings:
+            by_name[grouping.name] = grouping
     return tuple(_joined(grouping, parts) for grouping in by_name.values())
 
 
@@ -185,9 +195,10 @@ def _joined(grouping: Grouping, parts: Sequence[tuple[Sequence[Grouping], int]])
     codes = []
     offset = 0
     for groupings, count in parts:
-        part = next((known.codes for known in groupings if known.name == grouping.name), None)
-        if part is None:
-            part = np.full(count, -1, np.int64)
+        part = np.full(count, -1, np.int64)
+        for candidate in groupings:
+            if candidate.name == grouping.name:
+                part = candidate.codes
         codes.append(np.where(part < 0, -1, part + offset))
         offset += 1 + int(part.max(initial=0))
     return replace(grouping, codes=np.concatenate(codes))

@@ -33,10 +33,9 @@ def independent(columns: dict[str, Floats]) -> dict[str, Floats]:
     """Without columns that follow from those before them."""
     basis: dict[str, Floats] = {}
     for name, values in columns.items():
-        largest = [
-            max(float(np.abs(v).max(initial=0.0)), 1e-300) for v in (*basis.values(), values)
-        ]
-        scaled = np.stack((*basis.values(), values), axis=1) / largest
+        stacked = np.stack((*basis.values(), values), axis=1)
+        largest = np.abs(stacked).max(axis=0, initial=0.0)
+        scaled = stacked / np.maximum(largest, 1e-300)
         if np.linalg.matrix_rank(scaled, tol=1e-6 * np.sqrt(max(1, len(scaled)))) > len(basis):
             basis[name] = values
     return basis

@@ -170,10 +170,15 @@ def quantiles(
     by default that of values in ms.
     """
     if not len(values):
-        return [Quantile(p, 0, 0, value=None, low=None, high=None, mark=TOO_FEW) for p in ps]
+        return list(map(_of_nothing, ps))
     sample = Sample(values, sizes, groupings, tie)
     time = max(sample.at(0.5).time, sample.at(0.75).time)
     return [_quantile(sample, p, time) for p in ps]
+
+
+def _of_nothing(p: float) -> Quantile:
+    """Return a quantile of no values."""
+    return Quantile(p, 0, 0, value=None, low=None, high=None, mark=TOO_FEW)
 
 
 def _quantile(sample: Sample, p: float, time: float) -> Quantile:
@@ -182,8 +187,7 @@ def _quantile(sample: Sample, p: float, time: float) -> Quantile:
     worth_at_p = sample.at(p)
     tail_worth = sample.at((1 + p) / 2)
     limiting = min(worth_at_p, tail_worth, key=lambda worth: worth.n_eff)
-    ends = ranks(n, min(worth_at_p.sure, tail_worth.sure), p, confidence())
-    low, high = (_at_rank(ordered, end) for end in ends)
+    low_rank, high_rank = ranks(n, min(worth_at_p.sure, tail_worth.sure), p, confidence())
     episodes = min(worth_at_p.episodes, max(1, math.floor(worth_at_p.units / time + 1e-6)))
     is_of_few_groups = sample.is_of_few_groups or limiting.is_of_few_groups
     return Quantile(
@@ -191,8 +195,8 @@ def _quantile(sample: Sample, p: float, time: float) -> Quantile:
         n=n,
         n_eff=limiting.n_eff,
         value=float(ordered[rank(n, p) - 1]),
-        low=low,
-        high=high,
+        low=_at_rank(ordered, low_rank),
+        high=_at_rank(ordered, high_rank),
         mark=mark(n, limiting.n_eff, p, episodes, is_of_few_groups=is_of_few_groups),
         episodes=episodes,
         limited_by=limiting.limited_by,
@@ -297,17 +301,15 @@ class Sample:
             return self._worth(values >= value - self._tie, context)
         if from_it > 2 * exceedances:
             return self._worth(values > value + self._tie, context)
-        worths = (
-            self._worth(values > value + self._tie, context),
-            self._worth(values >= value - self._tie, context),
-        )
-        smaller = min(worths, key=lambda worth: worth.n_eff)
+        above = self._worth(values > value + self._tie, context)
+        from_step = self._worth(values >= value - self._tie, context)
+        smaller = min(above, from_step, key=lambda worth: worth.n_eff)
         return replace(
             smaller,
-            sure=min(worth.sure for worth in worths),
-            episodes=max(worth.episodes for worth in worths),
-            units=max(worth.units for worth in worths),
-            time=max(worth.time for worth in worths),
+            sure=min(above.sure, from_step.sure),
+            episodes=max(above.episodes, from_step.episodes),
+            units=max(above.units, from_step.units),
+            time=max(above.time, from_step.time),
         )
 
     def _worth(self, exceeds: Mask, context: Known) -> Worth:
@@ -460,7 +462,8 @@ def _counts(exceeds: Mask, sizes: Ints) -> Ints:
     )
     begin = ends - sizes
     flags = exceeds.view(np.uint8)  # faster than truth values
-    stretches = ((flags[begin[a] : ends[b - 1]], begin[a:b] - begin[a]) for a, b in pairwise(cuts))
-    return np.concatenate([np.add.reduceat(*of, dtype=np.uint32) for of in stretches]).astype(
-        np.int64
-    )
+    counts = []
+    for a, b in pairwise(cuts):
+        stretch = flags[begin[a] : ends[b - 1]]
+        counts.append(np.add.reduceat(stretch, begin[a:b] - begin[a], dtype=np.uint32))
+    return np.concatenate(counts).astype(np.int64)

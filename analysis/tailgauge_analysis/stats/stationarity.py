@@ -122,12 +122,15 @@ def differs_at(sample: Floats, baseline: Floats) -> float | None:
     if not len(sample) or not len(baseline):
         return None
     for p in PS:
-        low, high = sorted(
-            float(np.quantile(v, p, method="inverted_cdf")) for v in (sample, baseline)
-        )
+        low, high = sorted((quantile(sample, p), quantile(baseline, p)))
         if low != high and high > MATTERS * low:
             return p
     return None
+
+
+def quantile(values: Floats, p: float) -> float:
+    """Return a value of the sample: the inverse of its empirical distribution at p."""
+    return float(np.quantile(values, p, method="inverted_cdf"))
 
 
 def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Growth:

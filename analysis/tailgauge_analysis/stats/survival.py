@@ -120,8 +120,9 @@ class Waits:
         information = quantiles.worth(is_slow, None, sample.clusters, context)
         is_of_few_groups = sample.is_of_few_groups or information.is_of_few_groups
         independent = max(1, n_eff * information.sure // information.n_eff)
-        ranks = quantiles.ranks(independent, independent, p, confidence())
-        low, high = (None if rank is None else curve.time_of(rank / independent) for rank in ranks)
+        low_rank, high_rank = quantiles.ranks(independent, independent, p, confidence())
+        low = curve.time_of_rank(low_rank, independent)
+        high = curve.time_of_rank(high_rank, independent)
         seen_to = None
         may_go_on = curve.open[-1] > 0 and curve.answered[-1] + curve.open[-1] >= p
         if may_go_on and math.inf in (value, low, high):
@@ -235,6 +236,12 @@ class _Curve:
         if not len(places):
             return math.inf
         return float(self.ms[places[0]])
+
+    def time_of_rank(self, rank: int | None, waits: int) -> float | None:
+        """Return when as many of so many waits were answered; None without a rank."""
+        if rank is None:
+            return None
+        return self.time_of(rank / waits)
 
 
 def _of_none(share: Proportion) -> Proportion:
