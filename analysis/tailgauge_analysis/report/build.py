@@ -46,6 +46,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Section,
     Table,
+    cards_of,
     most_important,
     nothing_sent,
 )
@@ -134,7 +135,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         crossover=None if is_gateway else blocks,
         gateway=blocks if is_gateway else None,
         definitions=translated,
-        cards=[section.card for section in sections if section.card is not None],
+        cards=cards_of(sections),
     )
     lines: list[tuple[str, str]] = []
     for section in sections:
@@ -181,7 +182,11 @@ def _unstated(
 ) -> tuple[tuple[str, str], ...]:
     """Return the lines of the summary that are no finding below the result."""
     stated = {text.removesuffix(".") for text in findings}
-    return tuple((label, text) for label, text in lines if text.removesuffix(".") not in stated)
+    unstated = []
+    for label, line in lines:
+        if line.removesuffix(".") not in stated:
+            unstated.append((label, line))
+    return tuple(unstated)
 
 
 def _sections(run: Run) -> Iterator[Section]:
@@ -214,9 +219,8 @@ def _about(run: Run) -> Iterator[str]:
         yield f"{record['started_at'][:10]}, {record['started_at'][11:16]} UTC"
     if offered is not None:
         yield f"{figures(run.steady.seconds)} s {_loop(record)}{figures(offered)} requests/s"
-    if not any(
-        key.startswith("arrival") for key in record["overrides"]
-    ):  # else it may be of another load
+    has_other_load = any(key.startswith("arrival") for key in record["overrides"])
+    if not has_other_load:
         yield plain(text(record["scenario"].get("description")), 200)
 
 

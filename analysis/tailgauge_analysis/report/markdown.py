@@ -58,9 +58,12 @@ def _summary(report: Report) -> Iterator[str]:
     yield from (f"- planned: {markdown_line(text)}" for text in report.planned)
     if report.state == DRY_RUN:
         yield f"The simulated endpoint: {answer}"
-    yield from (f"- {markdown_line(text)}" for text in result.details)
-    yield from (f"- **{FAIL}** {markdown_inline(text)}" for text in result.problems)
-    yield from (f"- **Note** {markdown_inline(text)}" for text in report.findings)
+    for detail in result.details:
+        yield f"- {markdown_line(detail)}"
+    for problem in result.problems:
+        yield f"- **{FAIL}** {markdown_inline(problem)}"
+    for finding in report.findings:
+        yield f"- **Note** {markdown_inline(finding)}"
     yield from _advice(result.advice)
     dry_run = "dry run" if report.dry_run and report.state != DRY_RUN else ""
     yield markdown_line(" · ".join(filter(None, (dry_run, *report.about))))
@@ -122,8 +125,10 @@ def _objectives(objectives: Sequence[ObjectiveLine]) -> str:
 
 def _figures(report: Report) -> Iterator[str]:
     """An item for each label: the run's own figures, the answers of its patterns, and remarks."""
-    cards = [card for card in report.cards if card.sentence != report.result.sentence]
-    answers = [(card.label, "; ".join((card.sentence, *card.lines))) for card in cards]
+    answers = []
+    for card in report.cards:
+        if card.sentence != report.result.sentence:
+            answers.append((card.label, "; ".join((card.sentence, *card.lines))))
     by_label: dict[str, list[str]] = {}
     label = ""
     for name, text in (*report.summary, *answers, *report.remarks):
@@ -170,9 +175,12 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[
     """A Markdown table of untrusted text, empty without rows; words stand left, numbers right."""
     if not rows:
         return ""
-    rule = "|".join("---" if i == 0 or i in prose else "---:" for i in range(len(header)))
-    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (header, *rows)]
-    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+    rules = []
+    for column in range(len(header)):
+        is_left = column == 0 or column in prose
+        rules.append("---" if is_left else "---:")
+    first, *others = [f"| {' | '.join(map(_cell, row))} |" for row in (header, *rows)]
+    return "\n".join([first, f"|{'|'.join(rules)}|", *others])
 
 
 def _cell(text: str) -> str:

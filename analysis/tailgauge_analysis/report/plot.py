@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,10 @@ def _layout(picture: Picture) -> Tree:
     x_values: list[Values] = []
     for panel in picture.panels:
         x_values += [curve.x for curve in panel.curves]
-    annotations = [_annotation(mark, end_s) for mark in picture.marks if mark.text]
+    annotations = []
+    for mark in picture.marks:
+        if mark.text:
+            annotations.append(_annotation(mark, end_s))
     legend_y = 1.02
     if annotations:
         legend_y += ANNOTATION_PX / picture.height
@@ -221,12 +224,20 @@ def _layout(picture: Picture) -> Tree:
             y |= _rows(panel.rows)
         else:
             y["rangemode"] = "tozero"
-        if panel.scale == "tail":  # down to the median, however few have an answer
-            shares = [min(curve.y) for curve in panel.curves if isinstance(curve, PlotCurve)]
-            y["range"] = [math.log10(min(0.5, *shares)) - 0.1, 0.05]
+        if panel.scale == "tail":
+            y["range"] = [math.log10(_lowest_share(panel)) - 0.1, 0.05]
         layout[name.replace("y", "yaxis")] = axis | y | _scale(panel.scale, _y_values(panel))
         top = bottom - GAP
     return layout
+
+
+def _lowest_share(panel: Panel) -> float:
+    """Return where the tails of a panel end: at the median at least, however few have an answer."""
+    lowest = 0.5
+    for curve in panel.curves:
+        if isinstance(curve, PlotCurve):
+            lowest = min(lowest, *curve.y)
+    return lowest
 
 
 def _y_values(panel: Panel) -> list[Values]:
@@ -263,7 +274,10 @@ def log_ticks(values: Floats) -> list[float]:
 
 
 def _decades(digits: Sequence[float], begin: int, end: int) -> list[float]:
-    return [float(f"{digit}e{power}") for power, digit in product(range(begin, end), digits)]
+    ticks = []
+    for power in range(begin, end):
+        ticks += [float(f"{digit}e{power}") for digit in digits]
+    return ticks
 
 
 def _rows(names: Sequence[str]) -> Tree:
@@ -288,9 +302,9 @@ def _end_s(picture: Picture) -> float:
     """Return the end of a time axis: of the last bar, step, point or mark; 0 without any."""
     ends = [mark.high for mark in picture.marks]
     for panel in picture.panels:
-        ends += [
-            max(map(float, curve.x), default=0.0) + _half_step(curve) for curve in panel.curves
-        ]
+        for curve in panel.curves:
+            last_s = max(map(float, curve.x), default=0.0)
+            ends.append(last_s + _half_step(curve))
     return float(f"{max(ends, default=0.0):.6g}")
 
 

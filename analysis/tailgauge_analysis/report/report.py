@@ -55,20 +55,29 @@ class FinishedReport:
     def facts(self) -> Json:
         """What --json prints: result, measurement, percentiles with their intervals, counts."""
         data = self.data
+        run = data["run"]
+        latency = []
+        for row in data["latency"]:
+            if row["group"] == ALL:
+                latency.append(_in_short(row))
         return {
-            **{key: data["run"][key] for key in ("run_id", "dry_run", "state")},
-            **{key: data[key] for key in ("exit_code", "result", "findings", "conservation")},
+            "run_id": run["run_id"],
+            "dry_run": run["dry_run"],
+            "state": run["state"],
+            "exit_code": data["exit_code"],
+            "result": data["result"],
+            "findings": data["findings"],
+            "conservation": data["conservation"],
             "verdict": self.verdict,
             "measurement": plain_values(self.report.measurement),
-            "latency": [_in_short(row) for row in data["latency"] if row["group"] == ALL],
+            "latency": latency,
         }
 
 
 def _in_short(row: Json) -> Json:
     """A row of latencies without how each percentile was found; report.json has that."""
-    percentiles = row["percentiles"].items()
     short = {}
-    for name, percentile in percentiles:
+    for name, percentile in row["percentiles"].items():
         short[name] = {key: percentile[key] for key in ("value", "low", "high", "mark")}
     return {**row, "percentiles": short}
 

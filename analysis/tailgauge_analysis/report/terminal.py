@@ -87,8 +87,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
             yield style(line, fg=COLOURS["bad"])
     yield from _findings(report, width)
     if result.outcome != NO_ANSWER:
-        unstated = [objective for objective in result.objectives if not result.states(objective)]
-        yield from _objectives(unstated, width)
+        yield from _objectives(result.unstated_objectives, width)
     if result.advice:
         yield from _advice(result.advice, width)
     yield from _run_lines(report, width)
@@ -128,9 +127,8 @@ def _run_lines(report: Report, width: int) -> Iterator[str]:
         return
     lines = [*report.summary]
     for card in report.cards:
-        lines += [
-            (card.label, text) for text in _packed((card.sentence, *card.lines), width - LABEL)
-        ]
+        for text in _packed((card.sentence, *card.lines), width - LABEL):
+            lines.append((card.label, text))
     previous = ""
     for label, text in (*lines, *report.remarks):
         yield from _labelled("" if label == previous else label, text, width)
@@ -283,7 +281,10 @@ def _broken(text: str, width: int) -> list[str]:
 def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
     """Aligned, with the interval, or with the reason where there is no value."""
     listed = lines[:MOST_OBJECTIVES]
-    cells = [(line.name, line.value, line.bound) for line in listed if line.value]
+    cells = []
+    for line in listed:
+        if line.value:
+            cells.append((line.name, line.value, line.bound))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     longest = sum(widths) + max((len(line.interval) for line in listed), default=0)
     ci = "95% CI" if longest + len("  ?     (95% CI )  ") <= width else "CI"
@@ -321,9 +322,11 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
         return [f"{heading}{text}"]
     if len(label) >= LABEL:  # the first line begins behind it
         return _lines(f"{heading}{text}", width, " " * LABEL)
-    lines = _lines(text, width - LABEL)
-    indented = [" " * LABEL + line for line in lines[1:]]
-    return [heading + line for line in lines[:1]] + indented
+    lines = []
+    for line in _lines(text, width - LABEL):
+        lines.append(f"{heading}{line}")
+        heading = " " * LABEL
+    return lines
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
@@ -333,9 +336,14 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 def _lines(text: str, width: int, indent: str = "") -> list[str]:
     """Broken at spaces, never between a number and its unit, nor within a part of `ttft p50 199 | tpot p50 10.3`."""
-    parts = [part.replace(" ", NO_BREAK) if len(part) < width else part for part in text.split(BAR)]
     whole = text
-    if len(parts) > 1:
+    if BAR in text:
+        parts = []
+        for part in text.split(BAR):
+            if len(part) < width:
+                parts.append(part.replace(" ", NO_BREAK))
+            else:
+                parts.append(part)
         whole = BAR.join(parts)
     whole = UNIT.sub(NO_BREAK, whole)
     lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile, n_min
@@ -76,15 +75,20 @@ def with_interval(cell: Value, unit: str = "") -> str:
 
 def quantiles_text(*estimates: Quantile) -> str:
     """`p50 142 ms (95% CI 120 – 160), p95 too few`."""
-    return ", ".join(
-        f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in estimates
-    )
+    texts = []
+    for estimate in estimates:
+        value = with_interval(quantile_cell(estimate), " ms")
+        texts.append(f"{percentile(estimate.p)} {value}")
+    return ", ".join(texts)
 
 
 def values_text(estimates: Iterable[Quantile]) -> str:
     """`p50 142 ms, p95 failed`."""
-    cells = ((q.p, replace(quantile_cell(q), interval="", mark="")) for q in estimates)
-    return ", ".join(f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in cells)
+    texts = []
+    for estimate in estimates:
+        value = Value(quantile_cell(estimate).text)
+        texts.append(f"{percentile(estimate.p)} {with_interval(value, ' ms')}")
+    return ", ".join(texts)
 
 
 def ratio_text(ratio: Ratio) -> str:
@@ -96,6 +100,11 @@ def ratio_text(ratio: Ratio) -> str:
     if not low == high == "?":
         interval = f"95% CI {low} – {high}"
     return f"{ratio.value:.3g}x ({interval})"
+
+
+def ratios_text(ratios: Iterable[Ratio]) -> str:
+    """Return `p50 1.2x (95% CI 0.98 – 1.5), p99 not estimated`."""
+    return ", ".join(f"{percentile(ratio.p)} {ratio_text(ratio)}" for ratio in ratios)
 
 
 def _end_text(end: float | None) -> str:
@@ -129,7 +138,10 @@ def quantile_table(
 
 def values_needed(quantiles: Iterable[Quantile]) -> str:
     """`Too few: p99 needs 299 values.`; empty where no quantile has too few."""
-    missing = {q.p for q in quantiles if q.mark == TOO_FEW and q.n}
+    missing = set()
+    for estimate in quantiles:
+        if estimate.mark == TOO_FEW and estimate.n:
+            missing.add(estimate.p)
     if not missing:
         return ""
     needs = [f"{percentile(p)} needs {n_min(p):,}" for p in sorted(missing)]
@@ -153,7 +165,8 @@ def side_by_side(
     names: dict[str, None] = {}
     for column in columns:
         names.update(dict.fromkeys(column))
-    rows = tuple((name, *(facts.get(name, "–") for facts in columns)) for name in names)
-    return (), (
-        Table(title, ("", *facts_by_name), rows, prose=tuple(range(1, len(facts_by_name) + 1))),
-    )
+    rows = []
+    for name in names:
+        rows.append((name, *(column.get(name, "–") for column in columns)))
+    header = ("", *facts_by_name)
+    return (), (Table(title, header, tuple(rows), prose=tuple(range(1, len(header)))),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 
 from tailgauge import sanitize
 
@@ -191,13 +191,12 @@ def text_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], columns: int, prose: Sequence[int] = ()
 ) -> list[str]:
     """As many of the first columns as fit beside each other; numbers stand right. The header wraps between words."""
-    cells = [[plain(cell) for cell in row] for row in rows]
-    widths = [
-        max(map(len, (*title.split(), *column)))
-        for title, *column in zip(header, *cells, strict=True)
-    ]
-    ends = accumulate(len(BETWEEN) + width for width in widths)
-    column_count = max(1, sum(end - len(BETWEEN) <= columns for end in ends))
+    cells = [list(map(plain, row)) for row in rows]
+    widths = []
+    for title, *column in zip(header, *cells, strict=True):
+        words = title.split()
+        widths.append(max(map(len, (*words, *column))))
+    column_count = _columns_within(columns, widths)
     titles = zip_longest(*map(textwrap.wrap, header[:column_count], widths), fillvalue="")
     left_aligned = {0, *prose}
 
@@ -209,3 +208,15 @@ def text_table(
         return BETWEEN.join(texts).rstrip()
 
     return [line(row) for row in (*titles, *cells)]
+
+
+def _columns_within(columns: int, widths: Sequence[int]) -> int:
+    """Return how many of the first columns fit beside each other, at least one."""
+    column_count = 0
+    end = -len(BETWEEN)
+    for width in widths:
+        end += len(BETWEEN) + width
+        if end > columns:
+            break
+        column_count += 1
+    return max(1, column_count)

@@ -133,13 +133,21 @@ def bound(q: Json, end: str) -> str:
     return str(word)
 
 
+def _published(record: Any) -> Json:
+    """Return the fields of a dataclass that report.json has."""
+    values = {}
+    for field in fields(record):
+        if not field.metadata.get("exclude"):
+            values[field.name] = getattr(record, field.name)
+    return values
+
+
 def plain_values(tree: Any) -> Any:
     """Return results as tables, lists, text and finite numbers."""
     if isinstance(tree, Quantile):
         return quantile(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        names = (field.name for field in fields(tree) if not field.metadata.get("exclude"))
-        tree = {name: getattr(tree, name) for name in names}
+        tree = _published(tree)
     if isinstance(tree, dict):
         return {str(key): plain_values(value) for key, value in tree.items()}
     if isinstance(tree, np.ndarray):

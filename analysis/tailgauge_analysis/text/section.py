@@ -126,12 +126,16 @@ class Table:
         rows: Iterable[Row],
         columns: Iterable[Column[Row]],
         note: str = "",
+        *,
         prose: tuple[int, ...] = (),
     ) -> Table:
-        """A table from what each column shows of a row."""
+        """Return a table from what each column shows of a row."""
         columns = tuple(columns)
-        cells = tuple(tuple(cell(row) for _, cell in columns) for row in rows)
-        return cls(title, tuple(name for name, _ in columns), cells, note, prose)
+        header = tuple(name for name, _ in columns)
+        cells = []
+        for row in rows:
+            cells.append(tuple(cell(row) for _, cell in columns))
+        return cls(title, header, tuple(cells), note, prose)
 
 
 # What a finding shows of the figures. The share of the answers that it is about is added: the largest of a kind goes first.
@@ -248,9 +252,23 @@ class Result:
         """Whether the sentence or a detail states this objective."""
         return any(objective.name in text for text in (self.sentence, *self.details))
 
+    @property
+    def unstated_objectives(self) -> list[ObjectiveLine]:
+        """Return the objectives that neither the sentence nor a detail states."""
+        return [objective for objective in self.objectives if not self.states(objective)]
+
     def contains(self, phrase: str) -> bool:
         """Whether the sentence or a detail has this phrase."""
         return any(phrase in text for text in (self.sentence, *self.details))
+
+
+def cards_of(sections: Iterable[Section]) -> list[Card]:
+    """Return the cards of the sections that have one."""
+    cards = []
+    for section in sections:
+        if section.card is not None:
+            cards.append(section.card)
+    return cards
 
 
 def most_important(sections: Iterable[Section], result: Result) -> tuple[str, ...]:
@@ -308,7 +326,7 @@ class Report:
     @property
     def cards(self) -> list[Card]:
         """Those of the sections, in their order."""
-        return [section.card for section in self.sections if section.card is not None]
+        return cards_of(self.sections)
 
     @property
     def findings(self) -> tuple[str, ...]:

@@ -178,18 +178,27 @@ def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> 
     for row in first_table(rows, is_coalesced=is_coalesced):
         if closed and row.metric.since == SCHEDULED and row.metric.name not in HEADLINE:
             continue
-        used |= {(row.metric.name, q.p) for q in row.quantiles if q.mark != TOO_FEW}
+        for q in row.quantiles:
+            if q.mark != TOO_FEW:
+                used.add((row.metric.name, q.p))
     return used
 
 
 def without_objective(figures: Figures) -> Uses:
     """Return what a run uses whose objectives bound no latency."""
-    return Uses(figures, {(name, p): [] for name, p in figures if name in ANSWERS})
+    asked: dict[tuple[str, float], list[float]] = {}
+    for name, p in figures:
+        if name in ANSWERS:
+            asked[name, p] = []
+    return Uses(figures, asked)
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
     """The rows, each figure marked whose error is above its limit."""
-    bad = {(error.metric, error.view, error.quantile) for error in errors if error.verdict != VALID}
+    bad = set()
+    for error in errors:
+        if error.verdict != VALID:
+            bad.add((error.metric, error.view, error.quantile))
     rows_marked = []
     for row in rows:
         name = "tpot" if row.metric.unit == RATE else row.metric.name
@@ -219,8 +228,10 @@ class _Variants:
         self.timed = stage
         self.early = replace(stage, requests=requests.assign(**lows))
         self.punctual = replace(stage, requests=requests.assign(**lows, scheduled_at_ns=as_sent))
-        self._ends = {name: lows[name] for name in ("last_content_at_ns", "whole_at_ns")}
-        self._begins = {name: low for name, low in lows.items() if name not in self._ends}
+        self._begins = dict(lows)
+        self._ends = {}
+        for name in ("last_content_at_ns", "whole_at_ns"):
+            self._ends[name] = self._begins.pop(name)
         self._range_ns = np.empty(0)
         if len(stage.gap_ranges.gap):
             self._range_ns = _widths_ns(stage)
@@ -379,7 +390,10 @@ def _verdict(error_ms: float, limit_ms: float, most_ms: float) -> str:
 def allowed_ms(q: Quantile, least_ms: float) -> float:
     """By how much a percentile may be off: 5% of it, a quarter of the half width of its interval, or `least_ms`."""
     value = q.value or 0.0
-    sides = [abs(end - value) for end in (q.low, q.high) if end is not None and np.isfinite(end)]
+    sides = []
+    for end in (q.low, q.high):
+        if end is not None and np.isfinite(end):
+            sides.append(abs(end - value))
     half_width = 0.0
     if sides:
         half_width = sum(sides) / len(sides)

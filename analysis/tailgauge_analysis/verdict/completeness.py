@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
@@ -13,6 +14,7 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import losses, unsent
 from tailgauge_analysis.verdict.conservation import Conservation
 from tailgauge_analysis.verdict.late_client import advice_on_cores
+from tailgauge_analysis.verdict.losses import Loss
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 GUARDED = "guarded"
@@ -32,14 +34,13 @@ def finished(evidence: Evidence) -> Fault | None:
     run = evidence.frames.run
     state = run["state"]
     if state == "unusable":
-        return _unusable(
-            [plain(str(call["message"]), 300) for call in run["preflight"] if call.get("message")]
-        )
+        text = f"The target could not be used: {refusal(run) or 'the preflight request failed'}."
+        return Fault(INVALID, text, "Check the target's address, protocol, key and model.")
     if state in {"failed", "error"}:
         text = "The run failed before its end"
-        reasons = [loss.why for loss in evidence.conservation.workers if loss.why]
-        if reasons:
-            text += f": {plain(reasons[0], 300).rstrip('.')}"
+        reason = _reason(evidence.conservation.workers)
+        if reason:
+            text += f": {plain(reason, 300).rstrip('.')}"
         return Fault(INVALID, f"{text}.", "See the run's notes and log.")
     for problem in evidence.frames.problems:
         if problem.kind == MASTER:
@@ -52,12 +53,20 @@ def finished(evidence: Evidence) -> Fault | None:
     return None
 
 
-def _unusable(messages: list[str]) -> Fault:
-    reason = "the preflight request failed"
-    if messages:
-        reason = messages[-1].rstrip(".")
-    text = f"The target could not be used: {reason}."
-    return Fault(INVALID, text, "Check the target's address, protocol, key and model.")
+def refusal(run: Json) -> str:
+    """Return the last message of the preflight; empty without one."""
+    for call in reversed(run["preflight"]):
+        if call.get("message"):
+            return plain(str(call["message"]), 300).rstrip(".")
+    return ""
+
+
+def _reason(workers: Sequence[Loss]) -> str:
+    """Return the first reason that a worker gives; empty without one."""
+    for loss in workers:
+        if loss.why:
+            return loss.why
+    return ""
 
 
 def _not_reached(counted: Conservation) -> str:
@@ -86,11 +95,14 @@ def _orphaned(counted: Conservation) -> Fault:
 
 def readable(evidence: Evidence) -> Fault | None:
     """Whether every Parquet part can be read."""
-    damaged = [problem.text for problem in evidence.frames.problems if problem.kind == DAMAGED]
+    damaged = []
+    for problem in evidence.frames.problems:
+        if problem.kind == DAMAGED:
+            damaged.append(plain(problem.text, 300).rstrip("."))
     if not damaged:
         return None
-    texts = [plain(text, 300).rstrip(".") for text in damaged[:PARTS_LISTED]]
-    return Fault(INVALID, f"{'; '.join(texts)}{_and_more(damaged, PARTS_LISTED)}.")
+    remainder = _and_more(damaged, PARTS_LISTED)
+    return Fault(INVALID, f"{'; '.join(damaged[:PARTS_LISTED])}{remainder}.")
 
 
 def _and_more(texts: list[str] | tuple[str, ...], limit: int) -> str:
@@ -119,7 +131,10 @@ def nothing_lost(evidence: Evidence) -> Fault | None:
 
 def _confirmed(counted: Conservation) -> Fault | None:
     """Whether every worker that the master lost confirmed that these are all its rows."""
-    workers = [str(loss.worker) for loss in counted.workers if loss.is_unconfirmed]
+    workers = []
+    for loss in counted.workers:
+        if loss.is_unconfirmed:
+            workers.append(str(loss.worker))
     if not workers:
         return None
     subject = f"{_workers(workers)} {_was(len(workers))}"
@@ -136,13 +151,15 @@ def written(evidence: Evidence) -> Fault | None:
     counted = evidence.conservation
     if not counted.unwritten:
         return None
-    tables = [f"{count(n)} of {plain(name, 40)}" for name, n in counted.unwritten.items()]
+    tables = []
+    for name, n in counted.unwritten.items():
+        tables.append(f"{count(n)} of {plain(name, 40)}")
     losing = [loss for loss in counted.workers if loss.unwritten]
     names = _workers([str(loss.worker) for loss in losing])
     text = f"Rows recorded by {names} could not be written: {listed(tables)}"
-    reasons = [loss.why for loss in losing if loss.why]
-    if reasons:
-        text += f" ({plain(reasons[0], 200)})"
+    reason = _reason(losing)
+    if reason:
+        text += f" ({plain(reason, 200)})"
     return Fault(INVALID, f"{text}.")
 
 

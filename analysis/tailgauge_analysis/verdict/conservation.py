@@ -71,9 +71,14 @@ def conservation(frames: Frames) -> Conservation:
     run = frames.run
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT]
     workers = losses(frames, requests)
-    counts = {str(name): int(n) for name, n in requests["ended"].value_counts().items()}
+    counts: dict[str, int] = {}
+    for name, n in requests["ended"].value_counts().items():
+        counts[str(name)] = int(n)
     client_drop = counts.get(schema.CLIENT_DROP, 0)
-    ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
+    ended = {}
+    for class_name in schema.ENDED_CLASSES:
+        if class_name in counts:
+            ended[class_name] = counts[class_name]
     scheduled, not_reached = _planned(run, requests, workers)
     rest = 0
     if scheduled is not None:
@@ -85,12 +90,13 @@ def conservation(frames: Frames) -> Conservation:
     unwritten = Counter[str]()
     for loss in workers:
         unwritten.update(loss.unwritten)
-        missing += [
-            Missing(gap.from_s, gap.to_s, gap.requests, loss.worker) for gap in loss.missing
-        ]
+        for gap in loss.missing:
+            missing.append(Missing(gap.from_s, gap.to_s, gap.requests, loss.worker))
     missing_rows, broken = _missing_rows(frames, unwritten["chunks"])
-    for name in counts.keys() - {*ended, schema.CLIENT_DROP, schema.CENSORED}:
-        broken.append(f"{counts[name]} requests ended as {name!r}, which is not a known class")
+    for unknown in counts.keys() - {*ended, schema.CLIENT_DROP, schema.CENSORED}:
+        broken.append(
+            f"{counts[unknown]} requests ended as {unknown!r}, which is not a known class"
+        )
     if rest < 0:
         broken.append(f"{-rest:,} more requests in the rows than were scheduled ({scheduled:,})")
     broken += _differences(run["conservation"], counts, lost, recovered)
@@ -115,7 +121,12 @@ def conservation(frames: Frames) -> Conservation:
 
 def _not_sent(workers: Sequence[Loss]) -> int:
     """What the master counts as lost, and was never sent."""
-    return sum(loss.not_sent for loss in workers if loss.state == "lost")
+    return sum(loss.not_sent for loss in _lost(workers))
+
+
+def _lost(workers: Sequence[Loss]) -> list[Loss]:
+    """Return the workers that the master lost."""
+    return [loss for loss in workers if loss.state == "lost"]
 
 
 def _unsent(run: Json, not_reached: int, workers: Sequence[Loss]) -> int:
@@ -132,11 +143,14 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
     scheduled = whole(counted.get("scheduled"))
     if scheduled is not None:
         if not is_planned:  # no plan: the master never counted what a lost worker did
-            lost = [loss for loss in workers if loss.state == "lost"]
-            scheduled += sum(max(0, loss.rows - (loss.leased or 0)) for loss in lost)
+            for loss in _lost(workers):
+                scheduled += max(0, loss.rows - (loss.leased or 0))
         return scheduled, (whole(counted.get("not_reached")) or 0) + _not_sent(workers)
-    leased = [loss.leased for loss in workers if loss.leased is not None]
-    not_reached = sum(whole(worker["counts"].get("not_reached")) or 0 for worker in run["workers"])
+    leased = []
+    for loss in workers:
+        if loss.leased is not None:
+            leased.append(loss.leased)
+    not_reached = sum(map(_not_reached, run["workers"]))
     if run["planned"] is not None:
         if len(leased) == len(workers):  # else nobody knows what a worker without a record held
             not_reached += max(0, run["planned"] - sum(leased))
@@ -147,6 +161,10 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
     if is_planned and len(requests):
         last_arrival = int(requests["request_id"].max()) // schema.TURNS
     return max(sum(leased), last_arrival + 1), not_reached
+
+
+def _not_reached(worker: Json) -> int:
+    return whole(worker["counts"].get("not_reached")) or 0
 
 
 def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]]:

@@ -124,7 +124,7 @@ def settled(evidence: Evidence) -> Fault | None:
 
 def undistorted(evidence: Evidence) -> Fault | None:
     """Whether the client moved no figure of an objective or of the first latency table by more than its limit."""
-    used = [error for error in evidence.errors if error.is_used]
+    used = evidence.used_errors
     moved = [error for error in used if error.verdict != VALID]
     if not moved:
         return None
@@ -137,9 +137,10 @@ def undistorted(evidence: Evidence) -> Fault | None:
     if doubtful:
         texts.append(f"Use {figure_names(doubtful)} with care: {_moved(doubtful)}.")
     titles = {error.title for error in moved}
-    unmoved = dict.fromkeys(
-        within_sentence(error.title) for error in used if error.title not in titles
-    )
+    unmoved: dict[str, None] = {}
+    for error in used:
+        if error.title not in titles:
+            unmoved[within_sentence(error.title)] = None
     names = list(unmoved)
     if (evidence.users_share or 0.0) <= SHARE:
         names = ["counts", "rates", *names]
@@ -151,15 +152,15 @@ def undistorted(evidence: Evidence) -> Fault | None:
 
 def figures_moved_beside(evidence: Evidence) -> tuple[str, ...]:
     """Name the figures that the client moved, where the outcome rests on none of them; empty where it may."""
-    moved = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
+    moved = [error for error in evidence.used_errors if error.verdict != VALID]
     if any(error.decides for error in moved):
         return ()
     return tuple(dict.fromkeys(within_sentence(error.title) for error in moved))
 
 
-def unusable_figures(errors: Sequence[ClientError]) -> list[ClientError]:
-    """Return the shown figures that the client moved too far, those on which the answer rests first."""
-    unusable = [error for error in errors if error.is_used and error.verdict == INVALID]
+def unusable_figures(used: Sequence[ClientError]) -> list[ClientError]:
+    """Return the figures in use that the client moved too far, those on which the answer rests first."""
+    unusable = [error for error in used if error.verdict == INVALID]
     return sorted(unusable, key=lambda error: not error.decides)
 
 
@@ -168,7 +169,9 @@ def figure_names(errors: Sequence[ClientError]) -> str:
     percentiles: dict[str, list[str]] = {}
     for error in errors:
         percentiles.setdefault(within_sentence(error.title), []).append(percentile(error.quantile))
-    names = [f"{title} {', '.join(dict.fromkeys(labels))}" for title, labels in percentiles.items()]
+    names = []
+    for title, labels in percentiles.items():
+        names.append(f"{title} {', '.join(dict.fromkeys(labels))}")
     return listed(names, FIGURES_LISTED)
 
 

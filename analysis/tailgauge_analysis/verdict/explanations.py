@@ -47,7 +47,8 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
             *_opened(rows, whole_run, open_fewer),
             *_network(rows, whole_run),
         ]
-        delays += [(delay_ms, f"worker {worker} {text}") for delay_ms, text in of_worker]
+        for delay_ms, text in of_worker:
+            delays.append((delay_ms, f"worker {worker} {text}"))
     return [text for _, text in sorted(delays, key=lambda delay: -delay[0])]
 
 
@@ -72,7 +73,8 @@ def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
     """The longest time in which its core was full."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     is_busy = rows["cpu_share"] + waits >= BUSY_CPU
-    spells = [spell for _, spell in rows[is_busy].groupby((~is_busy).cumsum()[is_busy])]
+    by_spell = rows[is_busy].groupby((~is_busy).cumsum()[is_busy])
+    spells = [spell for _, spell in by_spell]
     if not spells:
         return
     longest = max(spells, key=len)
@@ -102,7 +104,8 @@ def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
 
 def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
     lag_ns = worst["loop_lag_max_ns"]
-    if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, stretch) for stretch in silent):
+    at_s = worst["at_ns"] / 1e9
+    if any(_froze(at_s, lag_ns / 1e9, stretch) for stretch in silent):
         return "; it sent no messages in that time: the process or its machine was suspended"
     if _waited(worst):
         waited = f"it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core"

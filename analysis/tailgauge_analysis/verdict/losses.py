@@ -228,7 +228,8 @@ def due(missing: Sequence[Stretch]) -> str:
     if not missing:
         return ""
     largest = sorted(missing, key=lambda stretch: -stretch.requests)[:MOST_STRETCHES]
-    texts = [_interval(stretch) for stretch in sorted(largest, key=lambda stretch: stretch.from_s)]
+    largest.sort(key=lambda stretch: stretch.from_s)
+    texts = list(map(_interval, largest))
     remaining = len(missing) - len(largest)
     if remaining == 1:
         texts.append("in another interval")

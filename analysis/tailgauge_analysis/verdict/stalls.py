@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailgauge_analysis.metrics.client_delays import workers_without_kernel
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import clock, count, ms, share
@@ -63,10 +64,8 @@ def bad_seconds_between(frames: Frames, begin_s: float, end_s: float, over_ns: f
     lags_ns = health[[*CAUSES]]
     is_late = lags_ns > over_ns
     intervals = health["chunk_intervals"]
-    by_user = [entry["worker"] for entry in frames.run["workers"] if entry["stamps"] == "user"]
-    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0) | health[
-        "worker"
-    ].isin(by_user)
+    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0)
+    has_ranges |= health["worker"].isin(workers_without_kernel(frames))
     is_bad = is_inside & (is_late["dispatch_late_max_ns"] | (is_late.any(axis=1) & has_ranges))
     spells = []
     for _, rows in health[is_bad].groupby(["worker", (~is_bad).cumsum()[is_bad]]):

@@ -30,7 +30,10 @@ class Cause:
 
 def causes(run: Json, unsent: int, workers: Sequence[Loss]) -> list[Cause]:
     """The largest first."""
-    shares = [_cause(run["master_stalled"], loss) for loss in workers if loss.unsent]
+    shares = []
+    for loss in workers:
+        if loss.unsent:
+            shares.append(_cause(run["master_stalled"], loss))
     rest = unsent - sum(cause.requests for cause in shares)
     if rest > 0:
         shares.append(_not_leased(run, workers, rest))
@@ -69,9 +72,10 @@ def _not_leased(run: Json, workers: Sequence[Loss], requests: int) -> Cause:
     text = f"no worker got {plural(requests, 'request')}{due(run['not_leased'])}"
     if run["master_stalled"]:
         return Cause(requests, f"{text}: {_stalled(run['master_stalled'])}", SEE_MASTER)
-    silent = [
-        f"worker {loss.worker} was silent {spans(loss.silent)}" for loss in workers if loss.silent
-    ]
+    silent = []
+    for loss in workers:
+        if loss.silent:
+            silent.append(f"worker {loss.worker} was silent {spans(loss.silent)}")
     if silent:
         text += f": {listed(silent[:MOST_WORKERS])}"
     return Cause(requests, text, SEE_NETWORK)

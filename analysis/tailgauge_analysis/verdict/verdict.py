@@ -39,9 +39,13 @@ class Evidence:
     bad: BadSeconds
     latency: list[Row]
     errors: list[ClientError]
-    users_share: (
-        float | None
-    )  # of their time in which the users of a closed loop waited for the client
+    users_share: float | None
+    """of their time in which the users of a closed loop waited for the client"""
+
+    @property
+    def used_errors(self) -> list[ClientError]:
+        """Return those of the figures that the report shows first, or that an objective bounds."""
+        return [error for error in self.errors if error.is_used]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,10 @@ class Worker:
 def workers(frames: Frames, steady: Steady) -> list[Worker]:
     """A summary of each worker that left health rows."""
     whole_run = dict(iter(frames.health.groupby("worker")))
-    return [
-        _worker(n, rows, whole_run[n])
-        for n, rows in steady_health(frames, steady).groupby("worker")
-    ]
+    summaries = []
+    for worker, rows in steady_health(frames, steady).groupby("worker"):
+        summaries.append(_worker(worker, rows, whole_run[worker]))
+    return summaries
 
 
 def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
